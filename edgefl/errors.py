@@ -1,0 +1,83 @@
+"""Everything edgefl raises on purpose.
+
+EdgeflError                      (exit code 2: the user can mend it; shown without a traceback)
++-- ScenarioError                a scenario file is wrong: carries file, line and key
++-- UnknownName                  a name that nothing is registered under; carries the nearest names
++-- UnitError                    "12 parsecs" where bytes were expected
++-- DataError                    a data set is missing, empty or laid out wrongly
++-- DeviceError                  a device, link or fleet description is wrong
++-- MethodError                  a method, schedule or work that doesn't fit the protocol
++-- RunError                     a run directory can't be written, read or resumed
++-- UncountedOperator            an operator of matmul class without a FLOP formula
++-- TrainingError                a client's or server's work failed while it ran (exit code 1)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class EdgeflError(Exception):
+    """Base of all errors that edgefl raises on purpose.  ``exit_code`` is what the command line ends with."""
+
+    exit_code = 2
+
+
+class ScenarioError(EdgeflError):
+    """A scenario that can't be run: says file, line, key, the bad value and what is allowed.
+
+    ``str()`` is ``file:line: key: message`` with the parts that are known.
+    """
+
+    def __init__(self, message: str, *, file: str | None = None, line: int | None = None, key: str | None = None):
+        self.message, self.file, self.line, self.key = message, file, line, key
+        where = f"{file}:{line}" if file and line else (file or "")
+        super().__init__(": ".join(part for part in (where, key or "", message) if part))
+
+
+class UnknownName(EdgeflError):
+    """``name`` isn't among the ``allowed`` names of this ``noun`` ("device", "method", ...)."""
+
+    def __init__(self, noun: str, name: object, allowed: Iterable[str]):
+        self.noun, self.name, self.allowed = noun, name, sorted(allowed)
+        super().__init__(f"unknown {noun} {name!r}{suggestion(str(name), self.allowed)}")
+
+
+class UnitError(EdgeflError):
+    """A quantity whose number or unit can't be read."""
+
+
+class DataError(EdgeflError):
+    """A data set that is missing, empty, or laid out otherwise than expected."""
+
+
+class DeviceError(EdgeflError):
+    """A device, link or fleet description that is incomplete or wrong."""
+
+
+class MethodError(EdgeflError):
+    """A method, schedule or work that doesn't fit the protocol, or a combination that makes no sense."""
+
+
+class RunError(EdgeflError):
+    """A run directory that can't be created, written, read or resumed."""
+
+
+class UncountedOperator(EdgeflError):
+    """An operator of matmul class that has no FLOP formula: counting it as zero would be a silent error."""
+
+
+class TrainingError(EdgeflError):
+    """A work failed while it ran; the message names the node, the round and the work's kind."""
+
+    exit_code = 1
+
+
+def suggestion(name: str, allowed: Iterable[str]) -> str:
+    """The tail of an error message: the nearest allowed name if one is near, else all of them."""
+    allowed = list(allowed)
+    near = get_close_matches(name, allowed, n=1, cutoff=0.6)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    return f"; allowed: {', '.join(allowed)}" if allowed else ""

@@ -1,0 +1,219 @@
+"""Work: what a node does in one round, as plain data.
+
+A Work holds no client id, no sample count and no round, so that equal works are equal values: their cost is
+predicted once and shared by every client that does them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from math import prod
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+Address = str
+"""A name at the server: ``<kind>/<tower>.<part>[.i].<rest>``, or ``table/<name>`` for what is not a parameter."""
+
+Json = Mapping[str, Any]
+
+DTYPES: dict[str, torch.dtype] = {
+    name: getattr(torch, name)
+    for name in ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
+}
+DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Shape and dtype of a tensor that need not exist."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of its elements."""
+        return prod(self.shape) * DTYPES[self.dtype].itemsize
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> TensorSpec:
+        """The spec of an existing tensor."""
+        return cls(tuple(tensor.shape), DTYPE_NAMES[tensor.dtype])
+
+
+@dataclass(frozen=True)
+class Item:
+    """One tensor of a payload.
+
+    ``name`` is the client's own name for it; ``source`` is its address at the server, the only map between client
+    kinds; ``shape`` and ``dtype`` are what travels.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    source: Address
+
+    @property
+    def spec(self) -> TensorSpec:
+        """Shape and dtype."""
+        return TensorSpec(self.shape, self.dtype)
+
+
+@dataclass(frozen=True)
+class Payload:
+    """Named tensors that travel together: ``model``, ``partner``, ``prototypes``, ..."""
+
+    name: str
+    items: tuple[Item, ...]
+
+    @property
+    def tensor_bytes(self) -> int:
+        """Bytes of the tensors, as the papers count traffic."""
+        return sum(item.spec.bytes for item in self.items)
+
+    @property
+    def serialised_bytes(self) -> int:
+        """Bytes of the payload as a safetensors file, header included; known without any data."""
+        return serialised_bytes({item.name: item.spec for item in self.items})
+
+    def only(self, keep: Callable[[Item], bool]) -> Payload:
+        """This payload with the items for which ``keep`` is true."""
+        return replace(self, items=tuple(item for item in self.items if keep(item)))
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One sweep over a data split: ``step`` names a registered Step; places of equal passes are numbered 0, 1, ...
+
+    ``patterns`` are modality patterns of the samples ("image", "text", "image-text"), visited in this order, one
+    pattern per batch; ``train`` says whether parameters move; ``args`` is what the step reads.
+    """
+
+    step: str
+    data: Literal["private", "public", "validation", "test"]
+    patterns: tuple[str, ...]
+    batch: int
+    train: bool = True
+    args: Json = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A registered change of the model for the time of the work (FedCola's gates): its name and its arguments."""
+
+    name: str
+    args: Json = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a node does in one round (see DESIGN: the protocol).
+
+    ``model`` describes the module (edgefl.models.build); ``trainable`` names the parameters that train, after
+    edits; ``optimizer`` and ``precision`` are plain settings; ``passes`` come in true order; ``down`` and ``up``
+    travel; ``keep`` names what stays on the node between rounds; ``reference`` asks for a frozen copy of the model
+    as it starts.
+    """
+
+    kind: str
+    model: Json
+    trainable: tuple[str, ...]
+    passes: tuple[Pass, ...]
+    down: tuple[Payload, ...] = ()
+    up: tuple[Payload, ...] = ()
+    edits: tuple[Edit, ...] = ()
+    optimizer: Json = field(default_factory=dict)
+    precision: str = "float32"
+    keep: tuple[str, ...] = ()
+    reference: bool = False
+
+    def encode(self) -> str:
+        """JSON text from which ``decode`` makes an equal Work."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def decode(cls, text: str) -> Work:
+        """The Work that ``encode`` wrote."""
+        raw = json.loads(text)
+
+        def payload(p: Json) -> Payload:
+            return Payload(p["name"], tuple(Item(**{**i, "shape": tuple(i["shape"])}) for i in p["items"]))
+
+        return cls(
+            **{
+                **raw,
+                "trainable": tuple(raw["trainable"]),
+                "keep": tuple(raw["keep"]),
+                "passes": tuple(Pass(**{**p, "patterns": tuple(p["patterns"])}) for p in raw["passes"]),
+                "down": tuple(map(payload, raw["down"])),
+                "up": tuple(map(payload, raw["up"])),
+                "edits": tuple(Edit(**e) for e in raw["edits"]),
+            }
+        )
+
+    def fitted(self, size: Callable[[Pass], int]) -> Work:
+        """This work for a node with ``size(pass)`` samples: a private batch is never larger than the samples there.
+
+        Such a client has a smaller peak, and its cost follows because the batch is part of the cost key.
+        """
+        return replace(
+            self,
+            passes=tuple(
+                replace(p, batch=max(1, min(p.batch, size(p)))) if p.data == "private" else p for p in self.passes
+            ),
+        )
+
+
+class Source(Protocol):
+    """The data side of a work: read as shapes for a prediction, as batches for training."""
+
+    def spec(self, pass_: Pass, pattern: str) -> dict[str, TensorSpec]:
+        """The largest shapes of a batch of this pattern, by field ("image", "text", "label")."""
+        ...
+
+    def counts(self, pass_: Pass) -> dict[str, int]:
+        """Batches per pattern in one place of the pass."""
+        ...
+
+    def size(self, pass_: Pass) -> int:
+        """Samples that one place of the pass draws from, over all its patterns."""
+        ...
+
+    def batches(self, pass_: Pass, seed: int) -> Iterator[tuple[str, dict[str, Tensor]]]:
+        """``(pattern, batch)`` in the pass's order; ``seed`` decides shuffling (training passes only)."""
+        ...
+
+
+_SAFETENSORS = {
+    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
+    "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL",
+}  # fmt: skip
+
+
+def serialised_bytes(specs: Mapping[str, TensorSpec]) -> int:
+    """Size in bytes of a safetensors file with these tensors: 8 + JSON header padded to 8 + tensor bytes."""
+    if not specs:
+        return 0
+    offset, entries = 0, {}
+    order = sorted(specs, key=lambda name: (-DTYPES[specs[name].dtype].itemsize, name))
+    for name in order:
+        spec = specs[name]
+        entries[name] = {
+            "dtype": _SAFETENSORS[spec.dtype],
+            "shape": list(spec.shape),
+            "data_offsets": [offset, offset + spec.bytes],
+        }
+        offset += spec.bytes
+    header = len(json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode())
+    return 8 + -(-header // 8) * 8 + offset
+
+
+def digest(value: Any) -> str:
+    """A short content hash of plain data."""
+    return hashlib.blake2b(json.dumps(value, sort_keys=True, default=str).encode(), digest_size=12).hexdigest()
