@@ -67,10 +67,14 @@ class Item:
 
 @dataclass(frozen=True)
 class Payload:
-    """Named tensors that travel together: ``model``, ``partner``, ``prototypes``, ..."""
+    """Named tensors that travel together: ``model``, ``partner``, ``prototypes``, ...
+
+    Under a schedule's stage a payload on its way down follows what is ``attached``, or only what is ``trained``.
+    """
 
     name: str
     items: tuple[Item, ...]
+    follows: Literal["attached", "trained"] = "attached"
 
     @property
     def tensor_bytes(self) -> int:
@@ -143,7 +147,8 @@ class Work:
         raw = json.loads(text)
 
         def payload(p: Json) -> Payload:
-            return Payload(p["name"], tuple(Item(**{**i, "shape": tuple(i["shape"])}) for i in p["items"]))
+            items = tuple(Item(**{**i, "shape": tuple(i["shape"])}) for i in p["items"])
+            return Payload(p["name"], items, p["follows"])
 
         return cls(
             **{
