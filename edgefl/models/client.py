@@ -1,0 +1,110 @@
+"""A client's model: one tower and a classifier, or several towers into one space for retrieval."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from edgefl import registry
+from edgefl.errors import MethodError
+from edgefl.models.options import ModelOptions
+
+
+class ClientModel(nn.Module):
+    """Towers by modality, plus what no single tower owns under ``joint``.
+
+    Parameter names are ``<tower>.<part>[.i].<rest>`` with part one of embedding, blocks, norm, rep, head.
+    """
+
+    def __init__(self, description: Mapping[str, Any]):
+        super().__init__()
+        towers, joint = description["towers"], description.get("joint") or {}
+        self.modalities = tuple(towers)
+        for name, tower in towers.items():
+            own_norm = "norm" not in joint
+            module = registry.get("tower", tower["tower"]).build(tower, own_norm)
+            if tower.get("classes"):
+                module.head = nn.Linear(module.width, tower["classes"])
+                _plain(module.head)
+            if tower.get("rep"):
+                module.rep = nn.Linear(module.width, tower["rep"], bias=False)
+                _plain(module.rep)
+            self.add_module(name, module)
+        if "norm" in joint:
+            self.joint = nn.Module()
+            self.joint.norm = nn.LayerNorm(joint["norm"], eps=1e-6)
+
+    def feature(self, modality: str, x: Tensor) -> Tensor:
+        """The normalised first token of a tower, projected if it has a rep: ``[batch, dim]``."""
+        tower = self.get_submodule(modality)
+        first = tower(x)[:, 0]
+        if hasattr(self, "joint"):
+            first = self.joint.norm(first)
+        return tower.rep(first) if hasattr(tower, "rep") else first
+
+    def logits(self, modality: str, x: Tensor) -> Tensor:
+        """Class scores of one modality: ``[batch, classes]``."""
+        tower = self.get_submodule(modality)
+        first = tower(x)[:, 0]
+        if hasattr(self, "joint"):
+            first = self.joint.norm(first)
+        return tower.head(first)  # type: ignore[no-any-return]
+
+    def embed(self, modality: str, x: Tensor) -> Tensor:
+        """FedCola's parameter-free retrieval head: the feature on the unit sphere, ``[batch, dim]``."""
+        return F.normalize(self.feature(modality, x), dim=-1)
+
+
+def _plain(layer: nn.Linear) -> None:
+    nn.init.trunc_normal_(layer.weight, std=0.02)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
+
+
+def build_client_model(description: Mapping[str, Any]) -> ClientModel:
+    """The model named ``towers``."""
+    return ClientModel(description)
+
+
+def describe(
+    options: ModelOptions,
+    modalities: Sequence[str],
+    task: str,
+    facts: Mapping[str, Mapping[str, int]],
+    *,
+    checkpointing: bool = False,
+) -> dict[str, Any]:
+    """The description of a client kind's model at full depth.
+
+    ``facts[modality]`` is what the data fix: channels and size of an image, vocabulary of a text, classes.
+    A classifier is one tower with a head; a retrieval model has one final norm for all its towers (as FedCola), or,
+    where ``dimension`` is set, a norm and a projection each.  Raises MethodError for a modality without a tower or
+    widths that don't meet.
+    """
+    towers = options.towers
+    for modality in modalities:
+        if modality not in towers:
+            raise MethodError(f"clients with {modality} need a model.{modality} tower; the model has {list(towers)}")
+    described: dict[str, Any] = {}
+    for modality in modalities:
+        fixed = {k: v for k, v in facts[modality].items() if k in ("channels", "size", "vocabulary")}
+        described[modality] = {**towers[modality].model_dump(), **fixed, "depth": towers[modality].blocks}
+        if checkpointing:
+            described[modality]["checkpointing"] = True
+        if task == "classify":
+            described[modality]["classes"] = facts[modality]["classes"]
+        elif options.dimension:
+            described[modality]["rep"] = options.dimension
+    widths = {towers[m].width for m in modalities}
+    joint: dict[str, Any] = {}
+    if task != "classify" and not options.dimension:
+        if len(widths) > 1:
+            raise MethodError(
+                f"a retrieval model whose towers have widths {sorted(widths)} needs model.dimension, "
+                "the width that they are projected to"
+            )
+        joint["norm"] = widths.pop()
+    return {"name": "towers", "towers": described, "joint": joint}

@@ -1,0 +1,47 @@
+"""The text tower: BERT's embedding under pre-LN transformer blocks (FedCola's text model, at any size)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field, PositiveInt
+from torch import Tensor, nn
+
+from edgefl.models.tower import Tower, TransformerOptions, initialise
+
+
+class TextEmbedding(nn.Module):
+    """Word + position + token type, normalised: ``[B, L] -> [B, L, D]``.  Position 0 holds [CLS]."""
+
+    def __init__(self, vocabulary: int, tokens: int, width: int):
+        super().__init__()
+        self.word = nn.Embedding(vocabulary, width)
+        self.position = nn.Embedding(tokens, width)
+        self.type = nn.Embedding(2, width)
+        self.norm = nn.LayerNorm(width, eps=1e-12)
+
+    def forward(self, text: Tensor) -> Tensor:
+        """Embed a batch of token ids; every token is of type 0."""
+        x = self.word(text) + self.position.weight[: text.shape[1]] + self.type.weight[0]
+        return self.norm(x)  # type: ignore[no-any-return]
+
+
+class TextTransformer:
+    """The tower named ``transformer``."""
+
+    class Options(TransformerOptions):
+        """Fields of ``text: {tower: transformer}``."""
+
+        tower: Literal["transformer"] = "transformer"
+        tokens: PositiveInt = Field(24, description="length that texts are padded or cut to")
+
+    @staticmethod
+    def build(description: Mapping[str, Any], norm: bool) -> Tower:
+        """A tower from ``{vocabulary, tokens, depth, ...options}``."""
+        fields = {k: v for k, v in description.items() if k in TextTransformer.Options.model_fields}
+        options = TextTransformer.Options(**fields)
+        embedding = TextEmbedding(description["vocabulary"], options.tokens, options.width)
+        tower = Tower(embedding, options, description["depth"], norm, description.get("checkpointing", False))
+        initialise(tower)
+        return tower

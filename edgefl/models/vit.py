@@ -1,0 +1,52 @@
+"""The image tower: a vision transformer of any size (ViT-S at 224/16 with FedCola's shapes among them)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+from pydantic import Field, PositiveInt
+from torch import Tensor, nn
+
+from edgefl.errors import MethodError
+from edgefl.models.tower import Tower, TransformerOptions, initialise
+
+
+class PatchEmbedding(nn.Module):
+    """Patches by a strided convolution, a class token in front, learned positions: ``[B, C, H, W] -> [B, N+1, D]``."""
+
+    def __init__(self, channels: int, size: int, patch: int, width: int):
+        super().__init__()
+        self.proj = nn.Conv2d(channels, width, patch, patch)
+        self.cls = nn.Parameter(torch.empty(1, 1, width))
+        self.pos = nn.Parameter(torch.empty(1, (size // patch) ** 2 + 1, width))
+        for token in (self.cls, self.pos):
+            nn.init.trunc_normal_(token, std=0.02)
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Embed a batch of images."""
+        x = self.proj(image).flatten(2).transpose(1, 2)
+        return torch.cat([self.cls.expand(x.shape[0], -1, -1), x], 1) + self.pos
+
+
+class ViT:
+    """The tower named ``vit``."""
+
+    class Options(TransformerOptions):
+        """Fields of ``image: {tower: vit}``."""
+
+        tower: Literal["vit"] = "vit"
+        patch: PositiveInt = Field(8, description="side of a patch in pixels; must divide the image size")
+
+    @staticmethod
+    def build(description: Mapping[str, Any], norm: bool) -> Tower:
+        """A tower from ``{channels, size, depth, ...options}``.  Raises MethodError if the patch doesn't fit."""
+        fields = {k: v for k, v in description.items() if k in ViT.Options.model_fields}
+        options, size = ViT.Options(**fields), description["size"]
+        if size % options.patch:
+            raise MethodError(f"patch {options.patch} doesn't divide the image size {size}")
+        embedding = PatchEmbedding(description["channels"], size, options.patch, options.width)
+        tower = Tower(embedding, options, description["depth"], norm, description.get("checkpointing", False))
+        initialise(tower)
+        return tower
