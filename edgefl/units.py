@@ -1,0 +1,292 @@
+"""Quantities as people write them ("4 GiB", "236 GFLOP/s", "12..48 MiB") and as they are shown back.
+
+MiB is 2^20 bytes, MB is 10^6. A plain number is in the base unit (bytes, FLOPs, bits per second, seconds, joules,
+watts). Everything is read exactly, as a fraction, and rounded once at the end. No quantity is negative.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from math import inf, isfinite
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, WithJsonSchema
+
+from edgefl.errors import UnitError, suggestion
+
+_NUMBER = re.compile(r"\s*([+-]?(?:\d[\d_]*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*(.*?)\s*", re.DOTALL | re.ASCII)
+_DECIMAL = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
+_BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
+_SMALL = {"n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "µ": Fraction(1, 10**6), "m": Fraction(1, 1000)}
+_LARGEST_INTEGER = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """One kind of quantity: what it is called, its units with their factors, and whether it is a whole number."""
+
+    noun: str
+    example: str
+    factors: Mapping[str, Fraction]
+    whole: bool = False
+    most: float = inf
+
+    def parse(self, value: object) -> float:
+        """``value`` in the base unit; UnitError if it can't be read, is negative or isn't finite."""
+        if isinstance(value, str):
+            number, unit = _split(value, self)
+            return self._finish(number * self._factor(unit, value), value)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise UnitError(f"{value!r} is not a {self.noun}; write for example {self.example!r}")
+        if not isfinite(value):
+            raise UnitError(f"{value!r} is not a finite {self.noun}")
+        return self._finish(Fraction(value), value)
+
+    def parse_range(self, value: object) -> tuple[float, float]:
+        """(lowest, highest) of "12..48 MiB", of "800 MB..1 GB", of [lowest, highest], or of one value twice."""
+        if isinstance(value, list | tuple):
+            if len(value) != 2:
+                raise UnitError(f"{list(value)!r} is not a range of {self.noun}; write [lowest, highest]")
+            low, high = self.parse(value[0]), self.parse(value[1])
+        elif isinstance(value, str) and ".." in value:
+            left, _, right = (part.strip() for part in value.partition(".."))
+            if not left or not right:
+                raise UnitError(f"{value!r} is not a range of {self.noun}; write for example '12..48' with a unit")
+            high = self.parse(right)
+            number, unit = _split(left, self)
+            # "12..48 MiB": the unit is written once, behind the upper end.
+            low = self._finish(number * self._factor(unit or _split(right, self)[1], value), value)
+        else:
+            low = high = self.parse(value)
+        if low > high:
+            raise UnitError(f"{value!r} is an empty range of {self.noun}: its lower end is above its upper end")
+        return low, high
+
+    def _factor(self, unit: str, value: str) -> Fraction:
+        if unit not in self.factors:
+            # "MIB": the same letters are nearer than any other unit ("MB").
+            same = [known for known in self.factors if known.lower() == unit.lower()]
+            hint = f"; did you mean {same[-1]!r}?" if same else suggestion(unit, filter(None, self.factors))
+            raise UnitError(f"{value!r}: unknown unit {unit!r} of a {self.noun}{hint}")
+        return self.factors[unit]
+
+    def _finish(self, exact: Fraction, value: object) -> float:
+        if exact < 0:
+            raise UnitError(f"{value!r} is negative: a {self.noun} can't be")
+        if self.whole:
+            if exact > _LARGEST_INTEGER:
+                raise UnitError(f"{value!r} is too large for a {self.noun}")
+            return round(exact)
+        try:
+            number = float(exact)
+        except OverflowError:
+            raise UnitError(f"{value!r} is too large for a {self.noun}") from None
+        if number > self.most:
+            raise UnitError(f"{value!r} is more than the whole: a {self.noun} lies between 0 and 1 (0 % and 100 %)")
+        return number
+
+
+def _split(text: str, quantity: Quantity) -> tuple[Fraction, str]:
+    match = _NUMBER.fullmatch(text)
+    if not match:
+        raise UnitError(f"{text!r} is not a {quantity.noun}; write for example {quantity.example!r}")
+    return Fraction(match[1].replace("_", "")), match[2]
+
+
+def _units(*names: str, binary: bool = False, small: bool = False, scale: int | Fraction = 1) -> dict[str, Fraction]:
+    """The base unit under each of ``names``, with every prefix."""
+    prefixes = {**_DECIMAL, **(_BINARY if binary else {}), **(_SMALL if small else {})}
+    return {prefix + name: Fraction(factor) * scale for name in names for prefix, factor in prefixes.items()}
+
+
+_PLAIN = {"": Fraction(1)}
+_TIME = {"ns": Fraction(1, 10**9), "us": Fraction(1, 10**6), "µs": Fraction(1, 10**6), "ms": Fraction(1, 1000)}
+_TIME |= {name: Fraction(1) for name in ("s", "sec", "second", "seconds")}
+_TIME |= {name: Fraction(60) for name in ("min", "minute", "minutes")}
+_TIME |= {name: Fraction(3600) for name in ("h", "hour", "hours")}
+_TIME |= {name: Fraction(86400) for name in ("d", "day", "days")}
+
+BYTES = Quantity("number of bytes", "48 MiB", _PLAIN | _units("B", binary=True) | {"bytes": Fraction(1)}, whole=True)
+FLOPS = Quantity("number of FLOPs", "2 TFLOP", _PLAIN | _units("FLOP", "FLOPs"))
+RATE = Quantity("rate of FLOPs per second", "236 GFLOP/s", _PLAIN | _units("FLOP/s", "FLOPs/s", "FLOPS"))
+BITS_PER_SECOND = Quantity(
+    "rate of bits per second", "20 Mbit/s",
+    _PLAIN | _units("bit/s", "bps", "b/s", binary=True) | _units("B/s", binary=True, scale=8),
+)  # fmt: skip
+BYTES_PER_SECOND = Quantity("rate of bytes per second", "25.6 GB/s", _PLAIN | _units("B/s", binary=True))
+SECONDS = Quantity("number of seconds", "10 min", _PLAIN | _TIME)
+JOULES = Quantity("number of joules", "2 kJ", _PLAIN | _units("J", small=True) | _units("Wh", small=True, scale=3600))
+WATTS = Quantity("number of watts", "6.4 W", _PLAIN | _units("W", small=True))
+SHARE = Quantity("share", "40%", _PLAIN | {"%": Fraction(1, 100)}, most=1.0)
+
+
+def bytes_(value: object) -> int:
+    """Bytes of "48 MiB" or "20 MB"."""
+    return int(BYTES.parse(value))
+
+
+def flops(value: object) -> float:
+    """FLOPs of "2 TFLOP" (a count, not a rate)."""
+    return FLOPS.parse(value)
+
+
+def rate(value: object) -> float:
+    """FLOPs per second of "236 GFLOP/s"."""
+    return RATE.parse(value)
+
+
+def bits_per_second(value: object) -> float:
+    """Bits per second of "20 Mbit/s" (or, times 8, of "2.5 MB/s")."""
+    return BITS_PER_SECOND.parse(value)
+
+
+def bytes_per_second(value: object) -> float:
+    """Bytes per second of "25.6 GB/s"."""
+    return BYTES_PER_SECOND.parse(value)
+
+
+def seconds(value: object) -> float:
+    """Seconds of "10 min"."""
+    return SECONDS.parse(value)
+
+
+def joules(value: object) -> float:
+    """Joules of "2 kJ" or "1.5 Wh"."""
+    return JOULES.parse(value)
+
+
+def watts(value: object) -> float:
+    """Watts of "6.4 W"."""
+    return WATTS.parse(value)
+
+
+def share(value: object) -> float:
+    """A share between 0 and 1 of "40%" or 0.4."""
+    return SHARE.parse(value)
+
+
+def _show(value: float, steps: list[tuple[float, str]], digits: int = 3) -> str:
+    """``value`` in the largest unit of ``steps`` (ascending) that it reaches, in about ``digits`` digits."""
+    if value == inf:
+        return "unlimited"
+    if value < 0:
+        return "-" + _show(-value, steps, digits)
+    if value == 0:
+        return f"0 {next((unit for factor, unit in steps if factor == 1), steps[0][1])}"
+    factor, unit = steps[0]
+    for f, u in steps:
+        if value >= f * 0.9995:  # so that 0.9999 MiB reads "1.00 MiB", not "1024 KiB"
+            factor, unit = f, u
+    number = value / factor
+    places = max(0, digits - len(str(int(number + 0.5 * 10 ** (1 - digits)))))
+    text = f"{number:.{places}f}"
+    return f"{text.rstrip('0').rstrip('.') if '.' in text else text} {unit}"
+
+
+def show_bytes(value: float) -> str:
+    """As "12.3 MiB"; binary prefixes."""
+    names = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+    return _show(value, [(1024.0**i, name) for i, name in enumerate(names)])
+
+
+def _decimal(unit: str) -> list[tuple[float, str]]:
+    return [(1000.0**i, prefix + unit) for i, prefix in enumerate(("", "k", "M", "G", "T", "P", "E"))]
+
+
+def show_flops(value: float) -> str:
+    """As "1.24 TFLOP"."""
+    return _show(value, _decimal("FLOP"))
+
+
+def show_rate(value: float) -> str:
+    """As "236 GFLOP/s"."""
+    return _show(value, _decimal("FLOP/s"))
+
+
+def show_bits_per_second(value: float) -> str:
+    """As "20 Mbit/s"."""
+    return _show(value, _decimal("bit/s"))
+
+
+def show_bytes_per_second(value: float) -> str:
+    """As "25.6 GB/s"; decimal prefixes, as bandwidths are printed."""
+    return _show(value, _decimal("B/s"))
+
+
+def show_seconds(value: float) -> str:
+    """As "4.2 ms", "83.5 s", "12.1 min", "3.4 h" or "2.5 d"."""
+    steps = [(1e-6, "us"), (1e-3, "ms"), (1.0, "s"), (120.0, "min"), (7200.0, "h"), (172800.0, "d")]
+    size = {"min": 60.0, "h": 3600.0, "d": 86400.0}
+    if value == inf or value < 0 or value < 120.0 * 0.9995:
+        return _show(value, steps[:3]) if value >= 0 else "-" + show_seconds(-value)
+    unit = next(u for f, u in reversed(steps) if value >= f * 0.9995)
+    return _show(value, [(size[unit], unit)])
+
+
+def show_joules(value: float) -> str:
+    """As "1.2 kJ"."""
+    return _show(value, [(1e-3, "mJ"), *_decimal("J")])
+
+
+def show_watts(value: float) -> str:
+    """As "6.4 W"."""
+    return _show(value, [(1e-3, "mW"), *_decimal("W")])
+
+
+def show_share(value: float) -> str:
+    """As "40 %"."""
+    return f"{value * 100:.3g} %"
+
+
+def _validator(parse: Callable[[object], Any]) -> BeforeValidator:
+    def read(value: object) -> Any:
+        try:
+            return parse(value)
+        except UnitError as error:  # pydantic gathers ValueErrors and knows the field they belong to
+            raise ValueError(str(error)) from None
+
+    return BeforeValidator(read)
+
+
+def _schema(quantity: Quantity) -> WithJsonSchema:
+    return WithJsonSchema(
+        {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string"}], "examples": [quantity.example]}
+    )
+
+
+def _range_schema(quantity: Quantity) -> WithJsonSchema:
+    item = {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string"}]}
+    ends = {"type": "array", "items": item, "minItems": 2, "maxItems": 2}
+    return WithJsonSchema({"anyOf": [*item["anyOf"], ends], "examples": [quantity.example]})
+
+
+def _whole_range(value: object) -> tuple[int, int]:
+    low, high = BYTES.parse_range(value)
+    return int(low), int(high)
+
+
+# Field types of what a user writes: each takes a number in the base unit or a text with a unit.
+Bytes = Annotated[int, _validator(BYTES.parse), _schema(BYTES)]
+Flops = Annotated[float, _validator(FLOPS.parse), _schema(FLOPS)]
+FlopsPerSecond = Annotated[float, _validator(RATE.parse), _schema(RATE)]
+BitsPerSecond = Annotated[float, _validator(BITS_PER_SECOND.parse), _schema(BITS_PER_SECOND)]
+BytesPerSecond = Annotated[float, _validator(BYTES_PER_SECOND.parse), _schema(BYTES_PER_SECOND)]
+Seconds = Annotated[float, _validator(SECONDS.parse), _schema(SECONDS)]
+Joules = Annotated[float, _validator(JOULES.parse), _schema(JOULES)]
+Watts = Annotated[float, _validator(WATTS.parse), _schema(WATTS)]
+Share = Annotated[float, _validator(SHARE.parse), _schema(SHARE)]
+
+BytesRange = Annotated[tuple[int, int], _validator(_whole_range), _range_schema(BYTES)]
+FlopsRange = Annotated[tuple[float, float], _validator(FLOPS.parse_range), _range_schema(FLOPS)]
+SecondsRange = Annotated[tuple[float, float], _validator(SECONDS.parse_range), _range_schema(SECONDS)]
+JoulesRange = Annotated[tuple[float, float], _validator(JOULES.parse_range), _range_schema(JOULES)]
+BitsPerSecondRange = Annotated[tuple[float, float], _validator(BITS_PER_SECOND.parse_range), _range_schema(BITS_PER_SECOND)]
+FlopsPerSecondRange = Annotated[tuple[float, float], _validator(RATE.parse_range), _range_schema(RATE)]
+BytesPerSecondRange = Annotated[
+    tuple[float, float], _validator(BYTES_PER_SECOND.parse_range), _range_schema(BYTES_PER_SECOND)
+]
+WattsRange = Annotated[tuple[float, float], _validator(WATTS.parse_range), _range_schema(WATTS)]
+ShareRange = Annotated[tuple[float, float], _validator(SHARE.parse_range), _range_schema(SHARE)]
