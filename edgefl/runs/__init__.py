@@ -1,0 +1,28 @@
+"""The run directory: append-only records, checkpoints that a kill can't spoil, and reading it all back."""
+
+from __future__ import annotations
+
+from edgefl.runs.directory import (
+    TABLES,
+    RunDirectory,
+    begun,
+    comparison,
+    create_comparison,
+    discard_unbegun,
+    is_comparison,
+)
+from edgefl.runs.environment import environment
+from edgefl.runs.reading import Run, read_run
+
+__all__ = [
+    "TABLES",
+    "Run",
+    "RunDirectory",
+    "begun",
+    "comparison",
+    "create_comparison",
+    "discard_unbegun",
+    "environment",
+    "is_comparison",
+    "read_run",
+]

@@ -1,0 +1,52 @@
+"""What a run ran on: versions and hardware, without a path, a host's name or a user's."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+PACKAGES = ("torch", "numpy", "simpy", "safetensors", "tokenizers", "pydantic", "pandas", "pillow", "matplotlib")
+
+
+def environment() -> dict[str, Any]:
+    """Versions of Python, edgefl and the packages that results depend on; processor, memory in bytes, GPU or None."""
+    import edgefl
+
+    cuda = torch.cuda.is_available()
+    return {
+        "edgefl": edgefl.__version__,
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "system": platform.system(),
+        "machine": platform.machine(),
+        "cpu": _cpu(),
+        "cpu_cores": os.cpu_count(),
+        "ram_bytes": psutil.virtual_memory().total,
+        "gpu": torch.cuda.get_device_name(0) if cuda else None,
+        "cuda": torch.version.cuda if cuda else None,
+    }
+
+
+def _version(package: str) -> str | None:
+    if package == "torch":
+        return str(torch.__version__)  # with its build: "2.13.0+cpu"
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _cpu() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

@@ -1,0 +1,175 @@
+"""A run's folder read back: tables, results, and the trained models."""
+
+from __future__ import annotations
+
+import json
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from edgefl.errors import RunError, UnknownName
+from edgefl.runs import tables
+from edgefl.runs.directory import Table, begun, check_run_folder, comparison, is_comparison
+
+
+class Run:
+    """One run, finished or not, or a comparison of several.
+
+    Tables are DataFrames with one column per field, nested fields joined by a dot (``memory_bytes.activations``).
+    In a comparison ``runs`` has every run by label, and each table holds all runs' rows under a first column ``run``.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    @cached_property
+    def runs(self) -> dict[str, Run]:
+        """The begun runs of a comparison by label; empty for one run."""
+        if not is_comparison(self.path):
+            return {}
+        return {label: Run(folder) for label, folder in comparison(self.path).items() if begun(folder)}
+
+    @cached_property
+    def scenario(self) -> dict[str, Any]:
+        """The resolved scenario."""
+        scenario: dict[str, Any] = yaml.safe_load((self.path / "scenario.yaml").read_text(encoding="utf-8"))
+        return scenario
+
+    @cached_property
+    def environment(self) -> dict[str, Any]:
+        """What it ran on."""
+        return self._json("environment.json")
+
+    @cached_property
+    def models(self) -> dict[str, Any]:
+        """``{kind: description}``."""
+        return self._json("models.json")
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run, or every run of the comparison, came to its end."""
+        if is_comparison(self.path):
+            return len(self.runs) == len(comparison(self.path)) and all(run.finished for run in self.runs.values())
+        return (self.path / "result.json").exists()
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """The final summary, empty before the run is finished; of a comparison ``{label: result}``."""
+        if is_comparison(self.path):
+            return {label: run.result for label, run in self.runs.items()}
+        return self._json("result.json") if self.finished else {}
+
+    def records(self, table: Table) -> list[dict[str, Any]]:
+        """A table's records as they were written.  Raises RunError for a damaged file."""
+        return tables.read(self.path / f"{table}.jsonl")
+
+    @property
+    def rounds(self) -> pd.DataFrame:
+        """One row per round."""
+        return self._frame("rounds")
+
+    @property
+    def clients(self) -> pd.DataFrame:
+        """One row per client that took part in a round."""
+        return self._frame("clients")
+
+    @property
+    def eligibility(self) -> pd.DataFrame:
+        """One row per client and stage."""
+        return self._frame("eligibility")
+
+    @property
+    def host(self) -> pd.DataFrame:
+        """What the run took on the machine that simulated it: not equal between equal runs."""
+        return self._frame("host")
+
+    @property
+    def tokenizer_path(self) -> Path | None:
+        """The tokenizer's file, or None if no text was trained."""
+        path = self.path / "tokenizer.json"
+        return path if path.exists() else None
+
+    def weights(self) -> dict[str, Tensor]:
+        """The final weights, ``{address: tensor}``, on the CPU.  Raises RunError if the run isn't finished."""
+        if is_comparison(self.path):
+            raise RunError(f"{self.path} holds several runs; choose one: .runs[{next(iter(self.runs), 'label')!r}]")
+        if not self.finished:
+            raise RunError(f"the run at {self.path} isn't finished: continue it with --resume {self.path}")
+        try:
+            tensors: dict[str, Tensor] = load_file(self.path / "weights.safetensors")
+        except (OSError, SafetensorError) as error:
+            raise RunError(f"can't read the weights of {self.path}: {error}") from error
+        return tensors
+
+    def model(self, kind: str) -> nn.Module:
+        """The trained model of a client kind, in evaluation mode.
+
+        Raises UnknownName for a kind that the run doesn't have, RunError if it isn't finished or the weights don't
+        fit the model.
+        """
+        from edgefl.models import build
+
+        weights = self.weights()
+        if kind not in self.models:
+            raise UnknownName("client kind", kind, self.models)
+        module: nn.Module = build(self.models[kind])
+        prefix = f"{kind}/"
+        mine = {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
+        try:
+            loaded = module.load_state_dict(mine, strict=False, assign=True)
+        except RuntimeError as error:
+            raise RunError(f"the weights at {self.path} don't fit the model {kind!r}: {error}") from error
+        # a buffer may be rebuilt by the model itself; a parameter has no other origin than the file
+        missing = sorted({name for name, _ in module.named_parameters()} & set(loaded.missing_keys))
+        if missing or loaded.unexpected_keys:
+            raise RunError(
+                f"the weights at {self.path} don't fit the model {kind!r}: missing {missing}, "
+                f"not in the model {sorted(loaded.unexpected_keys)}"
+            )
+        return module.eval()
+
+    def _json(self, name: str) -> dict[str, Any]:
+        try:
+            value: dict[str, Any] = json.loads((self.path / name).read_bytes())
+        except (OSError, ValueError) as error:
+            raise RunError(f"can't read {self.path / name}: {error}") from error
+        return value
+
+    def _frame(self, table: Table) -> pd.DataFrame:
+        if is_comparison(self.path):
+            rows = [
+                {"run": label, **_flat(record)} for label, run in self.runs.items() for record in run.records(table)
+            ]
+        else:
+            rows = [_flat(record) for record in self.records(table)]
+        return pd.DataFrame(rows)
+
+
+def read_run(path: str | os.PathLike[str]) -> Run:
+    """Read a run's folder, or a comparison's; a run that is still being written can be read too.
+
+    Raises RunError if it is neither.
+    """
+    path = Path(path)
+    if is_comparison(path):
+        comparison(path)
+    else:
+        check_run_folder(path)
+    return Run(path)
+
+
+def _flat(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in record.items():
+        if isinstance(value, dict):
+            flat.update(_flat(value, f"{prefix}{name}."))
+        else:
+            flat[prefix + name] = value
+    return flat

@@ -1,0 +1,123 @@
+"""Append-only tables of records, one JSON object a line, every record with its ``round``.
+
+Lines are strict JSON.  An infinite number (the margin of a budget without a limit) or a not-a-number is written as
+null, which other readers understand too.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgefl.errors import RunError
+from edgefl.runs.durable import replace_file, writing
+
+
+def plain(value: Any) -> Any:
+    """``value`` as strict JSON data: numpy becomes numbers and lists, what isn't finite becomes None.
+
+    Raises TypeError for a key that isn't a string or a value that JSON doesn't have: what is silently turned
+    into something else would not come back as it was.
+    """
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise TypeError(f"a record's keys are strings, not {key!r}")
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    raise TypeError(f"a record holds plain values, not {type(value).__name__} {value!r}")
+
+
+def append(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """Add records at the end of a table, all of them or none.
+
+    Raises RunError if the file can't be written, ValueError for a record without a round, TypeError for a value
+    that JSON doesn't have.
+    """
+    lines = []
+    for record in records:
+        line = plain(record)
+        if type(line.get("round")) is not int:
+            raise ValueError(f"a record of {path.name} has no round: {line}")
+        lines.append(json.dumps(line, allow_nan=False) + "\n")
+    if not lines:
+        return
+    with writing(path), path.open("ab") as file:
+        before = file.tell()
+        try:
+            file.write("".join(lines).encode())
+            file.flush()
+        except OSError:  # a full disk: half a line here would join with whatever comes next
+            os.truncate(path, before)
+            raise
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """All complete records of a table; an unfinished last line is left out, as a run may be writing it now.
+
+    Raises RunError for damage anywhere else.
+    """
+    return [record for _, record in _complete(path)]
+
+
+def rewind(path: Path, round: int) -> None:
+    """Drop the records of later rounds and an unfinished last line; what stays keeps its bytes.
+
+    Raises RunError for damage before the last line, and if the file can't be written.
+    """
+    if not path.exists():
+        return
+    kept = b"".join(line for line, record in _complete(path) if record["round"] <= round)
+    if len(kept) != path.stat().st_size:
+        replace_file(path, kept)
+
+
+def mend(path: Path) -> None:
+    """Drop an unfinished last line, so that the next record begins a line of its own."""
+    if not path.exists():
+        return
+    with writing(path), path.open("rb+") as file:
+        end = file.seek(0, os.SEEK_END)
+        position = end
+        while position > 0:
+            start = max(0, position - 65536)
+            file.seek(start)
+            newline = file.read(position - start).rfind(b"\n")
+            if newline >= 0:
+                position = start + newline + 1
+                break
+            position = start
+        if position < end:
+            file.truncate(position)
+
+
+def _complete(path: Path) -> list[tuple[bytes, dict[str, Any]]]:
+    try:
+        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    except OSError as error:
+        raise RunError(f"can't read {path}: {error.strerror or error}") from error
+    complete = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = json.loads(line)
+            if not line.endswith(b"\n") or type(record["round"]) is not int:
+                raise ValueError
+        except (ValueError, TypeError, KeyError):
+            if number == len(lines):
+                break
+            raise RunError(f"{path}:{number}: this line is damaged: {line[:60]!r}") from None
+        complete.append((line, record))
+    return complete

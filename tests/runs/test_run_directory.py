@@ -1,0 +1,347 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgefl.errors import RunError
+from edgefl.runs import (
+    RunDirectory,
+    comparison,
+    create_comparison,
+    discard_unbegun,
+    environment,
+    is_comparison,
+    read_run,
+    tables,
+)
+
+MODELS = {"image": {"width": 4}}
+
+
+def new(path: Path) -> RunDirectory:
+    return RunDirectory.create(path, scenario_yaml="name: a\nseed: 1\n", environment={"edgefl": "0"}, models=MODELS)
+
+
+@contextmanager
+def nobody():
+    """Read-only folders don't stop root; another user is stopped."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_a_run_comes_back_as_written(tmp_path):
+    run = new(tmp_path / "deep" / "run")
+    run.append("rounds", [{"round": 1, "clients": {"image": np.int64(3)}, "losses": {"image": np.float32(0.5)}}])
+    run.append("rounds", [{"round": 2, "clients": {"image": 2}, "losses": {}}])
+    run.append("eligibility", [{"round": 1, "client": 0, "margins": {"memory": float("inf"), "flops": -1.0}}])
+    run.finish({"image/a.weight": torch.ones(2, 3)}, {"accuracy": np.float64(0.25)})
+    back = read_run(run.path)
+    assert back.scenario == {"name": "a", "seed": 1}
+    assert back.models == MODELS
+    assert back.rounds["clients.image"].tolist() == [3, 2]
+    assert list(back.rounds.columns) == ["round", "clients.image", "losses.image"]
+    assert back.records("eligibility") == [{"round": 1, "client": 0, "margins": {"memory": None, "flops": -1.0}}]
+    assert back.clients.empty and back.host.empty
+    assert back.finished and back.result == {"accuracy": 0.25}
+    assert torch.equal(back.weights()["image/a.weight"], torch.ones(2, 3))
+    assert back.tokenizer_path is None
+
+
+def test_records_are_refused_rather_than_changed(tmp_path):
+    run = new(tmp_path / "run")
+    with pytest.raises(ValueError, match="no round"):
+        run.append("rounds", [{"round": 1}, {"client": 3}])
+    with pytest.raises(TypeError, match="Tensor"):
+        run.append("rounds", [{"round": 1, "loss": torch.ones(1)}])
+    with pytest.raises(TypeError, match="keys are strings"):
+        run.checkpoint(1, {}, {"versions": {3: "a"}})
+    with pytest.raises(ValueError, match="rounds, clients"):
+        run.append("round", [{"round": 1}])  # type: ignore[arg-type]
+    assert read_run(run.path).records("rounds") == []
+    assert run.latest() is None
+
+
+def test_checkpoint_keeps_values_sharing_and_the_last_two(tmp_path):
+    run = new(tmp_path / "run")
+    assert run.latest() is None
+    base = torch.arange(12, dtype=torch.float32).reshape(3, 4)
+    tensors = {
+        "old/w": base, "new/w": base, "column": base[:, 1], "transposed": base.T, "half": torch.ones(3).bfloat16(),
+        "scalar": torch.tensor(7), "empty": torch.empty(0, 4), "trained": torch.nn.Parameter(torch.ones(2)),
+    }  # fmt: skip
+    state = {"clock": 0.1 + 0.2, "in_flight": [{"client": 3, "ends": float("inf")}], "name": "ü"}
+    for round in (1, 2, 3):
+        run.checkpoint(round, tensors, {**state, "round": round})
+    assert sorted(p.name for p in (run.path / "checkpoints").iterdir()) == ["round-000002", "round-000003"]
+    round, loaded, back = RunDirectory.open(run.path).latest()
+    assert round == 3 and back == {**state, "round": 3}
+    assert loaded.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert loaded[name].dtype == tensor.dtype and torch.equal(loaded[name], tensor.detach())
+    assert loaded["old/w"] is loaded["new/w"]
+    run.checkpoint(3, {}, {"again": True})
+    assert run.latest() == (3, {}, {"again": True})
+
+
+@pytest.mark.parametrize("victim", ["state.safetensors", "state.json"])
+@pytest.mark.parametrize("damage", ["flip", "cut", "gone", "empty"])
+def test_a_damaged_checkpoint_is_passed_over(tmp_path, victim, damage):
+    run = new(tmp_path / "run")
+    for round in (4, 5):
+        run.append("rounds", [{"round": round}])
+        run.checkpoint(round, {"w": torch.full((50,), float(round))}, {"clock": 123456.0 + round})
+    file = run.path / "checkpoints" / "round-000005" / victim
+    content = file.read_bytes()
+    if damage == "flip":
+        at = content.index(b"12346") if victim == "state.json" else len(content) - 30
+        file.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+    elif damage == "cut":
+        file.write_bytes(content[: len(content) // 2])
+    elif damage == "gone":
+        file.unlink()
+    else:
+        file.write_bytes(b"")
+    with pytest.warns(RuntimeWarning, match="round-000005 is damaged"):
+        round, tensors, state = run.latest()
+    assert (round, state["clock"], tensors["w"][0].item()) == (4, 123460.0, 4.0)
+    run.rewind(round)
+    assert read_run(run.path).records("rounds") == [{"round": 4}]
+    assert run.latest()[0] == 4  # and without a warning: the damaged one is gone
+    (run.path / "checkpoints" / "round-000004" / "state.json").write_text("{}")
+    with pytest.warns(RuntimeWarning), pytest.raises(RunError, match="every checkpoint .* is damaged .rounds 4."):
+        run.latest()
+
+
+def test_folders_that_are_no_place_for_a_run(tmp_path):
+    taken = tmp_path / "taken"
+    taken.mkdir()
+    (taken / "thesis.tex").write_text("years of work")
+    with pytest.raises(RunError, match="already holds files"):
+        new(taken)
+    assert [p.name for p in taken.iterdir()] == ["thesis.tex"]
+    with pytest.raises(RunError, match="is a file"):
+        new(taken / "thesis.tex")
+    with pytest.raises(RunError, match="can't write"):
+        new(taken / "thesis.tex" / "run")
+    run = new(tmp_path / "run")
+    with pytest.raises(RunError, match="already holds a run; continue it with --resume"):
+        new(run.path)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    new(empty)
+    for path, why in [(tmp_path / "nowhere", "no run at"), (taken, "not a run's folder: it has no scenario.yaml")]:
+        with pytest.raises(RunError, match=why):
+            RunDirectory.open(path)
+        with pytest.raises(RunError, match=why):
+            read_run(path)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions work otherwise there")
+def test_a_read_only_folder(tmp_path):
+    for parent in [tmp_path, *tmp_path.parents]:
+        if parent.stat().st_uid == os.getuid() and parent != Path("/"):
+            parent.chmod(parent.stat().st_mode | 0o055)
+    locked = tmp_path / "locked"
+    locked.mkdir()
+    locked.chmod(0o555)
+    with nobody():
+        for path in (locked, locked / "run"):
+            with pytest.raises(RunError, match=r"can't write a run to .*locked.*: Permission denied"):
+                new(path)
+    assert list(locked.iterdir()) == []
+
+
+def test_a_folder_that_becomes_unwritable_is_a_run_error(tmp_path):
+    run = new(tmp_path / "run")
+    (run.path / "rounds.jsonl").unlink()
+    (run.path / "rounds.jsonl").mkdir()
+    with pytest.raises(RunError, match=r"can't write .*rounds\.jsonl"):
+        run.append("rounds", [{"round": 1}])
+    (run.path / "checkpoints").write_text("a file in the way")
+    (run.path / "rounds.jsonl").rmdir()
+    with pytest.raises(RunError, match="can't write .*checkpoints"):
+        run.checkpoint(1, {}, {})
+
+
+def test_a_second_writer_is_kept_out(tmp_path):
+    pytest.importorskip("fcntl")
+    run = new(tmp_path / "run")
+    code = (
+        "import sys; from edgefl.runs import RunDirectory; from edgefl.errors import RunError\n"
+        "try: RunDirectory.open(sys.argv[1])\nexcept RunError as error: print(error)"
+    )
+
+    def other() -> str:
+        return subprocess.run(
+            [sys.executable, "-c", code, run.path], capture_output=True, text=True, check=True
+        ).stdout  # fmt: skip
+
+    assert "another process is writing" in other()
+    run.close()
+    assert other() == ""
+
+
+def test_finish_is_undone_by_rewind(tmp_path):
+    run = new(tmp_path / "run")
+    shared = torch.ones(2)
+    run.finish({"image/a": shared, "text/a": shared}, {"rounds": 3})
+    assert run.finished and set(read_run(run.path).weights()) == {"image/a", "text/a"}
+    run.rewind(1)
+    assert not run.finished and read_run(run.path).result == {}
+    with pytest.raises(RunError, match="isn't finished: continue it with --resume"):
+        read_run(run.path).weights()
+
+
+records = st.lists(st.tuples(st.integers(1, 6), st.text(max_size=8)), max_size=20)
+
+
+@settings(max_examples=60, deadline=None)
+@given(records, st.integers(0, 7), st.data())
+def test_rewind_keeps_exactly_the_earlier_rounds(tmp_path_factory, written, to, data):
+    """Whatever the order of the rounds and wherever the last write was cut."""
+    path = tmp_path_factory.mktemp("table") / "clients.jsonl"
+    rows = [{"round": round, "text": text} for round, text in written]
+    tables.append(path, rows)
+    tables.append(path, [{"round": 1, "text": "the last, cut short"}])
+    content = path.read_bytes()
+    last = content.rfind(b"\n", 0, -1) + 1
+    cut = data.draw(st.integers(last, len(content) - 1))
+    path.write_bytes(content[:cut])
+    assert tables.read(path) == rows
+    tables.rewind(path, to)
+    assert tables.read(path) == [row for row in rows if row["round"] <= to]
+    tables.append(path, [{"round": 9}])
+    assert tables.read(path) == [*(row for row in rows if row["round"] <= to), {"round": 9}]
+
+
+@settings(max_examples=40, deadline=None)
+@given(records, st.binary(max_size=30).filter(lambda tail: b"\n" not in tail))
+def test_opening_mends_the_end(tmp_path_factory, written, tail):
+    path = tmp_path_factory.mktemp("table") / "clients.jsonl"
+    rows = [{"round": round, "text": text * 9000} for round, text in written]
+    tables.append(path, rows)
+    path.touch()
+    whole = path.read_bytes()
+    path.write_bytes(whole + tail)
+    tables.mend(path)
+    assert path.read_bytes() == whole
+
+
+def test_damage_in_the_middle_is_an_error_with_its_line(tmp_path):
+    path = tmp_path / "rounds.jsonl"
+    path.write_text('{"round": 1}\n{"rou\n{"round": 3}\n')
+    with pytest.raises(RunError, match=r"rounds\.jsonl:2: this line is damaged"):
+        tables.read(path)
+    with pytest.raises(RunError, match=r"rounds\.jsonl:2"):
+        tables.rewind(path, 1)
+
+
+WRITER = """
+import sys, itertools, torch
+from edgefl.runs import RunDirectory
+run = RunDirectory.open(sys.argv[1])
+found = run.latest()
+first = found[0] + 1 if found else 1
+run.rewind(first - 1)
+for round in itertools.count(first):
+    run.append("clients", [{"round": round, "client": c, "pad": "x" * 3000} for c in range(20)])
+    run.append("rounds", [{"round": round}])
+    run.checkpoint(round, {f"w{i}": torch.full((100_000,), float(round)) for i in range(4)}, {"round": round})
+    print(round, flush=True)
+"""
+
+
+def test_a_writer_killed_at_any_moment_loses_nothing_that_it_promised(tmp_path):
+    """Killed three times with no chance to tidy up; each time everything up to the last checkpoint is there."""
+    run = new(tmp_path / "run")
+    run.close()
+    reached = 0
+    for attempt in range(3):
+        writer = subprocess.Popen([sys.executable, "-c", WRITER, run.path], stdout=subprocess.PIPE, text=True)
+        assert writer.stdout is not None
+        for _ in range(2 + attempt):
+            reached = int(writer.stdout.readline())
+        try:
+            writer.wait(timeout=0.004 * attempt)  # at another place of a round each time
+        except subprocess.TimeoutExpired:
+            pass
+        writer.send_signal(signal.SIGKILL)
+        reached = int((writer.stdout.read().split() or [reached])[-1])
+        writer.wait()
+        writer.stdout.close()
+        with RunDirectory.open(run.path) as again:
+            found = again.latest()
+            assert found is not None
+            round, tensors, state = found
+            assert round >= reached and state == {"round": round}
+            assert all(torch.equal(t, torch.full((100_000,), float(round))) for t in tensors.values())
+            again.rewind(round)
+        back = read_run(run.path)
+        assert [r["round"] for r in back.records("rounds")] == list(range(1, round + 1))
+        assert [(r["round"], r["client"]) for r in back.records("clients")] == [
+            (r, c) for r in range(1, round + 1) for c in range(20)
+        ]
+
+
+def test_a_comparison_shows_its_runs_side_by_side(tmp_path):
+    folders = create_comparison(
+        tmp_path / "both",
+        scenario_yaml="compare: {}\n",
+        runs={"schedule=end-to-end": {"schedule": "end-to-end"}, "a/b": {}, "a b": {}, "later": {}},
+    )
+    assert is_comparison(tmp_path / "both") and comparison(tmp_path / "both") == folders
+    assert [folder.name for folder in folders.values()] == ["schedule=end-to-end", "a-b", "a-b-2", "later"]
+    for number, label in enumerate(("schedule=end-to-end", "a/b", "a b")):
+        run = new(folders[label])
+        run.append("rounds", [{"round": 1, "metrics": {"image": {"accuracy": number / 10}}}])
+        run.finish({"image/w": torch.ones(1)}, {"number": number})
+    both = read_run(tmp_path / "both")
+    assert list(both.runs) == ["schedule=end-to-end", "a/b", "a b"]
+    assert not both.finished
+    assert both.rounds["run"].tolist() == list(both.runs)
+    assert both.rounds["metrics.image.accuracy"].tolist() == [0.0, 0.1, 0.2]
+    assert both.result["a b"] == {"number": 2}
+    with pytest.raises(RunError, match=r"choose one: .runs\['schedule=end-to-end'\]"):
+        both.weights()
+    with pytest.raises(RunError, match="holds several runs .*name one of them"):
+        RunDirectory.open(tmp_path / "both")
+
+
+def test_a_folder_whose_beginning_was_cut_short_can_be_begun_again(tmp_path):
+    run = new(tmp_path / "run")
+    run.close()
+    (run.path / "models.json").unlink()
+    discard_unbegun(run.path)
+    run = new(run.path)
+    discard_unbegun(run.path)
+    assert run.scenario_yaml.startswith("name: a") and run.models == MODELS
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("keep me")
+    discard_unbegun(tmp_path / "other")
+    assert (tmp_path / "other" / "notes.txt").exists()
+
+
+def test_environment_tells_versions_and_no_place_or_person():
+    facts = environment()
+    text = json.dumps(facts)
+    assert facts["packages"]["torch"] == torch.__version__
+    assert facts["gpu"] is None or torch.cuda.is_available()
+    assert facts["ram_bytes"] > 2**28
+    assert sys.prefix not in text and str(Path.home()) not in text and os.uname().nodename not in text
