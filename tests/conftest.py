@@ -1,0 +1,49 @@
+"""What every test stands on: the checkout is what is tested, its types are checked while it runs."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+import pytest
+from jaxtyping import install_import_hook
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Every annotated argument and return value of the rooms that handle tensors is checked at each call; other rooms are
+# tested with wrong values on purpose, and what a person gets to see there is their own message.
+# This stands before edgefl is imported.
+install_import_hook(["edgefl.models", "edgefl.work"], "beartype.beartype")
+
+# Commands and worker processes that tests start import the checkout as well.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Parts are found by entry point, which only an installation has: one that is older than the checkout misleads."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = {
+        (group, name, value) for group, points in project["entry-points"].items() for name, value in points.items()
+    }
+    try:
+        installed = {(point.group, point.name, point.value) for point in distribution("edgefl").entry_points}
+    except PackageNotFoundError:
+        installed = set()
+    if missing := sorted(name for _, name, _ in wanted - installed):
+        raise pytest.UsageError(
+            f"edgefl's installation doesn't know {', '.join(missing)}: run pip install -e '.[test]' again"
+        )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test for a GPU is skipped where there is none."""
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if not marked:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
