@@ -1,0 +1,28 @@
+"""What a work costs: predicted on fake tensors, priced on a device and a link."""
+
+from edgefl.cost.client import (
+    ClientCost,
+    ComputeCost,
+    Duration,
+    Traffic,
+    compute_cost,
+    duration,
+    traffic,
+    transfer_seconds,
+)
+from edgefl.cost.predict import Predictor, cost_key, predict, shortened
+
+__all__ = [
+    "ClientCost",
+    "ComputeCost",
+    "Duration",
+    "Predictor",
+    "Traffic",
+    "compute_cost",
+    "cost_key",
+    "duration",
+    "predict",
+    "shortened",
+    "traffic",
+    "transfer_seconds",
+]

@@ -1,0 +1,6 @@
+"""Methods of federated learning, each in one file, client and server halves together."""
+
+from edgefl.methods.aggregation import Cohort, combine
+from edgefl.methods.protocol import Kind, Method, ServerState, Setting, Update
+
+__all__ = ["Cohort", "Kind", "Method", "ServerState", "Setting", "Update", "combine"]

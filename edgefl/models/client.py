@@ -37,6 +37,12 @@ class ClientModel(nn.Module):
             self.joint = nn.Module()
             self.joint.norm = nn.LayerNorm(joint["norm"], eps=1e-6)
 
+    @property
+    def dimension(self) -> int:
+        """Width of ``feature`` and ``embed``."""
+        tower = self.get_submodule(self.modalities[0])
+        return int(tower.rep.out_features if hasattr(tower, "rep") else tower.width)  # type: ignore[union-attr, arg-type]
+
     def feature(self, modality: str, x: Tensor) -> Tensor:
         """The normalised first token of a tower, projected if it has a rep: ``[batch, dim]``."""
         tower = self.get_submodule(modality)

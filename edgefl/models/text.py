@@ -18,12 +18,12 @@ class TextEmbedding(nn.Module):
         super().__init__()
         self.word = nn.Embedding(vocabulary, width)
         self.position = nn.Embedding(tokens, width)
-        self.type = nn.Embedding(2, width)
+        self.token_type = nn.Embedding(2, width)
         self.norm = nn.LayerNorm(width, eps=1e-12)
 
     def forward(self, text: Tensor) -> Tensor:
         """Embed a batch of token ids; every token is of type 0."""
-        x = self.word(text) + self.position.weight[: text.shape[1]] + self.type.weight[0]
+        x = self.word(text) + self.position.weight[: text.shape[1]] + self.token_type.weight[0]
         return self.norm(x)  # type: ignore[no-any-return]
 
 

@@ -1,0 +1,180 @@
+"""ClientCost: what one client's round costs on its device and links."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgefl.devices import Device, Link
+from edgefl.work import FINISH, START, Payload, Source, Trace, Work, distinct
+
+
+@dataclass(frozen=True)
+class ComputeCost:
+    """What a node's round costs before any device: bytes of memory, FLOPs, and its operators.
+
+    ``operators`` is ``[n, 3]`` float64: FLOPs, bytes touched, and how often that operator runs in the round.
+    ``fvcore_macs_per_sample`` counts one sample in one local epoch, forward and backward, in the papers'
+    convention: backward is twice the MACs of the parts that train and nothing for frozen ones.
+    """
+
+    peak_memory_bytes: int
+    memory_bytes: Mapping[str, int]
+    forward_flops: int
+    backward_flops: int
+    fvcore_macs_per_sample: float
+    operators: NDArray[np.float64]
+
+    def seconds(self, device: Device) -> float:
+        """Roofline time on a device: per operator max(FLOPs / rate, bytes / bandwidth), plus a fixed overhead."""
+        flops, touched, times = self.operators.T
+        slowest = np.maximum(flops / device.flops_per_second, touched / device.memory_bytes_per_second)
+        return float(((slowest + device.seconds_per_operator) * times).sum())
+
+
+def compute_cost(work: Work, source: Source, trace: Trace) -> ComputeCost:
+    """Extend the trace of a work's distinct steps over all its places and batches."""
+    order = distinct(work)
+    places = Counter(order.index(p) for p in work.passes)
+    operators: Counter[tuple[int, int]] = Counter()
+    forward = backward = 0
+    macs = 0.0
+    for (index, pattern), step in trace.steps.items():
+        pass_ = order[index]
+        once = pattern in (START, FINISH)
+        times = places[index] * (1 if once else source.counts(pass_)[pattern])
+        forward += times * step.forward_flops
+        backward += times * step.backward_flops
+        for operator, count in step.operators.items():
+            operators[operator] += times * count
+        if pass_.train and not once:
+            macs += _macs(step.macs, work.trainable) / pass_.batch
+    table = np.array([[*o, n] for o, n in operators.items()], dtype=np.float64).reshape(-1, 3)
+    return ComputeCost(trace.peak_memory_bytes, trace.memory_bytes, forward, backward, macs, table)
+
+
+def _macs(parts: Mapping[str, int], trainable: tuple[str, ...]) -> float:
+    trained = {part for part in parts if any(name.startswith(f"{part}.") for name in trainable)}
+    return float(sum(parts.values()) + 2 * sum(parts[part] for part in trained))
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes that travel in one client's round: tensor bytes by payload, and serialised bytes with headers."""
+
+    download_bytes_by_payload: Mapping[str, int]
+    upload_bytes_by_payload: Mapping[str, int]
+    serialised_download_bytes: int
+    serialised_upload_bytes: int
+
+    @property
+    def download_bytes(self) -> int:
+        """Tensor bytes down."""
+        return sum(self.download_bytes_by_payload.values())
+
+    @property
+    def upload_bytes(self) -> int:
+        """Tensor bytes up."""
+        return sum(self.upload_bytes_by_payload.values())
+
+
+def traffic(down: tuple[Payload, ...], up: tuple[Payload, ...]) -> Traffic:
+    """The traffic of these payloads."""
+    return Traffic(
+        {p.name: p.tensor_bytes for p in down},
+        {p.name: p.tensor_bytes for p in up},
+        sum(p.serialised_bytes for p in down),
+        sum(p.serialised_bytes for p in up),
+    )
+
+
+@dataclass(frozen=True)
+class Duration:
+    """Seconds and joules of one round on a device and link, without jitter."""
+
+    download_seconds: float
+    compute_seconds: float
+    upload_seconds: float
+    energy_joules: float
+
+    @property
+    def virtual_seconds(self) -> float:
+        """Download, compute and upload after one another."""
+        return self.download_seconds + self.compute_seconds + self.upload_seconds
+
+
+def duration(
+    compute: ComputeCost,
+    moved: Traffic,
+    device: Device,
+    link: Link | None,
+    *,
+    jitter: tuple[float, float, float] = (1.0, 1.0, 1.0),
+) -> Duration:
+    """Time and energy of a round.
+
+    ``jitter`` multiplies download, compute and upload seconds.  Energy is the device's power while computing plus
+    the radio's while sending and receiving, on top of an idle device.  Without a link (the server) nothing travels.
+    """
+    down = up = 0.0
+    if link is not None:
+        down = transfer_seconds(moved.serialised_download_bytes, link.download_bits_per_second, link) * jitter[0]
+        up = transfer_seconds(moved.serialised_upload_bytes, link.upload_bits_per_second, link) * jitter[2]
+    busy = compute.seconds(device) * jitter[1]
+    joules = busy * device.compute_watts + (down + up) * device.idle_watts
+    if link is not None:
+        joules += down * link.download_watts + up * link.upload_watts
+    return Duration(down, busy, up, joules)
+
+
+def transfer_seconds(bytes_: int, bits_per_second: float, link: Link) -> float:
+    """One latency plus the bits over the rate; nothing to send takes no time."""
+    return link.latency_seconds + 8 * bytes_ / bits_per_second if bytes_ else 0.0
+
+
+@dataclass(frozen=True)
+class ClientCost:
+    """Everything that a client's round costs, as records and tables show it."""
+
+    compute: ComputeCost
+    traffic: Traffic
+    duration: Duration
+
+    def budgets(self) -> dict[str, float]:
+        """The quantities that the gate compares, by budget."""
+        return {
+            "memory": self.compute.peak_memory_bytes,
+            "flops": self.compute.forward_flops + self.compute.backward_flops,
+            "bytes": self.traffic.serialised_download_bytes + self.traffic.serialised_upload_bytes,
+            "seconds": self.duration.virtual_seconds,
+            "joules": self.duration.energy_joules,
+        }
+
+    def record(self) -> dict[str, Any]:
+        """Flat fields with their units in their names."""
+        c, t, d = self.compute, self.traffic, self.duration
+        return {
+            "peak_memory_bytes": c.peak_memory_bytes,
+            "memory_bytes": dict(c.memory_bytes),
+            "forward_flops": c.forward_flops,
+            "backward_flops": c.backward_flops,
+            "fvcore_macs_per_sample": c.fvcore_macs_per_sample,
+            "download_bytes": t.download_bytes,
+            "upload_bytes": t.upload_bytes,
+            "download_bytes_by_payload": dict(t.download_bytes_by_payload),
+            "upload_bytes_by_payload": dict(t.upload_bytes_by_payload),
+            "serialised_download_bytes": t.serialised_download_bytes,
+            "serialised_upload_bytes": t.serialised_upload_bytes,
+            "download_seconds": d.download_seconds,
+            "compute_seconds": d.compute_seconds,
+            "upload_seconds": d.upload_seconds,
+            "virtual_seconds": d.virtual_seconds,
+            "energy_joules": d.energy_joules,
+        }
+
+

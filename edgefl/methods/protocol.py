@@ -1,0 +1,203 @@
+"""What a method is: the works it gives, and what it makes of what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar
+
+import torch
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor
+
+from edgefl import models, seeds
+from edgefl.methods.aggregation import combine
+from edgefl.work import Address, Item, Pass, Payload, Result, TensorSpec, Work
+from edgefl.work.options import TrainingOptions
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of client: its modalities, its task ("classify" or "retrieve") and its model at full depth."""
+
+    name: str
+    modalities: tuple[str, ...]
+    task: str
+    model: Mapping[str, Any]
+
+    @property
+    def pattern(self) -> str:
+        """The modality pattern of its samples."""
+        return "-".join(self.modalities)
+
+    def parameters(self) -> dict[str, TensorSpec]:
+        """Parameters and buffers of the model by name, in order; costs nothing after the first time."""
+        return dict(_parameters(_Frozen(self.model)))
+
+
+class _Frozen:
+    """A description as a key of a cache."""
+
+    def __init__(self, description: Mapping[str, Any]):
+        self.description = description
+        self._text = repr(description)
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Frozen) and self._text == other._text
+
+
+@cache
+def _parameters(key: _Frozen) -> tuple[tuple[str, TensorSpec], ...]:
+    with torch.device("meta"):
+        module = models.build(key.description)
+    return tuple((n, TensorSpec.of(t)) for n, t in (*module.named_parameters(), *module.named_buffers()))
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a method is told: the client kinds, how clients train, and how the server evaluates."""
+
+    kinds: Mapping[str, Kind]
+    training: TrainingOptions
+    evaluation_batch: int = 100
+    pairs: int = 500
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """All that the server holds, by address, with a version that counts each tensor's changes.
+
+    Tensors are never changed in place, so states share what is equal.
+    """
+
+    tensors: Mapping[Address, Tensor]
+    versions: Mapping[Address, int]
+
+    @classmethod
+    def first(cls, tensors: Mapping[Address, Tensor]) -> ServerState:
+        """Everything at version 0, which clients have preinstalled."""
+        return cls(dict(tensors), dict.fromkeys(tensors, 0))
+
+    def changed(self, tensors: Mapping[Address, Tensor]) -> ServerState:
+        """This state with these tensors at their next version."""
+        versions = {**self.versions, **{a: self.versions.get(a, -1) + 1 for a in tensors}}
+        return ServerState({**self.tensors, **tensors}, versions)
+
+
+@dataclass(frozen=True)
+class Update:
+    """What a client sends up, with what it started from.
+
+    ``samples`` counts its private samples by pattern; ``base`` are the values it was sent, by address; ``discount``
+    is the round policy's factor on its weight, applied after normalising.
+    """
+
+    client: int
+    kind: str
+    samples: Mapping[str, int]
+    work: Work
+    payloads: Mapping[str, Mapping[str, Tensor]]
+    base: Mapping[Address, Tensor]
+    base_round: int = 0
+    staleness: int = 0
+    discount: float = 1.0
+
+    @property
+    def total(self) -> int:
+        """Samples over all patterns."""
+        return sum(self.samples.values())
+
+    def sent(self) -> Iterable[tuple[Address, Tensor]]:
+        """Every tensor sent up, by address."""
+        for payload in self.work.up:
+            for item in payload.items:
+                yield item.source, self.payloads[payload.name][item.name]
+
+
+class Method:
+    """A method of federated learning.  It never names a schedule: works are written for the full depth.
+
+    Subclass, give ``Options``, and override what differs; the defaults are FedAvg per client kind.
+    """
+
+    class Options(BaseModel):
+        """Fields of the scenario's ``method`` section besides ``name``."""
+
+        model_config = ConfigDict(extra="forbid", frozen=True)
+        name: str = ""
+
+    summary: ClassVar[str] = ""
+    """One line for ``edgefl methods``."""
+
+    def __init__(self, options: Any, setting: Setting):
+        self.options, self.setting = options, setting
+
+    def initial(self, seed: int) -> ServerState:
+        """Random initial models.  Towers of the same name and shape start equal in every client kind."""
+        common: dict[str, Tensor] = {}
+        tensors: dict[Address, Tensor] = {}
+        for kind in self.setting.kinds.values():
+            with torch.random.fork_rng([]):
+                torch.manual_seed(seeds.key(seed, "initial", len(kind.modalities)))
+                module = models.build(kind.model)
+            for name, value in (*module.named_parameters(), *module.named_buffers()):
+                shared = common.setdefault(name, value.detach())
+                tensors[f"{kind.name}/{name}"] = shared if shared.shape == value.shape else value.detach()
+        return ServerState.first(tensors)
+
+    def participates(self, kind: str, round: int) -> bool:
+        """Whether clients of this kind may be drawn in this round."""
+        return True
+
+    def work(self, kind: str, round: int) -> Work:
+        """A client's work at full depth: its whole model down and up, and one pass per local epoch."""
+        described, training = self.setting.kinds[kind], self.setting.training
+        step = "classify" if described.task == "classify" else "contrast"
+        pass_ = Pass(step, "private", (described.pattern,), training.batch_of(described.pattern), True, {})
+        model = self.model_payload(kind)
+        trainable = tuple(n for n, s in described.parameters().items() if s.dtype.startswith("float"))
+        return Work(
+            kind,
+            described.model,
+            trainable,
+            (pass_,) * training.epochs,
+            (model,),
+            (model,),
+            optimizer=training.optimizer_of(round),
+            precision=training.precision,
+        )
+
+    def model_payload(self, kind: str) -> Payload:
+        """The whole model of a client kind."""
+        parameters = self.setting.kinds[kind].parameters()
+        return Payload("model", tuple(Item(n, s.shape, s.dtype, f"{kind}/{n}") for n, s in parameters.items()))
+
+    def before(self, state: ServerState, round: int) -> Sequence[Work]:
+        """Works of the server before clients are drawn."""
+        return ()
+
+    def after(self, state: ServerState, round: int) -> Sequence[Work]:
+        """Works of the server once updates are aggregated."""
+        return ()
+
+    def absorb(self, state: ServerState, work: Work, result: Result) -> ServerState:
+        """The state after a server work: what it sends up replaces what stands at those addresses."""
+        return state.changed({i.source: result.payloads[p.name][i.name] for p in work.up for i in p.items})
+
+    def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
+        """The next state.  Pure, and independent of the order of ``updates``.  Default: FedAvg per client kind."""
+        return state.changed(combine(state.tensors, updates, lambda address, cohort: {address: 1.0}))
+
+    def evaluate(self, kind: str, split: str) -> Work:
+        """The server's work that scores the model of a client kind on a split of the server's data."""
+        described = self.setting.kinds[kind]
+        step = "score-classify" if described.task == "classify" else "score-retrieve"
+        args = {} if described.task == "classify" else {"samples": self.setting.pairs}
+        pass_ = Pass(step, split, (described.pattern,), self.setting.evaluation_batch, False, args)  # type: ignore[arg-type]
+        return Work(kind, described.model, (), (pass_,), (self.model_payload(kind),))
+
+

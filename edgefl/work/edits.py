@@ -1,0 +1,85 @@
+"""Edits: changes of a model that last for one work.  ``gate`` is FedCola's complementary training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from edgefl.work.description import Edit
+
+
+class EditKind(Protocol):
+    """What a registered edit offers."""
+
+    @staticmethod
+    def names(edit: Edit) -> set[str]:
+        """Names of the parameters that the edit adds to the model."""
+        ...
+
+    @staticmethod
+    def restrict(edit: Edit, active: Callable[[str], bool], received: set[str]) -> Edit | None:
+        """The edit for the parameters that are active, given the names received; None if nothing is left."""
+        ...
+
+    @staticmethod
+    def apply(edit: Edit, module: nn.Module, received: Mapping[str, Tensor]) -> None:
+        """Change the module."""
+        ...
+
+    @staticmethod
+    def fold(edit: Edit, module: nn.Module) -> None:
+        """Merge what was learnt into the module's own parameters and restore its structure."""
+        ...
+
+
+class GatedLinear(nn.Linear):
+    """``y = (W + g A) x + b``: a linear layer with another modality's weight A behind a scalar gate g."""
+
+    partner: nn.Parameter
+    gate: nn.Parameter
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[..., in] -> [..., out]``; the bias is the layer's own."""
+        return F.linear(x, self.weight + self.gate * self.partner, self.bias)
+
+
+class Gate:
+    """FedCola's complementary local training (eq. of the gated layer): args ``layers``, names of linear layers.
+
+    Each gets ``<layer>.partner``, received, and ``<layer>.gate``, shape [1], starting at 0.  Folding sets
+    ``W <- W + g A``, exact because the layer is linear.
+    """
+
+    @staticmethod
+    def names(edit: Edit) -> set[str]:
+        """``<layer>.partner`` and ``<layer>.gate`` of every layer."""
+        return {f"{layer}.{name}" for layer in edit.args["layers"] for name in ("partner", "gate")}
+
+    @staticmethod
+    def restrict(edit: Edit, active: Callable[[str], bool], received: set[str]) -> Edit | None:
+        """Keep the layers that are active and whose partner is received."""
+        layers = [x for x in edit.args["layers"] if active(f"{x}.weight") and f"{x}.partner" in received]
+        return Edit(edit.name, {**edit.args, "layers": layers}) if layers else None
+
+    @staticmethod
+    def apply(edit: Edit, module: nn.Module, received: Mapping[str, Tensor]) -> None:
+        """Turn the layers into gated ones."""
+        for name in edit.args["layers"]:
+            layer = module.get_submodule(name)
+            layer.partner = nn.Parameter(received[f"{name}.partner"].clone())
+            layer.gate = nn.Parameter(torch.zeros(1, dtype=layer.partner.dtype, device=layer.partner.device))
+            layer.__class__ = GatedLinear
+
+    @staticmethod
+    def fold(edit: Edit, module: nn.Module) -> None:
+        """Merge the partners and turn the layers back."""
+        with torch.no_grad():
+            for name in edit.args["layers"]:
+                layer = cast(GatedLinear, module.get_submodule(name))
+                layer.weight.add_(layer.gate * layer.partner)
+                del layer.partner, layer.gate
+                layer.__class__ = nn.Linear

@@ -1,0 +1,245 @@
+"""The one interpreter of a Work.  Prediction, training and evaluation all go through ``execute``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from edgefl import registry, seeds
+from edgefl.errors import MethodError
+from edgefl.work.description import DTYPES, Pass, Source, Work
+from edgefl.work.meter import Meter, Trace
+from edgefl.work.steps import Context, Step
+
+METERED = 2
+"""Places of a distinct pass, and steps of a pattern in them, that are metered: from the second on nothing changes."""
+
+START, FINISH = "<", ">"
+"""Stand for a pattern where the cost is of a pass's start or finish, once a place."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a work gives back: payloads by name, metrics, kept tensors, mean training loss, and the trace if metered."""
+
+    payloads: Mapping[str, Mapping[str, Tensor]]
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    kept: Mapping[str, Tensor] = field(default_factory=dict)
+    loss: float | None = None
+    trace: Trace | None = None
+
+
+def distinct(work: Work) -> list[Pass]:
+    """The different passes of a work in order of their first place."""
+    found: list[Pass] = []
+    for pass_ in work.passes:
+        if pass_ not in found:
+            found.append(pass_)
+    return found
+
+
+def make_optimizer(settings: Mapping[str, Any], parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """The optimizer of a work.  Raises MethodError for an unknown one."""
+    implementation = settings.get("implementation", "fused")
+    flags = {"foreach": implementation == "foreach", "fused": implementation == "fused"}
+    rates = {"lr": settings["lr"], "weight_decay": settings.get("weight_decay", 0.0)}
+    match settings["name"]:
+        case "sgd":
+            return torch.optim.SGD(parameters, momentum=settings.get("momentum", 0.0), **rates, **flags)
+        case "adam" | "adamw" as name:
+            kind = torch.optim.Adam if name == "adam" else torch.optim.AdamW
+            return kind(parameters, betas=tuple(settings.get("betas", (0.9, 0.999))), **rates, **flags)
+    raise MethodError(f"unknown optimizer {settings['name']!r}; allowed: adam, adamw, sgd")
+
+
+@contextmanager
+def _edited(work: Work, module: nn.Module, received: Mapping[str, Tensor]) -> Iterator[None]:
+    done = []
+    try:
+        for edit in work.edits:
+            registry.get("edit", edit.name).apply(edit, module, received)
+            done.append(edit)
+        yield
+    finally:
+        for edit in reversed(done):
+            registry.get("edit", edit.name).fold(edit, module)
+
+
+def execute(
+    work: Work,
+    inputs: Mapping[str, Tensor],
+    source: Source,
+    *,
+    module: nn.Module,
+    device: torch.device,
+    seed: int,
+    meter: Meter | None = None,
+) -> tuple[Context, Tensor, int]:
+    """Run every pass of ``work`` on ``module``; gives the context, the summed training loss and its steps.
+
+    ``inputs`` are tensors by the client's own item names; those with a source ``table/...`` stay in memory as
+    received.  In the end the edits are folded into the module.
+    """
+    tables = {i.name for p in work.down for i in p.items if i.source.startswith("table/")}
+    own = dict(module.named_parameters()) | dict(module.named_buffers())
+    with torch.no_grad():
+        for name, value in inputs.items():
+            if name in own:
+                own[name].copy_(value)
+    extra = {n: v.to(device) for n, v in inputs.items() if n not in own}
+    with _edited(work, module, extra):
+        parameters = dict(module.named_parameters())
+        wanted = set(work.trainable)
+        if missing := wanted - parameters.keys():
+            raise MethodError(f"a work of kind {work.kind!r} trains {sorted(missing)[0]!r}, which its model lacks")
+        for name, parameter in parameters.items():
+            parameter.requires_grad_(name in wanted)
+        received = {n: v for n, v in extra.items() if n in tables}
+        extra.clear()
+        reference = {n: p.detach().clone() for n, p in parameters.items()} if work.reference else {}
+        ctx = Context(work, module, source, device, received, reference)
+        if meter:
+            meter.adopt(parameters.values(), "parameters")
+            meter.adopt(module.buffers(), "buffers")
+            meter.adopt(received.values(), "received")
+            meter.adopt(reference.values(), "reference")
+        trained = [parameters[n] for n in parameters if n in wanted]
+        hooks = []
+        if meter:
+            hooks = [
+                p.register_post_accumulate_grad_hook(lambda p: meter.adopt([p.grad], "gradients")) for p in trained
+            ]
+        try:
+            with meter.watching(module) if meter else nullcontext():
+                total, steps = _passes(ctx, trained, seed, meter)
+        finally:
+            for hook in hooks:
+                hook.remove()
+            for parameter in trained:
+                parameter.grad = None
+    return ctx, total, steps
+
+
+def _passes(ctx: Context, trained: list[nn.Parameter], seed: int, meter: Meter | None) -> tuple[Tensor, int]:
+    work = ctx.work
+    training = any(p.train for p in work.passes)
+    optimizer = make_optimizer(work.optimizer, trained) if training and trained else None
+    order = distinct(work)
+    places: Counter[int] = Counter()
+    total, steps = torch.zeros((), device=ctx.device), 0
+    if meter:
+        meter.adopt([total], "outputs")
+    for pass_ in work.passes:
+        index = order.index(pass_)
+        place = places[index]
+        places[index] += 1
+        metered = meter if place < METERED else None
+        step: Step = registry.get("step", pass_.step)()
+        ctx.model.train(pass_.train)
+        with _once(ctx, metered, index):
+            step.start(ctx, pass_)
+        seen: Counter[str] = Counter()
+        with torch.set_grad_enabled(pass_.train):
+            for pattern, batch in ctx.source.batches(pass_, seeds.key(seed, "shuffle", index, place)):
+                seen[pattern] += 1
+                batch = {name: value.to(ctx.device, non_blocking=True) for name, value in batch.items()}
+                now = metered if seen[pattern] <= METERED else None
+                if now:
+                    now.adopt(batch.values(), "inputs")
+                with now.step(index, pattern) if now else nullcontext():
+                    loss = _step(ctx, step, batch, pattern, pass_, trained, optimizer, now)
+                    if loss is not None:
+                        total.add_(loss)
+                        steps += 1
+                del batch, loss
+        with torch.no_grad(), _once(ctx, metered, index, last=True):
+            step.finish(ctx, pass_)
+    return total, steps
+
+
+@contextmanager
+def _once(ctx: Context, meter: Meter | None, index: int, last: bool = False) -> Iterator[None]:
+    """Meter a start or finish; what it preallocates counts as outputs."""
+    before = set(ctx.outputs)
+    if meter is None:
+        yield
+        return
+    with meter.step(index, FINISH if last else START):
+        yield
+    meter.adopt([t for n, t in ctx.outputs.items() if n not in before], "outputs")
+    meter.adopt(ctx.metrics.values(), "outputs")
+
+
+def _step(
+    ctx: Context,
+    step: Step,
+    batch: Mapping[str, Tensor],
+    pattern: str,
+    pass_: Pass,
+    trained: list[nn.Parameter],
+    optimizer: torch.optim.Optimizer | None,
+    meter: Meter | None,
+) -> Tensor | None:
+    mixed = ctx.work.precision != "float32"
+    with torch.autocast(ctx.device.type, torch.bfloat16) if mixed else nullcontext():
+        loss = step.loss(ctx, batch, pattern, pass_)
+    if not pass_.train or loss is None or optimizer is None:
+        return None
+    if meter:
+        meter.enter("backward")
+    loss.backward()  # type: ignore[no-untyped-call]
+    if meter:
+        meter.enter("optimizer")
+    if clip := ctx.work.optimizer.get("clip"):
+        # said outright: torch's own choice differs between real and fake tensors
+        together = ctx.work.optimizer.get("implementation") != "for-loop"
+        nn.utils.clip_grad_norm_(trained, clip, foreach=together)
+    optimizer.step()
+    if meter:
+        state = (v for s in optimizer.state.values() for v in s.values() if isinstance(v, Tensor))
+        meter.adopt(state, "optimizer")
+    optimizer.zero_grad(set_to_none=True)
+    return loss.detach()
+
+
+def run(
+    work: Work,
+    inputs: Mapping[str, Tensor],
+    source: Source,
+    *,
+    module: nn.Module,
+    device: torch.device,
+    seed: int,
+    meter: Meter | None = None,
+) -> Result:
+    """Do the work for real and collect what it sends up.
+
+    ``module`` must have been built from ``work.model``; it is loaded from ``inputs`` (tensors by item name) and
+    changed.  The global generators are forked around the work, so its draws depend on ``seed`` alone.
+    Raises MethodError if a payload names what neither the model nor the outputs hold.
+    """
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices):
+        torch.manual_seed(seed)
+        ctx, total, steps = execute(work, inputs, source, module=module, device=device, seed=seed, meter=meter)
+    held = {**ctx.outputs, **dict(module.named_buffers()), **dict(module.named_parameters())}
+    payloads: dict[str, dict[str, Tensor]] = {}
+    for payload in work.up:
+        if lost := [item.name for item in payload.items if item.name not in held]:
+            raise MethodError(f"payload {payload.name!r} sends {lost[0]!r}, which neither model nor outputs hold")
+        payloads[payload.name] = {
+            i.name: held[i.name].detach().to("cpu", DTYPES[i.dtype], copy=True) for i in payload.items
+        }
+    return Result(
+        payloads,
+        {name: float(value) for name, value in ctx.metrics.items()},
+        {name: held[name].detach().to("cpu", copy=True) for name in work.keep},
+        float(total) / steps if steps else None,
+        meter.trace() if meter else None,
+    )

@@ -1,0 +1,252 @@
+"""The meter: live tensor storage by part, FLOPs, and what each operator touches; on real and on fake tensors alike."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+
+from edgefl.errors import UncountedOperator
+
+PARTS = (
+    "parameters",
+    "gradients",
+    "optimizer",
+    "activations",
+    "buffers",
+    "inputs",
+    "received",
+    "reference",
+    "outputs",
+    "temporaries",
+)
+"""The parts of peak memory.  ``temporaries`` are gradients of activations and scratch of the optimizer's step."""
+
+CUDA_ROUNDING = 512
+"""PyTorch's CUDA caching allocator rounds every block up to a multiple of 512 bytes."""
+
+aten = torch.ops.aten
+
+
+def _cpu_flash(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int:
+    return int(sdpa_flop_count(query.shape, key.shape, value.shape))
+
+
+def _cpu_flash_backward(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int:
+    return int(sdpa_backward_flop_count(grad.shape, query.shape, key.shape, value.shape))
+
+
+# torch's own counter has no formula for attention on a CPU, and would count it as nothing
+_FLOPS: dict[Any, Callable[..., int]] = {
+    **{packet: (lambda *a, _f=formula, **k: int(_f(*a, **k))) for packet, formula in flop_registry.items()},
+    aten._scaled_dot_product_flash_attention_for_cpu: lambda *a, out_val=None, **k: _cpu_flash(*a, **k),
+    aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda *a, out_val=None, **k: _cpu_flash_backward(
+        *a, **k
+    ),
+}
+_MATMUL_WORDS = frozenset(
+    "mm addmm bmm baddbmm addbmm mv addmv dot vdot ger addr matmul linear einsum lstm gru rnn cdist bilinear "
+    "trilinear tensordot attention".split()
+)
+_GATHERS = frozenset({aten.embedding, aten.index_select, aten.gather, aten.index})
+_FREE = frozenset({aten._unsafe_view, aten.lift_fresh, aten.empty, aten.empty_like, aten.empty_strided, aten.detach})
+
+
+def _is_matmul(packet: Any) -> bool:
+    words = packet.__name__.split("_")
+    return any(word in _MATMUL_WORDS or word.startswith("conv") for word in words)
+
+
+@dataclass
+class StepCost:
+    """What one step of a pass costs, once warm.
+
+    FLOPs are 2 x MAC of matmul-class operators as executed; ``macs`` are forward MACs by part of the model in
+    fvcore's convention (LayerNorm 5 per element); ``operators`` counts equal pairs (FLOPs, bytes touched).
+    """
+
+    forward_flops: int = 0
+    backward_flops: int = 0
+    macs: Counter[str] = field(default_factory=Counter)
+    operators: Counter[tuple[int, int]] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What the meter saw: peak bytes by part at the highest moment, and the cost of each distinct step.
+
+    ``steps`` is keyed ``(distinct pass, pattern)``, with ``<`` and ``>`` as patterns for a pass's start and finish.
+    """
+
+    peak_memory_bytes: int
+    memory_bytes: Mapping[str, int]
+    steps: Mapping[tuple[int, str], StepCost]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "peak": self.peak_memory_bytes,
+            "memory": dict(self.memory_bytes),
+            "steps": [
+                [*key, s.forward_flops, s.backward_flops, dict(s.macs), [[*o, n] for o, n in s.operators.items()]]
+                for key, s in self.steps.items()
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> Trace:
+        """The Trace that ``to_json`` wrote."""
+        steps = {
+            (index, pattern): StepCost(
+                forward, backward, Counter(macs), Counter({(f, b): n for f, b, n in operators})
+            )
+            for index, pattern, forward, backward, macs, operators in raw["steps"]
+        }
+        return cls(raw["peak"], raw["memory"], steps)
+
+
+class Meter(TorchDispatchMode):
+    """Follows every tensor storage from its birth to its death, and every operator, while ``on``.
+
+    Each storage counts once, with its size rounded up to ``rounding`` bytes.
+    """
+
+    def __init__(self, rounding: int = 1):
+        super().__init__()
+        self.rounding = rounding
+        self._live: dict[int, tuple[int, str, weakref.ref[Any]]] = {}
+        self._totals = dict.fromkeys(PARTS, 0)
+        self._current = self.peak = 0
+        self._peak_parts = dict(self._totals)
+        self._part, self._backward = "activations", False
+        self._step: StepCost | None = None
+        self._scope: list[str] = []
+        self.steps: dict[tuple[int, str], StepCost] = {}
+
+    # memory -----------------------------------------------------------------------------------------------------
+
+    def adopt(self, tensors: Iterable[Tensor], part: str) -> None:
+        """Count these tensors' storages under ``part``, whether they were counted before or not."""
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            key = storage._cdata
+            if known := self._live.get(key):
+                size, old, ref = known
+                self._totals[old] -= size
+                self._totals[part] += size
+                self._live[key] = (size, part, ref)
+                continue
+            size = -(-storage.nbytes() // self.rounding) * self.rounding
+            if not size:
+                continue
+            self._live[key] = (size, part, weakref.ref(storage, lambda _, key=key: self._died(key)))
+            self._totals[part] += size
+            self._current += size
+        if self._current > self.peak:
+            self.peak = self._current
+            self._peak_parts = dict(self._totals)
+
+    def _died(self, key: int) -> None:
+        size, part, _ = self._live.pop(key)
+        self._totals[part] -= size
+        self._current -= size
+
+    # where we are -----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def step(self, distinct_pass: int, pattern: str) -> Iterator[None]:
+        """Meter what runs inside as one step; the last step under a key is the one that is kept."""
+        self._step = self.steps[distinct_pass, pattern] = StepCost()
+        self._part, self._backward = "activations", False
+        with self:
+            yield
+        self._step = None
+
+    def enter(self, phase: str) -> None:
+        """The next operators belong to the ``forward``, ``backward`` or ``optimizer`` phase of the step."""
+        self._part = "activations" if phase == "forward" else "temporaries"
+        self._backward = phase == "backward"
+
+    @contextmanager
+    def watching(self, model: nn.Module) -> Iterator[None]:
+        """Attribute forward MACs to the parts of the model (``image.blocks.3``, ``joint.norm``) while inside."""
+        handles = []
+        for name, module in parts(model):
+            handles.append(module.register_forward_pre_hook(lambda _, __, name=name: self._scope.append(name)))
+            handles.append(module.register_forward_hook(lambda _, __, ___: self._left(), always_call=True))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+            self._scope.clear()
+
+    def _left(self) -> None:
+        # a recomputation that is stopped early leaves parts without having entered them
+        if self._scope:
+            self._scope.pop()
+
+    # operators --------------------------------------------------------------------------------------------------
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        outs = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
+        packet = func._overloadpacket
+        if not func.is_view:
+            self.adopt([t for t in outs if t.untyped_storage()._cdata not in self._live], self._part)
+            # a question such as prim.device, which only fake tensors are asked, is no work
+            works = outs or func._schema.is_mutable
+            if works and packet not in _FREE and self._step is not None:
+                self._charge(packet, args, kwargs, out, outs)
+        return out
+
+    def _charge(self, packet: Any, args: Any, kwargs: Any, out: Any, outs: list[Tensor]) -> None:
+        assert self._step is not None
+        formula = _FLOPS.get(packet)
+        flops = 0
+        if formula is not None:
+            flops = formula(*args, **kwargs, out_val=out)
+        elif _is_matmul(packet):
+            raise UncountedOperator(
+                f"operator {packet} is of matmul class and has no FLOP formula; counting it as 0 would be wrong"
+            )
+        if self._backward:
+            self._step.backward_flops += flops
+        else:
+            self._step.forward_flops += flops
+            if self._scope:
+                macs = flops // 2
+                if packet is aten.native_layer_norm:
+                    macs = 5 * outs[0].numel()
+                self._step.macs[self._scope[0]] += macs
+        if packet in _GATHERS:
+            touched = 2 * sum(t.numel() * t.element_size() for t in outs)
+        else:
+            seen = {id(t): t for t in (*tree_leaves((args, kwargs)), *outs) if isinstance(t, Tensor)}
+            touched = sum(t.numel() * t.element_size() for t in seen.values())
+        self._step.operators[flops, touched] += 1
+
+    def trace(self) -> Trace:
+        """What was seen so far."""
+        return Trace(self.peak, dict(self._peak_parts), dict(self.steps))
+
+
+def parts(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The parts of a model: each child of a tower, and each of its blocks by itself."""
+    for tower, module in model.named_children():
+        for part, child in module.named_children():
+            if part == "blocks":
+                for index, block in child.named_children():
+                    yield f"{tower}.blocks.{index}", block
+            else:
+                yield f"{tower}.{part}", child
