@@ -12,10 +12,10 @@ from jaxtyping import install_import_hook
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Every annotated argument and return value of the rooms that handle tensors is checked at each call; other rooms are
-# tested with wrong values on purpose, and what a person gets to see there is their own message.
+# Every annotated argument and return value of the rooms that only other rooms call is checked at each call; the others
+# are tested with wrong values on purpose, and what a person gets to see there is their own message.
 # This stands before edgefl is imported.
-install_import_hook(["edgefl.models", "edgefl.work"], "beartype.beartype")
+install_import_hook(["edgefl.models"], "beartype.beartype")
 
 # Commands and worker processes that tests start import the checkout as well.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
