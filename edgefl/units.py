@@ -39,22 +39,22 @@ class Quantity:
         if isinstance(value, str):
             number, unit = _split(value, self)
             return self._finish(number * self._factor(unit, value), value)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise UnitError(f"{value!r} is not a {self.noun}; write for example {self.example!r}")
-        if not isfinite(value):
-            raise UnitError(f"{value!r} is not a finite {self.noun}")
-        return self._finish(Fraction(value), value)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            if not isfinite(value):
+                raise UnitError(f"{value!r} is not a finite {self.noun}")
+            return self._finish(Fraction(*value.as_integer_ratio()), value)
+        raise UnitError(f"{value!r} is not a {self.noun}; write for example {self.example!r}")
 
     def parse_range(self, value: object) -> tuple[float, float]:
         """(lowest, highest) of "12..48 MiB", of "800 MB..1 GB", of [lowest, highest], or of one value twice."""
         if isinstance(value, list | tuple):
             if len(value) != 2:
-                raise UnitError(f"{list(value)!r} is not a range of {self.noun}; write [lowest, highest]")
+                raise UnitError(f"{list(value)!r} is not a range of a {self.noun}; write [lowest, highest]")
             low, high = self.parse(value[0]), self.parse(value[1])
         elif isinstance(value, str) and ".." in value:
             left, _, right = (part.strip() for part in value.partition(".."))
             if not left or not right:
-                raise UnitError(f"{value!r} is not a range of {self.noun}; write for example '12..48' with a unit")
+                raise UnitError(f"{value!r} is not a range of a {self.noun}; write for example '12..48' with a unit")
             high = self.parse(right)
             number, unit = _split(left, self)
             # "12..48 MiB": the unit is written once, behind the upper end.
@@ -62,7 +62,7 @@ class Quantity:
         else:
             low = high = self.parse(value)
         if low > high:
-            raise UnitError(f"{value!r} is an empty range of {self.noun}: its lower end is above its upper end")
+            raise UnitError(f"{value!r} is an empty range of a {self.noun}: its lower end is above its upper end")
         return low, high
 
     def _factor(self, unit: str, value: str) -> Fraction:
@@ -283,7 +283,9 @@ BytesRange = Annotated[tuple[int, int], _validator(_whole_range), _range_schema(
 FlopsRange = Annotated[tuple[float, float], _validator(FLOPS.parse_range), _range_schema(FLOPS)]
 SecondsRange = Annotated[tuple[float, float], _validator(SECONDS.parse_range), _range_schema(SECONDS)]
 JoulesRange = Annotated[tuple[float, float], _validator(JOULES.parse_range), _range_schema(JOULES)]
-BitsPerSecondRange = Annotated[tuple[float, float], _validator(BITS_PER_SECOND.parse_range), _range_schema(BITS_PER_SECOND)]
+BitsPerSecondRange = Annotated[
+    tuple[float, float], _validator(BITS_PER_SECOND.parse_range), _range_schema(BITS_PER_SECOND)
+]
 FlopsPerSecondRange = Annotated[tuple[float, float], _validator(RATE.parse_range), _range_schema(RATE)]
 BytesPerSecondRange = Annotated[
     tuple[float, float], _validator(BYTES_PER_SECOND.parse_range), _range_schema(BYTES_PER_SECOND)

@@ -1,0 +1,135 @@
+"""The gate: a round's cost against what an owner allows, for all clients at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from edgefl import units
+from edgefl.errors import DeviceError
+
+BUDGETS = ("memory", "flops", "bytes", "seconds", "joules")
+"""The budgets, in the order that ``Verdicts.binding`` indexes."""
+
+_SHOWN: dict[str, tuple[str, Callable[[float], str]]] = {
+    "memory": ("memory", units.show_bytes),
+    "flops": ("computation", units.show_flops),
+    "bytes": ("traffic", units.show_bytes),
+    "seconds": ("time", units.show_seconds),
+    "joules": ("energy", units.show_joules),
+}
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether one client can do the work: ``binding`` is the tightest budget (None if all are unlimited);
+    ``margins`` are budget less cost, in bytes, FLOPs, seconds and joules, inf where unlimited."""
+
+    eligible: bool
+    binding: str | None
+    margins: Mapping[str, float]
+    costs: Mapping[str, float]
+    budgets: Mapping[str, float]
+
+    @property
+    def reason(self) -> str:
+        """One sentence for people, with units."""
+        if self.binding is None:
+            return "eligible: no budget limits it"
+        over = [key for key in BUDGETS if self.margins[key] < 0]
+        if not over:
+            noun, show = _SHOWN[self.binding]
+            used = self.costs[self.binding] / self.budgets[self.binding] if self.budgets[self.binding] else 1.0
+            return (
+                f"eligible: {noun} is the tightest budget, {show(self.costs[self.binding])} of "
+                f"{show(self.budgets[self.binding])} ({units.show_share(used)})"
+            )
+        over.sort(key=lambda key: key != self.binding)  # the binding one first, the rest in their order
+        parts = []
+        for key in over:
+            noun, show = _SHOWN[key]
+            budget = show(self.budgets[key]) if self.budgets[key] else "none"
+            parts.append(f"{noun} of {show(self.costs[key])} where {budget} is allowed")
+        return "not eligible: needs " + ", and ".join(parts)
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """The verdicts of all clients, as arrays `[clients]`; ``verdicts[i]`` is one of them.
+
+    ``binding`` indexes BUDGETS: the budget with the smallest margin relative to itself, -1 if all are unlimited.
+    ``margins`` are budget less cost.
+    """
+
+    eligible: NDArray[np.bool_]
+    binding: NDArray[np.int64]
+    margins: Mapping[str, Floats]
+    costs: Mapping[str, Floats]
+    budgets: Mapping[str, Floats]
+
+    def __len__(self) -> int:
+        return len(self.eligible)
+
+    def __getitem__(self, client: int) -> Verdict:
+        index = int(self.binding[client])
+        return Verdict(
+            bool(self.eligible[client]),
+            BUDGETS[index] if index >= 0 else None,
+            {key: float(values[client]) for key, values in self.margins.items()},
+            {key: float(values[client]) for key, values in self.costs.items()},
+            {key: float(values[client]) for key, values in self.budgets.items()},
+        )
+
+    def __iter__(self) -> Iterator[Verdict]:
+        return (self[client] for client in range(len(self)))
+
+
+def gate(costs: Mapping[str, ArrayLike], budgets: Mapping[str, ArrayLike]) -> Verdicts:
+    """Compare a round's cost with the budgets, by the keys of BUDGETS; arrays `[clients]`, or one number for all.
+
+    A budget that isn't given is unlimited. A cost equal to its budget is eligible. Raises DeviceError for a cost
+    that is missing, negative or not a number.
+    """
+    for given in (costs, budgets):
+        if unknown := sorted(given.keys() - set(BUDGETS)):
+            raise DeviceError(f"unknown budget {unknown[0]!r}; allowed: {', '.join(BUDGETS)}")
+    if missing := [key for key in BUDGETS if key not in costs]:
+        raise DeviceError(f"no cost is given for {', '.join(missing)}")
+    asked = {key: np.asarray(costs[key], dtype=float) for key in BUDGETS}
+    allowed = {key: np.asarray(budgets.get(key, inf), dtype=float) for key in BUDGETS}
+    for key, values in asked.items():
+        if not np.all(values >= 0):
+            raise DeviceError(f"a cost of {key} is negative or not a number")
+    for key, values in allowed.items():
+        if not np.all(values >= 0):
+            raise DeviceError(f"a budget of {key} is negative or not a number")
+    shape = np.broadcast_shapes((1,), *(values.shape for values in (*asked.values(), *allowed.values())))
+    asked = {key: np.broadcast_to(values, shape) for key, values in asked.items()}
+    allowed = {key: np.broadcast_to(values, shape) for key, values in allowed.items()}
+
+    margins = {key: _difference(allowed[key], asked[key]) for key in BUDGETS}
+    relative = np.stack([_relative(margins[key], allowed[key]) for key in BUDGETS])
+    eligible = np.all(np.stack([margins[key] >= 0 for key in BUDGETS]), axis=0)
+    unlimited = np.all(np.stack([np.isposinf(allowed[key]) for key in BUDGETS]), axis=0)
+    binding = np.where(unlimited, -1, np.argmin(relative, axis=0)).astype(np.int64)
+    return Verdicts(eligible, binding, margins, asked, allowed)
+
+
+def _difference(budget: Floats, cost: Floats) -> Floats:
+    unlimited = np.isposinf(budget)
+    # inf - inf would be no number: a cost without end still fits a budget without end.
+    return np.where(unlimited, inf, np.where(unlimited, 0.0, budget) - np.where(unlimited, 0.0, cost))
+
+
+def _relative(margin: Floats, budget: Floats) -> Floats:
+    """Margin as a share of the budget; a budget of nothing is at its limit, or past it without measure."""
+    ratio = np.full(margin.shape, inf)
+    np.divide(margin, budget, out=ratio, where=np.isfinite(budget) & (budget > 0))
+    ratio[budget == 0] = np.where(margin[budget == 0] < 0, -inf, 0.0)
+    return ratio
