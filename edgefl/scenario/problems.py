@@ -1,0 +1,354 @@
+"""What is wrong with a scenario, in short sentences: pydantic's errors never reach a user as they are."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from edgefl.errors import EdgeflError, ScenarioError, UnknownName, suggestion
+from edgefl.scenario.document import Document, KeyPath
+
+Nested = Callable[[KeyPath, Any], type[BaseModel] | None]
+"""The model of a value whose annotation doesn't say it, from its path in the section and the value."""
+
+
+class ScenarioErrors(ScenarioError):
+    """Several errors of one scenario, one a line; file, line, key and message are the first one's."""
+
+    def __init__(self, errors: Sequence[ScenarioError]):
+        first = errors[0]
+        super().__init__(first.message, file=first.file, line=first.line, key=first.key)
+        self.errors = tuple(errors)
+        self.args = ("\n".join(map(str, errors)),)
+
+
+def raise_all(errors: Sequence[ScenarioError]) -> None:
+    """Raise them together, in the order of their lines; nothing if there are none."""
+    flat = [one for error in errors for one in (error.errors if isinstance(error, ScenarioErrors) else (error,))]
+    unique = list({str(error): error for error in flat}.values())
+    unique.sort(key=lambda error: (error.line is None, error.line or 0))
+    if len(unique) == 1:
+        raise unique[0]
+    if unique:
+        raise ScenarioErrors(unique)
+
+
+def validate(
+    model: type[BaseModel], data: Mapping[str, Any], document: Document, path: KeyPath, nested: Nested | None = None
+) -> BaseModel:
+    """The section at ``path`` as its model.  Raises ScenarioError for everything that is wrong with it."""
+    errors = [
+        document.error((*path, *inner), f"must be {_one_of(_spelled(kinds))}, not {show(value)}")
+        for inner, value, kinds in _misplaced_booleans(model, data, nested)
+    ]
+    wrong = {error.key for error in errors}
+    try:
+        section = model.model_validate(data)
+    except ValidationError as error:
+        errors += [e for e in _translated(error, model, data, document, path, nested) if e.key not in wrong]
+    except EdgeflError as error:  # a room's own error passes through pydantic without its place
+        inner, at_key = _culprit(error, model, data)
+        errors.append(document.error((*path, *inner), str(error), at_key=at_key))
+    raise_all(errors)
+    return section
+
+
+def show(value: Any) -> str:
+    """A short spelling of a bad value."""
+    if isinstance(value, str):
+        return repr(value if len(value) <= 60 else value[:57] + "...")
+    if value is None:
+        return "empty"
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError):
+        text = str(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+# What must stand there, by pydantic's error type; {fields} are of the error's context.
+_EXPECTED = {
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_parsing_size": "a smaller whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "complex_type": "a number",
+    "complex_str_parsing": "a number",
+    "decimal_type": "a number",
+    "decimal_parsing": "a number",
+    "decimal_max_digits": "a number of at most {max_digits} digits",
+    "decimal_max_places": "a number with at most {decimal_places} digits after the point",
+    "decimal_whole_digits": "a number with at most {whole_digits} digits before the point",
+    "greater_than": "greater than {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "less than {lt}",
+    "less_than_equal": "at most {le}",
+    "multiple_of": "a multiple of {multiple_of}",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "string_type": "text",
+    "string_sub_type": "text",
+    "string_unicode": "text",
+    "string_not_ascii": "text of ASCII characters",
+    "string_too_short": "text of at least {min_length} characters",
+    "string_too_long": "text of at most {max_length} characters",
+    "string_pattern_mismatch": "text that matches {pattern}",
+    "bytes_type": "text",
+    "bytes_too_short": "text of at least {min_length} characters",
+    "bytes_too_long": "text of at most {max_length} characters",
+    "bytes_invalid_encoding": "text",
+    "literal_error": "{expected}",
+    "enum": "{expected}",
+    "none_required": "empty",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "set_type": "a list",
+    "set_item_not_hashable": "a list of plain values",
+    "frozen_set_type": "a list",
+    "iterable_type": "a list",
+    "iteration_error": "a list",
+    "too_short": "a list of at least {min_length}",
+    "too_long": "a list of at most {max_length}",
+    "dict_type": "a mapping (`key: value`)",
+    "mapping_type": "a mapping (`key: value`)",
+    "model_type": "a mapping (`key: value`)",
+    "model_attributes_type": "a mapping (`key: value`)",
+    "dataclass_type": "a mapping (`key: value`)",
+    "dataclass_exact_type": "a mapping (`key: value`)",
+    "arguments_type": "a mapping (`key: value`)",
+    "union_tag_invalid": "{expected_tags}",
+    "uuid_type": "a UUID",
+    "uuid_parsing": "a UUID",
+    "uuid_version": "a UUID",
+    "callable_type": "a name",
+}
+_MISSING = {"missing", "missing_argument", "missing_keyword_only_argument", "missing_positional_only_argument"}
+_UNKNOWN = {"extra_forbidden", "unexpected_keyword_argument", "unexpected_positional_argument", "no_such_attribute"}
+
+
+def sentence(kind: str, context: Mapping[str, Any], value: Any) -> str:
+    """What is wrong with ``value``, from the type and the context of a pydantic error."""
+    if kind in ("value_error", "assertion_error", "custom"):
+        said = str(context.get("error", "")).strip()
+        return said or f"{show(value)} isn't allowed here"
+    expected = _expected(kind, context)
+    return f"must be {expected}, not {show(value)}" if expected else f"{show(value)} isn't allowed here"
+
+
+def _expected(kind: str, context: Mapping[str, Any]) -> str | None:
+    if kind in ("too_short", "too_long") and context.get("field_type") == "Dictionary":
+        return (f"a mapping with at least {context['min_length']} keys" if kind == "too_short"
+                else f"a mapping with at most {context['max_length']} keys")  # fmt: skip
+    if kind in _EXPECTED:
+        try:
+            shown = {k: f"{v:g}" if isinstance(v, float) else v for k, v in context.items()}
+            return _EXPECTED[kind].format(**shown)
+        except KeyError:
+            return None
+    family = re.match(r"(datetime|date|timezone|time_delta|time|url)_", kind)
+    return f"a valid {family[1].replace('time_delta', 'duration')}" if family else None
+
+
+def _translated(
+    error: ValidationError,
+    model: type[BaseModel],
+    data: Mapping[str, Any],
+    document: Document,
+    path: KeyPath,
+    nested: Nested | None,
+) -> Iterator[ScenarioError]:
+    groups: dict[KeyPath, list[tuple[str, Mapping[str, Any], Any, bool]]] = {}
+    for item in error.errors(include_url=False):
+        lacks = item["type"] in _MISSING
+        key, exact = _locate(item["loc"], data, lacks)
+        of_key = item["loc"][-1:] == ("[key]",)
+        kind = "bad_key" if of_key and item["type"] in ("literal_error", "enum") else item["type"]
+        groups.setdefault(key, []).append((kind, item.get("ctx", {}), item["input"], exact))
+    # of a union's alternatives the one that went deepest into the value is the one that was meant
+    deeper = {key for key in groups for other in groups if len(other) > len(key) and other[: len(key)] == key}
+    for key, found in groups.items():
+        if key in deeper and not all(exact for *_, exact in found):
+            continue
+        kinds = {kind for kind, *_ in found}
+        full = (*path, *key)
+        if kinds & _UNKNOWN:
+            allowed = sorted({n for m in models_at(model, key[:-1], data, nested) for n in _field_names(m)})
+            yield document.error(full, f"unknown key {str(key[-1])!r}{suggestion(str(key[-1]), allowed)}", at_key=True)
+        elif "bad_key" in kinds:
+            allowed = re.findall(r"'([^']*)'", next((str(c["expected"]) for _, c, *_ in found if "expected" in c), ""))
+            yield document.error(full, f"unknown key {str(key[-1])!r}{suggestion(str(key[-1]), allowed)}", at_key=True)
+        elif kinds & _MISSING:
+            yield document.error(full, f"is missing{_description(model, key, data, nested)}", at_key=True)
+        else:
+            at_key = not key
+            yield document.error(full, _merged(found), at_key=at_key)
+
+
+def _merged(found: Sequence[tuple[str, Mapping[str, Any], Any, bool]]) -> str:
+    said = [sentence(kind, context, value) for kind, context, value, _ in found if kind == "value_error"]
+    if said:
+        return " or ".join(dict.fromkeys(said))
+    kind, context, value, _ = found[0]
+    expected = [e for k, c, *_ in found if (e := _expected(k, c))]
+    if not expected:
+        return sentence(kind, context, value)
+    words = [word for k, c, *_ in found if k == "literal_error" for word in re.findall(r"'([^']*)'", c["expected"])]
+    near = get_close_matches(value, words, 1) if isinstance(value, str) else []
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"must be {_one_of(expected)}, not {show(value)}{hint}"
+
+
+def _one_of(expected: Iterable[str]) -> str:
+    return " or ".join(dict.fromkeys(expected))
+
+
+def _locate(loc: Sequence[str | int], data: Any, lacks: bool) -> tuple[KeyPath, bool]:
+    """The path in the data, without the names of union members that pydantic puts between; whether none stood there."""
+    path: list[str | int] = []
+    exact = True
+    for i, part in enumerate(loc):
+        in_list = isinstance(data, list | tuple) and isinstance(part, int) and part < len(data)
+        if in_list or (isinstance(data, Mapping) and part in data):
+            path.append(part)
+            data = data[part]
+        elif lacks and i == len(loc) - 1:
+            path.append(part)
+        else:
+            exact = False
+    return tuple(path), exact
+
+
+def _alternatives(annotation: Any) -> Iterator[Any]:
+    """The members of a union, aliases and annotations taken off."""
+    if hasattr(annotation, "__value__"):
+        yield from _alternatives(annotation.__value__)
+    elif get_origin(annotation) is Annotated:
+        yield from _alternatives(get_args(annotation)[0])
+    elif get_origin(annotation) in (Union, UnionType):
+        for member in get_args(annotation):
+            yield from _alternatives(member)
+    else:
+        yield annotation
+
+
+def _is_model(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def _annotations_at(
+    model: type[BaseModel], path: KeyPath, data: Any, nested: Nested | None
+) -> list[tuple[Any, tuple[Any, ...]]]:
+    """``(alternative, metadata)`` of the value at ``path``."""
+    here: list[tuple[Any, tuple[Any, ...]]] = [(model, ())]
+    for i, part in enumerate(path):
+        data = data.get(part) if isinstance(data, Mapping) else None
+        step: list[tuple[Any, tuple[Any, ...]]] = []
+        known = nested(path[: i + 1], data) if nested else None
+        if known is not None:
+            here = [(known, ())]
+            continue
+        for annotation, _ in here:
+            if _is_model(annotation):
+                for name, info in annotation.model_fields.items():
+                    if part in (name, info.alias):
+                        step += [(a, tuple(info.metadata)) for a in _alternatives(info.annotation)]
+            elif get_origin(annotation) in (dict, Mapping):
+                step += [(a, ()) for a in _alternatives(get_args(annotation)[1])]
+            elif get_origin(annotation) in (list, tuple, set, frozenset, Sequence):
+                step += [(a, ()) for member in get_args(annotation) for a in _alternatives(member)]
+        here = step
+    return here
+
+
+def models_at(model: type[BaseModel], path: KeyPath, data: Any, nested: Nested | None = None) -> list[type[BaseModel]]:
+    """The models that the value at ``path`` may be, following the annotations of ``model``."""
+    return [a for a, _ in _annotations_at(model, path, data, nested) if _is_model(a)]
+
+
+def _field_names(model: type[BaseModel]) -> list[str]:
+    return [info.alias or name for name, info in model.model_fields.items()]
+
+
+def _description(model: type[BaseModel], path: KeyPath, data: Any, nested: Nested | None) -> str:
+    for owner in models_at(model, path[:-1], data, nested):
+        for name, info in owner.model_fields.items():
+            if path[-1] in (name, info.alias) and info.description:
+                return f": {info.description}"
+    return ""
+
+
+_KINDS = {int: "a whole number", float: "a number", str: "text", list: "a list", tuple: "a list", dict: "a mapping"}
+
+
+def _misplaced_booleans(
+    model: type[BaseModel], data: Any, nested: Nested | None
+) -> Iterator[tuple[KeyPath, bool, list[Any]]]:
+    """Booleans where none is allowed: pydantic would take ``true`` as the number 1."""
+
+    def leaves(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, bool]]:
+        if isinstance(value, bool):
+            yield path, value
+        elif isinstance(value, Mapping):
+            for key, inner in value.items():
+                yield from leaves(inner, (*path, key))
+        elif isinstance(value, list | tuple):
+            for i, inner in enumerate(value):
+                yield from leaves(inner, (*path, i))
+
+    for path, value in leaves(data, ()):
+        kinds = [a for a, _ in _annotations_at(model, path, data, nested)]
+        if kinds and not any(_takes_boolean(kind) for kind in kinds):
+            yield path, value, kinds
+
+
+def _takes_boolean(kind: Any) -> bool:
+    if get_origin(kind) is Literal:
+        return any(isinstance(value, bool) for value in get_args(kind))
+    return not (kind in (int, float, NoneType) or get_origin(kind) in (list, tuple, dict) or _is_model(kind))
+
+
+def _spelled(kinds: Iterable[Any]) -> Iterator[str]:
+    for kind in kinds:
+        if get_origin(kind) is Literal:
+            yield from map(repr, get_args(kind))
+        elif kind is not NoneType:
+            yield _KINDS.get(get_origin(kind) or kind, "a mapping")
+
+
+def _culprit(error: EdgeflError, model: type[BaseModel], data: Mapping[str, Any]) -> tuple[KeyPath, bool]:
+    """The path of the value that raised a room's own error, and whether it is a key: found by what the error names."""
+
+    def search(value: Any, path: KeyPath) -> tuple[KeyPath, bool] | None:
+        if isinstance(value, Mapping):
+            for key, inner in value.items():
+                if isinstance(error, UnknownName) and key == error.name:
+                    return (*path, key), True
+                if found := search(inner, (*path, key)):
+                    return found
+        elif isinstance(value, list | tuple):
+            for i, inner in enumerate(value):
+                if found := search(inner, (*path, i)):
+                    return found
+        elif isinstance(error, UnknownName):
+            return (path, False) if value == error.name else None
+        elif isinstance(value, str) and value and repr(value) in str(error):
+            return path, False
+        return None
+
+    for key, value in data.items():
+        try:
+            model.model_validate({key: value})
+        except ValidationError:
+            continue
+        except EdgeflError:
+            return search(value, (key,)) or ((key,), False)
+    return search(data, ()) or ((), True)

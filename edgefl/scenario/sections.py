@@ -1,0 +1,85 @@
+"""The sections of a scenario: which room owns each, and what a bare word in its place means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from edgefl import registry
+from edgefl.data import DataOptions
+from edgefl.devices import FleetOptions
+from edgefl.errors import EdgeflError
+from edgefl.models import ModelOptions
+from edgefl.simulation.options import EvaluationOptions, RoundOptions
+from edgefl.training.options import ExecutorOptions
+from edgefl.work.options import TrainingOptions
+
+FORMAT = 1
+"""The version of the format that this package reads and writes."""
+
+VERSION, TOP = "edgefl", ("name", "seed", "compare")
+"""The keys that are not sections."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """One heading of a scenario.
+
+    ``owner`` is the model of its fields, or for a section whose fields depend on a name, the registry's ``noun`` and
+    the ``default`` name.  ``short`` is the field that a bare word stands for.  ``inner`` gives for a field whose
+    annotation doesn't tell it the noun, the key of the name and the default name of the model that reads it.
+    """
+
+    title: str
+    owner: type[BaseModel] | None = None
+    short: str | None = None
+    noun: str | None = None
+    default: str = ""
+    inner: Mapping[str, tuple[str, str, str]] = field(default_factory=dict)
+
+    def model(self, data: Mapping[str, Any]) -> type[BaseModel]:
+        """The model of these fields.  Raises UnknownName if they name something that isn't registered."""
+        if self.noun is None:
+            assert self.owner is not None
+            return self.owner
+        return options_of(self.noun, data.get("name", self.default))
+
+    def nested(self, path: tuple[str | int, ...], data: Any) -> type[BaseModel] | None:
+        """The model of the value at ``path`` in the section, where only a name in it decides."""
+        if len(path) != 1 or path[0] not in self.inner or not isinstance(data, Mapping):
+            return None
+        noun, key, default = self.inner[str(path[0])]
+        try:
+            return options_of(noun, data.get(key, default))
+        except EdgeflError:
+            return None
+
+
+class _NoOptions(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def options_of(noun: str, name: str) -> type[BaseModel]:
+    """The fields of the method, schedule or tower registered as ``name``."""
+    options: type[BaseModel] = getattr(registry.get(noun, name), "Options", _NoOptions)
+    return options
+
+
+SECTIONS: dict[str, Section] = {
+    "data": Section("the data and how clients share it", DataOptions, short="source"),
+    "model": Section(
+        "one tower per modality",
+        ModelOptions,
+        inner={"image": ("tower", "tower", "vit"), "text": ("tower", "tower", "transformer")},
+    ),
+    "method": Section("the federated method", short="name", noun="method", default="fedavg"),
+    "schedule": Section("what trains in which round", short="name", noun="schedule", default="end-to-end"),
+    "training": Section("what a client does in a round", TrainingOptions),
+    "fleet": Section("the clients' devices, links and budgets", FleetOptions),
+    "round": Section("who takes part and when a round ends", RoundOptions, short="policy"),
+    "executor": Section("where the real training runs", ExecutorOptions, short="name"),
+    "evaluation": Section("when and on what the server evaluates", EvaluationOptions),
+}
