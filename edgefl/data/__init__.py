@@ -1,0 +1,7 @@
+"""Data: sets, partitions, tokenizers, and the Source that a work reads."""
+
+from edgefl.data.collection import Collection, DataSet
+from edgefl.data.federation import Federation, Samples, open_federation
+from edgefl.data.options import KINDS, DataOptions
+
+__all__ = ["KINDS", "Collection", "DataOptions", "DataSet", "Federation", "Samples", "open_federation"]

@@ -1,0 +1,19 @@
+"""Digits: 1,797 handwritten digits of 8x8 grey pixels, from scikit-learn's files (it isn't imported)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edgefl.data.collection import Collection, DataSet, Report, package_folder, resized
+
+CLASSES = tuple("0123456789")
+
+
+def build(size: int | None, report: Report) -> Collection:
+    """Pictures [1797, 1, 8, 8]."""
+    table = np.loadtxt(package_folder("sklearn") / "datasets" / "data" / "digits.csv.gz", delimiter=",", dtype=np.int64)
+    images = (table[:, :-1] * 255 // 16).astype(np.uint8).reshape(-1, 1, 8, 8)
+    return Collection(CLASSES, table[:, -1], np.arange(len(table)), resized(images, size))
+
+
+DIGITS = DataSet(build, ("scikit-learn",))

@@ -1,0 +1,103 @@
+"""Glyphs: pictures of characters and their Unicode names, drawn from the fonts that come with matplotlib.
+
+Nothing is downloaded.  Classes are scripts and families of symbols.  Mathematical letters are left out: they are
+Latin and Greek letters in another style, so their pictures would contradict their class.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+
+from edgefl.data.collection import Collection, DataSet, Report, numbered, without
+from edgefl.errors import DataError
+
+SIZE = 32
+
+# Class -> the words by which a name belongs to it (as its first word; "arrow": anywhere) and which are masked.
+CLASSES: dict[str, tuple[str, ...]] = {
+    "latin": ("latin",),
+    "arabic": ("arabic",),
+    "canadian syllabics": ("canadian", "syllabics"),
+    "greek": ("greek", "coptic"),
+    "arrow": ("arrow", "arrows", "arrowhead", "arrowheads", "arrow-tail"),
+    "cyrillic": ("cyrillic",),
+    "braille": ("braille",),
+    "yijing": ("hexagram", "tetragram", "trigram", "yijing"),
+    "box": ("box", "drawings"),
+    "georgian": ("georgian",),
+    "hebrew": ("hebrew",),
+    "armenian": ("armenian",),
+}
+MASKED_WORDS = tuple(word for words in CLASSES.values() for word in words)
+
+
+def class_of(name: str) -> int:
+    """Index of the class of a character's name; ``len(CLASSES)`` if it has none."""
+    words = name.lower().split()
+    firsts = {"latin": 0, "arabic": 1, "canadian": 2, "greek": 3, "cyrillic": 5, "braille": 6, "hexagram": 7,
+              "tetragram": 7, "box": 8, "georgian": 9, "hebrew": 10, "armenian": 11}  # fmt: skip
+    if words[0] in firsts:
+        return firsts[words[0]]
+    return 4 if {"arrow", "arrows", "arrowhead"} & set(words) else len(CLASSES)
+
+
+def fonts() -> list[Path]:
+    """The 16 text fonts: DejaVu without its two display cuts, and STIXGeneral."""
+    import matplotlib
+
+    folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
+    found = [path for path in sorted(folder.glob("DejaVu*.ttf")) if "Display" not in path.name]
+    found += sorted(folder.glob("STIXGeneral*.ttf"))
+    if not found:
+        raise DataError("no DejaVu or STIX fonts among matplotlib's fonts: pip install --force-reinstall matplotlib")
+    return found
+
+
+def build(size: int | None, report: Report) -> Collection:
+    """Draw every named character of every font: [n, 1, size, size], white on black."""
+    from matplotlib.ft2font import FT2Font
+    from PIL import Image, ImageDraw, ImageFont
+
+    size = size or SIZE
+    pictures, owners = [], []
+    paths = fonts()
+    for number, path in enumerate(paths, 1):
+        report(f"drawing glyphs: font {number} of {len(paths)}")
+        font = ImageFont.truetype(str(path), round(size * 0.7), layout_engine=ImageFont.Layout.BASIC)
+        for code in sorted(FT2Font(str(path)).get_charmap()):
+            character = chr(code)
+            if not unicodedata.name(character, ""):
+                continue
+            canvas = Image.new("L", (size, size))
+            # Centred by its advance and line, not by its ink, so that a dot keeps its place in a braille cell.
+            ImageDraw.Draw(canvas).text((size / 2, size / 2), character, fill=255, font=font, anchor="mm")
+            if canvas.getbbox() is not None:
+                pictures.append(np.asarray(canvas))
+                owners.append(character)
+    return collected(np.stack(pictures)[:, None], owners)
+
+
+def collected(images: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], owners: list[str]) -> Collection:
+    """The collection of these pictures [n, 1, size, size] of these characters."""
+    letters = {
+        character
+        for character in set(owners)
+        if unicodedata.name(character).startswith("MATHEMATICAL") and unicodedata.category(character)[0] in "LN"
+    }
+    keep = np.array([character not in letters for character in owners])
+    kept = [character for character in owners if character not in letters]
+    characters = sorted(set(kept))
+    index = {character: place for place, character in enumerate(characters)}
+    texts = [unicodedata.name(character).lower() for character in characters]
+    masked = [without(MASKED_WORDS, text) for text in texts]
+    text = np.array([index[character] for character in kept])
+    label = np.array([class_of(name) for name in texts])
+    # Names that are the same once masked ("small letter a") are held out together.
+    group = numbered([short or whole for short, whole in zip(masked, texts, strict=True)])
+    return Collection(tuple(CLASSES), label[text], group[text], images[keep], text, tuple(texts), tuple(masked))
+
+
+GLYPHS = DataSet(build, ("matplotlib", "pillow"))

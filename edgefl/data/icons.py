@@ -1,0 +1,57 @@
+"""Icons: the 7,367 Material Design Icons and their names, from the package qtawesome (Qt isn't needed).
+
+A class is the word that a name begins with, for the words that begin many names; texts for classification lack that
+word, so they only hint at it ("50 bluetooth" for a battery): the pictures are the stronger side here.
+"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from edgefl.data.collection import Collection, DataSet, Report, numbered, package_folder, without
+from edgefl.errors import DataError
+
+SIZE = 32
+CLASSES = (
+    "arrow", "file", "alpha", "account", "folder", "numeric", "battery", "calendar", "book", "home", "car", "cloud",
+)  # fmt: skip
+STYLES = ("outline", "variant")
+
+
+def build(size: int | None, report: Report) -> Collection:
+    """Pictures [n, 1, size, size], white on black, with their names."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    size = size or SIZE
+    folder = package_folder("qtawesome") / "fonts"
+    typefaces, maps = (sorted(folder.glob(f"materialdesignicons6-{part}")) for part in ("*.ttf", "*charmap*.json"))
+    if not typefaces or not maps:
+        raise DataError("qtawesome has no Material Design Icons 6 among its fonts: pip install 'qtawesome>=1.4'")
+    font = ImageFont.truetype(str(typefaces[-1]), round(size * 0.9), layout_engine=ImageFont.Layout.BASIC)
+    codes = json.loads(maps[-1].read_text(encoding="utf-8"))
+    report(f"drawing {len(codes)} icons")
+    names = sorted(codes)
+    images = np.empty((len(names), 1, size, size), np.uint8)
+    for row, name in enumerate(names):
+        canvas = Image.new("L", (size, size))
+        character = chr(int(codes[name], 16))
+        ImageDraw.Draw(canvas).text((size / 2, size / 2), character, fill=255, font=font, anchor="mm")
+        images[row, 0] = np.asarray(canvas)
+    texts = tuple(name.replace("-", " ") for name in names)
+    places = {name: place for place, name in enumerate(CLASSES)}
+    plural = [f"{name}s" for name in CLASSES]
+    return Collection(
+        classes=CLASSES,
+        label=np.array([places.get(text.split()[0], len(CLASSES)) for text in texts], np.int64),
+        # An icon and its outline are the same picture in two styles, so they are held out together.
+        group=numbered([without(STYLES, text) or text for text in texts]),
+        images=images,
+        text=np.arange(len(names)),
+        texts=texts,
+        masked=tuple(without([*CLASSES, *plural], text) for text in texts),
+    )
+
+
+ICONS = DataSet(build, ("qtawesome", "pillow"))

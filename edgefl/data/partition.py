@@ -1,0 +1,94 @@
+"""How the samples of one kind are spread over its clients.
+
+A partition is ``f(labels [n], clients, argument, rng) -> one array of sample positions per client``: every position
+in exactly one array.  A label of -1 marks a sample of no class.  A partition is found by name (entry points
+``edgefl.partitions``); a user writes ``{name: argument}``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from edgefl.data.collection import IntArray
+from edgefl.errors import DataError
+
+MINIMUM = 10
+"""Fewest samples that a client may end with."""
+
+DRAWS = 500
+"""Draws before a partition gives up."""
+
+
+def iid(labels: IntArray, clients: int, argument: Any, rng: np.random.Generator) -> list[IntArray]:
+    """Equal parts of a shuffle; sizes differ by one at most."""
+    if argument is not None:
+        raise DataError(f"the partition iid takes no argument, found {argument!r}")
+    _enough(len(labels), clients)
+    return np.array_split(rng.permutation(len(labels)), clients)
+
+
+def dirichlet(labels: IntArray, clients: int, argument: Any, rng: np.random.Generator) -> list[IntArray]:
+    """Shares of each class drawn from Dir(alpha), in the balanced form that FedCola, FedMA and MOON use.
+
+    A client that already holds ``n / clients`` samples or more gets none of the next class; the whole draw is
+    repeated until every client holds at least ``MINIMUM``.  Samples of no class are dealt evenly.
+    Raises DataError if a client stays below the minimum.
+    """
+    alpha = _positive("dirichlet", argument)
+    n = len(labels)
+    _enough(n, clients)
+    classless = np.flatnonzero(labels < 0)
+    classes = [np.flatnonzero(labels == label) for label in np.unique(labels[labels >= 0])]
+    best = 0
+    for _ in range(DRAWS):
+        owner = np.empty(n, np.int64)
+        owner[classless] = rng.permutation(np.arange(len(classless)) % clients)
+        held = np.bincount(owner[classless], minlength=clients)
+        for members in classes:
+            share = rng.dirichlet(np.full(clients, alpha)) * (held < n / clients)
+            if not (total := share.sum()) > 0:  # a tiny alpha can underflow for all who still have room
+                share, total = (held < n / clients).astype(float), float((held < n / clients).sum())
+            cuts = (np.cumsum(share / total)[:-1] * len(members)).astype(np.int64)
+            sizes = np.diff(cuts, prepend=0, append=len(members))
+            owner[rng.permutation(members)] = np.repeat(np.arange(clients), sizes)
+            held += sizes
+        if (smallest := int(held.min())) >= MINIMUM:
+            return _by_owner(owner, clients, rng)
+        best = max(best, smallest)
+    raise DataError(
+        f"dirichlet: {alpha:g} over {clients} clients left some with {best} samples at best in {DRAWS} draws "
+        f"({n} samples, {MINIMUM} are needed each): take fewer clients or a larger value"
+    )
+
+
+def quantity(labels: IntArray, clients: int, argument: Any, rng: np.random.Generator) -> list[IntArray]:
+    """The same mix of classes for all, sizes drawn from Dir(alpha) above the ``MINIMUM`` that each gets."""
+    alpha = _positive("quantity", argument)
+    n = len(labels)
+    _enough(n, clients)
+    share = np.cumsum(rng.dirichlet(np.full(clients, alpha)))
+    spare = n - MINIMUM * clients
+    cuts = np.minimum((share[:-1] * spare).astype(np.int64), spare)
+    sizes = np.diff(cuts, prepend=0, append=spare) + MINIMUM
+    return _by_owner(rng.permutation(np.repeat(np.arange(clients), sizes)), clients, rng)
+
+
+def _by_owner(owner: IntArray, clients: int, rng: np.random.Generator) -> list[IntArray]:
+    shuffled = rng.permutation(len(owner))
+    order = shuffled[np.argsort(owner[shuffled], kind="stable")]
+    return np.split(order, np.cumsum(np.bincount(owner, minlength=clients))[:-1])
+
+
+def _positive(name: str, argument: Any) -> float:
+    if isinstance(argument, bool) or not isinstance(argument, int | float) or not 0 < argument < 1e6:
+        raise DataError(f"{name} needs a number above 0, e.g. {{{name}: 0.5}}; found {argument!r}")
+    return float(argument)
+
+
+def _enough(n: int, clients: int) -> None:
+    if n < MINIMUM * clients:
+        raise DataError(
+            f"{n} samples can't give {clients} clients {MINIMUM} each: take at most {n // MINIMUM} clients of this kind"
+        )

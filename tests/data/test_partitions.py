@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from edgefl.data import partition
+from edgefl.data.collection import Collection
+from edgefl.data.split import SPLITS, by_kind, hold_out
+from edgefl.errors import DataError
+
+QUICK = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@QUICK
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    clients=st.integers(1, 12),
+    spare=st.integers(0, 400),
+    classes=st.integers(1, 8),
+    name=st.sampled_from(["iid", "dirichlet", "quantity"]),
+    alpha=st.sampled_from([0.3, 1.0, 100.0]),
+)
+def test_every_sample_is_held_once_and_every_client_holds_ten(seed, clients, spare, classes, name, alpha):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(-1, classes, 10 * clients + spare)
+    try:
+        parts = getattr(partition, name)(labels, clients, None if name == "iid" else alpha, rng)
+    except DataError:
+        assume(name != "dirichlet")  # few samples and a small alpha: no draw may fit
+        raise
+    assert len(parts) == clients
+    assert sorted(np.concatenate(parts).tolist()) == list(range(len(labels)))
+    assert min(map(len, parts)) >= partition.MINIMUM
+
+
+def test_iid_parts_differ_by_one_at_most():
+    sizes = [len(part) for part in partition.iid(np.zeros(103, int), 10, None, np.random.default_rng(0))]
+    assert sorted(sizes) == [10] * 7 + [11] * 3
+
+
+def test_dirichlet_nears_iid_as_alpha_grows():
+    labels = np.repeat(np.arange(4), 500)
+
+    def spread(alpha):
+        parts = partition.dirichlet(labels, 5, alpha, np.random.default_rng(3))
+        return np.std([np.bincount(labels[part], minlength=4) / len(part) for part in parts], axis=0).mean()
+
+    assert spread(1e4) < 0.02 < spread(0.3)
+    assert spread(0.1) > spread(10)
+
+
+def test_dirichlet_is_balanced():
+    # A client at n / clients or above gets none of the next class: it can pass that line by one class at most.
+    labels = np.repeat(np.arange(10), 100)
+    for seed in range(20):
+        parts = partition.dirichlet(labels, 5, 0.1, np.random.default_rng(seed))
+        assert max(map(len, parts)) < 1000 / 5 + 100
+
+
+def test_samples_of_no_class_are_dealt_evenly():
+    labels = np.concatenate([np.repeat(np.arange(3), 50), np.full(90, -1)])
+    parts = partition.dirichlet(labels, 6, 0.5, np.random.default_rng(0))
+    assert [int((labels[part] < 0).sum()) for part in parts] == [15] * 6
+
+
+def test_quantity_keeps_the_mix_of_classes_but_not_the_sizes():
+    labels = np.tile(np.arange(2), 5000)
+    parts = partition.quantity(labels, 8, 0.5, np.random.default_rng(0))
+    assert max(map(len, parts)) > 3 * min(map(len, parts))
+    large = max(parts, key=len)
+    assert labels[large].mean() == pytest.approx(0.5, abs=0.05)
+
+
+@pytest.mark.parametrize("name", ["iid", "dirichlet", "quantity"])
+def test_too_few_samples_say_how_many_clients_there_can_be(name):
+    argument = None if name == "iid" else 0.5
+    with pytest.raises(DataError, match="at most 4 clients"):
+        getattr(partition, name)(np.zeros(49, int), 5, argument, np.random.default_rng(0))
+
+
+def test_a_hopeless_alpha_gives_up_and_says_so():
+    with pytest.raises(DataError, match="fewer clients or a larger value"):
+        partition.dirichlet(np.repeat(np.arange(2), 100), 18, 0.01, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("argument", [None, 0, -1, "much", True, float("nan")])
+def test_a_bad_alpha_is_named(argument):
+    with pytest.raises(DataError, match="dirichlet needs a number above 0"):
+        partition.dirichlet(np.zeros(100, int), 2, argument, np.random.default_rng(0))
+
+
+def pairs(names: int, pictures: int, classes: int = 3) -> Collection:
+    text = np.repeat(np.arange(names), pictures)
+    words = tuple(f"name {i}" for i in range(names))
+    return Collection(
+        tuple(map(str, range(classes))),
+        text % (classes + 1),
+        text.copy(),
+        np.zeros((len(text), 1, 4, 4), np.uint8),
+        text,
+        words,
+        words,
+    )
+
+
+@QUICK
+@given(
+    seed=st.integers(0, 1000),
+    pictures=st.integers(1, 4),
+    clients=st.fixed_dictionaries(
+        {"image": st.integers(0, 5), "text": st.integers(0, 5), "image-text": st.integers(1, 5)}
+    ),
+)
+def test_kinds_share_no_sample_and_texts_are_not_repeated(seed, pictures, clients):
+    made = pairs(120, pictures)
+    dealt = by_kind(made, np.arange(len(made.label)), clients, np.random.default_rng(seed))
+    held = np.concatenate(list(dealt.values()))
+    assert len(held) == len(np.unique(held)) == len(made.label)
+    for kind in ("image", "text"):
+        if kind in dealt:
+            assert made.label[dealt[kind]].max() < 3
+    if "text" in dealt:
+        assert len(np.unique(made.text[dealt["text"]])) == len(dealt["text"])
+
+
+def test_kinds_get_samples_in_proportion_to_their_clients():
+    made = pairs(4000, 1)
+    dealt = by_kind(made, np.arange(4000), {"image": 3, "text": 2, "image-text": 1}, np.random.default_rng(0))
+    assert [len(dealt[kind]) for kind in ("image", "text")] == pytest.approx([1500, 1000], abs=5)
+    assert len(dealt["image-text"]) == pytest.approx(500 + 1000, abs=5)  # and all that have no class
+
+
+@QUICK
+@given(seed=st.integers(0, 1000), validation=st.integers(0, 20), test=st.integers(1, 20), public=st.integers(0, 9))
+def test_groups_are_held_out_whole(seed, validation, test, public):
+    made = pairs(60, 3)
+    split = hold_out(made, validation, test, public, np.random.default_rng(seed))
+    assert all(len(np.unique(split[made.group == group])) == 1 for group in range(60))
+    sizes = [len(np.unique(made.group[split == place])) for place in range(len(SPLITS))]
+    assert sizes[1:] == [validation, test, public]
+
+
+def test_holding_out_everything_is_refused():
+    with pytest.raises(DataError, match="nothing is left to train on: of 60 names"):
+        hold_out(pairs(60, 1), 0.5, 0.5, 0, np.random.default_rng(0))
