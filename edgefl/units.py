@@ -18,9 +18,23 @@ from pydantic import BeforeValidator, WithJsonSchema
 from edgefl.errors import UnitError, suggestion
 
 _NUMBER = re.compile(r"\s*([+-]?(?:\d[\d_]*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*(.*?)\s*", re.DOTALL | re.ASCII)
-_DECIMAL = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
-_BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
-_SMALL = {"n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "µ": Fraction(1, 10**6), "m": Fraction(1, 1000)}
+_DECIMAL: dict[str, int | Fraction] = {
+    "": 1,
+    "k": 10**3,
+    "K": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+    "P": 10**15,
+    "E": 10**18,
+}
+_BINARY: dict[str, int | Fraction] = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
+_SMALL: dict[str, int | Fraction] = {
+    "n": Fraction(1, 10**9),
+    "u": Fraction(1, 10**6),
+    "µ": Fraction(1, 10**6),
+    "m": Fraction(1, 1000),
+}
 _LARGEST_INTEGER = 2**63 - 1
 
 
@@ -99,7 +113,7 @@ def _split(text: str, quantity: Quantity) -> tuple[Fraction, str]:
 def _units(*names: str, binary: bool = False, small: bool = False, scale: int | Fraction = 1) -> dict[str, Fraction]:
     """The base unit under each of ``names``, with every prefix."""
     prefixes = {**_DECIMAL, **(_BINARY if binary else {}), **(_SMALL if small else {})}
-    return {prefix + name: Fraction(factor) * scale for name in names for prefix, factor in prefixes.items()}
+    return {prefix + name: Fraction(1) * factor * scale for name in names for prefix, factor in prefixes.items()}
 
 
 _PLAIN = {"": Fraction(1)}

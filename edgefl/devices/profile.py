@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import date
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -26,7 +26,9 @@ class Source(BaseModel):
 
     title: str = Field(min_length=1, description="Document, page or paper that holds the figure.")
     url: str | None = Field(default=None, description="Its address, where it has one.")
-    date: date = Field(description="The day on which the figure was read or, with `read: false`, written down.")
+    date: datetime.date = Field(
+        description="The day on which the figure was read or, with `read: false`, written down."
+    )
     quote: str = Field(min_length=1, description="The figure with its unit and where it stands, and any derivation.")
     read: bool = Field(
         default=True, description="False: the figure is known to the writer, but the source wasn't opened on that day."
