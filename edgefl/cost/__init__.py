@@ -10,7 +10,7 @@ from edgefl.cost.client import (
     traffic,
     transfer_seconds,
 )
-from edgefl.cost.predict import Predictor, cost_key, predict, shortened
+from edgefl.cost.predict import Predictor, cost_key, passes_key, predict, shortened, work_key
 
 __all__ = [
     "ClientCost",
@@ -21,8 +21,10 @@ __all__ = [
     "compute_cost",
     "cost_key",
     "duration",
+    "passes_key",
     "predict",
     "shortened",
     "traffic",
     "transfer_seconds",
+    "work_key",
 ]

@@ -54,13 +54,8 @@ def shortened(work: Work) -> Work:
 _GRAPH_BLIND = ("lr", "weight_decay", "betas", "momentum")
 
 
-def cost_key(work: Work, source: Source, device: str = "cpu") -> str:
-    """Everything that changes peak memory, FLOPs or operators, as a content hash.
-
-    Not in it: learning rates, epochs beyond the second, addresses, client, round.  Whether there is any weight decay
-    or momentum is in it; how much isn't.
-    """
-    short = shortened(work)
+def work_key(work: Work) -> str:
+    """The part of the cost key that no data decide: everything but the passes."""
     parameters = {item.name for p in work.up for item in p.items}
     extra = [
         (i.name, i.shape, i.dtype, i.source.startswith("table/"))
@@ -69,20 +64,35 @@ def cost_key(work: Work, source: Source, device: str = "cpu") -> str:
         if i.name not in parameters
     ]
     optimizer = {k: bool(v) if k in _GRAPH_BLIND else v for k, v in work.optimizer.items()}
-    passes = [
-        (
-            asdict(p),
-            {q: {n: asdict(s) for n, s in source.spec(p, q).items()} for q in p.patterns},
-            # an evaluation preallocates for all its samples, so there the true count matters
-            {q: min(n, METERED) if p.train else n for q, n in source.counts(p).items()},
-            None if p.train else source.size(p),
-        )
-        for p in short.passes
-    ]
     return digest(
-        [work.model, [asdict(e) for e in work.edits], work.trainable, optimizer, work.precision, passes, extra,
-         work.keep, work.reference, device, torch.__version__, version("edgefl")]
+        [work.model, [asdict(e) for e in work.edits], work.trainable, optimizer, work.precision, extra, work.keep,
+         work.reference, torch.__version__, version("edgefl")]
     )  # fmt: skip
+
+
+def passes_key(work: Work, source: Source) -> str:
+    """The part of the cost key that the data decide: the passes, shortened, with the shapes of their batches."""
+    return digest(
+        [
+            (
+                asdict(p),
+                {q: {n: asdict(s) for n, s in source.spec(p, q).items()} for q in p.patterns},
+                # an evaluation preallocates for all its samples, so there the true count matters
+                {q: min(n, METERED) if p.train else n for q, n in source.counts(p).items()},
+                None if p.train else source.size(p),
+            )
+            for p in shortened(work).passes
+        ]
+    )
+
+
+def cost_key(work: Work, source: Source, device: str = "cpu") -> str:
+    """Everything that changes peak memory, FLOPs or operators, as a content hash.
+
+    Not in it: learning rates, epochs beyond the second, addresses, client, round.  Whether there is any weight decay
+    or momentum is in it; how much isn't.
+    """
+    return digest([work_key(work), passes_key(work, source), device])
 
 
 def _fake(module: nn.Module, mode: FakeTensorMode, device: torch.device) -> nn.Module:
@@ -130,13 +140,9 @@ class Predictor:
         self._known: dict[str, Trace] = {}
         self.predicted = 0
 
-    def key(self, work: Work, source: Source) -> str:
-        """The cost key of this work."""
-        return cost_key(work, source, self.device)
-
-    def trace(self, work: Work, source: Source) -> Trace:
-        """The trace of this work, predicted at most once."""
-        key = self.key(work, source)
+    def trace(self, work: Work, source: Source, key: str | None = None) -> Trace:
+        """The trace of this work, predicted at most once; ``key`` is its cost key if that is known already."""
+        key = key or cost_key(work, source, self.device)
         if key not in self._known:
             self._known[key] = self._read(key) or self._predict(key, work, source)
         return self._known[key]

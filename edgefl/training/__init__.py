@@ -1,0 +1,19 @@
+"""Real training of works, in this process or in others, with measurement."""
+
+from edgefl.training.executors import Executor, Inline, Processes, make_executor
+from edgefl.training.options import ExecutorOptions
+from edgefl.training.task import Measured, Node, Report, Sources, Task, device_of
+
+__all__ = [
+    "Executor",
+    "ExecutorOptions",
+    "Inline",
+    "Measured",
+    "Node",
+    "Processes",
+    "Report",
+    "Sources",
+    "Task",
+    "device_of",
+    "make_executor",
+]

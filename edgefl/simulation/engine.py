@@ -1,0 +1,425 @@
+"""The simulation: rounds on a virtual clock, with real training behind futures.
+
+Virtual time comes from predicted cost, so the clock never waits for real compute: a work is submitted when its client
+is dispatched, and its future is awaited where the update reaches the server.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+import numpy as np
+import simpy
+from torch import Tensor
+
+from edgefl import registry, seeds
+from edgefl.cost import ClientCost, Predictor, compute_cost, duration, traffic, transfer_seconds
+from edgefl.eligibility import Verdict, gate
+from edgefl.errors import RunError
+from edgefl.methods import ServerState, Update
+from edgefl.schedules import restrict
+from edgefl.simulation.ledger import Ledger, final_blocks
+from edgefl.simulation.rounds import Flight
+from edgefl.simulation.setup import Plan, Planner, Setup
+from edgefl.training import Executor, Report, Task
+from edgefl.work import Work
+
+Observer = Callable[[str, Mapping[str, Any]], None]
+Events = Generator[simpy.Event, Any, Any]
+
+
+class Journal(Protocol):
+    """Where records and checkpoints go (edgefl.runs.RunDirectory)."""
+
+    def append(self, table: Any, records: Sequence[Mapping[str, Any]]) -> None:
+        """Append records to a table."""
+        ...
+
+    def checkpoint(self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Keep everything that the next round depends on."""
+        ...
+
+
+class Simulation:
+    """One run.  ``run`` plays all rounds of the schedule; ``restore`` goes on from a checkpoint instead."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        executor: Executor,
+        predictor: Predictor,
+        journal: Journal,
+        observe: Observer = lambda event, facts: None,
+    ):
+        self.setup, self.executor, self.journal, self.observe = setup, executor, journal, observe
+        self.planner = Planner(setup, predictor)
+        self.policy = registry.get("round policy", setup.round.policy)(setup.round)
+        self.select = registry.get("selection", setup.round.selection)
+        self.state: ServerState = setup.method.initial(setup.seed)
+        self.ledger = Ledger()
+        self.kept: dict[int, dict[str, Tensor]] = {}
+        self.round, self.now = 0, 0.0
+        self.metered: set[str] = set()
+        self.said: dict[int, str] = {}
+        self.totals: Counter[str] = Counter()
+        self.metrics: dict[str, dict[str, float]] = {}
+
+    # checkpoints ------------------------------------------------------------------------------------------------
+
+    def _checkpoint(self) -> None:
+        tensors = dict(self.state.tensors)
+        for client, kept in self.kept.items():
+            tensors |= {f"kept:{client}:{name}": value for name, value in kept.items()}
+        state = {
+            "now": self.now,
+            "versions": dict(self.state.versions),
+            "ledger": self.ledger.rows(),
+            "metered": sorted(self.metered),
+            "said": {str(c): s for c, s in self.said.items()},
+            "totals": dict(self.totals),
+            "metrics": self.metrics,
+        }
+        self.journal.checkpoint(self.round, tensors, state)
+
+    def restore(self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Go on after ``round``, from what was kept then.  Raises RunError if it doesn't match this setup."""
+        held = {a: t for a, t in tensors.items() if not a.startswith("kept:")}
+        if held.keys() != self.state.tensors.keys():
+            raise RunError("the checkpoint holds other tensors than this scenario's models have")
+        self.kept = {}
+        for name in tensors.keys() - held.keys():
+            _, client, rest = name.split(":", 2)
+            self.kept.setdefault(int(client), {})[rest] = tensors[name]
+        self.state = ServerState(held, dict(state["versions"]))
+        self.ledger = Ledger.from_rows(state["ledger"])
+        self.round, self.now = round, state["now"]
+        self.metered = set(state["metered"])
+        self.said = {int(c): s for c, s in state["said"].items()}
+        self.totals, self.metrics = Counter(state["totals"]), state["metrics"]
+
+    # the run ----------------------------------------------------------------------------------------------------
+
+    def run(self) -> dict[str, Any]:
+        """Play the rounds that are left; gives the run's result: final metrics and totals."""
+        env = simpy.Environment(initial_time=self.now)
+        if self.round < self.setup.schedule.rounds:
+            env.run(env.process(self._rounds(env)))
+        return {
+            "rounds": self.round,
+            "virtual_seconds": self.now,
+            "metrics": self.metrics,
+            "totals": dict(self.totals),
+        }
+
+    def _rounds(self, env: simpy.Environment) -> Events:
+        while self.round < self.setup.schedule.rounds:
+            yield from self._round(env, self.round + 1)
+            self.round += 1
+            self.now = float(env.now)
+            self._checkpoint()
+
+    def _round(self, env: simpy.Environment, round: int) -> Events:
+        started = float(env.now)
+        stage = self.setup.schedule.stage(round)
+        spent = Counter[str]()
+        server: list[dict[str, Any]] = []
+        yield from self._serve(env, self.setup.method.before(self.state, round), round, "before", server)
+        plans, verdicts = self._plans(round)
+        eligible: dict[str, list[int]] = {
+            kind: [] for kind in self.setup.clients.kinds if self.setup.method.participates(kind, round)
+        }
+        for client, verdict in verdicts.items():
+            if verdict.eligible:
+                eligible[plans[client].kind].append(client)
+        population = {kind: len(self.setup.of_kind(kind)) for kind in eligible}
+        chosen = self.select(eligible, population, self.setup.round, self.setup.seed, round)
+        self.observe("round", {"round": round, "stage": stage.index, "selected": len(chosen), "now": env.now})
+        flights = self._dispatch([plans[c] for c in chosen], round)
+        if flights:
+            yield from self.policy.collect(env, flights)
+        arrived = [f for f in flights if f.finished]
+        reports = {f.plan.client: self._await(f, round) for f in flights}
+        outcome = "completed"
+        if not any(eligible.values()):
+            outcome = "nobody eligible"
+        elif len(arrived) < self.setup.round.quorum:
+            outcome = "below quorum"
+        before = self.state
+        if outcome == "completed":
+            updates = [self._update(f, reports[f.plan.client], before, round) for f in arrived]
+            self.state = self.setup.method.aggregate(self.state, updates)
+            yield from self._serve(env, self.setup.method.after(self.state, round), round, "after", server)
+        last = round == self.setup.schedule.rounds
+        metrics: dict[str, dict[str, float]] = {}
+        if last or round % self.setup.evaluation.every == 0:
+            split = self.setup.evaluation.final if last else self.setup.evaluation.split
+            metrics = yield from self._evaluate(env, round, split, server)
+            self.metrics = metrics
+        final = yield from self._deliver_final(env, round, [p for c, p in plans.items() if verdicts[c].eligible])
+        clients = [self._client_record(f, reports[f.plan.client], round) for f in flights]
+        for record in clients:
+            for field in SUMMED:
+                spent[field] += record[field]
+        spent["download_bytes"] += final[0]
+        spent["serialised_download_bytes"] += final[1]
+        losses: dict[str, list[tuple[float, int]]] = {}
+        for record in clients:
+            if record["outcome"] == "finished" and record["loss"] is not None:
+                losses.setdefault(record["kind"], []).append((record["loss"], record["samples"]))
+        samples = self.setup.clients.client_samples
+        record = {
+            "round": round,
+            "stage": stage.index,
+            "outcome": outcome,
+            "started_virtual_seconds": started,
+            "virtual_seconds": float(env.now) - started,
+            "clients": population,
+            "eligible": {kind: len(found) for kind, found in eligible.items()},
+            "samples": {kind: int(samples[self.setup.of_kind(kind)].sum()) for kind in eligible},
+            "eligible_samples": {kind: int(sum(samples[c] for c in found)) for kind, found in eligible.items()},
+            "selected": len(flights),
+            "finished": len(arrived),
+            "late": len(flights) - len(arrived),
+            **{field: spent[field] for field in SUMMED},
+            "final_delivery_bytes": final[0],
+            "server_seconds": sum(w["seconds"] for w in server),
+            "server_works": server,
+            "losses": {k: sum(x * n for x, n in v) / sum(n for _, n in v) for k, v in losses.items()},
+            "metrics": metrics,
+        }
+        self.totals.update({field: record[field] for field in (*SUMMED, "selected", "finished", "late")})
+        self.totals["server_seconds"] += record["server_seconds"]
+        self.journal.append("clients", clients)
+        self.journal.append("rounds", [record])
+        hosts = [{"round": round, "client": c, **r.host} for c, r in reports.items() if r is not None]
+        self.journal.append("host", hosts)
+        self.observe("record", record)
+
+    # who can take part ------------------------------------------------------------------------------------------
+
+    def _plans(self, round: int) -> tuple[dict[int, Plan], dict[int, Verdict]]:
+        """Each client's first stage that fits its budgets, or its last candidate with the verdict that refuses it."""
+        plans: dict[int, Plan] = {}
+        verdicts: dict[int, Verdict] = {}
+        left = [
+            client
+            for kind in self.setup.clients.kinds
+            if self.setup.method.participates(kind, round)
+            for client in self.setup.of_kind(kind)
+        ]
+        for stage in self.setup.schedule.candidates(round):
+            for client in left:
+                plans[client] = self.planner.plan(
+                    client, round, stage, self.ledger.held(client), self.state.versions
+                )
+            judged = verdicts_of([plans[c] for c in left], self.setup)
+            verdicts.update(judged)
+            left = [c for c in left if not verdicts[c].eligible]
+        self.journal.append("eligibility", self._verdict_records(plans, verdicts, round))
+        return plans, verdicts
+
+    def _verdict_records(
+        self, plans: Mapping[int, Plan], verdicts: Mapping[int, Verdict], round: int
+    ) -> list[dict[str, Any]]:
+        """A record for each client whose verdict is new: another stage, or another answer."""
+        records = []
+        for client in sorted(plans):
+            plan, verdict = plans[client], verdicts[client]
+            sign = f"{plan.stage.index}/{verdict.eligible}/{verdict.binding}"
+            if self.said.get(client) == sign:
+                continue
+            self.said[client] = sign
+            records.append(
+                {
+                    "stage": plan.stage.index,
+                    "round": round,
+                    "client": client,
+                    "kind": plan.kind,
+                    "device": self.setup.fleet.device(client).name,
+                    "link": self.setup.fleet.link(client).name,
+                    "samples": int(self.setup.clients.client_samples[client]),
+                    "eligible": verdict.eligible,
+                    "binding": verdict.binding,
+                    "margins": dict(verdict.margins),
+                    "reason": verdict.reason,
+                    "costs": plan.cost.budgets(),
+                }
+            )
+        return records
+
+    # clients ----------------------------------------------------------------------------------------------------
+
+    def _inputs(self, work: Work, client: int | None = None) -> dict[str, Tensor]:
+        inputs = {i.name: self.state.tensors[i.source] for p in work.down for i in p.items}
+        return {**inputs, **(self.kept.get(client, {}) if client is not None else {})}
+
+    def _dispatch(self, plans: Sequence[Plan], round: int) -> list[Flight]:
+        setup = self.setup
+        jitter = setup.fleet.jitter(setup.seed, round) if plans else {}
+        flights = []
+        for plan in plans:
+            client = plan.client
+            metered = setup.measure == "all" or plan.key not in self.metered
+            self.metered.add(plan.key)
+            seed = seeds.key(setup.seed, "training", client, round)
+            future = self.executor.submit(Task(plan.work, self._inputs(plan.work, client), client, seed, metered))
+            factors = tuple(float(jitter[p][client]) for p in ("download", "compute", "upload"))
+            spent = duration(
+                plan.cost.compute,
+                plan.cost.traffic,
+                setup.fleet.device(client),
+                setup.fleet.link(client),
+                jitter=factors,  # type: ignore[arg-type]
+            )
+            self.ledger.sent(client, plan.down, self.state.versions)
+            flights.append(Flight(plan, spent, future, metered))
+        return flights
+
+    def _await(self, flight: Flight, round: int) -> Report | None:
+        """The report of a flight; a late client's training is dropped unless its measurement is wanted."""
+        if not flight.finished and not flight.metered and flight.future.cancel():
+            return None
+        report = flight.future.result()
+        if flight.finished and report.result.kept:
+            self.kept[flight.plan.client] = dict(report.result.kept)
+        self.observe("client", {"round": round, "client": flight.plan.client, "loss": report.result.loss})
+        return report
+
+    def _update(self, flight: Flight, report: Report | None, state: ServerState, round: int) -> Update:
+        assert report is not None
+        plan = flight.plan
+        source = self.setup.clients.client(plan.client)
+        private = {q: source.size(p) for p in plan.work.passes if p.data == "private" for q in p.patterns}
+        base = {i.source: state.tensors[i.source] for p in plan.work.down for i in p.items}
+        return Update(plan.client, plan.kind, private, plan.work, report.result.payloads, base, round)
+
+    def _client_record(self, flight: Flight, report: Report | None, round: int) -> dict[str, Any]:
+        plan, setup = flight.plan, self.setup
+        cost = ClientCost(plan.cost.compute, plan.cost.traffic, flight.duration)
+        loss = report.result.loss if report is not None and flight.finished else None
+        return {
+            "round": round,
+            "client": plan.client,
+            "kind": plan.kind,
+            "device": setup.fleet.device(plan.client).name,
+            "link": setup.fleet.link(plan.client).name,
+            "stage": plan.stage.index,
+            "outcome": "finished" if flight.finished else "late",
+            "samples": int(setup.clients.client_samples[plan.client]),
+            "loss": loss,
+            **cost.record(),
+            **self._measured(plan.work, setup.clients.client(plan.client), cost.compute, report),
+        }
+
+    def _measured(self, work: Work, source: Any, predicted: Any, report: Report | None) -> dict[str, Any]:
+        names = ("measured_peak_memory_bytes", "measured_forward_flops", "measured_backward_flops", "memory_error")
+        if report is None or report.measured is None:
+            return dict.fromkeys(names)
+        peak = report.measured.peak_memory_bytes
+        found = compute_cost(work, source, report.measured.trace)
+        error = (predicted.peak_memory_bytes - peak) / peak if peak else None
+        return dict(zip(names, (peak, found.forward_flops, found.backward_flops, error), strict=True))
+
+    # the server -------------------------------------------------------------------------------------------------
+
+    def _serve(
+        self, env: simpy.Environment, works: Sequence[Work], round: int, when: str, server: list[dict[str, Any]]
+    ) -> Events:
+        """The server's own works one after the other, charged to its device; each changes the state."""
+        for index, work in enumerate(works):
+            report = yield from self._server_work(env, self._submit(work, round, when, index), server)
+            self.state = self.setup.method.absorb(self.state, work, report.result)
+
+    def _submit(self, work: Work, round: int, when: str, index: int) -> tuple[Work, str, str, bool, Future[Report]]:
+        key, _ = self.planner.server(work)
+        metered = self.setup.measure == "all" or key not in self.metered
+        self.metered.add(key)
+        seed = seeds.key(self.setup.seed, f"server {when}", round, index)
+        return work, when, key, metered, self.executor.submit(Task(work, self._inputs(work), None, seed, metered))
+
+    def _server_work(
+        self,
+        env: simpy.Environment,
+        submitted: tuple[Work, str, str, bool, Future[Report]],
+        server: list[dict[str, Any]],
+    ) -> Events:
+        work, when, _, _, future = submitted
+        source = self.setup.clients.server()
+        _, computed = self.planner.server(work)
+        spent = duration(computed, traffic((), ()), self.setup.fleet.server, None)
+        yield env.timeout(spent.compute_seconds)
+        report = future.result()
+        server.append(
+            {
+                "when": when,
+                "kind": work.kind,
+                "steps": [p.step for p in work.passes],
+                "seconds": spent.compute_seconds,
+                "peak_memory_bytes": computed.peak_memory_bytes,
+                "forward_flops": computed.forward_flops,
+                "backward_flops": computed.backward_flops,
+                **self._measured(work, source, computed, report),
+            }
+        )
+        return report
+
+    def _evaluate(self, env: simpy.Environment, round: int, split: str, server: list[dict[str, Any]]) -> Events:
+        stage = self.setup.schedule.stage(round)
+        submitted = {
+            kind: self._submit(restrict(self.setup.method.evaluate(kind, split), stage), round, f"evaluate {split}", i)
+            for i, kind in enumerate(self.setup.clients.kinds)
+        }
+        metrics = {}
+        for kind, work in submitted.items():
+            report = yield from self._server_work(env, work, server)
+            metrics[kind] = dict(report.result.metrics)
+        return metrics
+
+    def _deliver_final(self, env: simpy.Environment, round: int, plans: Sequence[Plan]) -> Events:
+        """Send a finished stage's blocks once to every client that can hold them; tensor and serialised bytes."""
+        stage = self.setup.schedule.ends(round)
+        if stage is None or not self.setup.schedule.deliver_final:
+            return 0, 0
+        bytes_ = serialised = 0
+        slowest = 0.0
+        for plan in plans:
+            payload = final_blocks(plan.work, stage)
+            link = self.setup.fleet.link(plan.client)
+            bytes_ += payload.tensor_bytes
+            serialised += payload.serialised_bytes
+            taken = transfer_seconds(payload.serialised_bytes, link.download_bits_per_second, link)
+            slowest = max(slowest, taken)
+            self.ledger.sent(plan.client, (payload,), self.state.versions)
+        yield env.timeout(slowest)
+        return bytes_, serialised
+
+
+SUMMED = (
+    "download_bytes",
+    "upload_bytes",
+    "serialised_download_bytes",
+    "serialised_upload_bytes",
+    "forward_flops",
+    "backward_flops",
+    "energy_joules",
+)
+"""Fields of a client's record that a round's record adds up."""
+
+
+def verdicts_of(plans: Sequence[Plan], setup: Setup) -> dict[int, Verdict]:
+    """The gate's verdict on each plan; a round's deadline is a budget of seconds for everyone."""
+    if not plans:
+        return {}
+    rows = np.array([p.client for p in plans])
+    budgets = {name: values[rows] for name, values in setup.fleet.budgets.items()}
+    if setup.round.deadline is not None:
+        budgets["seconds"] = np.minimum(budgets["seconds"], setup.round.deadline)
+    each = [p.cost.budgets() for p in plans]
+    costs = {name: np.array([cost[name] for cost in each], dtype=float) for name in budgets}
+    judged = gate(costs, budgets)
+    return {p.client: judged[i] for i, p in enumerate(plans)}
+
+

@@ -1,0 +1,141 @@
+"""What a simulation is made of, and what each client's round costs in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from numpy.typing import NDArray
+
+from edgefl.cost import (
+    ClientCost,
+    ComputeCost,
+    Predictor,
+    Traffic,
+    compute_cost,
+    duration,
+    passes_key,
+    traffic,
+    work_key,
+)
+from edgefl.devices import Fleet
+from edgefl.methods import Method
+from edgefl.schedules import Schedule, Stage, restrict
+from edgefl.simulation.ledger import Versions, stale, travelling
+from edgefl.simulation.options import EvaluationOptions, RoundOptions
+from edgefl.training import Sources
+from edgefl.work import Pass, Payload, Source, Work, digest
+
+
+class Clients(Sources, Protocol):
+    """The data side of a simulation (edgefl.data.Federation): kinds, and who is of which kind."""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Names of the client kinds."""
+        ...
+
+    @property
+    def client_kind(self) -> NDArray:  # type: ignore[type-arg]
+        """Index into ``kinds`` of each client."""
+        ...
+
+    @property
+    def client_samples(self) -> NDArray:  # type: ignore[type-arg]
+        """Private samples of each client."""
+        ...
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A method under a schedule on a fleet with data: all that a run is a function of."""
+
+    seed: int
+    method: Method
+    schedule: Schedule
+    clients: Clients
+    fleet: Fleet
+    round: RoundOptions
+    evaluation: EvaluationOptions
+    measure: str = "first"
+
+    def kind_of(self, client: int) -> str:
+        """The kind of a client."""
+        return self.clients.kinds[int(self.clients.client_kind[client])]
+
+    def of_kind(self, kind: str) -> list[int]:
+        """Clients of a kind, ascending."""
+        index = self.clients.kinds.index(kind)
+        return [int(i) for i in (self.clients.client_kind == index).nonzero()[0]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a client would do in a round, and what it would cost without jitter."""
+
+    client: int
+    kind: str
+    stage: Stage
+    work: Work
+    key: str
+    old: tuple[str, ...]
+    down: tuple[Payload, ...]
+    cost: ClientCost
+
+
+class Planner:
+    """Works and costs of clients, each computed once for all that share them."""
+
+    def __init__(self, setup: Setup, predictor: Predictor):
+        self.setup, self.predictor = setup, predictor
+        self._works: dict[tuple[str, int, int], tuple[Work, str]] = {}
+        self._passes: dict[tuple[int, tuple[Pass, ...]], str] = {}
+        self._compute: dict[tuple[str, int, tuple[int, ...]], ComputeCost] = {}
+        self._traffic: dict[tuple[str, tuple[str, ...]], tuple[tuple[Payload, ...], Traffic]] = {}
+
+    def work(self, kind: str, round: int, stage: Stage) -> tuple[Work, str]:
+        """The stage's part of the method's work, and the part of its cost key that no data decide."""
+        key = (kind, round, stage.index)
+        if key not in self._works:
+            self._works = {k: v for k, v in self._works.items() if k[1] == round}
+            work = restrict(self.setup.method.work(kind, round), stage)
+            self._works[key] = work, work_key(work)
+        return self._works[key]
+
+    def compute(self, work: Work, source: Source, base: str, client: int) -> tuple[str, ComputeCost]:
+        """The cost key of a work and its cost before any device."""
+        passes = (client, work.passes)
+        if passes not in self._passes:
+            self._passes[passes] = passes_key(work, source)
+        key = digest([base, self._passes[passes], self.predictor.device])
+        counts = tuple(n for p in work.passes for n in source.counts(p).values())
+        if (key, len(work.passes), counts) not in self._compute:
+            trace = self.predictor.trace(work, source, key)
+            self._compute[key, len(work.passes), counts] = compute_cost(work, source, trace)
+        return key, self._compute[key, len(work.passes), counts]
+
+    def moved(self, work: Work, base: str, stage: Stage, old: tuple[str, ...]) -> tuple[tuple[Payload, ...], Traffic]:
+        """What travels down, and the traffic both ways."""
+        if (base, old) not in self._traffic:
+            down = travelling(work, stage, old)
+            self._traffic[base, old] = down, traffic(down, tuple(p for p in work.up if p.items))
+        return self._traffic[base, old]
+
+    def plan(self, client: int, round: int, stage: Stage, held: Versions, current: Versions) -> Plan:
+        """The plan of one client in this round and stage, given the versions that it holds."""
+        kind = self.setup.kind_of(client)
+        work, base = self.work(kind, round, stage)
+        source = self.setup.clients.client(client)
+        fitted = work.fitted(source.size)
+        key, computed = self.compute(fitted, source, base, client)
+        old = stale(work, stage, held, current)
+        down, moved = self.moved(work, base, stage, old)
+        fleet = self.setup.fleet
+        spent = duration(computed, moved, fleet.device(client), fleet.link(client))
+        return Plan(client, kind, stage, fitted, key, old, down, ClientCost(computed, moved, spent))
+
+    def server(self, work: Work) -> tuple[str, ComputeCost]:
+        """Cost key and cost of a work of the server."""
+        return self.compute(work, self.setup.clients.server(), work_key(work), -1)
+
+
