@@ -130,6 +130,7 @@ def _difference(budget: Floats, cost: Floats) -> Floats:
 def _relative(margin: Floats, budget: Floats) -> Floats:
     """Margin as a share of the budget; a budget of nothing is at its limit, or past it without measure."""
     ratio = np.full(margin.shape, inf)
-    np.divide(margin, budget, out=ratio, where=np.isfinite(budget) & (budget > 0))
+    with np.errstate(over="ignore"):  # a budget next to nothing: past it without measure, too
+        np.divide(margin, budget, out=ratio, where=np.isfinite(budget) & (budget > 0))
     ratio[budget == 0] = np.where(margin[budget == 0] < 0, -inf, 0.0)
     return ratio

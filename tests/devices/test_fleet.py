@@ -1,0 +1,183 @@
+"""Fleets: options, exact shares, draws that are fast and depend on the seed alone."""
+
+from __future__ import annotations
+
+import json
+import time
+from math import floor, inf
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from edgefl.devices import BudgetOptions, Fleet, FleetOptions, apportion, device
+from edgefl.errors import DeviceError
+
+MIXED = FleetOptions(
+    devices={"raspberry-pi-zero-2w": "40%", "raspberry-pi-4-4gb": "40%", "jetson-orin-nano-8gb": "20%"},
+    links={"wifi-5": "50%", "lte": "50%"},
+    budgets={"memory": "12..48 MiB", "flops_per_round": "2 TFLOP", "energy_per_round": "1..2 kJ"},
+)
+
+amounts = st.lists(st.integers(1, 1000), min_size=1, max_size=8)
+
+
+@given(amounts, st.integers(0, 10_000))
+def test_apportionment(weights, clients):
+    shares = {str(i): weight / sum(weights) for i, weight in enumerate(weights)}
+    counts = apportion(shares, clients)
+    assert sum(counts.values()) == clients
+    for name, share in shares.items():
+        assert floor(share * clients - 1e-5) <= counts[name] <= share * clients + 1  # the quota rule
+
+
+@given(amounts)
+def test_counts_are_taken_as_they_are(counts):
+    wanted = {str(i): count for i, count in enumerate(counts)}
+    assert apportion(wanted, sum(counts)) == wanted
+    with pytest.raises(DeviceError, match=f"add up to {sum(counts)}, but there are {sum(counts) + 1} clients"):
+        apportion(wanted, sum(counts) + 1)
+
+
+def test_a_known_apportionment():
+    assert apportion({"a": 0.4, "b": 0.4, "c": 0.2}, 30) == {"a": 12, "b": 12, "c": 6}
+    assert apportion({"a": 1 / 3, "b": 1 / 3, "c": 1 / 3}, 10) == {"a": 4, "b": 3, "c": 3}
+
+
+def test_a_fleet_meets_its_options():
+    fleet = Fleet.draw(MIXED, 30, seed=1)
+    assert len(fleet) == 30
+    assert np.bincount(fleet.device_index).tolist() == [12, 12, 6]
+    assert np.bincount(fleet.link_index).tolist() == [15, 15]
+    memory = fleet.budgets["memory"]
+    assert memory.min() >= 12 * 2**20
+    assert memory.max() <= 48 * 2**20
+    assert len(np.unique(memory)) == 30
+    assert set(fleet.budgets["flops"]) == {2e12}
+    assert set(fleet.budgets["bytes"]) == set(fleet.budgets["seconds"]) == {inf}
+    assert list(fleet.budgets) == ["memory", "flops", "bytes", "seconds", "joules"]
+    assert fleet.device(3) is fleet.devices[fleet.device_index[3]]
+    assert fleet.of_devices("ram_bytes")[3] == fleet.device(3).ram_bytes
+    assert fleet.of_links("latency_seconds")[3] == fleet.link(3).latency_seconds
+    assert fleet.server == device("server-a5000")
+
+
+def _same(one, other):
+    return (
+        np.array_equal(one.device_index, other.device_index)
+        and np.array_equal(one.link_index, other.link_index)
+        and all(np.array_equal(one.budgets[key], other.budgets[key]) for key in one.budgets)
+    )
+
+
+def test_a_fleet_is_a_function_of_its_seed():
+    assert _same(Fleet.draw(MIXED, 100, seed=1), Fleet.draw(MIXED, 100, seed=1))
+    assert not _same(Fleet.draw(MIXED, 100, seed=1), Fleet.draw(MIXED, 100, seed=2))
+
+
+def test_one_budget_does_not_move_another():
+    alone = Fleet.draw(FleetOptions(budgets={"memory": "12..48 MiB"}), 50, seed=1)
+    assert np.array_equal(alone.budgets["memory"], Fleet.draw(MIXED, 50, seed=1).budgets["memory"])
+
+
+def test_a_share_of_the_device_is_of_its_ram_less_the_overhead():
+    options = MIXED.model_copy(update={"budgets": BudgetOptions(memory="40% of device")})
+    fleet = Fleet.draw(options, 30, seed=1)
+    for client in range(30):
+        one = fleet.device(client)
+        expected = max(floor(0.4 * one.ram_bytes - one.runtime_overhead_bytes), 0)
+        assert fleet.budgets["memory"][client] == expected
+    ranged = Fleet.draw(MIXED.model_copy(update={"budgets": BudgetOptions(memory="40..80% of device")}), 30, seed=1)
+    assert np.all(ranged.budgets["memory"] >= fleet.budgets["memory"])
+
+
+def test_available_memory_is_what_the_system_and_the_runtime_leave():
+    fleet = Fleet.draw(MIXED, 30, seed=1)
+    one = fleet.device(0)
+    expected = max(one.usable_memory_bytes - one.runtime_overhead_bytes, 0)
+    assert fleet.available_memory_bytes[0] == expected
+
+
+@given(st.integers(0, 2**32), st.integers(0, 100))
+def test_jitter(seed, round_):
+    fleet = Fleet.draw(MIXED, 40, seed=1)
+    factors = fleet.jitter(seed, round_)
+    assert set(factors) == {"compute", "download", "upload"}
+    assert all(np.all(values > 0) and values.shape == (40,) for values in factors.values())
+    assert not np.array_equal(factors["download"], factors["upload"])
+    assert all(np.array_equal(values, fleet.jitter(seed, round_)[phase]) for phase, values in factors.items())
+    assert not np.array_equal(factors["compute"], fleet.jitter(seed, round_ + 1)["compute"])
+
+
+def test_jitter_has_median_one_and_the_sigma_of_the_profile():
+    fleet = Fleet.draw(FleetOptions(), 100_000, seed=1)
+    logs = np.log(fleet.jitter(1, 1)["download"])
+    assert abs(np.median(logs)) < 0.005
+    assert np.std(logs) == pytest.approx(fleet.links[0].jitter, rel=0.02)
+
+
+def test_a_million_clients_are_drawn_fast():
+    started = time.perf_counter()
+    fleet = Fleet.draw(MIXED, 1_000_000, seed=1)
+    assert time.perf_counter() - started < 1.0
+    assert np.bincount(fleet.device_index).tolist() == [400_000, 400_000, 200_000]
+
+
+def test_an_empty_fleet():
+    assert len(Fleet.draw(MIXED, 0, seed=1)) == 0
+    with pytest.raises(DeviceError):
+        Fleet.draw(MIXED, -1, seed=1)
+
+
+def test_counts():
+    options = FleetOptions(devices={"raspberry-pi-5-8gb": 2, "n100-mini-pc": 3}, links="lte")
+    assert np.bincount(Fleet.draw(options, 5, seed=1).device_index).tolist() == [2, 3]
+    with pytest.raises(DeviceError, match=r"fleet\.devices: .*add up to 5, but there are 6 clients"):
+        Fleet.draw(options, 6, seed=1)
+
+
+def test_options_round_trip_through_json():
+    for budgets in ({}, {"memory": "40% of device"}, {"memory": "12..48 MiB", "seconds_per_round": "10 min"}):
+        options = FleetOptions(devices={"raspberry-pi-5-8gb": "30%", "n100-mini-pc": "70%"}, budgets=budgets)
+        again = FleetOptions.model_validate(json.loads(options.model_dump_json()))
+        assert again == options
+        assert _same(Fleet.draw(options, 20, seed=3), Fleet.draw(again, 20, seed=3))
+    assert FleetOptions.model_json_schema()["properties"]["devices"]["anyOf"]
+
+
+@pytest.mark.parametrize(
+    ("given_", "said"),
+    [
+        ({"devices": {"raspbery-pi-4-4gb": "100%"}}, "did you mean 'raspberry-pi-4-4gb'"),
+        ({"links": {"wifi5": 3}}, "did you mean 'wifi-5'"),
+        ({"server": "server-a500"}, "did you mean 'server-a5000'"),
+        ({"devices": {"raspberry-pi-5-8gb": "60%", "n100-mini-pc": "60%"}}, "add up to 120 %, not to 100 %"),
+        ({"devices": {"raspberry-pi-5-8gb": "60%", "n100-mini-pc": 4}}, "mixes shares"),
+        ({"devices": {"raspberry-pi-5-8gb": -2}}, "negative"),
+        ({"devices": {"raspberry-pi-5-8gb": True}}, "True"),
+        ({"devices": {"raspberry-pi-5-8gb": 0}}, "add up to 0"),
+        ({"devices": {}}, "at least one"),
+        ({"devices": 3}, "neither a name nor a mapping"),
+        ({"budgets": {"memory": 0}}, "must be positive, not 0"),
+        ({"budgets": {"memory": "0% of device"}}, "must be positive, not 0% of device"),
+        ({"budgets": {"memory": "0..48 MiB"}}, "must be positive"),
+        ({"budgets": {"memory": "-3 MiB"}}, "negative"),
+        ({"budgets": {"memory": "140% of device"}}, "between 0 and 1"),
+        ({"budgets": {"flops_per_round": "0 TFLOP"}}, "must be positive"),
+        ({"budgets": {"bytes_per_round": 0}}, "must be positive"),
+        ({"budgets": {"energy_per_round": "2 kg"}}, "unknown unit 'kg'"),
+        ({"budgets": {"seconds_per_round": "0 s"}}, "must be positive"),
+        ({"budgets": {"memroy": "3 MiB"}}, "Extra inputs"),
+    ],
+)
+def test_what_a_person_is_told(given_, said):
+    with pytest.raises(ValidationError) as caught:
+        FleetOptions.model_validate(given_)
+    assert any(said in error["msg"] for error in caught.value.errors())
+    assert caught.value.errors()[0]["loc"][0] in given_
+
+
+def test_unlimited_can_be_said():
+    assert BudgetOptions(memory="unlimited") == BudgetOptions()

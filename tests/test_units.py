@@ -1,0 +1,168 @@
+"""Quantities with units: known values, round trips and what a person is told."""
+
+from __future__ import annotations
+
+import json
+from math import inf, isclose, nan
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, ValidationError
+
+from edgefl import units
+from edgefl.errors import UnitError
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "value"),
+    [
+        (units.bytes_, "48 MiB", 48 * 2**20),
+        (units.bytes_, "20 MB", 20_000_000),
+        (units.bytes_, "1.5KiB", 1536),
+        (units.bytes_, "1e3", 1000),
+        (units.bytes_, "9007199254740993", 2**53 + 1),
+        (units.bytes_, 12, 12),
+        (units.flops, "2 TFLOP", 2e12),
+        (units.rate, "236 GFLOP/s", 236e9),
+        (units.bits_per_second, "20 Mbit/s", 20e6),
+        (units.bits_per_second, "2.5 MB/s", 20e6),
+        (units.bits_per_second, "1 MiB/s", 8 * 2**20),
+        (units.bytes_per_second, "25.6 GB/s", 25.6e9),
+        (units.seconds, "10 min", 600),
+        (units.seconds, "2 ms", 0.002),
+        (units.seconds, "1.5 h", 5400),
+        (units.joules, "2 kJ", 2000),
+        (units.joules, "1.5 Wh", 5400),
+        (units.watts, "500 mW", 0.5),
+        (units.share, "40%", 0.4),
+        (units.share, 0.4, 0.4),
+        (units.share, "33.3 %", 0.333),
+    ],
+)
+def test_known_values(read, text, value):
+    assert read(text) == value
+
+
+@pytest.mark.parametrize("value", ["12 parsecs", "", "MiB", "1 2 MB", "-3 MB", -1, nan, inf, True, None, [1], "1e400"])
+def test_refuses(value):
+    with pytest.raises(UnitError):
+        units.bytes_(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [("12 mb", "'MB'"), ("12 MIB", "'MiB'"), ("12 GBs", "'GB'"), ("12 bytess", "'bytes'")]
+)
+def test_names_the_nearest_unit(value, said):
+    with pytest.raises(UnitError, match=f"did you mean {said}"):
+        units.bytes_(value)
+
+
+def test_a_share_is_at_most_the_whole():
+    assert units.share("100%") == 1
+    with pytest.raises(UnitError, match="120%"):
+        units.share("120%")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("12..48 MiB", (12 * 2**20, 48 * 2**20)),
+        ("800 kB..1 MB", (800_000, 1_000_000)),
+        ("0.5 .. 1.5 KiB", (512, 1536)),
+        ("48 MiB", (48 * 2**20,) * 2),
+        (["1 kB", 2000], (1000, 2000)),
+        ("12..48", (12, 48)),
+    ],
+)
+def test_ranges(value, expected):
+    assert units.BYTES.parse_range(value) == expected
+
+
+@pytest.mark.parametrize("value", ["48..12 MiB", "..12 MB", "12..", "1..2..3 MB", [1], [1, 2, 3], [2, 1], ".."])
+def test_refuses_ranges(value):
+    with pytest.raises(UnitError):
+        units.BYTES.parse_range(value)
+
+
+@given(st.integers(0, 2**63 - 1))
+def test_bytes_are_exact(count):
+    assert units.bytes_(f"{count} B") == units.bytes_(str(count)) == count
+
+
+@given(st.floats(1e-9, 1e15), st.sampled_from(sorted(units.RATE.factors)))
+def test_a_unit_is_a_factor(number, unit):
+    assert isclose(units.rate(f"{number!r} {unit}"), number * float(units.RATE.factors[unit]), rel_tol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("show", "read"),
+    [
+        (units.show_bytes, lambda text: units.bytes_(text)),
+        (units.show_flops, units.flops),
+        (units.show_rate, units.rate),
+        (units.show_bits_per_second, units.bits_per_second),
+        (units.show_bytes_per_second, units.bytes_per_second),
+        (units.show_seconds, units.seconds),
+        (units.show_joules, units.joules),
+        (units.show_watts, units.watts),
+        (units.show_share, units.share),
+    ],
+)
+def test_what_is_shown_can_be_read_back(show, read):
+    @given(st.floats(0, 1) if read is units.share else st.floats(1, 1e15))
+    def round_trip(value):
+        tolerance = 0.5 if show is units.show_bytes else 1e-9  # a byte is whole
+        assert isclose(read(show(value)), value, rel_tol=0.006, abs_tol=tolerance)
+
+    round_trip()
+
+
+@pytest.mark.parametrize(
+    ("shown", "text"),
+    [
+        (units.show_bytes(12.3 * 2**20), "12.3 MiB"),
+        (units.show_bytes(2**20 - 1), "1 MiB"),
+        (units.show_bytes(0), "0 B"),
+        (units.show_bytes(inf), "unlimited"),
+        (units.show_bytes(-2048), "-2 KiB"),
+        (units.show_flops(1.24e12), "1.24 TFLOP"),
+        (units.show_rate(236e9), "236 GFLOP/s"),
+        (units.show_rate(999.96e9), "1 TFLOP/s"),
+        (units.show_seconds(0.0042), "4.2 ms"),
+        (units.show_seconds(83.5), "83.5 s"),
+        (units.show_seconds(726), "12.1 min"),
+        (units.show_seconds(12240), "3.4 h"),
+        (units.show_seconds(216000), "2.5 d"),
+        (units.show_joules(1200), "1.2 kJ"),
+        (units.show_share(0.4), "40 %"),
+    ],
+)
+def test_shown_for_people(shown, text):
+    assert shown == text
+
+
+class Plan(BaseModel):
+    memory: units.BytesRange
+    pause: units.Seconds = 0.0
+
+
+def test_field_types_read_units_and_round_trip():
+    plan = Plan(memory="12..48 MiB", pause="10 min")
+    assert plan.memory == (12 * 2**20, 48 * 2**20)
+    assert plan.pause == 600
+    assert Plan.model_validate(json.loads(plan.model_dump_json())) == plan
+
+
+def test_field_errors_name_the_field():
+    with pytest.raises(ValidationError) as caught:
+        Plan(memory="12 parsecs")
+    (error,) = caught.value.errors()
+    assert error["loc"] == ("memory",)
+    assert "parsecs" in error["msg"]
+
+
+def test_field_types_have_a_schema():
+    schema = Plan.model_json_schema()["properties"]["memory"]
+    assert {"type": "string"} in schema["anyOf"]
+    assert schema["examples"] == ["48 MiB"]
