@@ -14,7 +14,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgefl.errors import RunError
+from edgefl.errors import RunError, UnknownName
+from edgefl.models import ModelOptions, build, describe
 from edgefl.runs import (
     RunDirectory,
     comparison,
@@ -125,7 +126,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path, victim, damage):
     assert read_run(run.path).records("rounds") == [{"round": 4}]
     assert run.latest()[0] == 4  # and without a warning: the damaged one is gone
     (run.path / "checkpoints" / "round-000004" / "state.json").write_text("{}")
-    with pytest.warns(RuntimeWarning), pytest.raises(RunError, match="every checkpoint .* is damaged .rounds 4."):
+    with pytest.warns(RuntimeWarning), pytest.raises(RunError, match=r"every checkpoint .* is damaged \(rounds 4\)"):
         run.latest()
 
 
@@ -345,3 +346,26 @@ def test_environment_tells_versions_and_no_place_or_person():
     assert facts["gpu"] is None or torch.cuda.is_available()
     assert facts["ram_bytes"] > 2**28
     assert sys.prefix not in text and str(Path.home()) not in text and os.uname().nodename not in text
+
+
+def test_the_trained_model_is_built_from_the_run(tmp_path):
+    options = ModelOptions.model_validate({"image": {"tower": "vit", "blocks": 2, "width": 12, "heads": 3, "patch": 4}})
+    facts = {"image": {"channels": 1, "size": 8, "classes": 5}}
+    description = describe(options, ["image"], "classify", facts)
+    trained = build(description)
+    run = RunDirectory.create(
+        tmp_path / "run", scenario_yaml="{}\n", environment={}, models={"image": description, "image-text": {}}
+    )
+    with pytest.raises(RunError, match="isn't finished"):
+        read_run(run.path).model("image")
+    weights = {f"image/{name}": parameter for name, parameter in trained.named_parameters()}
+    run.finish({**weights, "image-text/image.w": torch.ones(2), "table/prototypes": torch.ones(2)}, {})
+    model = read_run(run.path).model("image")
+    x = torch.randn(3, 1, 8, 8)
+    assert torch.equal(model.logits("image", x), trained.eval().logits("image", x))
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    with pytest.raises(UnknownName, match="did you mean 'image'"):
+        read_run(run.path).model("imag")
+    run.finish({name: weight for name, weight in weights.items() if "head" not in name}, {})
+    with pytest.raises(RunError, match=r"missing \['image.head.bias', 'image.head.weight'\]"):
+        read_run(run.path).model("image")
