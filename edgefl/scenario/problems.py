@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from math import isfinite
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -46,6 +47,11 @@ def validate(
     errors = [
         document.error((*path, *inner), f"must be {_one_of(_spelled(kinds))}, not {show(value)}")
         for inner, value, kinds in _misplaced_booleans(model, data, nested)
+    ]
+    errors += [
+        document.error((*path, *inner), f"must be a finite number, not {value}")
+        for inner, value in leaves(data)
+        if isinstance(value, float) and not isfinite(value)
     ]
     wrong = {error.key for error in errors}
     try:
@@ -286,6 +292,18 @@ def _description(model: type[BaseModel], path: KeyPath, data: Any, nested: Neste
     return ""
 
 
+def leaves(data: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
+    """Every value that is neither a mapping nor a list, with its path."""
+    if isinstance(data, Mapping):
+        for key, value in data.items():
+            yield from leaves(value, (*path, key))
+    elif isinstance(data, list | tuple):
+        for i, value in enumerate(data):
+            yield from leaves(value, (*path, i))
+    else:
+        yield path, data
+
+
 _KINDS = {int: "a whole number", float: "a number", str: "text", list: "a list", tuple: "a list", dict: "a mapping"}
 
 
@@ -294,17 +312,9 @@ def _misplaced_booleans(
 ) -> Iterator[tuple[KeyPath, bool, list[Any]]]:
     """Booleans where none is allowed: pydantic would take ``true`` as the number 1."""
 
-    def leaves(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, bool]]:
-        if isinstance(value, bool):
-            yield path, value
-        elif isinstance(value, Mapping):
-            for key, inner in value.items():
-                yield from leaves(inner, (*path, key))
-        elif isinstance(value, list | tuple):
-            for i, inner in enumerate(value):
-                yield from leaves(inner, (*path, i))
-
-    for path, value in leaves(data, ()):
+    for path, value in leaves(data):
+        if not isinstance(value, bool):
+            continue
         kinds = [a for a, _ in _annotations_at(model, path, data, nested)]
         if kinds and not any(_takes_boolean(kind) for kind in kinds):
             yield path, value, kinds

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from edgefl import registry
 from edgefl.data import DataOptions
 from edgefl.devices import FleetOptions
-from edgefl.errors import EdgeflError, ScenarioError, suggestion
+from edgefl.errors import EdgeflError, ScenarioError, UnknownName, suggestion
 from edgefl.models import ModelOptions
 from edgefl.scenario.document import Document, KeyPath, Place, placed, read_file, read_value, spell, write
 from edgefl.scenario.problems import ScenarioErrors, raise_all, show, validate
@@ -59,7 +59,7 @@ class Scenario:
         Raises ScenarioError if a combination isn't a valid scenario.
         """
         axes = [_Axis.of_compare(self._document, path) for path in self.compare]
-        return _combinations(self, axes) if axes else [(_folder(self.name), self)]
+        return _combinations(self, axes)
 
     def resolved(self) -> dict[str, Any]:
         """The scenario as plain data with every default written out; ``load`` makes an equal scenario of it."""
@@ -67,7 +67,8 @@ class Scenario:
         for key, section in SECTIONS.items():
             if section.noun:
                 options = getattr(self, f"{key}_options").model_dump(mode="json", by_alias=True)
-                sections[key] = {"name": getattr(self, f"{key}_name"), **options}
+                name = getattr(self, f"{key}_name")
+                sections[key] = {"name": name, **{k: v for k, v in options.items() if k != "name"}}
             else:
                 sections[key] = getattr(self, key).model_dump(mode="json", by_alias=True)
         compare = {"compare": self.compare} if self.compare else {}
@@ -272,6 +273,7 @@ def _disagreements(document: Document, parts: Mapping[str, BaseModel], names: Ma
             if count and modality not in towers:
                 message = f"{kind} clients need a tower for {modality}: add model.{modality}"
                 errors.append(document.error(("data", "clients", kind), message, at_key=True))
+    errors += _unknown_data(document, cast(DataOptions, parts["data"]))
     total = sum(clients.values())
     fleet = cast(FleetOptions, parts["fleet"])
     for key, amounts in (("devices", fleet.devices), ("links", fleet.links)):
@@ -298,6 +300,20 @@ def _disagreements(document: Document, parts: Mapping[str, BaseModel], names: Ma
     return errors
 
 
+def _unknown_data(document: Document, data: DataOptions) -> list[ScenarioError]:
+    """A data set or a partition that isn't registered: opening the data would find it only when the run begins."""
+    errors = []
+    if data.source not in registry.names("data set"):
+        unknown = UnknownName("data set", data.source, registry.names("data set"))
+        errors.append(document.error(("data", "source"), str(unknown)))
+    for kind, count in data.clients.items():
+        name = data.partition_of(kind)[0] if count else "iid"
+        if name not in registry.names("partition"):
+            unknown = UnknownName("partition", name, registry.names("partition"))
+            errors.append(document.error(("data", "partition"), str(unknown)))
+    return errors
+
+
 # --- overrides -------------------------------------------------------------------------------------------------------
 
 
@@ -320,8 +336,7 @@ def _overridden(document: Document, override: str) -> Document:
     except ScenarioError as error:
         raise ScenarioError(error.message, file=place) from None
     moved = {path + inner: where for inner, where in places.items()}
-    made = {path[:i]: Place(place) for i in range(1, len(path)) if not _holds(document.data, path[:i])}
-    return _set(document, path, value, {**made, path: Place(place), **moved})
+    return _set(document, path, value, {path: Place(place), **moved})
 
 
 def _holds(data: Any, path: KeyPath) -> bool:
@@ -353,7 +368,8 @@ def _set(document: Document, path: KeyPath, value: Any, places: dict[KeyPath, Pl
         kept = {p: w for p, w in document.places.items() if len(p) > 1 and p[0] == key and p[1] in fields}
         places = {**kept, **places, (key, section.short): places[path]}
         return placed(document, path, {section.short: value, **fields}, places)
-    return placed(document, path, value, places)
+    made = {path[:i]: places[path] for i in range(1, len(path)) if not _holds(document.data, path[:i])}
+    return placed(document, path, value, {**made, **places})
 
 
 # --- compare and vary ------------------------------------------------------------------------------------------------
@@ -460,12 +476,15 @@ def _complete_compare(document: Document, compare: Mapping[str, list[Any]]) -> t
                 errors.append(error)
                 continue
             dumped = options.model_dump(mode="json", by_alias=True)
-            normal[key][i] = {"name": name, **dumped} if SECTIONS[section].noun else dumped
+            named = {"name": name, **{k: v for k, v in dumped.items() if k != "name"}}
+            normal[key][i] = named if SECTIONS[section].noun else dumped
     raise_all(errors)
     return normal, replace(document, data={**document.data, "compare": normal})
 
 
 def _combinations(scenario: Scenario, axes: Sequence[_Axis]) -> list[tuple[str, Scenario]]:
+    if not axes:
+        return [(_folder(scenario.name), scenario)]
     document = scenario._document
     bare = replace(document, data={k: v for k, v in document.data.items() if k != "compare"})
     count = 1

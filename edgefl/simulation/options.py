@@ -22,6 +22,13 @@ class RoundOptions(BaseModel):
     deadline: Seconds | None = Field(None, description="virtual time after which late updates are left out")
     quorum: PositiveInt = Field(1, description="updates without which a round changes nothing")
 
+    @field_validator("cohort", "deadline")
+    @classmethod
+    def _some(cls, value: float | None) -> float | None:
+        if value is not None and not value > 0:
+            raise ValueError(f"must be more than 0, not {value:g}")
+        return value
+
     @field_validator("policy")
     @classmethod
     def _policy(cls, value: str) -> str:

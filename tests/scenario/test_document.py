@@ -174,8 +174,9 @@ def test_what_is_written_reads_back_equal_here_and_as_yaml_1_1(data: dict[str, A
 
 @given(st.text(max_size=200))
 def test_any_text_is_read_or_refused_as_a_scenario_error(text: str) -> None:
+    said = ""
     try:
         read_text(text, "f.yaml")
     except ScenarioError as error:
-        assert error.file == "f.yaml"
-        assert "tag:yaml.org" not in str(error)
+        said = str(error)
+    assert not said or (said.startswith("f.yaml") and "tag:yaml.org" not in said)

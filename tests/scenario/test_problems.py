@@ -52,8 +52,8 @@ class Outer(BaseModel):
 
 
 def refused(text: str) -> str:
+    document = read_text("part:\n" + text, "f")
     with pytest.raises(ScenarioError) as caught:
-        document = read_text("part:\n" + text, "f")
         validate(Outer, document.data["part"], document, ("part",))
     return str(caught.value)
 
@@ -72,7 +72,7 @@ def refused(text: str) -> str:
         ("  batch: -1", "f:2: part.batch: must be greater than 0 or a mapping (`key: value`), not -1"),
         ("  batch: {image: 0}", "f:2: part.batch.image: must be greater than 0, not 0"),
         ("  batch: false", "f:2: part.batch: must be a whole number or a mapping, not false"),
-        ("  maybe: 120%", "f:2: part.maybe: '120%' is more than the whole: a share lies between 0 and 1 (0 % and 100 %)"),
+        ("  maybe: 120%", "f:2: part.maybe: '120%' is more than the whole"),
         ("  bytes: 3 parsecs", "f:2: part.bytes: '3 parsecs': unknown unit 'parsecs' of a number of bytes"),
         ("  by_kind: {imge: 2}", "f:2: part.by_kind.imge: unknown key 'imge'; did you mean 'image'?"),
         ("  by_kind: 3", "f:2: part.by_kind: must be a mapping (`key: value`), not 3"),
@@ -96,8 +96,8 @@ def test_one_short_sentence(text: str, says: str) -> None:
 
 
 def test_all_errors_are_listed_in_the_order_of_their_lines() -> None:
+    document = read_text("rate: 0\nnew: 1\ninner:\n  size: x\nwhole: 1.5\n", "f")
     with pytest.raises(ScenarioErrors) as caught:
-        document = read_text("rate: 0\nnew: 1\ninner:\n  size: x\nwhole: 1.5\n", "f")
         validate(Outer, document.data, document, ())
     assert [(error.line, error.key) for error in caught.value.errors] == [
         (1, "rate"), (2, "new"), (3, "inner.needed"), (4, "inner.size"), (5, "whole"),
