@@ -10,10 +10,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 from pydantic import BaseModel
 
 from edgefl import registry
-from edgefl.data import DataOptions
+from edgefl.data import KINDS, DataOptions
 from edgefl.devices import FleetOptions
 from edgefl.errors import EdgeflError, ScenarioError, UnknownName, suggestion
 from edgefl.models import ModelOptions
@@ -273,7 +274,7 @@ def _disagreements(document: Document, parts: Mapping[str, BaseModel], names: Ma
             if count and modality not in towers:
                 message = f"{kind} clients need a tower for {modality}: add model.{modality}"
                 errors.append(document.error(("data", "clients", kind), message, at_key=True))
-    errors += _unknown_data(document, cast(DataOptions, parts["data"]))
+    errors += _wrong_data(document, cast(DataOptions, parts["data"]))
     total = sum(clients.values())
     fleet = cast(FleetOptions, parts["fleet"])
     for key, amounts in (("devices", fleet.devices), ("links", fleet.links)):
@@ -281,6 +282,11 @@ def _disagreements(document: Document, parts: Mapping[str, BaseModel], names: Ma
         if counts and sum(counts) != total:
             message = f"the counts add up to {sum(counts)}, but there are {total} clients"
             errors.append(document.error(("fleet", key), message))
+    batch = cast(TrainingOptions, parts["training"]).batch
+    for kind in batch if isinstance(batch, dict) else ():
+        if kind not in KINDS:
+            message = f"unknown kind {kind!r}{suggestion(kind, KINDS)}"
+            errors.append(document.error(("training", "batch", kind), message, at_key=True))
     round_ = cast(RoundOptions, parts["round"])
     cohort = round_.cohort
     size = cohort if isinstance(cohort, int) else sum(max(int(cohort * n), 1) for n in clients.values() if n)
@@ -289,7 +295,7 @@ def _disagreements(document: Document, parts: Mapping[str, BaseModel], names: Ma
             document.error(("round", "cohort"), f"{size} clients a round are more than the {total} there are")
         )
     elif round_.quorum > size:
-        message = f"a quorum of {round_.quorum} is never reached: a cohort has {size} clients"
+        message = f"a quorum of {round_.quorum} is never reached: clients in a cohort: {size}"
         errors.append(document.error(("round", "quorum"), message))
     try:
         blocks = {modality: tower.blocks for modality, tower in towers.items()}
@@ -300,17 +306,21 @@ def _disagreements(document: Document, parts: Mapping[str, BaseModel], names: Ma
     return errors
 
 
-def _unknown_data(document: Document, data: DataOptions) -> list[ScenarioError]:
-    """A data set or a partition that isn't registered: opening the data would find it only when the run begins."""
+def _wrong_data(document: Document, data: DataOptions) -> list[ScenarioError]:
+    """A data set or a partition that can't be: opening the data would find it only when the run begins."""
     errors = []
     if data.source not in registry.names("data set"):
         unknown = UnknownName("data set", data.source, registry.names("data set"))
         errors.append(document.error(("data", "source"), str(unknown)))
     for kind, count in data.clients.items():
-        name = data.partition_of(kind)[0] if count else "iid"
-        if name not in registry.names("partition"):
-            unknown = UnknownName("partition", name, registry.names("partition"))
-            errors.append(document.error(("data", "partition"), str(unknown)))
+        name, argument = data.partition_of(kind) if count else ("iid", None)
+        try:
+            # one client that gets everything: only the name and the argument can be wrong
+            registry.get("partition", name)(
+                np.zeros(1000, np.int64), 1, argument, np.random.Generator(np.random.Philox(0))
+            )
+        except EdgeflError as error:
+            errors.append(document.error(("data", "partition"), str(error)))
     return errors
 
 
