@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 from pydantic import BaseModel
 
-from edgefl import registry
+from edgefl import registry, seeds
 from edgefl.data import KINDS, DataOptions
 from edgefl.devices import FleetOptions
 from edgefl.errors import EdgeflError, ScenarioError, UnknownName, suggestion
@@ -283,10 +283,10 @@ def _disagreements(document: Document, parts: Mapping[str, BaseModel], names: Ma
             message = f"the counts add up to {sum(counts)}, but there are {total} clients"
             errors.append(document.error(("fleet", key), message))
     batch = cast(TrainingOptions, parts["training"]).batch
-    for kind in batch if isinstance(batch, dict) else ():
-        if kind not in KINDS:
-            message = f"unknown kind {kind!r}{suggestion(kind, KINDS)}"
-            errors.append(document.error(("training", "batch", kind), message, at_key=True))
+    for pattern in batch if isinstance(batch, dict) else ():
+        if pattern not in KINDS:
+            message = f"unknown kind {pattern!r}{suggestion(pattern, KINDS)}"
+            errors.append(document.error(("training", "batch", pattern), message, at_key=True))
     round_ = cast(RoundOptions, parts["round"])
     cohort = round_.cohort
     size = cohort if isinstance(cohort, int) else sum(max(int(cohort * n), 1) for n in clients.values() if n)
@@ -316,9 +316,8 @@ def _wrong_data(document: Document, data: DataOptions) -> list[ScenarioError]:
         name, argument = data.partition_of(kind) if count else ("iid", None)
         try:
             # one client that gets everything: only the name and the argument can be wrong
-            registry.get("partition", name)(
-                np.zeros(1000, np.int64), 1, argument, np.random.Generator(np.random.Philox(0))
-            )
+            generator = seeds.generator(0, "partition check")
+            registry.get("partition", name)(np.zeros(100, np.int64), 1, argument, generator)
         except EdgeflError as error:
             errors.append(document.error(("data", "partition"), str(error)))
     return errors
