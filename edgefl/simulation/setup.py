@@ -24,7 +24,7 @@ from edgefl.schedules import Schedule, Stage, restrict
 from edgefl.simulation.ledger import Versions, stale, travelling
 from edgefl.simulation.options import EvaluationOptions, RoundOptions
 from edgefl.training import Sources
-from edgefl.work import Pass, Payload, Source, Work, digest
+from edgefl.work import Payload, Source, Work, digest
 
 
 class Clients(Sources, Protocol):
@@ -89,7 +89,7 @@ class Planner:
     def __init__(self, setup: Setup, predictor: Predictor):
         self.setup, self.predictor = setup, predictor
         self._works: dict[tuple[str, int, int], tuple[Work, str]] = {}
-        self._passes: dict[tuple[int, tuple[Pass, ...]], str] = {}
+        self._passes: dict[tuple[int, str], str] = {}
         self._compute: dict[tuple[str, int, tuple[int, ...]], ComputeCost] = {}
         self._traffic: dict[tuple[str, tuple[str, ...]], tuple[tuple[Payload, ...], Traffic]] = {}
 
@@ -104,7 +104,7 @@ class Planner:
 
     def compute(self, work: Work, source: Source, base: str, client: int) -> tuple[str, ComputeCost]:
         """The cost key of a work and its cost before any device."""
-        passes = (client, work.passes)
+        passes = (client, repr(work.passes))
         if passes not in self._passes:
             self._passes[passes] = passes_key(work, source)
         key = digest([base, self._passes[passes], self.predictor.device])

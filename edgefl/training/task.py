@@ -96,7 +96,14 @@ class Report:
 
 
 def _packed(tensors: Mapping[str, Tensor]) -> bytes:
-    return safetensors.torch.save({n: t.contiguous() for n, t in tensors.items()})
+    # the format has no aliases: what stands under two names is written twice
+    seen: set[int] = set()
+    alone = {}
+    for name, tensor in tensors.items():
+        place = tensor.untyped_storage()._cdata
+        alone[name] = tensor.clone() if place in seen else tensor.contiguous()
+        seen.add(place)
+    return safetensors.torch.save(alone)
 
 
 def _unpacked(body: bytes) -> dict[str, Tensor]:

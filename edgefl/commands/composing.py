@@ -1,0 +1,71 @@
+"""From a scenario to the objects that a run, a profile or a sweep works with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+from edgefl import models, registry
+from edgefl.cost import Predictor
+from edgefl.data import DataOptions, Federation, open_federation
+from edgefl.data.store import cache_folder
+from edgefl.devices import Fleet
+from edgefl.methods import Kind, Method, Setting
+from edgefl.scenario import Scenario
+from edgefl.schedules import Schedule
+from edgefl.simulation import Setup
+from edgefl.training import device_of
+
+
+@lru_cache(maxsize=8)
+def _federation(options: str, seed: int, tokens: int, report: Callable[[str], None]) -> Federation:
+    return open_federation(DataOptions.model_validate_json(options), seed=seed, tokens=tokens, report=report)
+
+
+def federation_of(scenario: Scenario, report: Callable[[str], None]) -> Federation:
+    """The scenario's data, opened once for all scenarios that share them."""
+    return _federation(scenario.data.model_dump_json(), scenario.seed, scenario.model.tokens, report)
+
+
+def _silent(_: str) -> None:
+    return None
+
+
+def compose(scenario: Scenario, report: Callable[[str], None] = _silent) -> Setup:
+    """Everything that a run is a function of.
+
+    ``report`` hears of data being built.  Raises DataError, MethodError or DeviceError where sections don't fit
+    each other.
+    """
+    federation = federation_of(scenario, report)
+    kinds = {}
+    for name in federation.kinds:
+        modalities = tuple(name.split("-"))
+        task = federation.task(name)
+        description = models.describe(
+            scenario.model, modalities, task, federation.facts, checkpointing=scenario.training.checkpointing
+        )
+        kinds[name] = Kind(name, modalities, task, description)
+    setting = Setting(kinds, scenario.training, scenario.evaluation.batch, scenario.evaluation.pairs)
+    method: Method = registry.get("method", scenario.method_name)(scenario.method_options, setting)
+    blocks: dict[str, int] = {}
+    for kind in kinds.values():
+        blocks |= models.blocks(kind.model)
+    schedule: Schedule = registry.get("schedule", scenario.schedule_name)(scenario.schedule_options, blocks)
+    fleet = Fleet.draw(scenario.fleet, len(federation.client_kind), scenario.seed)
+    return Setup(
+        scenario.seed,
+        method,
+        schedule,
+        federation,
+        fleet,
+        scenario.round,
+        scenario.evaluation,
+        scenario.training.measure,
+    )
+
+
+def predictor_of(scenario: Scenario) -> Predictor:
+    """A memoised predictor for the device that the scenario trains on."""
+    return Predictor(cache_folder() / "costs", device_of(scenario.executor.device).type)
+
