@@ -26,7 +26,7 @@ def load(options: DataOptions, *, tokens: int) -> Federation:
         size = round(wanted * int(samples.sum())) if wanted < 1 else round(wanted)
         if size:
             server[data] = dict.fromkeys(map(str, KINDS), size)
-    if "vocabulary" in options.model_fields_set:
+    if options.vocabulary != DataOptions.model_fields["vocabulary"].default:
         raise DataError("a declared set has no texts to train a vocabulary on: write shapes: {text: {vocabulary: ...}}")
     return Federation(
         title="declared",
