@@ -22,9 +22,12 @@ PARTS = ("embedding", "norm", "rep", "head")
 
 
 def part_of(name: str) -> tuple[str, str, int | None]:
-    """``(tower, part, block index)`` of a parameter's name: ``image.blocks.3.norm1.bias`` -> image, blocks, 3."""
-    tower, part, *rest = name.split(".")
-    return tower, part, int(rest[0]) if part == "blocks" else None
+    """``(tower, part, block index)`` of a parameter's name: ``image.blocks.3.norm1.bias`` -> image, blocks, 3.
+
+    What is kept beside a model (a step's output) has a name without parts; it belongs to every stage.
+    """
+    tower, part, block = (*name.split("."), "", "")[:3]
+    return tower, part, int(block) if part == "blocks" else None
 
 
 @dataclass(frozen=True)
@@ -202,6 +205,7 @@ def restrict(work: Work, stage: Stage) -> Work:
         return payload.only(lambda i: (t := tail(i.source)) is None or (keep(i.name) and stage.attached(t)))
 
     received = tuple(down(p) for p in work.down)
+    tables = {item.name for payload in work.down for item in payload.items if tail(item.source) is None}
     names = {item.name for payload in received for item in payload.items}
     edits, gone = [], set[str]()
     for edit in work.edits:
@@ -217,5 +221,5 @@ def restrict(work: Work, stage: Stage) -> Work:
         edits=tuple(edits),
         down=received,
         up=tuple(p.only(lambda i: tail(i.source) is None or stage.active(i.name)) for p in work.up),
-        keep=tuple(n for n in work.keep if stage.attached(n)),
+        keep=tuple(n for n in work.keep if n in tables or stage.attached(n)),
     )

@@ -33,7 +33,12 @@ class Kind:
 
     def parameters(self) -> dict[str, TensorSpec]:
         """Parameters and buffers of the model by name, in order; costs nothing after the first time."""
-        return dict(_parameters(_Frozen(self.model)))
+        parameters, buffers = _tensors(_Frozen(self.model))
+        return {**parameters, **buffers}
+
+    def trainable(self) -> tuple[str, ...]:
+        """Names of the parameters, which can train as buffers can't."""
+        return tuple(_tensors(_Frozen(self.model))[0])
 
 
 class _Frozen:
@@ -51,10 +56,11 @@ class _Frozen:
 
 
 @cache
-def _parameters(key: _Frozen) -> tuple[tuple[str, TensorSpec], ...]:
+def _tensors(key: _Frozen) -> tuple[dict[str, TensorSpec], dict[str, TensorSpec]]:
     with torch.device("meta"):
         module = models.build(key.description)
-    return tuple((n, TensorSpec.of(t)) for n, t in (*module.named_parameters(), *module.named_buffers()))
+    parameters = {n: TensorSpec.of(t) for n, t in module.named_parameters()}
+    return parameters, {n: TensorSpec.of(t) for n, t in module.named_buffers()}
 
 
 @dataclass(frozen=True)
@@ -159,11 +165,10 @@ class Method:
         step = "classify" if described.task == "classify" else "contrast"
         pass_ = Pass(step, "private", (described.pattern,), training.batch_of(described.pattern), True, {})
         model = self.model_payload(kind)
-        trainable = tuple(n for n, s in described.parameters().items() if s.dtype.startswith("float"))
         return Work(
             kind,
             described.model,
-            trainable,
+            described.trainable(),
             (pass_,) * training.epochs,
             (model,),
             (model,),
@@ -186,7 +191,8 @@ class Method:
 
     def absorb(self, state: ServerState, work: Work, result: Result) -> ServerState:
         """The state after a server work: what it sends up replaces what stands at those addresses."""
-        return state.changed({i.source: result.payloads[p.name][i.name] for p in work.up for i in p.items})
+        sent = {i.source: result.payloads[p.name][i.name] for p in work.up for i in p.items}
+        return state.changed({a: value.to(state.tensors[a].dtype) for a, value in sent.items()})
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         """The next state.  Pure, and independent of the order of ``updates``.  Default: FedAvg per client kind."""

@@ -26,6 +26,7 @@ from edgefl.simulation.rounds import Flight
 from edgefl.simulation.setup import Plan, Planner, Setup
 from edgefl.training import Executor, Report, Task
 from edgefl.work import Work
+from edgefl.work.description import DTYPES
 
 Observer = Callable[[str, Mapping[str, Any]], None]
 Events = Generator[simpy.Event, Any, Any]
@@ -253,8 +254,9 @@ class Simulation:
     # clients ----------------------------------------------------------------------------------------------------
 
     def _inputs(self, work: Work, client: int | None = None) -> dict[str, Tensor]:
-        inputs = {i.name: self.state.tensors[i.source] for p in work.down for i in p.items}
-        return {**inputs, **(self.kept.get(client, {}) if client is not None else {})}
+        inputs = {i.name: self.state.tensors[i.source].to(DTYPES[i.dtype]) for p in work.down for i in p.items}
+        kept = self.kept.get(client, {}) if client is not None else {}
+        return {**inputs, **{name: kept[name] for name in work.keep if name in kept}}
 
     def _dispatch(self, plans: Sequence[Plan], round: int) -> list[Flight]:
         setup = self.setup
@@ -284,7 +286,8 @@ class Simulation:
             return None
         report = flight.future.result()
         if flight.finished and report.result.kept:
-            self.kept[flight.plan.client] = dict(report.result.kept)
+            # a shallower stage keeps fewer blocks; what it doesn't name stays
+            self.kept.setdefault(flight.plan.client, {}).update(report.result.kept)
         self.observe("client", {"round": round, "client": flight.plan.client, "loss": report.result.loss})
         return report
 
@@ -293,7 +296,13 @@ class Simulation:
         plan = flight.plan
         source = self.setup.clients.client(plan.client)
         private = {q: source.size(p) for p in plan.work.passes if p.data == "private" for q in p.patterns}
-        base = {i.source: state.tensors[i.source] for p in plan.work.down for i in p.items}
+        # as the client had it: rounded to what travels, in the server's precision
+        held = state.tensors
+        base = {
+            i.source: held[i.source].to(DTYPES[i.dtype]).to(held[i.source].dtype)
+            for p in plan.work.down
+            for i in p.items
+        }
         return Update(plan.client, plan.kind, private, plan.work, report.result.payloads, base, round)
 
     def _client_record(self, flight: Flight, report: Report | None, round: int) -> dict[str, Any]:
@@ -328,8 +337,14 @@ class Simulation:
     def _serve(
         self, env: simpy.Environment, works: Sequence[Work], round: int, when: str, server: list[dict[str, Any]]
     ) -> Events:
-        """The server's own works one after the other, charged to its device; each changes the state."""
+        """The server's own works one after the other, charged to its device; each changes the state.
+
+        A work on the model of a client kind is held to the stage as a client's is; a model of the server's own is not
+        under the schedule.
+        """
+        stage = self.setup.schedule.stage(round)
         for index, work in enumerate(works):
+            work = restrict(work, stage) if work.kind in self.setup.clients.kinds else work
             report = yield from self._server_work(env, self._submit(work, round, when, index), server)
             self.state = self.setup.method.absorb(self.state, work, report.result)
 

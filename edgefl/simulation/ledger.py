@@ -24,14 +24,19 @@ def stale(work: Work, stage: Stage, held: Versions, current: Versions) -> tuple[
         item.source
         for payload in work.down
         for item in payload.items
-        if not always(item, stage) and held.get(item.source, 0) < current[item.source]
+        if not always(item, stage) and item.name not in work.keep and held.get(item.source, 0) < current[item.source]
     )
 
 
 def travelling(work: Work, stage: Stage, old: tuple[Address, ...]) -> tuple[Payload, ...]:
-    """The payloads that go down: active parts and tables always, frozen ones only where the copy is ``old``."""
-    wanted = set(old)
-    payloads = (p.only(lambda item: always(item, stage) or item.source in wanted) for p in work.down)
+    """The payloads that go down: active parts and tables always, frozen ones only where the copy is ``old``.
+
+    What the client keeps never travels: its first value is preinstalled.
+    """
+    wanted, kept = set(old), set(work.keep)
+    payloads = (
+        p.only(lambda item: item.name not in kept and (always(item, stage) or item.source in wanted)) for p in work.down
+    )
     return tuple(p for p in payloads if p.items)
 
 

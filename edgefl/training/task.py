@@ -67,7 +67,7 @@ class Report:
     def encode(self) -> tuple[str, bytes]:
         """JSON and safetensors, for another process."""
         r = self.result
-        tensors = {f"up/{p}/{n}": t for p, named in r.payloads.items() for n, t in named.items()}
+        tensors = {f"{i}/{n}": t for i, named in enumerate(r.payloads.values()) for n, t in named.items()}
         tensors |= {f"kept/{n}": t for n, t in r.kept.items()}
         head = {
             "payloads": list(r.payloads),
@@ -89,8 +89,7 @@ class Report:
             if side == "kept":
                 kept[rest] = tensor
             else:
-                payload, name = rest.split("/", 1)
-                payloads[payload][name] = tensor
+                payloads[raw["payloads"][int(side)]][rest] = tensor
         measured = raw["measured"] and Measured(raw["measured"][0], Trace.from_json(raw["measured"][1]))
         return cls(Result(payloads, raw["metrics"], kept, raw["loss"]), measured, raw["host"])
 
@@ -147,7 +146,8 @@ class Node:
     def _module(self, task: Task) -> nn.Module:
         key = digest(task.work.model)
         module = self._modules.get(key)
-        if module is None or {n for n, _ in module.named_parameters()} - task.inputs.keys():
+        # what the work doesn't bring, buffers included, must not be left over from another node
+        if module is None or module.state_dict().keys() - task.inputs.keys():
             with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
                 torch.manual_seed(seeds.key(task.seed, "module"))
                 module = self._modules[key] = models.build(task.work.model).to(self.device)

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from math import prod
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -121,8 +121,9 @@ class Work:
 
     ``model`` describes the module (edgefl.models.build); ``trainable`` names the parameters that train, after
     edits; ``optimizer`` and ``precision`` are plain settings; ``passes`` come in true order; ``down`` and ``up``
-    travel; ``keep`` names what stays on the node between rounds; ``reference`` asks for a frozen copy of the model
-    as it starts.
+    travel; ``keep`` names items of ``down`` that stay on the node: they have their first value from there, never
+    travel, and start every later round as the node left them; ``reference`` asks for a frozen copy of the model as
+    it starts.
     """
 
     kind: str
@@ -175,6 +176,7 @@ class Work:
         )
 
 
+@runtime_checkable
 class Source(Protocol):
     """The data side of a work: read as shapes for a prediction, as batches for training."""
 

@@ -222,6 +222,7 @@ def run(
 
     ``module`` must have been built from ``work.model``; it is loaded from ``inputs`` (tensors by item name) and
     changed.  The global generators are forked around the work, so its draws depend on ``seed`` alone.
+    A kept table is what the step left in the output of its name, or stays what it was.
     Raises MethodError if a payload names what neither the model nor the outputs hold.
     """
     devices = [device] if device.type == "cuda" else []
@@ -229,6 +230,10 @@ def run(
         torch.manual_seed(seed)
         ctx, total, steps = execute(work, inputs, source, module=module, device=device, seed=seed, meter=meter)
     held = {**ctx.outputs, **dict(module.named_buffers()), **dict(module.named_parameters())}
+    if lost := [name for name in work.keep if name not in held and name not in ctx.received]:
+        raise MethodError(
+            f"a work of kind {work.kind!r} keeps {lost[0]!r}, which neither model, outputs nor tables hold"
+        )
     payloads: dict[str, dict[str, Tensor]] = {}
     for payload in work.up:
         if lost := [item.name for item in payload.items if item.name not in held]:
@@ -239,7 +244,7 @@ def run(
     return Result(
         payloads,
         {name: float(value) for name, value in ctx.metrics.items()},
-        {name: held[name].detach().to("cpu", copy=True) for name in work.keep},
+        {name: {**ctx.received, **held}[name].detach().to("cpu", copy=True) for name in work.keep},
         float(total) / steps if steps else None,
         meter.trace() if meter else None,
     )
