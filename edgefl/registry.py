@@ -5,8 +5,11 @@ An entry point group is ``edgefl.<noun>s``; an object is imported when it is ask
 
 from __future__ import annotations
 
+import hashlib
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from edgefl.errors import EdgeflError, UnknownName
@@ -22,6 +25,7 @@ GROUPS = {
     "edit": "edgefl.edits",
     "selection": "edgefl.selections",
     "round policy": "edgefl.policies",
+    "profile library": "edgefl.profiles",
 }
 
 
@@ -50,7 +54,33 @@ def get(noun: str, name: str) -> Any:
         raise EdgeflError(f"the {noun} {name!r} ({points[name].value}) can't be imported: {error}") from error
 
 
+def fingerprint(noun: str, name: str) -> str:
+    """A hash of the code behind a name: of all sources of the package that it comes from.
+
+    Raises UnknownName with the nearest name.
+    """
+    points = _points(noun)
+    if name not in points:
+        raise UnknownName(noun, name, points)
+    return package_digest(points[name].module.partition(".")[0])
+
+
+@cache
+def package_digest(package: str) -> str:
+    """A hash of the sources of an importable package or module; its name where it has none."""
+    spec = find_spec(package)
+    roots = list(spec.submodule_search_locations or ()) if spec else []
+    files = sorted(path for root in roots for path in Path(root).rglob("*.py"))
+    if spec and spec.origin and not files and Path(spec.origin).is_file():
+        files = [Path(spec.origin)]
+    found = hashlib.blake2b(package.encode(), digest_size=12)
+    for path in files:
+        found.update(path.read_bytes())
+    return found.hexdigest()
+
+
 def forget() -> None:
     """Forget what was looked up, so that packages installed since are seen (tests use it)."""
     _points.cache_clear()
     get.cache_clear()
+    package_digest.cache_clear()

@@ -9,7 +9,6 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from edgefl import models
+from edgefl import models, registry
 from edgefl.work import CUDA_ROUNDING, METERED, Meter, Pass, Source, TensorSpec, Trace, Work, digest, distinct, execute
 from edgefl.work.description import DTYPES
 
@@ -56,18 +55,27 @@ _GRAPH_BLIND = ("lr", "weight_decay", "betas", "momentum")
 
 def work_key(work: Work) -> str:
     """The part of the cost key that no data decide: everything but the passes."""
-    parameters = {item.name for p in work.up for item in p.items}
+    # a parameter's shape follows from the model; what else travels has its own
+    parameters = {i.name for p in work.up for i in p.items if not i.source.startswith("table/")}
     extra = [
         (i.name, i.shape, i.dtype, i.source.startswith("table/"))
-        for p in work.down
+        for p in (*work.down, *work.up)
         for i in p.items
         if i.name not in parameters
     ]
     optimizer = {k: bool(v) if k in _GRAPH_BLIND else v for k, v in work.optimizer.items()}
     return digest(
         [work.model, [asdict(e) for e in work.edits], work.trainable, optimizer, work.precision, extra, work.keep,
-         work.reference, torch.__version__, version("edgefl")]
+         work.reference, torch.__version__, _code(work)]
     )  # fmt: skip
+
+
+def _code(work: Work) -> list[str]:
+    """The code that decides the cost: a memo on disk must not outlive a change of a step, wherever it comes from."""
+    named = {("step", p.step) for p in work.passes} | {("edit", e.name) for e in work.edits}
+    named |= {("model", work.model["name"])}
+    named |= {("tower", t["tower"]) for t in work.model.get("towers", {}).values() if "tower" in t}
+    return sorted({registry.package_digest("edgefl"), *(registry.fingerprint(*name) for name in named)})
 
 
 def passes_key(work: Work, source: Source) -> str:
