@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from edgefl import units
+from edgefl import registry, units
 from edgefl.errors import DeviceError, UnitError, UnknownName
 
 Confidence = Literal["measured", "datasheet", "estimated"]
@@ -141,30 +141,38 @@ def library_folder() -> Path:
     return shipped if shipped.is_dir() else package.parent / "profiles"
 
 
+def library_folders() -> list[Path]:
+    """``library_folder()`` and those of plug-ins, which name a folder in the entry point group ``edgefl.profiles``."""
+    plugged = [Path(registry.get("profile library", name)) for name in registry.names("profile library")]
+    return [library_folder(), *plugged]
+
+
 def device_names() -> list[str]:
-    """All devices of the library, sorted."""
-    return _names("devices")
+    """All devices of the libraries, sorted."""
+    return sorted(_files("devices"))
 
 
 def link_names() -> list[str]:
-    """All links of the library, sorted."""
-    return _names("networks")
+    """All links of the libraries, sorted."""
+    return sorted(_files("networks"))
 
 
 @cache
 def device(name: str) -> Device:
     """The device of the library with this name; raises UnknownName, or DeviceError if its profile is wrong."""
-    if name not in device_names():
-        raise UnknownName("device", name, device_names())
-    return read_device(library_folder() / "devices" / f"{name}.yaml")
+    files = _files("devices")
+    if name not in files:
+        raise UnknownName("device", name, files)
+    return read_device(files[name])
 
 
 @cache
 def link(name: str) -> Link:
     """The link of the library with this name; raises UnknownName, or DeviceError if its profile is wrong."""
-    if name not in link_names():
-        raise UnknownName("link", name, link_names())
-    return read_link(library_folder() / "networks" / f"{name}.yaml")
+    files = _files("networks")
+    if name not in files:
+        raise UnknownName("link", name, files)
+    return read_link(files[name])
 
 
 def read_device(path: Path) -> Device:
@@ -184,8 +192,9 @@ def read_link(path: Path) -> Link:
     return _read(path, _LINK_NUMBERS, Link)
 
 
-def _names(folder: str) -> list[str]:
-    return sorted(path.stem for path in (library_folder() / folder).glob("*.yaml"))
+def _files(folder: str) -> dict[str, Path]:
+    """Profiles by name; one of the library isn't replaced by a plug-in's of the same name."""
+    return {p.stem: p for library in reversed(library_folders()) for p in sorted((library / folder).glob("*.yaml"))}
 
 
 def _read(path: Path, numbers: Mapping[str, units.Quantity], kind: type[Profile]) -> Profile:
