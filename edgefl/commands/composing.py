@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import Any
 
 from edgefl import models, registry
 from edgefl.cost import Predictor
@@ -11,7 +13,7 @@ from edgefl.data import DataOptions, Federation, open_federation
 from edgefl.data.store import cache_folder
 from edgefl.devices import Fleet
 from edgefl.methods import Kind, Method, Setting
-from edgefl.scenario import Scenario
+from edgefl.scenario import Scenario, load
 from edgefl.schedules import Schedule
 from edgefl.simulation import Setup
 from edgefl.training import device_of
@@ -27,6 +29,13 @@ def federation_of(scenario: Scenario, report: Callable[[str], None]) -> Federati
     return _federation(scenario.data.model_dump_json(), scenario.seed, scenario.model.tokens, report)
 
 
+def scenario_of(given: str | os.PathLike[str] | dict[str, Any] | Scenario, overrides: Sequence[str] = ()) -> Scenario:
+    """The scenario that a caller named, wrote down or loaded.  Raises ScenarioError."""
+    if isinstance(given, Scenario):
+        return load(given.resolved(), overrides) if overrides else given
+    return load(given if isinstance(given, dict) else os.fspath(given), overrides)
+
+
 def _silent(_: str) -> None:
     return None
 
@@ -38,7 +47,7 @@ def compose(scenario: Scenario, report: Callable[[str], None] = _silent) -> Setu
     each other.
     """
     federation = federation_of(scenario, report)
-    kinds = {}
+    kinds: dict[str, Kind] = {}
     for name in federation.kinds:
         modalities = tuple(name.split("-"))
         task = federation.task(name)
@@ -68,4 +77,3 @@ def compose(scenario: Scenario, report: Callable[[str], None] = _silent) -> Setu
 def predictor_of(scenario: Scenario) -> Predictor:
     """A memoised predictor for the device that the scenario trains on."""
     return Predictor(cache_folder() / "costs", device_of(scenario.executor.device).type)
-

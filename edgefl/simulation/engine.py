@@ -21,7 +21,7 @@ from edgefl.eligibility import Verdict, gate
 from edgefl.errors import RunError
 from edgefl.methods import ServerState, Update
 from edgefl.schedules import restrict
-from edgefl.simulation.ledger import Ledger, final_blocks
+from edgefl.simulation.ledger import Ledger, Versions, final_blocks
 from edgefl.simulation.rounds import Flight
 from edgefl.simulation.setup import Plan, Planner, Setup
 from edgefl.training import Executor, Report, Task
@@ -202,23 +202,8 @@ class Simulation:
     # who can take part ------------------------------------------------------------------------------------------
 
     def _plans(self, round: int) -> tuple[dict[int, Plan], dict[int, Verdict]]:
-        """Each client's first stage that fits its budgets, or its last candidate with the verdict that refuses it."""
-        plans: dict[int, Plan] = {}
-        verdicts: dict[int, Verdict] = {}
-        left = [
-            client
-            for kind in self.setup.clients.kinds
-            if self.setup.method.participates(kind, round)
-            for client in self.setup.of_kind(kind)
-        ]
-        for stage in self.setup.schedule.candidates(round):
-            for client in left:
-                plans[client] = self.planner.plan(
-                    client, round, stage, self.ledger.held(client), self.state.versions
-                )
-            judged = verdicts_of([plans[c] for c in left], self.setup)
-            verdicts.update(judged)
-            left = [c for c in left if not verdicts[c].eligible]
+        """``judged``, with a record of every verdict that is new."""
+        plans, verdicts = judged(self.planner, round, self.ledger, self.state.versions)
         self.journal.append("eligibility", self._verdict_records(plans, verdicts, round))
         return plans, verdicts
 
@@ -438,3 +423,26 @@ def verdicts_of(plans: Sequence[Plan], setup: Setup) -> dict[int, Verdict]:
     return {p.client: judged[i] for i, p in enumerate(plans)}
 
 
+def judged(
+    planner: Planner, round: int, ledger: Ledger, current: Versions
+) -> tuple[dict[int, Plan], dict[int, Verdict]]:
+    """Each client's first stage that fits its budgets, or its last candidate with the verdict that refuses it.
+
+    By client; kinds that the method leaves out of this round are not in it.
+    """
+    setup = planner.setup
+    plans: dict[int, Plan] = {}
+    verdicts: dict[int, Verdict] = {}
+    left = [
+        client
+        for kind in setup.clients.kinds
+        if setup.method.participates(kind, round)
+        for client in setup.of_kind(kind)
+    ]
+    for stage in setup.schedule.candidates(round):
+        for client in left:
+            plans[client] = planner.plan(client, round, stage, ledger.held(client), current)
+        found = verdicts_of([plans[c] for c in left], setup)
+        verdicts.update(found)
+        left = [c for c in left if not found[c].eligible]
+    return plans, verdicts

@@ -1,0 +1,60 @@
+"""``edgefl validate``: whether a scenario can be run, and what it says when every default is written out."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+from edgefl.commands.composing import compose, scenario_of
+from edgefl.scenario import Scenario
+from edgefl.simulation import Setup
+
+Observe = Callable[[str, Mapping[str, Any]], None]
+
+
+def _silent(event: str, facts: Mapping[str, Any]) -> None:
+    return None
+
+
+def validate(
+    scenario: str | os.PathLike[str] | dict[str, Any] | Scenario,
+    overrides: Sequence[str] = (),
+    *,
+    observe: Observe = _silent,
+) -> dict[str, Any]:
+    """What a run of this scenario would be made of, each combination that it compares included.
+
+    Everything is put together as for a run: data are opened, fleets drawn, works written; nothing is trained or
+    written.  ``resolved`` is the scenario with every default.  Raises the error that a run would begin with.
+    """
+    whole = scenario_of(scenario, overrides)
+
+    def report(text: str) -> None:
+        observe("prepare", {"what": text})
+
+    found = [_summary(label, each, compose(each, report)) for label, each in whole.combinations()]
+    return {"scenario": whole.name, "seed": whole.seed, "combinations": found, "resolved": whole.resolved()}
+
+
+def _summary(label: str, scenario: Scenario, setup: Setup) -> dict[str, Any]:
+    kinds = setup.clients.kinds
+    samples = setup.clients.client_samples
+    fleet = setup.fleet
+    for kind in kinds:
+        setup.method.work(kind, 1)  # towers that a method can't pair are found here
+    described = setup.method.setting.kinds
+    return {
+        "label": label,
+        "method": scenario.method_name,
+        "schedule": scenario.schedule_name,
+        "rounds": setup.schedule.rounds,
+        "rounds_by_stage": [stage.rounds for stage in setup.schedule.stages],
+        "clients": {kind: len(setup.of_kind(kind)) for kind in kinds},
+        "samples": {kind: int(samples[setup.of_kind(kind)].sum()) for kind in kinds},
+        "parameters": {k: sum(prod(s.shape) for s in described[k].parameters().values()) for k in kinds},
+        "devices": dict(Counter(fleet.device(c).name for c in range(len(fleet))).most_common()),
+        "links": dict(Counter(fleet.link(c).name for c in range(len(fleet))).most_common()),
+    }
