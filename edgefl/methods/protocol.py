@@ -14,6 +14,7 @@ from torch import Tensor
 from edgefl import models, seeds
 from edgefl.methods.aggregation import combine
 from edgefl.work import Address, Item, Pass, Payload, Result, TensorSpec, Work
+from edgefl.work.description import DTYPES
 from edgefl.work.options import TrainingOptions
 
 
@@ -92,6 +93,15 @@ class ServerState:
         """This state with these tensors at their next version."""
         versions = {**self.versions, **{a: self.versions.get(a, -1) + 1 for a in tensors}}
         return ServerState({**self.tensors, **tensors}, versions)
+
+    def inputs(self, work: Work) -> dict[str, Tensor]:
+        """What a work starts from, by item name, in the precision that travels."""
+        return {i.name: self.tensors[i.source].to(DTYPES[i.dtype]) for p in work.down for i in p.items}
+
+    def base(self, work: Work) -> dict[Address, Tensor]:
+        """The same by address and in the server's precision: what an update is the difference to."""
+        sent = {i.source: DTYPES[i.dtype] for p in work.down for i in p.items}
+        return {a: self.tensors[a].to(dtype).to(self.tensors[a].dtype) for a, dtype in sent.items()}
 
 
 @dataclass(frozen=True)
@@ -192,7 +202,8 @@ class Method:
     def absorb(self, state: ServerState, work: Work, result: Result) -> ServerState:
         """The state after a server work: what it sends up replaces what stands at those addresses."""
         sent = {i.source: result.payloads[p.name][i.name] for p in work.up for i in p.items}
-        return state.changed({a: value.to(state.tensors[a].dtype) for a, value in sent.items()})
+        held = {a: state.tensors.get(a, value) for a, value in sent.items()}
+        return state.changed({a: value.to(held[a].dtype) for a, value in sent.items()})
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         """The next state.  Pure, and independent of the order of ``updates``.  Default: FedAvg per client kind."""
@@ -205,5 +216,3 @@ class Method:
         args = {} if described.task == "classify" else {"samples": self.setting.pairs}
         pass_ = Pass(step, split, (described.pattern,), self.setting.evaluation_batch, False, args)  # type: ignore[arg-type]
         return Work(kind, described.model, (), (pass_,), (self.model_payload(kind),))
-
-

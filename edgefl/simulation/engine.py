@@ -26,7 +26,6 @@ from edgefl.simulation.rounds import Flight
 from edgefl.simulation.setup import Plan, Planner, Setup
 from edgefl.training import Executor, Report, Task
 from edgefl.work import Work
-from edgefl.work.description import DTYPES
 
 Observer = Callable[[str, Mapping[str, Any]], None]
 Events = Generator[simpy.Event, Any, Any]
@@ -239,9 +238,8 @@ class Simulation:
     # clients ----------------------------------------------------------------------------------------------------
 
     def _inputs(self, work: Work, client: int | None = None) -> dict[str, Tensor]:
-        inputs = {i.name: self.state.tensors[i.source].to(DTYPES[i.dtype]) for p in work.down for i in p.items}
         kept = self.kept.get(client, {}) if client is not None else {}
-        return {**inputs, **{name: kept[name] for name in work.keep if name in kept}}
+        return {**self.state.inputs(work), **{name: kept[name] for name in work.keep if name in kept}}
 
     def _dispatch(self, plans: Sequence[Plan], round: int) -> list[Flight]:
         setup = self.setup
@@ -281,13 +279,7 @@ class Simulation:
         plan = flight.plan
         source = self.setup.clients.client(plan.client)
         private = {q: source.size(p) for p in plan.work.passes if p.data == "private" for q in p.patterns}
-        # as the client had it: rounded to what travels, in the server's precision
-        held = state.tensors
-        base = {
-            i.source: held[i.source].to(DTYPES[i.dtype]).to(held[i.source].dtype)
-            for p in plan.work.down
-            for i in p.items
-        }
+        base = state.base(plan.work)
         return Update(plan.client, plan.kind, private, plan.work, report.result.payloads, base, round)
 
     def _client_record(self, flight: Flight, report: Report | None, round: int) -> dict[str, Any]:
