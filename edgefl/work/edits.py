@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from edgefl.errors import MethodError
 from edgefl.work.description import Edit
 
 
@@ -67,10 +68,17 @@ class Gate:
 
     @staticmethod
     def apply(edit: Edit, module: nn.Module, received: Mapping[str, Tensor]) -> None:
-        """Turn the layers into gated ones."""
+        """Turn the layers into gated ones: all of them or, where one isn't linear or its partner is missing, none."""
+        layers = {}
         for name in edit.args["layers"]:
-            layer = module.get_submodule(name)
-            layer.partner = nn.Parameter(received[f"{name}.partner"].clone())
+            layer, partner = module.get_submodule(name), received.get(f"{name}.partner")
+            if not isinstance(layer, nn.Linear):
+                raise MethodError(f"only a linear layer can have a gate; {name} is a {type(layer).__name__}")
+            if partner is None:
+                raise MethodError(f"the gate of {name} needs {name}.partner, which was not received")
+            layers[layer] = partner
+        for layer, partner in layers.items():
+            layer.partner = nn.Parameter(partner.clone())
             layer.gate = nn.Parameter(torch.zeros(1, dtype=layer.partner.dtype, device=layer.partner.device))
             layer.__class__ = GatedLinear
 
@@ -82,4 +90,4 @@ class Gate:
                 layer = cast(GatedLinear, module.get_submodule(name))
                 layer.weight.add_(layer.gate * layer.partner)
                 del layer.partner, layer.gate
-                layer.__class__ = nn.Linear
+                layer.__class__ = nn.Linear  # type: ignore[assignment]
