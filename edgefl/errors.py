@@ -43,6 +43,10 @@ class UnknownName(EdgeflError):
         self.noun, self.name, self.allowed = noun, name, sorted(allowed)
         super().__init__(f"unknown {noun} {name!r}{suggestion(str(name), self.allowed)}")
 
+    def __reduce__(self) -> tuple[type[UnknownName], tuple[str, object, list[str]]]:
+        # the way home from a worker process, which an error whose arguments aren't its message would not survive
+        return type(self), (self.noun, self.name, self.allowed)
+
 
 class UnitError(EdgeflError):
     """A quantity whose number or unit can't be read."""

@@ -30,7 +30,9 @@ class Executor(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None: ...
 
 
 class _Closing:
@@ -60,6 +62,29 @@ class Inline(_Closing):
         return future
 
 
+class _Queued(Future[Report]):
+    """The report of a task that waits or runs in a worker; only one that still waits can be cancelled."""
+
+    def __init__(self, inner: Future[tuple[str, bytes]]):
+        super().__init__()
+        self._inner = inner
+        inner.add_done_callback(self._finished)
+
+    def cancel(self) -> bool:
+        return self._inner.cancel()
+
+    def _finished(self, inner: Future[tuple[str, bytes]]) -> None:
+        if inner.cancelled():
+            super().cancel()
+            return
+        try:
+            self.set_result(Report.decode(*inner.result()))
+        except BrokenProcessPool as error:
+            self.set_exception(_broken(error))
+        except Exception as error:
+            self.set_exception(error)
+
+
 class Processes(_Closing):
     """Runs tasks in worker processes, which open the data themselves.
 
@@ -75,36 +100,21 @@ class Processes(_Closing):
             initializer=_start,
             initargs=(options.model_dump_json(), seed, tokens, str(cache) if cache else None, device, sys.path),
         )
-        self._open: set[Future[tuple[str, bytes]]] = set()
+        self._workers = workers
 
     def warm(self) -> None:
         """Start the workers now, so that they import while this process does something else."""
-        for _ in range(self._pool._max_workers):
+        for _ in range(self._workers):
             self._pool.submit(_ready)
 
     def submit(self, task: Task) -> Future[Report]:
         """Queue it for a worker."""
-        outer: Future[Report] = Future()
         try:
-            inner = self._pool.submit(_work, *task.encode())
+            return _Queued(self._pool.submit(_work, *task.encode()))
         except BrokenProcessPool as error:
-            outer.set_exception(_broken(error))
-            return outer
-
-        def done(finished: Future[tuple[str, bytes]]) -> None:
-            if finished.cancelled():
-                outer.cancel()
-                return
-            error = finished.exception()
-            if isinstance(error, BrokenProcessPool):
-                outer.set_exception(_broken(error))
-            elif error is not None:
-                outer.set_exception(error)
-            else:
-                outer.set_result(Report.decode(*finished.result()))
-
-        inner.add_done_callback(done)
-        return outer
+            refused: Future[Report] = Future()
+            refused.set_exception(_broken(error))
+            return refused
 
     def close(self) -> None:
         """Drop what is queued and end the workers."""
