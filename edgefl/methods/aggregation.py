@@ -48,7 +48,7 @@ def combine(
     for update in updates:
         for address, value in update.sent():
             base = update.base.get(address)
-            if base is None or not base.is_floating_point():
+            if base is None or not base.is_floating_point() or not by_address[address]:
                 continue
             share = weight(update) / by_address[address] * update.discount
             delta = deltas.get(address)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -87,7 +88,8 @@ class Simulation:
     def restore(self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Go on after ``round``, from what was kept then.  Raises RunError if it doesn't match this setup."""
         held = {a: t for a, t in tensors.items() if not a.startswith("kept:")}
-        if held.keys() != self.state.tensors.keys():
+        # tables may come into being while a run goes on
+        if {a for a in held.keys() ^ self.state.tensors.keys() if not a.startswith("table/")}:
             raise RunError("the checkpoint holds other tensors than this scenario's models have")
         self.kept = {}
         for name in tensors.keys() - held.keys():
@@ -278,7 +280,12 @@ class Simulation:
         assert report is not None
         plan = flight.plan
         source = self.setup.clients.client(plan.client)
-        private = {q: source.size(p) for p in plan.work.passes if p.data == "private" for q in p.patterns}
+        private = {
+            q: source.size(replace(p, patterns=(q,)))
+            for p in plan.work.passes
+            if p.data == "private"
+            for q in p.patterns
+        }
         base = state.base(plan.work)
         return Update(plan.client, plan.kind, private, plan.work, report.result.payloads, base, round)
 

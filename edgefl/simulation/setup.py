@@ -91,7 +91,7 @@ class Planner:
         self._works: dict[tuple[str, int, int], tuple[Work, str]] = {}
         self._passes: dict[tuple[int, str], str] = {}
         self._compute: dict[tuple[str, int, tuple[int, ...]], ComputeCost] = {}
-        self._traffic: dict[tuple[str, tuple[str, ...]], tuple[tuple[Payload, ...], Traffic]] = {}
+        self._traffic: dict[tuple[str, str, tuple[str, ...]], tuple[tuple[Payload, ...], Traffic]] = {}
 
     def work(self, kind: str, round: int, stage: Stage) -> tuple[Work, str]:
         """The stage's part of the method's work, and the part of its cost key that no data decide."""
@@ -100,6 +100,7 @@ class Planner:
             self._works = {k: v for k, v in self._works.items() if k[1] == round}
             work = restrict(self.setup.method.work(kind, round), stage)
             self._works[key] = work, work_key(work)
+            self._traffic.clear()  # works of equal cost may send different things, in another round or to another kind
         return self._works[key]
 
     def compute(self, work: Work, source: Source, base: str, client: int) -> tuple[str, ComputeCost]:
@@ -115,11 +116,11 @@ class Planner:
         return key, self._compute[key, len(work.passes), counts]
 
     def moved(self, work: Work, base: str, stage: Stage, old: tuple[str, ...]) -> tuple[tuple[Payload, ...], Traffic]:
-        """What travels down, and the traffic both ways."""
-        if (base, old) not in self._traffic:
+        """What travels down, and the traffic both ways, of ``self.work(...)`` where the copies of ``old`` are stale."""
+        if (work.kind, base, old) not in self._traffic:
             down = travelling(work, stage, old)
-            self._traffic[base, old] = down, traffic(down, tuple(p for p in work.up if p.items))
-        return self._traffic[base, old]
+            self._traffic[work.kind, base, old] = down, traffic(down, tuple(p for p in work.up if p.items))
+        return self._traffic[work.kind, base, old]
 
     def plan(self, client: int, round: int, stage: Stage, held: Versions, current: Versions) -> Plan:
         """The plan of one client in this round and stage, given the versions that it holds."""
@@ -137,5 +138,3 @@ class Planner:
     def server(self, work: Work) -> tuple[str, ComputeCost]:
         """Cost key and cost of a work of the server."""
         return self.compute(work, self.setup.clients.server(), work_key(work), -1)
-
-
