@@ -176,5 +176,3 @@ class ClientCost:
             "virtual_seconds": d.virtual_seconds,
             "energy_joules": d.energy_joules,
         }
-
-

@@ -137,7 +137,7 @@ class FedCola(Method):
 
     def siblings(self, address: Address) -> list[Address]:
         """The addresses whose deltas meet in this one, itself included: one per stack in range."""
-        kind, name = address.split("/", 1)
+        name = address.split("/", 1)[1]
         if not self.shared(name):
             return [address]
         tower, rest = name.split(".", 1)

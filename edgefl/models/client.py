@@ -37,27 +37,30 @@ class ClientModel(nn.Module):
             self.joint = nn.Module()
             self.joint.norm = nn.LayerNorm(joint["norm"], eps=1e-6)
 
+    def tower(self, modality: str) -> Any:
+        """The tower of a modality, whatever its class."""
+        return self.get_submodule(modality)
+
     @property
     def dimension(self) -> int:
         """Width of ``feature`` and ``embed``."""
-        tower = self.get_submodule(self.modalities[0])
-        return int(tower.rep.out_features if hasattr(tower, "rep") else tower.width)  # type: ignore[union-attr, arg-type]
+        tower = self.tower(self.modalities[0])
+        return int(tower.rep.out_features if hasattr(tower, "rep") else tower.width)
+
+    def _first(self, modality: str, x: Tensor) -> Tensor:
+        first: Tensor = self.tower(modality)(x)[:, 0]
+        return self.get_submodule("joint.norm")(first) if hasattr(self, "joint") else first
 
     def feature(self, modality: str, x: Tensor) -> Tensor:
         """The normalised first token of a tower, projected if it has a rep: ``[batch, dim]``."""
-        tower = self.get_submodule(modality)
-        first = tower(x)[:, 0]
-        if hasattr(self, "joint"):
-            first = self.joint.norm(first)
-        return tower.rep(first) if hasattr(tower, "rep") else first
+        tower, first = self.tower(modality), self._first(modality, x)
+        feature: Tensor = tower.rep(first) if hasattr(tower, "rep") else first
+        return feature
 
     def logits(self, modality: str, x: Tensor) -> Tensor:
         """Class scores of one modality: ``[batch, classes]``."""
-        tower = self.get_submodule(modality)
-        first = tower(x)[:, 0]
-        if hasattr(self, "joint"):
-            first = self.joint.norm(first)
-        return tower.head(first)  # type: ignore[no-any-return]
+        scores: Tensor = self.tower(modality).head(self._first(modality, x))
+        return scores
 
     def embed(self, modality: str, x: Tensor) -> Tensor:
         """FedCola's parameter-free retrieval head: the feature on the unit sphere, ``[batch, dim]``."""

@@ -47,5 +47,3 @@ class ModelOptions(BaseModel):
     def tokens(self) -> int:
         """Length of a text, in tokens (a text tower's setting that the tokenizer follows)."""
         return int(self.text.tokens) if self.text is not None else 16
-
-

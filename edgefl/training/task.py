@@ -163,9 +163,7 @@ class Node:
             module = self._module(task)
             meter = Meter(CUDA_ROUNDING if self.device.type == "cuda" else 1) if task.metered else None
             base = self._before(module) if meter else 0
-            result = run(
-                task.work, task.inputs, source, module=module, device=self.device, seed=task.seed, meter=meter
-            )
+            result = run(task.work, task.inputs, source, module=module, device=self.device, seed=task.seed, meter=meter)
             measured = None
             if result.trace is not None:
                 peak = result.trace.peak_memory_bytes

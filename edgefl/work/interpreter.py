@@ -193,7 +193,7 @@ def _step(
         return None
     if meter:
         meter.enter("backward")
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     if meter:
         meter.enter("optimizer")
     if clip := ctx.work.optimizer.get("clip"):

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -106,9 +107,7 @@ class Trace:
     def from_json(cls, raw: Mapping[str, Any]) -> Trace:
         """The Trace that ``to_json`` wrote."""
         steps = {
-            (index, pattern): StepCost(
-                forward, backward, Counter(macs), Counter({(f, b): n for f, b, n in operators})
-            )
+            (index, pattern): StepCost(forward, backward, Counter(macs), Counter({(f, b): n for f, b, n in operators}))
             for index, pattern, forward, backward, macs, operators in raw["steps"]
         }
         return cls(raw["peak"], raw["memory"], steps)
@@ -121,7 +120,7 @@ class Meter(TorchDispatchMode):
     """
 
     def __init__(self, rounding: int = 1):
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.rounding = rounding
         self._live: dict[int, tuple[int, str, weakref.ref[Any]]] = {}
         self._totals = dict.fromkeys(PARTS, 0)
@@ -148,14 +147,14 @@ class Meter(TorchDispatchMode):
             size = -(-storage.nbytes() // self.rounding) * self.rounding
             if not size:
                 continue
-            self._live[key] = (size, part, weakref.ref(storage, lambda _, key=key: self._died(key)))
+            self._live[key] = (size, part, weakref.ref(storage, partial(self._died, key)))
             self._totals[part] += size
             self._current += size
         if self._current > self.peak:
             self.peak = self._current
             self._peak_parts = dict(self._totals)
 
-    def _died(self, key: int) -> None:
+    def _died(self, key: int, _: Any) -> None:
         size, part, _ = self._live.pop(key)
         self._totals[part] -= size
         self._current -= size
