@@ -1,9 +1,10 @@
 """The Python API, equal to the command line."""
 
+from edgefl.commands.checking import check_method
 from edgefl.commands.profiling import profile
 from edgefl.commands.running import run
 from edgefl.commands.sweeping import sweep
 from edgefl.commands.validating import validate
 from edgefl.runs import read_run
 
-__all__ = ["profile", "read_run", "run", "sweep", "validate"]
+__all__ = ["check_method", "profile", "read_run", "run", "sweep", "validate"]
