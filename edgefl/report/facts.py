@@ -1,0 +1,262 @@
+"""The facts of a run, from its records: who took part, what it cost, what was learned."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # reading runs needs torch; tables of other things shouldn't wait for it
+    from edgefl.runs import Run
+
+Record = Mapping[str, Any]
+
+SHOWN_METRICS = ("accuracy", "balanced_accuracy", "r@1", "r@10")
+"""Metrics that tables show; records have more."""
+
+
+def summary(run: Run, test_samples: Mapping[str, Mapping[str, int]] | None = None) -> dict[str, Any]:
+    """Everything that the tables after a run show, as plain data: ``runs`` by label, and ``compared`` of several.
+
+    ``test_samples`` is ``{split: {kind: samples}}`` of the server's data, if the caller knows them.
+    """
+    from edgefl.runs import is_comparison
+
+    found: dict[str, Any] = {"folder": str(run.path), "finished": run.finished}
+    if is_comparison(run.path):
+        runs = {label: facts_of(one, label, test_samples) for label, one in run.runs.items()}
+        found |= {"runs": runs, "compared": compared(runs)}
+    else:
+        name = str(run.scenario["name"])
+        found["runs"] = {name: facts_of(run, name, test_samples)}
+    for facts in found["runs"].values():
+        del facts["same_clients"]  # what only the comparison asks
+    return found
+
+
+def facts_of(run: Run, label: str = "", test_samples: Mapping[str, Mapping[str, int]] | None = None) -> dict[str, Any]:
+    """The facts of one run, finished or not."""
+    rounds, clients, verdicts = run.records("rounds"), run.records("clients"), run.records("eligibility")
+    scenario = run.scenario
+    kinds = list(rounds[0]["clients"]) if rounds else [k for k, n in scenario["data"]["clients"].items() if n]
+    scored = [r for r in rounds if r["metrics"]]
+    last = bool(scored) and run.finished and scored[-1] is rounds[-1]
+    split = scenario["evaluation"]["final" if last else "split"]
+    return {
+        "label": label,
+        "scenario": scenario["name"],
+        "method": scenario["method"]["name"],
+        "schedule": scenario["schedule"]["name"],
+        "finished": run.finished,
+        "rounds": len(rounds),
+        "outcomes": dict(Counter(r["outcome"] for r in rounds)),
+        "virtual_seconds": rounds[-1]["started_virtual_seconds"] + rounds[-1]["virtual_seconds"] if rounds else 0.0,
+        "totals": _totals(rounds),
+        "stages": _stages(rounds, verdicts),
+        "costs": _costs(clients),
+        "kinds": {kind: _participation([v for v in verdicts if v["kind"] == kind], clients) for kind in kinds},
+        "everyone": _participation(verdicts, clients),
+        "devices": {
+            name: _participation([v for v in verdicts if v["device"] == name], clients)
+            for name in sorted({v["device"] for v in verdicts})
+        },
+        "metrics_round": scored[-1]["round"] if scored else None,
+        "metrics_split": split,
+        "metrics": {kind: dict(values) for kind, values in scored[-1]["metrics"].items()} if scored else {},
+        "chance": _chance(run, test_samples, split),
+        "test_samples": dict((test_samples or {}).get(split, {})),
+        "eligible_ids": sorted({v["client"] for v in verdicts if v["eligible"]}),
+        "same_clients": {name: scenario[name] for name in ("seed", "data", "fleet")},
+    }
+
+
+_SUMS = (
+    "download_bytes",
+    "upload_bytes",
+    "serialised_download_bytes",
+    "serialised_upload_bytes",
+    "forward_flops",
+    "backward_flops",
+    "energy_joules",
+    "server_seconds",
+    "selected",
+    "finished",
+    "late",
+)
+
+
+def _totals(rounds: Sequence[Record]) -> dict[str, Any]:
+    totals = {name: sum(r[name] for r in rounds) for name in _SUMS}
+    updates = totals["selected"]
+    totals["bytes_per_client_round"] = (
+        (totals["download_bytes"] + totals["upload_bytes"]) / updates if updates else None
+    )
+    totals["energy_joules_per_client_round"] = totals["energy_joules"] / updates if updates else None
+    return totals
+
+
+def _stages(rounds: Sequence[Record], verdicts: Sequence[Record]) -> list[dict[str, Any]]:
+    """By stage and kind: how many were eligible in its worst round, what refused the others and on what device."""
+    found = []
+    for stage in sorted({r["stage"] for r in rounds}):
+        mine = [r for r in rounds if r["stage"] == stage]
+        numbers = {r["round"] for r in mine}
+        kinds = {}
+        for kind in dict.fromkeys(k for r in mine for k in r["clients"]):
+            # a client's last refusal in the stage: one client, one reason
+            refused = {
+                v["client"]: v
+                for v in verdicts
+                if v["kind"] == kind and not v["eligible"] and (v["stage"] == stage or v["round"] in numbers)
+            }
+            kinds[kind] = {
+                "clients": max(r["clients"].get(kind, 0) for r in mine),
+                "eligible": min(r["eligible"].get(kind, 0) for r in mine if kind in r["clients"]),
+                "refused_by": dict(Counter(str(v["binding"]) for v in refused.values()).most_common()),
+                "refused_devices": dict(Counter(v["device"] for v in refused.values()).most_common()),
+            }
+        found.append({"stage": stage, "rounds": len(mine), "kinds": kinds})
+    return found
+
+
+def _costs(clients: Sequence[Record]) -> list[dict[str, Any]]:
+    """By stage and kind, of the clients that took part: peaks are the largest, the rest are means of a round."""
+    groups: dict[tuple[int, str], list[Record]] = {}
+    for record in clients:
+        groups.setdefault((record["stage"], record["kind"]), []).append(record)
+    order = {kind: i for i, kind in enumerate(dict.fromkeys(r["kind"] for r in clients))}
+    rows = []
+    for (stage, kind), records in sorted(groups.items(), key=lambda group: (group[0][0], order[group[0][1]])):
+        metered = [r for r in records if r["measured_peak_memory_bytes"] is not None]
+        rows.append(
+            {
+                "stage": stage,
+                "kind": kind,
+                "client_rounds": len(records),
+                "metered": len(metered),
+                "peak_memory_bytes": max(r["peak_memory_bytes"] for r in records),
+                "measured_peak_memory_bytes": max((r["measured_peak_memory_bytes"] for r in metered), default=None),
+                "memory_error": max((r["memory_error"] for r in metered), key=abs, default=None),
+                "flops": _mean(_flops(r) for r in records),
+                "measured_flops": _mean(_flops(r, "measured_") for r in metered),
+                "flops_error": max(
+                    (_flops(r) / _flops(r, "measured_") - 1 for r in metered if _flops(r, "measured_")),
+                    key=abs,
+                    default=None,
+                ),
+                **{
+                    name: _mean(r[name] for r in records)
+                    for name in ("download_bytes", "upload_bytes", "virtual_seconds", "energy_joules")
+                },
+            }
+        )
+    return rows
+
+
+def _flops(record: Record, prefix: str = "") -> float:
+    return float(record[f"{prefix}forward_flops"] + record[f"{prefix}backward_flops"])
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    listed = list(values)
+    return sum(listed) / len(listed) if listed else None
+
+
+def _participation(verdicts: Sequence[Record], clients: Sequence[Record]) -> dict[str, Any]:
+    """Of the clients that these verdicts are about: who was ever eligible, always eligible, and took part."""
+    samples = {v["client"]: v["samples"] for v in verdicts}
+    ever = {v["client"] for v in verdicts if v["eligible"]}
+    refused = {v["client"] for v in verdicts if not v["eligible"]}
+    updates = Counter(r["client"] for r in clients if r["outcome"] == "finished" and r["client"] in samples)
+    return {
+        "clients": len(samples),
+        "samples": sum(samples.values()),
+        "eligible_always": len(samples.keys() - refused),
+        "eligible_ever": len(ever),
+        "eligible_samples_ever": sum(samples[c] for c in ever),
+        "took_part": len(updates),
+        "took_part_samples": sum(samples[c] for c in updates),
+        "updates": updates.total(),
+    }
+
+
+def _chance(run: Run, test_samples: Mapping[str, Mapping[str, int]] | None, split: str) -> dict[str, dict[str, float]]:
+    """What guessing reaches, by kind and metric: 1/classes, and k/pairs for recall at k."""
+    chance: dict[str, dict[str, float]] = {}
+    for kind, model in run.models.items():
+        if "-" in kind:
+            pairs = run.scenario["evaluation"]["pairs"]
+            known = (test_samples or {}).get(split, {}).get(kind, pairs)
+            chance[kind] = {f"r@{k}": min(k / max(min(pairs, known), 1), 1.0) for k in (1, 5, 10)}
+            continue
+        classes = {tower.get("classes") for tower in model.get("towers", {}).values()} - {None, 0}
+        if len(classes) == 1:
+            (count,) = classes
+            chance[kind] = {"accuracy": 1 / count, "balanced_accuracy": 1 / count}
+    return chance
+
+
+# --- several runs ----------------------------------------------------------------------------------------------------
+
+
+def compared(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Runs side by side: one row per run, and what each lets in that the ``reference`` refuses in every stage.
+
+    The reference is the end-to-end schedule if there is one, else the first run.
+    """
+    rows = [_compared_row(label, facts) for label, facts in runs.items() if facts["rounds"]]
+    found: dict[str, Any] = {"rows": rows}
+    done = [label for label, facts in runs.items() if facts["rounds"]]
+    if len(done) < 2:
+        return found
+    reference = next((label for label in done if runs[label]["schedule"] == "end-to-end"), done[0])
+    base = runs[reference]
+    gained = {}
+    for label in done:
+        # a client's number names the same client only where data, fleet and seed are the same
+        if label == reference or runs[label]["same_clients"] != base["same_clients"]:
+            continue
+        gained[label] = {"clients": len(set(runs[label]["eligible_ids"]) - set(base["eligible_ids"]))}
+        before, after = base["everyone"], runs[label]["everyone"]
+        gained[label]["samples"] = after["eligible_samples_ever"] - before["eligible_samples_ever"]
+        gained[label]["of_clients"], gained[label]["of_samples"] = after["clients"], after["samples"]
+    return {**found, "reference": reference, "gained": gained}
+
+
+def _compared_row(label: str, facts: Mapping[str, Any]) -> dict[str, Any]:
+    everyone, totals = facts["everyone"], facts["totals"]
+    hardest = {
+        kind: min(stage["kinds"][kind]["eligible"] for stage in facts["stages"] if kind in stage["kinds"])
+        for kind in facts["kinds"]
+    }
+    return {
+        "label": label,
+        "eligible_at_hardest_stage": hardest,
+        "eligible_ever": {kind: facts["kinds"][kind]["eligible_ever"] for kind in facts["kinds"]},
+        "clients": {kind: facts["kinds"][kind]["clients"] for kind in facts["kinds"]},
+        "took_part_share": _share(everyone["took_part"], everyone["clients"]),
+        "took_part_samples_share": _share(everyone["took_part_samples"], everyone["samples"]),
+        "updates": totals["finished"],
+        "peak_memory_bytes": {
+            kind: max((c["peak_memory_bytes"] for c in facts["costs"] if c["kind"] == kind), default=None)
+            for kind in facts["kinds"]
+        },
+        "bytes_per_client_round": totals["bytes_per_client_round"],
+        "energy_joules_per_client_round": totals["energy_joules_per_client_round"],
+        "total_bytes": totals["download_bytes"] + totals["upload_bytes"],
+        "flops": totals["forward_flops"] + totals["backward_flops"],
+        "virtual_seconds": facts["virtual_seconds"],
+        "devices": {
+            name: {k: device[k] for k in ("clients", "eligible_always", "eligible_ever", "took_part")}
+            for name, device in facts["devices"].items()
+        },
+        "metrics": {
+            kind: {name: values[name] for name in SHOWN_METRICS if name in values}
+            for kind, values in facts["metrics"].items()
+        },
+        "chance": facts["chance"],
+    }
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0

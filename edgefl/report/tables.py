@@ -1,0 +1,426 @@
+"""Tables for people: at most 100 columns wide, readable without colours."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from edgefl import units
+from edgefl.report.facts import SHOWN_METRICS
+
+Facts = Mapping[str, Any]
+
+WIDTH = 100
+TITLES = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "r@1": "R@1", "r@10": "R@10"}
+NOTHING = "-"
+LONG_LABEL = 14
+"""Letters of a combination's label from which on it is broken at its commas."""
+MOST_COLUMNS = 4
+"""Runs that stand side by side in one comparison table; more make further tables."""
+
+
+def screen(*, stderr: bool = False) -> Console:
+    """A console that is never wider than ``WIDTH`` and writes no control codes where nobody looks at a terminal."""
+    file = sys.stderr if stderr else sys.stdout
+    console = Console(file=file, highlight=False, soft_wrap=False, emoji=False, markup=False)
+    if not console.is_terminal:
+        return Console(
+            file=file, highlight=False, emoji=False, markup=False, width=WIDTH, no_color=True, color_system=None
+        )
+    console.width = min(console.width, WIDTH)
+    return console
+
+
+def _table(*columns: str, left: int = 1, title: str | None = None) -> Table:
+    """A table whose first ``left`` columns hold words and whose others hold numbers."""
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False,
+                  show_edge=False, padding=(0, 1, 0, 0), header_style="bold")  # fmt: skip
+    for index, name in enumerate(columns):
+        table.add_column(name, justify="left" if index < left else "right", overflow="fold")
+    return table
+
+
+def _print(console: Console, title: str, table: Table | None = None, note: str = "") -> None:
+    console.print(Text(title, style="bold"))
+    if table is not None:
+        _draw(console, table)
+    if note:
+        console.print(Text(note))
+    console.print()
+
+
+def _draw(console: Console, table: Table) -> None:
+    """The table without the spaces that fill its lines: nobody wants them in a file."""
+    with console.capture() as captured:
+        console.print(table)
+    text = captured.get()
+    if not console.is_terminal:
+        text = "".join(line.rstrip() + "\n" for line in text.splitlines())
+    console.file.write(text)
+
+
+def _or(show: Any, value: Any) -> str:
+    return NOTHING if value is None else str(show(value))
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _error(share: float) -> str:
+    return "0 %" if share == 0 else f"{100 * share:+.2g} %"
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {n}" for name, n in counts.items())
+
+
+# --- after a run -----------------------------------------------------------------------------------------------------
+
+
+def print_summary(summary: Facts, console: Console | None = None) -> None:
+    """What ``facts.summary`` gathered: each run's tables, then the runs side by side."""
+    console = console or screen()
+    for label, facts in summary["runs"].items():
+        _print_run(console, label, facts)
+    rows = summary.get("compared", {}).get("rows", [])
+    if len(rows) > 1:
+        _print_compared(console, summary["compared"])
+    if not summary["finished"]:
+        console.print(Text(f"Not finished: continue with edgefl run --resume {summary['folder']}"))
+
+
+def _print_run(console: Console, label: str, facts: Facts) -> None:
+    totals = facts["totals"]
+    name = "" if label == facts["scenario"] else f"{label}: "
+    head = f"{name}{facts['method']} under {facts['schedule']}, {facts['rounds']} rounds"
+    console.print(Text(f"=== {head} ===", style="bold"))
+    if not facts["rounds"]:
+        console.print(Text("no round has finished yet\n"))
+        return
+    odd = {outcome: n for outcome, n in facts["outcomes"].items() if outcome != "completed"}
+    console.print(
+        Text(
+            f"virtual time {units.show_seconds(facts['virtual_seconds'])}, "
+            f"{totals['finished']} updates ({totals['late']} late), "
+            f"down {units.show_bytes(totals['download_bytes'])}, up {units.show_bytes(totals['upload_bytes'])}, "
+            f"{units.show_flops(totals['forward_flops'] + totals['backward_flops'])}, "
+            f"{units.show_joules(totals['energy_joules'])}"
+            + (f"\nrounds that changed nothing: {_counted(odd)}" if odd else "")
+        )
+    )
+    console.print()
+    _print_eligible(console, facts)
+    _print_costs(console, facts)
+    _print_metrics(console, facts)
+
+
+def _print_eligible(console: Console, facts: Facts) -> None:
+    table = _table("stage", "rounds", "kind", "eligible", "refused by", "on", left=0)
+    for column in (2, 4, 5):
+        table.columns[column].justify = "left"
+    for stage in facts["stages"]:
+        for index, (kind, who) in enumerate(stage["kinds"].items()):
+            first = (str(stage["stage"]), str(stage["rounds"])) if index == 0 else ("", "")
+            table.add_row(
+                *first, kind, f"{who['eligible']} of {who['clients']}", _counted(who["refused_by"]),
+                _counted(who["refused_devices"]),
+            )  # fmt: skip
+    _print(console, "Who could take part", table)
+
+
+def _print_costs(console: Console, facts: Facts) -> None:
+    table = _table(
+        "stage", "kind", "peak MiB\npredicted", "\nmeasured", "\nerror", "GFLOP\npredicted", "\nerror",
+        "down", "up", "time", "energy", left=0,
+    )  # fmt: skip
+    table.columns[1].justify = "left"
+    last = None
+    for row in facts["costs"]:
+        table.add_row(
+            "" if row["stage"] == last else str(row["stage"]),
+            row["kind"],
+            _mib(row["peak_memory_bytes"]),
+            _or(_mib, row["measured_peak_memory_bytes"]),
+            _or(_error, row["memory_error"]),
+            f"{row['flops'] / 1e9:.3g}",
+            _or(_error, row["flops_error"]),
+            units.show_bytes(row["download_bytes"]),
+            units.show_bytes(row["upload_bytes"]),
+            units.show_seconds(row["virtual_seconds"]),
+            units.show_joules(row["energy_joules"]),
+        )
+        last = row["stage"]
+    _print(
+        console,
+        "What a client's round cost",
+        table,
+        "Peaks are of the largest client, the rest means; errors are the largest of the measured works.",
+    )
+
+
+def _print_metrics(console: Console, facts: Facts) -> None:
+    if not facts["metrics"]:
+        _print(console, "Nothing has been evaluated yet")
+        return
+    table = _table("kind", *(TITLES[name] for name in SHOWN_METRICS), "samples")
+    for kind, values in facts["metrics"].items():
+        chance = facts["chance"].get(kind, {})
+        cells = []
+        for name in SHOWN_METRICS:
+            cell = f"{values[name]:.3f}" if name in values else NOTHING
+            cells.append(f"{cell} ({chance[name]:.3f})" if name in values and name in chance else cell)
+        table.add_row(kind, *cells, _or(str, facts["test_samples"].get(kind)))
+    _print(console, f"What was learned: {facts['metrics_split']} split, after round {facts['metrics_round']} "
+                    "(chance level in brackets)", table)  # fmt: skip
+
+
+def _print_compared(console: Console, compared: Facts) -> None:
+    rows = compared["rows"]
+    for start in range(0, len(rows), MOST_COLUMNS):
+        _print(console, "Side by side", _compared_table(rows[start : start + MOST_COLUMNS]))
+    reference = compared.get("reference")
+    for label, gained in compared.get("gained", {}).items():
+        if gained["clients"]:
+            console.print(
+                Text(
+                    f"{label} lets in {gained['clients']} of {gained['of_clients']} clients that {reference} refuses "
+                    f"in every round; they hold {_percent(gained['samples'] / max(gained['of_samples'], 1))} of the "
+                    "samples."
+                )
+            )
+        else:
+            console.print(Text(f"{label} lets in no client that {reference} refuses."))
+    console.print()
+
+
+def _compared_table(rows: Sequence[Facts]) -> Table:
+    table = _table("", *(row["label"] for row in rows))
+
+    def add(name: str, cell: Any) -> None:
+        table.add_row(name, *(cell(row) for row in rows))
+
+    kinds = list(dict.fromkeys(kind for row in rows for kind in row["clients"]))
+    for title, key in (("at the hardest stage", "eligible_at_hardest_stage"), ("ever", "eligible_ever")):
+        table.add_row(Text(f"eligible {title}", style="bold"))
+        for kind in kinds:
+            add(
+                f"  {kind}", lambda row, key=key, kind=kind: f"{row[key].get(kind, 0)} of {row['clients'].get(kind, 0)}"
+            )
+    table.add_row(Text("took part", style="bold"))
+    add("  clients", lambda row: _percent(row["took_part_share"]))
+    add("  samples", lambda row: _percent(row["took_part_samples_share"]))
+    for name in dict.fromkeys(name for row in rows for name in row["devices"]):
+
+        def took_part(row: Facts, name: str = name) -> str:
+            device = row["devices"].get(name)
+            return f"{device['took_part']} of {device['clients']}" if device else NOTHING
+
+        add(f"  {name}", took_part)
+    table.add_row(Text("peak memory", style="bold"))
+    for kind in kinds:
+        add(f"  {kind}", lambda row, kind=kind: _or(units.show_bytes, row["peak_memory_bytes"].get(kind)))
+    table.add_row(Text("cost", style="bold"))
+    add("  traffic per client-round", lambda row: _or(units.show_bytes, row["bytes_per_client_round"]))
+    add("  energy per client-round", lambda row: _or(units.show_joules, row["energy_joules_per_client_round"]))
+    add("  traffic, all rounds", lambda row: units.show_bytes(row["total_bytes"]))
+    add("  computation, all rounds", lambda row: units.show_flops(row["flops"]))
+    add("  virtual time", lambda row: units.show_seconds(row["virtual_seconds"]))
+    table.add_row(Text("learned (chance)", style="bold"))
+    for kind in kinds:
+        for name in SHOWN_METRICS:
+            if any(name in row["metrics"].get(kind, {}) for row in rows):
+                chance = next((row["chance"][kind][name] for row in rows if name in row["chance"].get(kind, {})), None)
+                guess = f" ({chance:.3f})" if chance is not None else ""
+                add(
+                    f"  {kind} {TITLES[name]}{guess}",
+                    lambda row, kind=kind, name=name: _or("{:.3f}".format, row["metrics"].get(kind, {}).get(name)),
+                )
+    return table
+
+
+# --- the other commands ----------------------------------------------------------------------------------------------
+
+
+def print_profile(found: Facts, console: Console | None = None) -> None:
+    """What ``edgefl.profile`` found, every combination of a comparing scenario after the other."""
+    console = console or screen()
+    parts = found.get("combinations") or {found["scenario"]: found}
+    for label, part in parts.items():
+        rows = part["rows"]
+        where = f"on {rows[0]['device']} over {rows[0]['link']}" if rows else ""
+        console.print(Text(f"=== {label} {where} ===", style="bold"))
+        console.print()
+        cost = _table(
+            "stage", "rounds", "kind", "peak memory", "forward", "backward", "MACs/sample", "time", "energy", left=0
+        )
+        moved = _table("stage", "kind", "down", "up", "down serialised", "up serialised", "payloads down", left=0)
+        parts_of = [n for n in dict.fromkeys(n for r in rows for n in r["memory_bytes"])
+                    if any(r["memory_bytes"].get(n) for r in rows)]  # fmt: skip
+        memory_table = _table("stage", "kind", *parts_of, left=0)
+        for table, column in ((cost, 2), (moved, 1), (moved, 6), (memory_table, 1)):
+            table.columns[column].justify = "left"
+        for row in rows:
+            stage = str(row["stage"])
+            cost.add_row(
+                stage, str(row["rounds"]), row["kind"], units.show_bytes(row["peak_memory_bytes"]),
+                units.show_flops(row["forward_flops"]), units.show_flops(row["backward_flops"]),
+                units.show_flops(row["fvcore_macs_per_sample"]).removesuffix("FLOP"),
+                units.show_seconds(row["virtual_seconds"]), units.show_joules(row["energy_joules"]),
+            )  # fmt: skip
+            moved.add_row(
+                stage, row["kind"], *(units.show_bytes(row[f"{way}_bytes"]) for way in ("download", "upload")),
+                *(units.show_bytes(row[f"serialised_{way}_bytes"]) for way in ("download", "upload")),
+                ", ".join(f"{n} {units.show_bytes(b)}" for n, b in row["download_bytes_by_payload"].items()),
+            )  # fmt: skip
+            memory_table.add_row(stage, row["kind"], *(_mib(row["memory_bytes"].get(n, 0)) for n in parts_of))
+        _print(console, "One client's round (MACs: one sample, one local epoch, as fvcore counts)", cost)
+        _print(console, "Peak memory by part, MiB", memory_table)
+        _print(console, "What travels, active parts only", moved)
+        totals = _table("kind", "peak memory", "traffic", "serialised", "MACs/sample, all rounds")
+        for total in part["totals"]:
+            totals.add_row(
+                total["kind"], units.show_bytes(total["peak_memory_bytes"]), units.show_bytes(total["traffic_bytes"]),
+                units.show_bytes(total["serialised_traffic_bytes"]),
+                units.show_flops(total["fvcore_macs_per_sample_all_rounds"]).removesuffix("FLOP"),
+            )  # fmt: skip
+        _print(console, "Over the whole schedule, one client in every round", totals)
+
+
+def _mib(value: float) -> str:
+    return f"{value / 2**20:.2f}" if value else "0"
+
+
+def print_sweep(rows: Sequence[Facts], console: Console | None = None) -> None:
+    """What ``edgefl.sweep`` found: one line per combination."""
+    console = console or screen()
+    table = _table(
+        "", "eligible\never", "\nhardest", "samples\never", "classes\never", "refused by", "peak\nmemory",
+        "round\ntime", "traffic", "energy",
+    )  # fmt: skip
+    table.columns[5].justify = "left"
+    for row in rows:
+        moved = None if row["download_bytes"] is None else row["download_bytes"] + row["upload_bytes"]
+        table.add_row(
+            row["label"] if len(row["label"]) <= LONG_LABEL else row["label"].replace(",", ",\n"),
+            _percent(row["eligible_share_ever"]),
+            _percent(row["eligible_share_at_hardest_stage"]),
+            _percent(row["eligible_samples_share_ever"]),
+            _or(_percent, row["class_coverage_ever"]),
+            _counted(row["refused_by"]),
+            units.show_bytes(row["peak_memory_bytes"]),
+            _or(units.show_seconds, row["round_seconds"]),
+            _or(units.show_bytes, moved),
+            _or(units.show_joules, row["energy_joules"]),
+        )
+    _print(
+        console, "Who could take part, and what a round costs them", table,
+        "Refused by: the binding budgets at the hardest stage.  Peak memory: of the largest client.  Round\n"
+        "time: of the slowest eligible client.  Traffic and energy: means of an eligible client's round.",
+    )  # fmt: skip
+
+
+def print_validation(found: Facts, console: Console | None = None) -> None:
+    """What ``edgefl.validate`` found."""
+    console = console or screen()
+    count = len(found["combinations"])
+    console.print(
+        Text(f"{found['scenario']} is valid: {count} combination{'s' if count > 1 else ''}, seed {found['seed']}")
+    )
+    for one in found["combinations"]:
+        console.print(Text(f"\n{one['label']}", style="bold"))
+        stages = f" in {len(one['rounds_by_stage'])} stages ({', '.join(map(str, one['rounds_by_stage']))})"
+        rounds = f"{one['rounds']} rounds" + (stages if len(one["rounds_by_stage"]) > 1 else "")
+        console.print(Text(f"  {one['method']} under {one['schedule']}, {rounds}"))
+        for kind, n in one["clients"].items():
+            size = f"{one['samples'][kind]:,} samples, a model of {one['parameters'][kind]:,} parameters"
+            console.print(Text(f"  {n} {kind} clients: {size}"))
+        console.print(Text(f"  devices: {_counted(one['devices'])}"))
+        console.print(Text(f"  links: {_counted(one['links'])}"))
+
+
+SHOWN_NUMBERS = {
+    "ram_bytes": units.show_bytes,
+    "usable_memory_bytes": units.show_bytes,
+    "runtime_overhead_bytes": units.show_bytes,
+    "flops_per_second": units.show_rate,
+    "peak_flops_per_second": units.show_rate,
+    "memory_bytes_per_second": units.show_bytes_per_second,
+    "seconds_per_operator": units.show_seconds,
+    "compute_watts": units.show_watts,
+    "idle_watts": units.show_watts,
+    "download_bits_per_second": units.show_bits_per_second,
+    "upload_bits_per_second": units.show_bits_per_second,
+    "latency_seconds": units.show_seconds,
+    "download_watts": units.show_watts,
+    "upload_watts": units.show_watts,
+    "jitter": "{:g}".format,
+}
+
+
+def print_devices(found: Facts, console: Console | None = None) -> None:
+    """The library as two tables, or everything about one device or link."""
+    console = console or screen()
+    if "values" in found:
+        _print_one(console, found)
+        return
+    devices = _table("device", "RAM", "training", "peak", "bandwidth", "power", "")
+    devices.columns[6].justify = "left"
+    for one in found["devices"]:
+        v = {name: fact["value"] for name, fact in one["values"].items()}
+        devices.add_row(
+            one["name"], units.show_bytes(v["ram_bytes"]), units.show_rate(v["flops_per_second"]),
+            units.show_rate(v["peak_flops_per_second"]), units.show_bytes_per_second(v["memory_bytes_per_second"]),
+            units.show_watts(v["compute_watts"]), one["title"],
+        )  # fmt: skip
+    _print(console, "Devices", devices)
+    links = _table("link", "down", "up", "latency", "power down", "power up", "")
+    links.columns[6].justify = "left"
+    for one in found["links"]:
+        v = {name: fact["value"] for name, fact in one["values"].items()}
+        links.add_row(
+            one["name"], units.show_bits_per_second(v["download_bits_per_second"]),
+            units.show_bits_per_second(v["upload_bits_per_second"]), units.show_seconds(v["latency_seconds"]),
+            units.show_watts(v["download_watts"]), units.show_watts(v["upload_watts"]), one["title"],
+        )  # fmt: skip
+    _print(console, "Links", links, "edgefl devices NAME shows ranges, sources and how sure each number is.")
+
+
+def _print_one(console: Console, found: Facts) -> None:
+    table = _table("", "value", "range", "confidence")
+    table.columns[3].justify = "left"
+    for name, fact in found["values"].items():
+        show = SHOWN_NUMBERS[name]
+        table.add_row(name, show(fact["value"]), f"{show(fact['low'])} to {show(fact['high'])}", fact["confidence"])
+    _print(console, f"{found['name']}: {found['title']}", table)
+    console.print(Text("Sources", style="bold"))
+    by_source: dict[str, list[str]] = {}
+    for name, fact in found["values"].items():
+        source = fact["source"]
+        read = "" if source["read"] else ", not opened then"
+        head = f"{source['title']} ({source['date']}{read})" + (f"\n  {source['url']}" if source["url"] else "")
+        by_source.setdefault(head, []).append(f"  {name}: {source['quote']}")
+    for head, quotes in by_source.items():
+        console.print(Text("\n".join([head, *quotes])), soft_wrap=True)
+    console.print()
+
+
+def print_methods(found: Facts, console: Console | None = None) -> None:
+    """Methods and schedules with their options."""
+    console = console or screen()
+    for noun in ("methods", "schedules"):
+        console.print(Text(noun.capitalize(), style="bold"))
+        for one in found[noun]:
+            console.print(Text(f"\n{one['name']}: {one['summary']}"))
+            if one["options"]:
+                table = _table("  option", "default", "values", "", left=4)
+                for option in one["options"]:
+                    table.add_row(f"  {option['name']}", option["default"], option["values"], option["description"])
+                _draw(console, table)
+        console.print()
