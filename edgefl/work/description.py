@@ -198,9 +198,11 @@ class Source(Protocol):
 
 
 _SAFETENSORS = {
-    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
+    "int64": "I64", "float64": "F64", "float32": "F32", "int32": "I32", "bfloat16": "BF16", "float16": "F16",
     "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL",
 }  # fmt: skip
+# in the order in which the format's own writer puts dtypes: the digits of the offsets depend on it
+_ORDER = {dtype: place for place, dtype in enumerate(_SAFETENSORS)}
 
 
 def serialised_bytes(specs: Mapping[str, TensorSpec]) -> int:
@@ -208,7 +210,7 @@ def serialised_bytes(specs: Mapping[str, TensorSpec]) -> int:
     if not specs:
         return 0
     offset, entries = 0, {}
-    order = sorted(specs, key=lambda name: (-DTYPES[specs[name].dtype].itemsize, name))
+    order = sorted(specs, key=lambda name: (_ORDER[specs[name].dtype], name))
     for name in order:
         spec = specs[name]
         entries[name] = {
