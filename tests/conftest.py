@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 import tomllib
+from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -47,3 +49,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.fixture(scope="module")
+def install() -> Iterator[Callable[[Path], None]]:
+    """Installs a folder that holds a package and its dist-info, here and in processes that are started, for a module.
+
+    That is all there is to an installation: a folder on the path.
+    """
+    from edgefl import registry
+
+    with pytest.MonkeyPatch.context() as patch:
+        folders: list[Path] = []
+
+        def put(folder: Path) -> None:
+            folders.append(folder)
+            patch.syspath_prepend(str(folder))
+            patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ["PYTHONPATH"]]))
+            registry.forget()
+
+        yield put
+        for name, module in list(sys.modules.items()):
+            if any(Path(getattr(module, "__file__", None) or "/").is_relative_to(folder) for folder in folders):
+                del sys.modules[name]
+    registry.forget()
