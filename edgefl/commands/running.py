@@ -36,7 +36,8 @@ class _Executors:
     """The executor of the scenario at hand; combinations with the same data and executor share it."""
 
     def __init__(self, stack: ExitStack):
-        self._stack, self._key, self._executor = stack, "", None
+        self._stack, self._key = stack, ""
+        self._executor: Inline | Processes | None = None
 
     def of(self, scenario: Scenario, report: Callable[[str], None]) -> Inline | Processes:
         """An open executor."""
@@ -47,13 +48,11 @@ class _Executors:
                 self._executor.close()
             federation = federation_of(scenario, report)
             executor = make_executor(options, federation, data, scenario.seed, tokens, None)
-            self._executor = self._stack.enter_context(executor)
-            self._key = key
-            if isinstance(self._executor, Processes):
-                self._executor.warm()
+            self._stack.callback(executor.close)
+            self._executor, self._key = executor, key
+            if isinstance(executor, Processes):
+                executor.warm()
         return self._executor
-
-    _executor: Inline | Processes | None
 
 
 def free_folder(name: str) -> Path:
