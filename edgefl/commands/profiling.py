@@ -87,7 +87,8 @@ def _profiled(
             observe("prepare", {"what": f"{label}: stage {stage.index} of {len(setup.schedule.stages)}, {kind}"})
             rows.append(_row(planner, stage, kind, place, way))
     epochs = scenario.training.epochs
-    totals = [_total(planner, kind, [r for r in rows if r["kind"] == kind], epochs) for kind in setup.clients.kinds]
+    followed = _followed(planner)
+    totals = [_total(followed[kind], [r for r in rows if r["kind"] == kind], epochs) for kind in setup.clients.kinds]
     return {"rows": rows, "totals": totals}
 
 
@@ -136,11 +137,10 @@ class _Follower:
     serialised: int = 0
 
 
-def _total(planner: Planner, kind: str, rows: Sequence[Mapping[str, Any]], epochs: int) -> dict[str, Any]:
-    followed = _followed(planner)[kind]
+def _total(followed: _Follower, rows: Sequence[Mapping[str, Any]], epochs: int) -> dict[str, Any]:
     done = [row for row in rows if row["rounds"]]
     return {
-        "kind": kind,
+        "kind": followed.kind,
         "peak_memory_bytes": max((row["peak_memory_bytes"] for row in done), default=0),
         "traffic_bytes": followed.bytes,
         "serialised_traffic_bytes": followed.serialised,

@@ -30,8 +30,13 @@ def summary(run: Run, test_samples: Mapping[str, Mapping[str, int]] | None = Non
         name = str(run.scenario["name"])
         found["runs"] = {name: facts_of(run, name, test_samples)}
     for facts in found["runs"].values():
-        del facts["same_clients"]  # what only the comparison asks
+        for name in _ONLY_COMPARED:
+            del facts[name]
     return found
+
+
+_ONLY_COMPARED = ("eligible_clients", "updates_of_clients", "same_clients")
+"""Facts that only the comparison asks for."""
 
 
 def facts_of(run: Run, label: str = "", test_samples: Mapping[str, Mapping[str, int]] | None = None) -> dict[str, Any]:
@@ -65,7 +70,8 @@ def facts_of(run: Run, label: str = "", test_samples: Mapping[str, Mapping[str, 
         "metrics": {kind: dict(values) for kind, values in scored[-1]["metrics"].items()} if scored else {},
         "chance": _chance(run, test_samples, split),
         "test_samples": dict((test_samples or {}).get(split, {})),
-        "eligible_ids": sorted({v["client"] for v in verdicts if v["eligible"]}),
+        "eligible_clients": {v["client"]: v["samples"] for v in verdicts if v["eligible"]},
+        "updates_of_clients": Counter(r["client"] for r in clients if r["outcome"] == "finished"),
         "same_clients": {name: scenario[name] for name in ("seed", "data", "fleet")},
     }
 
@@ -216,10 +222,16 @@ def compared(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         # a client's number names the same client only where data, fleet and seed are the same
         if label == reference or runs[label]["same_clients"] != base["same_clients"]:
             continue
-        gained[label] = {"clients": len(set(runs[label]["eligible_ids"]) - set(base["eligible_ids"]))}
-        before, after = base["everyone"], runs[label]["everyone"]
-        gained[label]["samples"] = after["eligible_samples_ever"] - before["eligible_samples_ever"]
-        gained[label]["of_clients"], gained[label]["of_samples"] = after["clients"], after["samples"]
+        new = runs[label]["eligible_clients"].keys() - base["eligible_clients"].keys()
+        everyone = runs[label]["everyone"]
+        gained[label] = {
+            "clients": len(new),
+            "of_clients": everyone["clients"],
+            "samples": sum(runs[label]["eligible_clients"][c] for c in new),
+            "of_samples": everyone["samples"],
+            "took_part": sum(c in runs[label]["updates_of_clients"] for c in new),
+            "updates": sum(runs[label]["updates_of_clients"][c] for c in new),
+        }
     return {**found, "reference": reference, "gained": gained}
 
 

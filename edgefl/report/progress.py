@@ -72,20 +72,22 @@ class _Progress:
 
     def line(self) -> str:
         """A finished round in one line."""
+        words = [f"{self.where}: round {self.record['round']}/{self.rounds}", *self.status()]
+        if self.record["metrics"]:
+            words.append(self.scores())
+        return ", ".join([*words, f"ETA {self.eta}"] if self.share < 1 else words)
+
+    def status(self) -> list[str]:
+        """Stage, virtual clock and who took part in the last finished round."""
         r = self.record
         able, everyone = sum(r["eligible"].values()), sum(r["clients"].values())
-        words = [
-            f"{self.where}: round {r['round']}/{self.rounds}",
+        return [
             f"stage {r['stage']}",
             f"clock {units.show_seconds(r['started_virtual_seconds'] + r['virtual_seconds'])}",
             f"eligible {able}/{everyone}",
             f"finished {r['finished']}/{r['selected']}",
+            *([] if r["outcome"] == "completed" else [r["outcome"]]),
         ]
-        if r["outcome"] != "completed":
-            words.append(r["outcome"])
-        if r["metrics"]:
-            words.append(self.scores())
-        return ", ".join([*words, f"ETA {self.eta}"] if self.share < 1 else words)
 
     def __enter__(self) -> Self:
         return self
@@ -148,7 +150,7 @@ class Live(_Progress):
         elif event == "client":
             self._returned += 1
         elif event == "record":
-            self._doing = ""
+            self._doing = f"round {self.round}/{self.rounds} done"
             if self.round == self.rounds:
                 self._region.console.print(self.line(), highlight=False)
 
@@ -161,11 +163,10 @@ class Live(_Progress):
         row = Table.grid(padding=(0, 1))
         row.add_row(self._bar, f"{self.share:4.0%}", self.where, f"ETA {self.eta}")
         doing = f"{self._doing} {self._returned}/{self._selected}" if self._doing.endswith("training") else self._doing
-        lines: list[Any] = [row, Text(doing or self.line(), no_wrap=True, overflow="ellipsis")]
-        if self._doing and self.record:
-            lines.append(Text(self.line(), style="dim", no_wrap=True, overflow="ellipsis"))
-        elif self.metrics:
-            lines.append(Text(self.scores(), no_wrap=True, overflow="ellipsis"))
+        lines: list[Any] = [row]
+        for text in (doing, ", ".join(self.status()) if self.record else "", self.scores()):
+            if text:
+                lines.append(Text(text, no_wrap=True, overflow="ellipsis"))
         return Group(*lines)
 
     def __enter__(self) -> Self:

@@ -186,13 +186,15 @@ def _print_compared(console: Console, compared: Facts) -> None:
     for start in range(0, len(rows), MOST_COLUMNS):
         _print(console, "Side by side", _compared_table(rows[start : start + MOST_COLUMNS]))
     reference = compared.get("reference")
+    updates = {row["label"]: row["updates"] for row in rows}
     for label, gained in compared.get("gained", {}).items():
         if gained["clients"]:
             console.print(
                 Text(
-                    f"{label} lets in {gained['clients']} of {gained['of_clients']} clients that {reference} refuses "
-                    f"in every round; they hold {_percent(gained['samples'] / max(gained['of_samples'], 1))} of the "
-                    "samples."
+                    f"{label} lets in {gained['clients']} of {gained['of_clients']} clients that {reference} always "
+                    f"refuses,\n  with {_percent(gained['samples'] / max(gained['of_samples'], 1))} of the samples; "
+                    f"{gained['took_part']} of them took part and sent {gained['updates']} of "
+                    f"{updates[label]} updates."
                 )
             )
         else:

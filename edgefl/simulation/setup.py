@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from numpy.typing import NDArray
@@ -91,16 +91,24 @@ class Planner:
         self._works: dict[tuple[str, int, int], tuple[Work, str]] = {}
         self._passes: dict[tuple[int, str], str] = {}
         self._compute: dict[tuple[str, int, tuple[int, ...]], ComputeCost] = {}
-        self._traffic: dict[tuple[str, str, tuple[str, ...]], tuple[tuple[Payload, ...], Traffic]] = {}
+        self._stages: dict[tuple[str, int], tuple[Work, Work]] = {}
+        self._traffic: dict[tuple[str, int, str, tuple[str, ...]], tuple[tuple[Payload, ...], Traffic]] = {}
 
     def work(self, kind: str, round: int, stage: Stage) -> tuple[Work, str]:
         """The stage's part of the method's work, and the part of its cost key that no data decide."""
         key = (kind, round, stage.index)
         if key not in self._works:
             self._works = {k: v for k, v in self._works.items() if k[1] == round}
-            work = restrict(self.setup.method.work(kind, round), stage)
+            full = self.setup.method.work(kind, round)
+            known, work = self._stages.get((kind, stage.index), (None, full))
+            if known is not None and replace(known, optimizer=full.optimizer) == full:
+                work = replace(work, optimizer=full.optimizer)  # a round as the last but for its learning rate
+            else:
+                work = restrict(full, stage)
+                self._stages[kind, stage.index] = full, work
+                # works of equal cost may send different things, in another round or to another kind
+                self._traffic = {k: v for k, v in self._traffic.items() if k[:2] != (kind, stage.index)}
             self._works[key] = work, work_key(work)
-            self._traffic.clear()  # works of equal cost may send different things, in another round or to another kind
         return self._works[key]
 
     def compute(self, work: Work, source: Source, base: str, client: int) -> tuple[str, ComputeCost]:
@@ -117,10 +125,11 @@ class Planner:
 
     def moved(self, work: Work, base: str, stage: Stage, old: tuple[str, ...]) -> tuple[tuple[Payload, ...], Traffic]:
         """What travels down, and the traffic both ways, of ``self.work(...)`` where the copies of ``old`` are stale."""
-        if (work.kind, base, old) not in self._traffic:
+        key = (work.kind, stage.index, base, old)
+        if key not in self._traffic:
             down = travelling(work, stage, old)
-            self._traffic[work.kind, base, old] = down, traffic(down, tuple(p for p in work.up if p.items))
-        return self._traffic[work.kind, base, old]
+            self._traffic[key] = down, traffic(down, tuple(p for p in work.up if p.items))
+        return self._traffic[key]
 
     def plan(self, client: int, round: int, stage: Stage, held: Versions, current: Versions) -> Plan:
         """The plan of one client in this round and stage, given the versions that it holds."""
