@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from typing import Any
 
 import pytest
 from jaxtyping import install_import_hook
@@ -17,7 +18,13 @@ ROOT = Path(__file__).resolve().parent.parent
 # Every annotated argument and return value of the rooms that only other rooms call is checked at each call; the others
 # are tested with wrong values on purpose, and what a person gets to see there is their own message.
 # This stands before edgefl is imported.
-install_import_hook(["edgefl.models"], "beartype.beartype")
+install_import_hook(["edgefl.models", "edgefl.work"], "beartype.beartype")
+
+# Steps and sources that only tests need are found as a plug-in's are.
+sys.path.insert(0, str(ROOT / "tests" / "toys"))
+
+# Small sums are slower on two threads than on one, much slower where the cores are busy.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Commands and worker processes that tests start import the checkout as well.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
@@ -49,6 +56,44 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.fixture(scope="session")
+def tiny() -> Callable[..., dict[str, Any]]:
+    """Makes a scenario that runs in about a second: seven clients of three kinds, two blocks of width 16."""
+
+    def make(**sections: Any) -> dict[str, Any]:
+        tower = {"blocks": 2, "width": 16, "heads": 2}
+        scenario = {
+            "name": "tiny",
+            "seed": 3,
+            "data": {
+                "source": "glyphs",
+                "clients": {"image": 3, "text": 2, "image-text": 2},
+                "samples": 40,
+                "validation": 40,
+                "test": 40,
+            },
+            "model": {"image": tower, "text": {**tower, "tokens": 12}},
+            "method": "fedavg",
+            "schedule": {"name": "end-to-end", "rounds": 2},
+            "training": {"batch": 8},
+            "round": {"cohort": 1.0},
+            "executor": {"name": "inline", "device": "cpu"},
+            "evaluation": {"every": 10},
+        }
+        return {**scenario, **sections}
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def layerwise_run(tiny: Callable[..., dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """FedCola under a layer-wise schedule of two stages, two rounds each: the run that many tests look at."""
+    import edgefl
+
+    scenario = tiny(method="fedcola", schedule={"name": "layerwise", "stages": 2, "rounds": 4})
+    return edgefl.run(scenario, output=tmp_path_factory.mktemp("layerwise") / "run")
 
 
 @pytest.fixture(scope="module")

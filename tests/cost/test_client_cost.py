@@ -1,0 +1,144 @@
+"""From a trace to a round on a device and a link: sums and rooflines by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from edgefl_toys import Toy, described, make_work, scoring_pass, training_pass
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgefl.cost import ClientCost, ComputeCost, compute_cost, duration, predict, traffic, transfer_seconds
+from edgefl.devices import Device, Link
+from edgefl.work import Item, Payload, Work
+
+DEVICE = Device("toy", "Toy", 2**30, 2**29, 1e9, 2e9, 1e8, 1e-5, 2**20, 4.0, 1.0, 0.0)
+LINK = Link("toy", "Toy", 8e6, 4e6, 0.05, 0.5, 0.8, 0.0)
+
+
+def computed(work: Work, source: Toy) -> ComputeCost:
+    return compute_cost(work, source, predict(work, source))
+
+
+def of(operators: list[tuple[float, float, float]], **more: int) -> ComputeCost:
+    numbers = {"peak_memory_bytes": 100, "forward_flops": 30, "backward_flops": 60, **more}
+    return ComputeCost(memory_bytes={}, fvcore_macs_per_sample=0.0, operators=np.array(operators), **numbers)  # type: ignore[arg-type]
+
+
+def test_flops_grow_with_batches_and_epochs() -> None:
+    one = computed(make_work(passes=(training_pass(),) * 2), Toy(16))
+    many = computed(make_work(passes=(training_pass(),) * 6), Toy(80))
+    assert many.forward_flops == 15 * one.forward_flops  # 3 times the epochs, 5 times the batches
+    assert many.backward_flops == 15 * one.backward_flops
+    assert many.peak_memory_bytes == one.peak_memory_bytes
+    assert many.fvcore_macs_per_sample == one.fvcore_macs_per_sample
+
+
+@given(epochs=st.integers(2, 9), batches=st.integers(2, 9))
+def test_operators_are_counted_in_proportion(epochs: int, batches: int) -> None:
+    assert OPERATORS[2, 2].shape[1] == 3
+    source = Toy(8 * batches)
+    found = compute_cost(make_work(passes=(training_pass(),) * epochs), source, TRACE)
+    assert found.operators[:, 2].sum() * 4 == OPERATORS[2, 2][:, 2].sum() * epochs * batches
+    flops = (found.operators[:, 0] * found.operators[:, 2]).sum()
+    assert flops == found.forward_flops + found.backward_flops
+
+
+TRACE = predict(make_work(), Toy(16))
+OPERATORS = {(2, 2): compute_cost(make_work(), Toy(16), TRACE).operators}
+
+
+def test_an_evaluation_has_no_backward_flops() -> None:
+    scored = computed(make_work(passes=(scoring_pass(),)), Toy(40))
+    assert scored.backward_flops == 0 == scored.fvcore_macs_per_sample
+    assert scored.forward_flops > 0
+
+
+def macs(trainable: tuple[str, ...], batch: int = 8) -> float:
+    work = replace(make_work(passes=(training_pass(batch=batch),)), trainable=trainable)
+    return computed(work, Toy(16)).fvcore_macs_per_sample
+
+
+def test_frozen_parts_count_once_and_trained_ones_three_times() -> None:
+    """One sample in the papers' convention: attention and products, and 5 per element of a LayerNorm."""
+    n, d = 17, 16
+    embedding, head, norm = (n - 1) * 16 * d, d * 5, 5 * n * d
+    block = 12 * n * d * d + 2 * n * n * d + 2 * 5 * n * d
+    names = make_work().trainable
+    forward = embedding + 2 * block + norm + head
+    assert macs(names) == 3 * forward
+    assert macs(tuple(x for x in names if "head" in x)) == forward + 2 * head
+    last = tuple(x for x in names if ".blocks.1." in x or "head" in x or x.startswith("image.norm."))
+    assert macs(last) == forward + 2 * (block + norm + head)
+    assert macs(names, batch=2) == macs(names, batch=8)
+
+
+def test_blocks_1_and_10_are_different_parts() -> None:
+    model = described(blocks=11)
+    whole = make_work(passes=(training_pass(),), model=model)
+    one = replace(whole, trainable=tuple(n for n in whole.trainable if ".blocks.1." in n))
+    none = computed(replace(whole, trainable=("image.head.bias",)), Toy(16)).fvcore_macs_per_sample
+    block = 12 * 17 * 256 + 2 * 17 * 17 * 16 + 2 * 5 * 17 * 16
+    assert computed(one, Toy(16)).fvcore_macs_per_sample == none - 2 * 80 + 2 * block
+
+
+def test_roofline_seconds() -> None:
+    # bound by arithmetic (3 s, twice), by memory (2 s, once)
+    cost = of([(3e9, 1e6, 2), (1e9, 2e8, 1)])
+    assert cost.seconds(DEVICE) == pytest.approx(3 * 2 + 2 + 3 * 1e-5)
+    assert cost.seconds(replace(DEVICE, flops_per_second=6e9)) == pytest.approx(0.5 * 2 + 2 + 3e-5)
+    assert ComputeCost(0, {}, 0, 0, 0.0, np.empty((0, 3))).seconds(DEVICE) == 0
+
+
+def test_transfer_seconds() -> None:
+    assert transfer_seconds(1_000_000, 8e6, LINK) == pytest.approx(1.05)
+    assert transfer_seconds(0, 8e6, LINK) == 0
+
+
+MODEL = Payload("model", (Item("a", (1000,), "float32", "k/a"),))
+PARTNER = Payload("partner", (Item("p", (10, 10), "float32", "o/p"),))
+
+
+def test_traffic_by_payload() -> None:
+    moved = traffic((MODEL, PARTNER), (MODEL,))
+    assert moved.download_bytes_by_payload == {"model": 4000, "partner": 400}
+    assert (moved.download_bytes, moved.upload_bytes) == (4400, 4000)
+    assert moved.serialised_upload_bytes == MODEL.serialised_bytes > 4000
+    assert moved.serialised_download_bytes == MODEL.serialised_bytes + PARTNER.serialised_bytes
+
+
+def test_time_and_energy_of_a_round() -> None:
+    compute, moved = of([(3e9, 1e6, 1)]), traffic((MODEL, PARTNER), (MODEL,))
+    spent = duration(compute, moved, DEVICE, LINK, jitter=(2.0, 3.0, 4.0))
+    down = 2 * (0.05 + 8 * moved.serialised_download_bytes / 8e6)
+    busy = 3 * (3 + 1e-5)
+    up = 4 * (0.05 + 8 * moved.serialised_upload_bytes / 4e6)
+    assert spent.download_seconds == pytest.approx(down)
+    assert spent.compute_seconds == pytest.approx(busy)
+    assert spent.upload_seconds == pytest.approx(up)
+    assert spent.virtual_seconds == pytest.approx(down + busy + up)
+    # the device computes at 4 W and idles at 1 W beside a radio of 0.5 W down and 0.8 W up
+    assert spent.energy_joules == pytest.approx(busy * 4 + down * 1.5 + up * 1.8)
+
+
+def test_the_server_has_no_link() -> None:
+    spent = duration(of([(3e9, 1e6, 1)]), traffic((), ()), DEVICE, None)
+    assert (spent.download_seconds, spent.upload_seconds) == (0, 0)
+    assert spent.energy_joules == pytest.approx(4 * spent.compute_seconds)
+
+
+def test_the_gate_is_given_what_links_carry() -> None:
+    compute, moved = of([(3e9, 1e6, 1)]), traffic((MODEL,), (MODEL,))
+    spent = duration(compute, moved, DEVICE, LINK)
+    budgets = ClientCost(compute, moved, spent).budgets()
+    assert budgets == {
+        "memory": 100,
+        "flops": 90,
+        "bytes": 2 * MODEL.serialised_bytes,
+        "seconds": spent.virtual_seconds,
+        "joules": spent.energy_joules,
+    }
+    record = ClientCost(compute, moved, spent).record()
+    assert record["download_bytes"] == 4000 and record["download_bytes_by_payload"] == {"model": 4000}

@@ -1,0 +1,119 @@
+"""Predictions: which works share one, and how it is remembered."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from edgefl_toys import Toy, described, make_work, scoring_pass, training_pass
+
+from edgefl.cost import Predictor, cost_key, predict, shortened
+from edgefl.work import Item, Payload, Work
+
+BASE = make_work()
+ADAM = dict(BASE.optimizer)
+
+
+def variant(**change: Any) -> Work:
+    return replace(BASE, **change)
+
+
+def renamed() -> Work:
+    model = Payload("model", tuple(Item(i.name, i.shape, i.dtype, f"other/{i.name}") for i in BASE.up[0].items))
+    return variant(down=(model,), up=(model,))
+
+
+SAME = {
+    "learning rate": (variant(optimizer={**ADAM, "lr": 0.5}), Toy()),
+    "third epoch": (variant(passes=BASE.passes * 2), Toy()),
+    "addresses": (renamed(), Toy()),
+    "more batches": (BASE, Toy(400)),
+    "kind": (variant(kind="other"), Toy()),
+}
+OTHER = {
+    "batch": (make_work(passes=(training_pass(batch=4),) * 2), Toy()),
+    "depth": (make_work(model=described(blocks=3)), Toy()),
+    "optimizer": (variant(optimizer={**ADAM, "name": "adam"}), Toy()),
+    "implementation": (variant(optimizer={**ADAM, "implementation": "foreach"}), Toy()),
+    "clip": (variant(optimizer={**ADAM, "clip": 1.0}), Toy()),
+    "any decay": (variant(optimizer={**ADAM, "weight_decay": 0.1}), Toy()),
+    "trainable": (variant(trainable=BASE.trainable[4:]), Toy()),
+    "precision": (variant(precision="bfloat16"), Toy()),
+    "reference": (variant(reference=True), Toy()),
+    "gates": (make_work(gate="frozen"), Toy()),
+    "a step": (variant(passes=(*BASE.passes, scoring_pass())), Toy()),
+    "one epoch": (variant(passes=BASE.passes[:1]), Toy()),
+    "one batch": (BASE, Toy(8)),
+    "checkpointing": (make_work(model=described(checkpointing=True)), Toy()),
+    "a received table": (
+        variant(down=(*BASE.down, Payload("p", (Item("p", (5, 16), "float32", "table/p"),)))),
+        Toy(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_what_costs_the_same_has_one_key(name: str) -> None:
+    assert cost_key(*SAME[name]) == cost_key(BASE, Toy())
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_what_costs_otherwise_has_another(name: str) -> None:
+    assert cost_key(*OTHER[name]) != cost_key(BASE, Toy())
+
+
+def test_the_key_knows_the_device_and_the_size_of_an_evaluation() -> None:
+    assert cost_key(BASE, Toy(), "cuda") != cost_key(BASE, Toy())
+    scoring = make_work(("image", "text"), (scoring_pass(("image", "text")),))
+    assert cost_key(scoring, Toy(400)) != cost_key(scoring, Toy(384))
+
+
+def test_equal_keys_mean_equal_traces() -> None:
+    expected = predict(BASE, Toy())
+    for name in ("third epoch", "more batches"):
+        assert predict(*SAME[name]) == expected
+
+
+def test_a_work_is_shortened_to_two_places_of_each_pass() -> None:
+    a, b = training_pass(), scoring_pass()
+    assert shortened(make_work(passes=(a, b, a, b, a, a, b))).passes == (a, b, a, b)
+
+
+def test_a_prediction_is_made_once() -> None:
+    predictor = Predictor()
+    assert predictor.trace(BASE, Toy()) is predictor.trace(variant(passes=BASE.passes * 2), Toy(80))
+    assert predictor.predicted == 1
+
+
+def test_a_prediction_is_remembered_on_disk(tmp_path: Path) -> None:
+    first, second = Predictor(tmp_path / "costs"), Predictor(tmp_path / "costs")
+    assert first.trace(BASE, Toy()) == second.trace(BASE, Toy())
+    assert (first.predicted, second.predicted) == (1, 0)
+    assert [path.suffix for path in (tmp_path / "costs").iterdir()] == [".json"]
+
+
+@pytest.mark.parametrize("damage", ["", "null", '{"peak": 1, "memory": {}, "steps": [1]}'])
+def test_a_damaged_file_is_predicted_anew_with_a_warning(tmp_path: Path, damage: str) -> None:
+    expected = Predictor(tmp_path).trace(BASE, Toy())
+    (path,) = tmp_path.iterdir()
+    path.write_text(damage)
+    predictor = Predictor(tmp_path)
+    with pytest.warns(UserWarning, match=path.name):
+        assert predictor.trace(BASE, Toy()) == expected
+    assert predictor.predicted == 1
+    assert json.loads(path.read_text()) == json.loads(json.dumps(expected.to_json()))
+
+
+def test_a_folder_that_cannot_be_written_costs_time_only(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    assert Predictor(blocked / "costs").trace(BASE, Toy()).peak_memory_bytes > 0
+
+
+def test_a_gpu_prediction_rounds_as_its_allocator(tmp_path: Path) -> None:
+    cpu, cuda = predict(BASE, Toy()), predict(BASE, Toy(), "cuda")
+    assert cuda.peak_memory_bytes > cpu.peak_memory_bytes
+    assert cuda.memory_bytes["parameters"] % 512 == 0

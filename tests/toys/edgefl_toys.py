@@ -1,0 +1,186 @@
+"""Toys that the tests of the core rooms share: a source of random samples, small works, and steps with a purpose.
+
+Found by entry point like any plug-in, in this process and in workers.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from edgefl import models
+from edgefl.models import ModelOptions
+from edgefl.work import Context, Edit, Item, Meter, Pass, Payload, Result, Step, TensorSpec, Work, run
+
+FACTS = {
+    "image": {"channels": 1, "size": 16, "classes": 5},
+    "text": {"vocabulary": 40, "tokens": 6, "classes": 5},
+}
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Toy:
+    """A Source of ``samples`` random samples that depend on the seed alone."""
+
+    samples: int = 40
+    classes: int = 5
+
+    def spec(self, pass_: Pass, pattern: str) -> dict[str, TensorSpec]:
+        size, tokens = FACTS["image"]["size"], FACTS["text"]["tokens"]
+        fields = {"image": TensorSpec((pass_.batch, 1, size, size)), "text": TensorSpec((pass_.batch, tokens), "int64")}
+        return {**{m: fields[m] for m in pattern.split("-")}, "label": TensorSpec((pass_.batch,), "int64")}
+
+    def counts(self, pass_: Pass) -> dict[str, int]:
+        each = self.samples // pass_.batch if pass_.train else -(-self.samples // pass_.batch)
+        return dict.fromkeys(pass_.patterns, each)
+
+    def size(self, pass_: Pass) -> int:
+        return self.samples * len(pass_.patterns)
+
+    def batches(self, pass_: Pass, seed: int) -> Iterator[tuple[str, dict[str, Tensor]]]:
+        draw = torch.Generator().manual_seed(seed if pass_.train else 0)
+        for pattern, count in self.counts(pass_).items():
+            for index in range(count):
+                batch = {
+                    name: torch.rand(spec.shape, generator=draw)
+                    if spec.dtype == "float32"
+                    else torch.randint(0, self.classes, spec.shape, generator=draw)
+                    for name, spec in self.spec(pass_, pattern).items()
+                }
+                batch["label"][max(self.samples - index * pass_.batch, 0) :] = -1
+                yield pattern, batch
+
+
+def described(
+    modalities: Sequence[str] = ("image",),
+    *,
+    blocks: int = 2,
+    width: int = 16,
+    checkpointing: bool = False,
+    **more: Any,
+) -> dict[str, Any]:
+    tower = {"blocks": blocks, "width": width, "heads": 2}
+    tokens = FACTS["text"]["tokens"]
+    options = ModelOptions(image={**tower, "patch": 4, **more}, text={**tower, "tokens": tokens, **more})
+    task = "classify" if len(modalities) == 1 else "retrieve"
+    return models.describe(options, modalities, task, FACTS, checkpointing=checkpointing)
+
+
+def skeleton(description: Mapping[str, Any]) -> nn.Module:
+    """The module without data, to read names and shapes from."""
+    with torch.device("meta"):
+        return models.build(description)
+
+
+def training_pass(modalities: Sequence[str] = ("image",), batch: int = 8, **args: Any) -> Pass:
+    return Pass(
+        "classify" if len(modalities) == 1 else "contrast", "private", ("-".join(modalities),), batch, True, args
+    )
+
+
+def scoring_pass(modalities: Sequence[str] = ("image",), batch: int = 16) -> Pass:
+    step = "score-classify" if len(modalities) == 1 else "score-retrieve"
+    return Pass(step, "validation", ("-".join(modalities),), batch, False)
+
+
+def make_work(
+    modalities: Sequence[str] = ("image",),
+    passes: tuple[Pass, ...] | None = None,
+    *,
+    gate: str = "",
+    optimizer: Mapping[str, Any] | None = None,
+    model: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> Work:
+    """A client's work at full depth; ``gate`` is "trainable" or "frozen" for partners in every block."""
+    model = model or described(modalities)
+    module = skeleton(model)
+    names = [n for n, _ in module.named_parameters()]
+    items = tuple(Item(n, tuple(p.shape), "float32", f"own/{n}") for n, p in module.named_parameters())
+    down: tuple[Payload, ...] = (Payload("model", items),)
+    edits: tuple[Edit, ...] = ()
+    if gate:
+        layers = [n for n, x in module.named_modules() if isinstance(x, nn.Linear) and ".blocks." in n]
+        edits = (Edit("gate", {"layers": layers}),)
+        partners = tuple(
+            Item(f"{n}.partner", tuple(module.get_submodule(n).weight.shape), "float32", f"other/{n}.weight")  # type: ignore[arg-type, union-attr]
+            for n in layers
+        )
+        down = (*down, Payload("partner", partners, "trained"))
+        names += [f"{n}.gate" for n in layers]
+        if gate == "trainable":
+            names += [f"{n}.partner" for n in layers]
+    return Work(
+        "own",
+        model,
+        tuple(names),
+        (training_pass(modalities),) * 2 if passes is None else passes,
+        down,
+        (Payload("model", items),),
+        edits,
+        optimizer or {"name": "adamw", "lr": 1e-3, "implementation": "fused"},
+        **more,
+    )
+
+
+def inputs_of(work: Work, seed: int = 0) -> dict[str, Tensor]:
+    draw = torch.Generator().manual_seed(seed)
+    return {i.name: torch.randn(i.shape, generator=draw) * 0.05 for p in work.down for i in p.items}
+
+
+def do(work: Work, source: Any = None, *, seed: int = 1, meter: Meter | None = None, module: Any = None) -> Result:
+    """Do a work for real on a fresh module."""
+    module = module or models.build(work.model)
+    return run(work, inputs_of(work), source or Toy(), module=module, device=CPU, seed=seed, meter=meter)
+
+
+class Prototypes(Step):
+    """Cross-entropy between features and a received table of class prototypes ``[classes, dim]``."""
+
+    def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
+        feature = ctx.client_model.feature(pattern, batch[pattern])
+        return nn.functional.cross_entropy(feature @ ctx.received["prototypes"].T, batch["label"])
+
+
+class Broken(Step):
+    """Fails at its second batch."""
+
+    def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
+        ctx.notes["seen"] = ctx.notes.get("seen", 0) + 1
+        if ctx.notes["seen"] == 2:
+            raise ValueError("the toy is broken")
+        return ctx.client_model.logits(pattern, batch[pattern]).sum()
+
+
+class Killer(Step):
+    """Ends its process as a system without memory does."""
+
+    def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError
+
+
+@torch.library.custom_op("toys::my_bmm", mutates_args=())
+def my_bmm(a: Tensor, b: Tensor) -> Tensor:
+    """A product of matrices that no FLOP counter knows."""
+    return a @ b
+
+
+@my_bmm.register_fake
+def _(a: Tensor, b: Tensor) -> Tensor:
+    return a @ b
+
+
+class OwnOperator(Step):
+    """Uses an operator of matmul class that has no FLOP formula."""
+
+    def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> None:
+        feature = ctx.client_model.feature(pattern, batch[pattern])
+        torch.ops.toys.my_bmm(feature, feature.T)

@@ -1,0 +1,235 @@
+"""What is predicted on fake tensors is what is measured on real ones, to the byte; FLOPs have closed forms."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from edgefl_toys import CPU, FACTS, Toy, described, do, inputs_of, make_work, scoring_pass, training_pass
+from torch import nn
+
+from edgefl import models
+from edgefl.cost import predict
+from edgefl.errors import UncountedOperator
+from edgefl.schedules import Layerwise, restrict
+from edgefl.work import PARTS, Item, Meter, Pass, Payload, Trace, Work, run
+
+
+def optimizer(name: str = "adamw", implementation: str = "fused", **more: float) -> dict[str, object]:
+    return {"name": name, "lr": 1e-3, "implementation": implementation, **more}
+
+
+def received_table() -> Work:
+    table = Payload("prototypes", (Item("prototypes", (5, 16), "float32", "table/prototypes"),))
+    work = make_work(passes=(Pass("toy-prototypes", "private", ("image",), 8),) * 2)
+    trainable = tuple(n for n in work.trainable if "head" not in n)
+    return replace(work, down=(*work.down, table), trainable=trainable)
+
+
+def second_stage(gate: str = "") -> Work:
+    schedule = Layerwise(Layerwise.Options(stages=2, rounds=2), {"image": 2})
+    return restrict(make_work(gate=gate), schedule.stages[1])
+
+
+PAIR = ("image", "text")
+CASES: dict[str, tuple[Work, Toy]] = {
+    "image": (make_work(), Toy()),
+    "text": (make_work(("text",)), Toy()),
+    "pair": (make_work(PAIR), Toy()),
+    "pair with projections": (
+        make_work(PAIR, model=models.describe(
+            models.ModelOptions(image={"width": 16, "heads": 2, "patch": 4, "blocks": 1},
+                                text={"width": 8, "heads": 2, "tokens": 6, "blocks": 2}, dimension=12),
+            PAIR, "retrieve", FACTS)),
+        Toy(),
+    ),
+    "gates, partners train": (make_work(gate="trainable"), Toy()),
+    "gates, partners frozen": (make_work(gate="frozen"), Toy()),
+    "proximal": (make_work(("text",), (training_pass(("text",), proximal=0.1),) * 2, reference=True), Toy()),
+    "proximal of tensors": (
+        make_work(passes=(training_pass(proximal=0.1, proximal_norm="tensor"),), reference=True, gate="trainable"),
+        Toy(),
+    ),
+    "clip": (make_work(optimizer=optimizer(clip=1.0)), Toy()),
+    "clip, for-loop": (make_work(optimizer=optimizer(implementation="for-loop", clip=1.0)), Toy()),
+    "clip, foreach": (make_work(optimizer=optimizer(implementation="foreach", clip=1.0)), Toy()),
+    "for-loop": (make_work(optimizer=optimizer(implementation="for-loop")), Toy()),
+    "foreach": (make_work(optimizer=optimizer(implementation="foreach")), Toy()),
+    "adam with decay": (make_work(optimizer=optimizer("adam", weight_decay=0.1)), Toy()),
+    "sgd": (make_work(optimizer=optimizer("sgd", "for-loop")), Toy()),
+    "sgd with momentum": (make_work(optimizer=optimizer("sgd", "foreach", momentum=0.9)), Toy()),
+    "sgd fused": (make_work(optimizer=optimizer("sgd", "fused", momentum=0.9, weight_decay=0.1)), Toy()),
+    "bfloat16": (make_work(precision="bfloat16"), Toy()),
+    "bfloat16 with gates": (make_work(gate="trainable", precision="bfloat16"), Toy()),
+    "checkpointing": (make_work(model=described(checkpointing=True)), Toy()),
+    "drop path": (make_work(model=described(drop_path=0.2)), Toy()),
+    "a received table": (received_table(), Toy()),
+    "evaluation of a classifier": (make_work(passes=(scoring_pass(),)), Toy(41)),
+    "evaluation of retrieval": (make_work(PAIR, (scoring_pass(PAIR),)), Toy(41)),
+    "training, then evaluation": (make_work(passes=(training_pass(), scoring_pass(), training_pass())), Toy(41)),
+    "one step": (make_work(passes=(training_pass(),)), Toy(8)),
+    "one step an epoch": (make_work(), Toy(8)),
+    "no full batch": (make_work(), Toy(7)),
+    "second stage of layer-wise": (second_stage(), Toy()),
+    "second stage with gates": (second_stage("trainable"), Toy()),
+}  # fmt: skip
+
+
+def flops(trace: Trace) -> dict[tuple[int, str], tuple[int, int]]:
+    return {key: (step.forward_flops, step.backward_flops) for key, step in trace.steps.items()}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_prediction_equals_measurement(case: str) -> None:
+    work, source = CASES[case]
+    predicted, measured = predict(work, source), do(work, source, meter=Meter()).trace
+    assert measured is not None
+    assert predicted.peak_memory_bytes == measured.peak_memory_bytes > 0
+    assert predicted.memory_bytes == measured.memory_bytes
+    assert flops(predicted) == flops(measured)
+    assert {k: s.operators for k, s in predicted.steps.items()} == {k: s.operators for k, s in measured.steps.items()}
+    assert {k: s.macs for k, s in predicted.steps.items()} == {k: s.macs for k, s in measured.steps.items()}
+    assert set(measured.memory_bytes) == set(PARTS)
+    assert sum(measured.memory_bytes.values()) == measured.peak_memory_bytes
+
+
+def test_parts_of_known_size() -> None:
+    plain = predict(*CASES["image"]).memory_bytes
+    own = sum(4 * p.numel() for p in models.build(described()).parameters())
+    assert plain["parameters"] == own
+    assert predict(*CASES["proximal"]).memory_bytes["reference"] == predict(*CASES["text"]).memory_bytes["parameters"]
+    gated = predict(*CASES["gates, partners frozen"]).memory_bytes
+    linear = 2 * sum(16 * n for n in (48, 16, 64, 64))  # two blocks of qkv, proj, fc1, fc2
+    assert gated["parameters"] == own + 4 * (linear + 8)
+    assert predict(*CASES["a received table"]).memory_bytes["received"] == 5 * 16 * 4
+
+
+def test_one_step_holds_no_optimizer_state_in_its_backward_pass() -> None:
+    once, often = predict(*CASES["one step"]), predict(*CASES["image"])
+    assert once.peak_memory_bytes < often.peak_memory_bytes
+    assert often.memory_bytes["optimizer"] >= 2 * often.memory_bytes["parameters"]
+
+
+def test_checkpointing_trades_memory_for_flops() -> None:
+    plain, less = predict(*CASES["image"]), predict(*CASES["checkpointing"])
+    assert less.memory_bytes["activations"] < plain.memory_bytes["activations"]
+    assert flops(less)[0, "image"][0] == flops(plain)[0, "image"][0]
+    assert flops(less)[0, "image"][1] > flops(plain)[0, "image"][1]
+    assert less.steps[0, "image"].macs == plain.steps[0, "image"].macs
+
+
+def test_a_trace_comes_back_from_json() -> None:
+    trace = predict(*CASES["training, then evaluation"])
+    assert Trace.from_json(trace.to_json()) == trace
+
+
+@pytest.mark.parametrize("case", ["image", "pair", "gates, partners frozen"])
+def test_torch_profiler_sees_the_same_peak(case: str) -> None:
+    small, _ = CASES[case]
+    modalities = ("image", "text") if case == "pair" else ("image",)
+    # large enough that the generator's own few kilobytes don't matter
+    work = make_work(
+        modalities,
+        (training_pass(modalities, 32),) * 2,
+        gate="frozen" if small.edits else "",
+        model=described(modalities, width=48),
+    )
+    source, inputs = Toy(64), inputs_of(work)
+    predicted = predict(work, source).peak_memory_bytes
+    do(make_work())  # what torch allocates once
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        module = models.build(work.model)
+        run(work, inputs, source, module=module, device=CPU, seed=1)
+    kineto = profile.profiler.kineto_results  # type: ignore[union-attr]
+    events = sorted((e.start_ns(), e.nbytes()) for e in kineto.events() if e.name() == "[memory]")
+    live = peak = 0
+    for _, size in events:
+        live += size
+        peak = max(peak, live)
+    assert predicted == pytest.approx(peak, rel=0.01)
+
+
+def counted(batch: int, *, blocks: int = 2, width: int = 16) -> tuple[int, int]:
+    model = described(blocks=blocks, width=width)
+    work = make_work(passes=(training_pass(batch=batch),), model=model)
+    step = predict(work, Toy(64)).steps[0, "image"]
+    return step.forward_flops, step.backward_flops
+
+
+@pytest.mark.parametrize(("batch", "blocks", "width"), [(1, 1, 8), (8, 2, 16), (3, 4, 48)])
+def test_flops_have_the_closed_form_of_a_transformer(batch: int, blocks: int, width: int) -> None:
+    """METHODS 0.1: 12 n D^2 + 2 n^2 D MACs per block; FLOPs are twice that."""
+    n, d, patch = 17, width, 4
+    convolution = (n - 1) * patch * patch * d
+    linear, attention, head = blocks * 12 * n * d * d, blocks * 2 * n * n * d, d * 5
+    forward, backward = counted(batch, blocks=blocks, width=width)
+    assert forward == 2 * batch * (convolution + linear + attention + head)
+    # pictures need no gradient; a flash backward computes its scores again: five products for the two of the forward
+    assert backward == 2 * batch * (convolution + 2 * linear + 5 * attention // 2 + 2 * head)
+
+
+def metered(module: nn.Module, *x: torch.Tensor) -> int:
+    meter = Meter()
+    with meter.step(0, "image"):
+        module(*x)
+    return meter.trace().steps[0, "image"].forward_flops
+
+
+def test_flops_of_single_layers() -> None:
+    assert metered(nn.Linear(7, 11), torch.rand(3, 5, 7)) == 2 * 3 * 5 * 7 * 11
+    assert metered(nn.Conv2d(3, 8, 3), torch.rand(2, 3, 10, 10)) == 2 * 2 * 8 * 8 * 8 * 3 * 9
+    assert metered(nn.LayerNorm(7), torch.rand(3, 7)) == 0
+
+
+class Attend(nn.Module):
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(q, k, v)
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+def test_attention_on_a_cpu_is_counted(gradient: bool) -> None:
+    q = torch.rand(2, 3, 17, 8, requires_grad=gradient)
+    assert metered(Attend(), q, q, q) == 2 * 2 * (2 * 3 * 17 * 17 * 8)
+
+
+def test_an_unknown_operator_of_matmul_class_is_an_error() -> None:
+    work = make_work(passes=(Pass("toy-operator", "validation", ("image",), 8, False),))
+    with pytest.raises(UncountedOperator, match="my_bmm"):
+        predict(work, Toy())
+    with pytest.raises(UncountedOperator, match="my_bmm"):
+        do(work, meter=Meter())
+    assert do(work).loss is None
+
+
+def test_a_storage_counts_once_and_dies() -> None:
+    meter = Meter()
+    x = torch.zeros(100)
+    meter.adopt([x, x.view(10, 10), x[3:]], "inputs")
+    assert meter.peak == 400
+    y = torch.zeros(50)
+    meter.adopt([y], "outputs")
+    del x
+    meter.adopt([torch.zeros(20)], "outputs")
+    assert meter.trace().peak_memory_bytes == 600
+    assert meter.trace().memory_bytes["inputs"] == 400
+
+
+def test_sizes_are_rounded_up_as_the_allocator_does() -> None:
+    meter = Meter(512)
+    meter.adopt([torch.zeros(1), torch.zeros(128), torch.zeros(129)], "inputs")
+    assert meter.peak == 512 + 512 + 1024
+
+
+def test_a_prediction_allocates_nothing_large_and_draws_nothing() -> None:
+    """A ViT-S batch of 64 would hold gigabytes: the prediction of its peak does not."""
+    import resource
+
+    state = torch.get_rng_state()
+    model = described(blocks=12, width=384)
+    work = make_work(passes=(training_pass(batch=512),) * 2, model=model)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    predicted = predict(work, Toy(1024)).peak_memory_bytes
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    assert predicted > 2**31 > 16 * grown
+    assert torch.equal(torch.get_rng_state(), state)
