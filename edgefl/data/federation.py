@@ -180,7 +180,14 @@ class Federation:
         """Draw who holds how much of what: a bubble for each client and class."""
         from edgefl.data.figure import draw
 
-        draw(self, path)
+        draw(
+            path,
+            title=self.title,
+            kinds=self.kinds,
+            client_kind=self.client_kind,
+            class_names=self.class_names,
+            counts=self.class_counts(),
+        )
 
     @cached_property
     def _arrays(self) -> dict[str, Array]:

@@ -2,40 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from edgefl.data.federation import Federation
+from numpy.typing import NDArray
 
 COLOURS = {"image": "#4477aa", "text": "#ee6677", "image-text": "#228833"}
 
 
-def draw(federation: Federation, path: Path) -> None:
+def draw(
+    path: Path,
+    *,
+    title: str,
+    kinds: Sequence[str],
+    client_kind: NDArray[np.int64],
+    class_names: Sequence[str],
+    counts: NDArray[np.int64],
+) -> None:
     """Clients from left to right, classes from bottom to top, colour by kind.
 
-    Areas compare within a kind, since texts are far fewer than pictures.
+    ``counts`` is ``[clients, classes + 1]``, the last column for samples of no class; ``client_kind`` [clients]
+    indexes ``kinds``.  Areas compare within a kind, since texts are far fewer than pictures.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    counts = federation.class_counts()
-    names = [*federation.class_names, "no class"]
+    names = [*class_names, "no class"]
     if not counts[:, -1].any():
         counts, names = counts[:, :-1], names[:-1]
     clients, classes = counts.shape
     figure = Figure(figsize=(2.5 + 0.26 * min(clients, 120), 1.6 + 0.3 * classes), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    for index, kind in enumerate(federation.kinds):
-        x, y = np.nonzero(counts * (federation.client_kind == index)[:, None])
+    for index, kind in enumerate(kinds):
+        x, y = np.nonzero(counts * (client_kind == index)[:, None])
         largest = max(int(counts[x, y].max(initial=0)), 1)
         area = 220 * counts[x, y] / largest
         axes.scatter(x, y, s=area, color=COLOURS[kind], label=f"{kind} (largest: {largest})", linewidths=0)
     axes.set(xlabel="client", xlim=(-1, clients), ylim=(-1, classes), yticks=range(classes), yticklabels=names)
-    axes.set_title(f"{federation.title}: samples of each class by client")
+    axes.set_title(f"{title}: samples of each class by client")
     axes.grid(alpha=0.25)
     axes.set_axisbelow(True)
     legend = axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)

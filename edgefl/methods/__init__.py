@@ -1,6 +1,7 @@
 """Methods of federated learning, each in one file, client and server halves together."""
 
 from edgefl.methods.aggregation import Cohort, combine
-from edgefl.methods.protocol import Kind, Method, ServerState, Setting, Update
+from edgefl.methods.protocol import Kind, Method, Setting
+from edgefl.methods.state import ServerState, Update
 
 __all__ = ["Cohort", "Kind", "Method", "ServerState", "Setting", "Update", "combine"]

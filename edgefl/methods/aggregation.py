@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from edgefl.methods.protocol import Update
-    from edgefl.work import Address
+from edgefl.methods.state import Update
+from edgefl.work import Address
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from pydantic import Field, model_validator
 
 from edgefl.errors import MethodError
 from edgefl.methods.aggregation import Cohort, combine
-from edgefl.methods.protocol import Method, ServerState, Update
+from edgefl.methods.protocol import Method
+from edgefl.methods.state import ServerState, Update
 from edgefl.work import Address, Edit, Item, Payload, Work
 
 LAYERS = {
