@@ -1,0 +1,257 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from edgefl import __version__
+from edgefl.cli import main
+
+Answer = tuple[int, str, str]
+Call = Callable[..., Answer]
+
+DECLARED = {"source": "declared", "clients": {"image": 2, "text": 2}, "samples": 40,
+            "shapes": {"image": {"channels": 1, "size": 32, "classes": 12}, "text": {"vocabulary": 200}}}  # fmt: skip
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """Types a command in an empty folder: exit code, stdout, stderr."""
+    place = tmp_path / "here"
+    place.mkdir()
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("TERMINAL_WIDTH", "200")  # typer breaks its messages where the terminal ends
+
+    def answer(*words: str) -> Answer:
+        with pytest.raises(SystemExit) as ended:
+            main([*words])
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return answer
+
+
+@pytest.fixture(scope="module")
+def declared(tiny: Callable[..., dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A file with a scenario that can be profiled and not trained."""
+    path = tmp_path_factory.mktemp("scenario") / "declared.yaml"
+    schedule = {"name": "layerwise", "stages": 2, "rounds": 4}
+    path.write_text(yaml.safe_dump({"edgefl": 1, **tiny(data=DECLARED, schedule=schedule)}))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def trainable(tiny: Callable[..., dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A file with a scenario that trains in a second and compares two schedules."""
+    path = tmp_path_factory.mktemp("scenario") / "trainable.yaml"
+    compare = {"schedule": [{"name": "end-to-end", "rounds": 2}, {"name": "layerwise", "stages": 2, "rounds": 2}]}
+    path.write_text(yaml.safe_dump({"edgefl": 1, **tiny(compare=compare)}))
+    return str(path)
+
+
+# --- what a person gets wrong ----------------------------------------------------------------------------------------
+
+WRONG = {
+    "a typo in a key": (["--set", "training.bacth=8"], "unknown key 'bacth'; did you mean 'batch'?"),
+    "an unknown device": (
+        ["--set", "fleet.devices={raspberry-pi-44gb: 4}"],
+        "unknown device 'raspberry-pi-44gb'; did you mean 'raspberry-pi-4-4gb'?",
+    ),
+    "a zero budget": (["--set", "fleet.budgets.memory=0"], "a budget must be positive, not 0"),
+    "a negative batch": (["--set", "training.batch=-8"], "training.batch"),
+    "an empty cohort": (["--set", "round.cohort=0"], "round.cohort: must be more than 0, not 0"),
+}
+
+
+@pytest.mark.parametrize("command", ["run", "profile", "sweep", "validate"])
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_scenario_is_said_with_its_place_and_nothing_is_written(
+    call: Call, declared: str, command: str, wrong: str
+) -> None:
+    words, message = WRONG[wrong]
+    output = ["--output", "new"] if command in ("run", "sweep") else []
+    code, out, err = call(command, declared, *words, *output, "--json")
+    assert code == 2 and out == "" and message in err and "Traceback" not in err
+    assert err.startswith("edgefl: error: ") and list(Path.cwd().iterdir()) == []
+
+
+def test_the_line_of_the_file_is_named(call: Call, declared: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("edgefl: 1\ndata: declared\nmodel:\n  image: {}\ntrainning:\n  batch: 8\nround: {cohort: 0}\n")
+    code, _, err = call("validate", str(file))
+    assert code == 2
+    assert f"{file}:5: trainning: unknown key 'trainning'; did you mean 'training'?" in err
+    assert f"{file}:7: round.cohort: must be more than 0" in err
+
+
+@pytest.mark.parametrize("command", ["run", "profile", "sweep", "validate"])
+def test_a_missing_file_is_said_with_what_there_is(call: Call, command: str) -> None:
+    code, out, err = call(command, "quickstrat")
+    assert (code, out) == (2, "")
+    assert err == "edgefl: error: quickstrat: there is no such file or shipped scenario; did you mean 'quickstart'?\n"
+
+
+@pytest.mark.parametrize("command", ["run", "sweep"])
+def test_a_folder_that_cannot_be_written_is_said(call: Call, declared: str, command: str) -> None:
+    Path("file").write_text("mine")
+    for folder in ("file/new", "/proc/new"):
+        code, out, err = call(command, declared, "--output", folder)
+        assert (code, out) == (2, "") and f"can't write {'a run to ' if command == 'run' else ''}{folder}: " in err
+    assert Path("file").read_text() == "mine" and len(list(Path.cwd().iterdir())) == 1
+
+
+def test_wrong_words_are_usage_errors_with_the_nearest_right_one(call: Call, declared: str) -> None:
+    assert call("swep")[0] == 2
+    assert "Did you mean 'sweep'" in call("swep")[2]
+    code, out, err = call("run")
+    assert (code, out) == (2, "") and "give a scenario to run, or --resume DIR" in err
+    code, _, err = call("run", declared, "--resume", "x")
+    assert code == 2 and "one of the two" in err
+    code, _, err = call("profile", declared, "--device", "jetson-nano-8gb")
+    assert code == 2 and "unknown device 'jetson-nano-8gb'; did you mean 'jetson-nano-4gb'?" in err
+    code, _, err = call("run", "--resume", "nowhere")
+    assert code == 2 and "there is no run at nowhere" in err
+
+
+# --- what commands print ---------------------------------------------------------------------------------------------
+
+
+def test_run_prints_tables_and_keeps_the_run(call: Call, trainable: str) -> None:
+    code, out, err = call("run", trainable, "--output", "here")
+    assert code == 0
+    for words in ("Who could take part", "What a client's round cost", "What was learned: test split, after round 2",
+                  "Side by side", "(0.083)", "layerwise lets in no client that end-to-end refuses."):  # fmt: skip
+        assert words in out
+    lines = err.splitlines()
+    rounds = [line for line in lines if ": round " in line]
+    assert len(rounds) == 4 and all(words in rounds[0] for words in ("(1 of 2)", "1/2", "stage 1", "clock", "ETA"))
+    assert lines[-1] == "edgefl: records, weights and figures: here"
+    assert "\x1b" not in out + err
+    assert max(map(len, out.splitlines())) <= 100
+    code, out, err = call("run", trainable, "--output", "here")
+    assert (code, out) == (2, "") and "continue it with --resume here" in err
+    # a finished run that is resumed is reported again
+    code, out, _ = call("run", "--resume", "here", "--json")
+    found = json.loads(out)
+    assert code == 0 and found["finished"] and list(found["runs"]) == ["end-to-end", "layerwise"]
+    assert found["compared"]["reference"] == "end-to-end"
+    assert found["runs"]["layerwise"]["test_samples"].keys() == {"image", "text", "image-text"}
+
+
+def test_a_run_without_a_folder_goes_to_runs(call: Call, trainable: str) -> None:
+    words = ("--set", "compare={}", "--set", "schedule.rounds=1", "--set", "data.clients={text: 4}")
+    code, out, err = call("run", trainable, *words, "--json")
+    assert code == 0 and json.loads(out)["folder"] == "runs/tiny"
+    assert Path("runs/tiny/weights.safetensors").is_file()
+    assert "tiny: round 1/1" in err
+
+
+def test_profile(call: Call, declared: str) -> None:
+    code, out, _ = call("profile", declared, "--device", "phone-mid", "--link", "lte")
+    assert code == 0 and "=== tiny on phone-mid over lte ===" in out and "Over the whole schedule" in out
+    assert max(map(len, out.splitlines())) <= 100 and "\x1b" not in out
+    code, out, _ = call("profile", declared, "--json")
+    found = json.loads(out)
+    assert [(r["stage"], r["kind"]) for r in found["rows"]] == [(1, "image"), (1, "text"), (2, "image"), (2, "text")]
+
+
+def test_sweep(call: Call, declared: str) -> None:
+    words = ("--vary", "schedule=end-to-end,layerwise", "--vary", "fleet.budgets.memory=1KiB,1GiB")
+    code, out, _ = call("sweep", declared, *words, "--output", "grid")
+    assert code == 0 and "memory 4" in out and "layerwise" in out and max(map(len, out.splitlines())) <= 100
+    code, out, _ = call("sweep", declared, *words, "--output", "grid", "--json")
+    assert code == 0 and [r["eligible_share"] for r in json.loads(out)["rows"]] == [0.0, 1.0, 0.0, 1.0]
+    assert {p.name for p in Path("grid").iterdir()} == {"sweep.jsonl", "sweep.csv"}
+
+
+def test_validate(call: Call, declared: str) -> None:
+    code, out, _ = call("validate", declared)
+    assert code == 0 and out.startswith("tiny is valid: 1 combination, seed 3\n") and "in 2 stages (2, 2)" in out
+    code, out, _ = call("validate", declared, "--resolved")
+    assert code == 0
+    Path("whole.yaml").write_text(out)
+    assert call("validate", "whole.yaml", "--resolved")[1] == out
+    assert yaml.safe_load(out) == json.loads(call("validate", declared, "--json")[1])["resolved"]
+
+
+def test_devices(call: Call) -> None:
+    code, out, _ = call("devices")
+    assert code == 0 and "raspberry-pi-zero-2w" in out and "wifi-5" in out and max(map(len, out.splitlines())) <= 100
+    code, out, _ = call("devices", "lte")
+    assert code == 0 and "13 Mbit/s" in out and "4 Mbit/s to 40 Mbit/s" in out and "measured" in out
+    found = json.loads(call("devices", "--json")[1])
+    assert len(found["devices"]) >= 8 and len(found["links"]) >= 4
+    for one in found["devices"] + found["links"]:
+        for fact in one["values"].values():
+            assert fact["low"] <= fact["value"] <= fact["high"] and fact["confidence"]
+            assert {"title", "date", "quote"} <= fact["source"].keys()
+    code, _, err = call("devices", "raspberry-pi-4")
+    assert code == 2 and "did you mean 'raspberry-pi-4-4gb'" in err
+
+
+def test_methods(call: Call) -> None:
+    code, out, _ = call("methods")
+    assert code == 0 and "fedcola" in out and "layerwise" in out and "none | attention | mlp | blocks" in out
+    found = json.loads(call("methods", "--json")[1])
+    assert {"fedavg", "fedprox", "fedcola"} <= {m["name"] for m in found["methods"]}
+    assert all(one["summary"] for one in found["methods"] + found["schedules"])
+
+
+def test_version_and_help(call: Call) -> None:
+    assert call("--version") == (0, f"edgefl {__version__}\n", "")
+    code, out, _ = call("--help")
+    assert code == 0 and all(name in out for name in ("run", "profile", "sweep", "devices", "validate", "methods"))
+
+
+# --- as a process ----------------------------------------------------------------------------------------------------
+
+
+def test_help_waits_for_nothing_heavy() -> None:
+    heavy = "{'torch', 'pandas', 'pydantic', 'numpy', 'matplotlib'}"
+    code = f"import sys, edgefl.cli; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_an_interrupted_run_says_how_to_go_on(trainable: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "edgefl.cli", "run", trainable, "--output", "cut", "--json", "--set",
+               "compare={}", "--set", "schedule.rounds=500", "--set", "data.clients={text: 4}"]  # fmt: skip
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "round 2/500" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    assert err.endswith("edgefl: interrupted; go on with: edgefl run --resume cut\n") and "Traceback" not in err
+    assert (tmp_path / "cut" / "rounds.jsonl").read_text().count("\n") >= 2
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "edgefl.cli", "devices", "--json"]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert done.stderr == ""
+
+
+def test_a_warning_takes_one_line(call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+    import warnings
+
+    from edgefl.cli import _one_line
+
+    _one_line(UserWarning("two\n  lines"), UserWarning, "file.py", 3)
+    assert capsys.readouterr().err == "edgefl: warning: two lines\n"
+    before = warnings.showwarning
+    call("--version")
+    assert warnings.showwarning is before

@@ -1,0 +1,52 @@
+"""FedCola's download of one image and one text client a round, for each co-layer option (its Table 3), in MiB."""
+
+from __future__ import annotations
+
+import pytest
+
+import edgefl
+
+PUBLISHED = {"none": 208.81, "attention": 262.95, "mlp": 316.98, "blocks": 371.26}
+
+BLOCK = 12 * 384**2 + 13 * 384  # weights and biases of qkv, proj, fc1, fc2, and two norms
+EMBEDDINGS = (3 * 16 * 16 * 384 + 384) + 384 + 197 * 384 + 30522 * 384 + 40 * 384 + 2 * 384 + 2 * 384
+REST = 2 * 2 * 384 + (384 * 100 + 100) + (384 * 4 + 4)  # final norms and heads
+PARTNER = {  # of one block: weights and biases of the layers that are sent
+    "none": 0,
+    "attention": 4 * 384**2 + 4 * 384,
+    "mlp": 8 * 384**2 + 5 * 384,
+    "blocks": BLOCK,
+}
+
+
+def download(rows: list[dict[str, object]], stage: int) -> float:
+    """MiB of one image and one text client."""
+    return sum(r["download_bytes"] for r in rows if r["stage"] == stage and r["kind"] in ("image", "text")) / 2**20
+
+
+@pytest.mark.parametrize("option", PUBLISHED)
+def test_the_published_download_of_each_option(option: str) -> None:
+    found = edgefl.profile(f"papers/fedcola-colayer-{option}")
+    assert round(download(found["rows"], 1), 2) == PUBLISHED[option]
+    by_hand = 4 * (EMBEDDINGS + REST + 2 * 12 * (BLOCK + PARTNER[option]))
+    assert download(found["rows"], 1) * 2**20 == by_hand
+    both_ways = {t["kind"]: t["traffic_bytes"] for t in found["totals"]}
+    # no version is older than the last round under end-to-end: what travels in a round travels in all 30
+    for row in found["rows"]:
+        assert both_ways[row["kind"]] == 30 * (row["download_bytes"] + row["upload_bytes"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("option", PUBLISHED)
+def test_under_layerwise_what_is_active_travels(option: str) -> None:
+    found = edgefl.profile(
+        f"papers/fedcola-colayer-{option}",
+        ["schedule={name: layerwise, stages: 6, rounds: 30}", "data.clients={image: 12, text: 12}"],
+    )
+    two_blocks = 2 * 2 * (BLOCK + PARTNER[option])
+    assert download(found["rows"], 1) * 2**20 == 4 * (EMBEDDINGS + REST + two_blocks)
+    for stage in range(2, 7):
+        assert download(found["rows"], stage) * 2**20 == 4 * (REST + two_blocks)
+    printed = {"none": (73.426, 27.235), "attention": (82.449, 36.258), "mlp": (91.455, 45.264),
+               "blocks": (100.502, 54.311)}  # fmt: skip
+    assert (round(download(found["rows"], 1), 3), round(download(found["rows"], 2), 3)) == printed[option]

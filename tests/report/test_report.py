@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+import edgefl
+from edgefl.report import Lines, print_summary, summary
+from edgefl.report.facts import compared, facts_of
+
+Tiny = Callable[..., dict[str, Any]]
+
+
+def shown(found: dict[str, Any]) -> str:
+    file = io.StringIO()
+    print_summary(found, Console(file=file, width=100, no_color=True, color_system=None, markup=False))
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def comparison(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Text clients of which some can't hold the whole model; both schedules side by side."""
+    scenario = tiny(
+        data={"source": "glyphs", "clients": {"text": 4}, "samples": 40, "validation": 40, "test": 40},
+        compare={"schedule": [{"name": "end-to-end", "rounds": 2}, {"name": "layerwise", "stages": 2, "rounds": 2}]},
+    )
+    peaks = {
+        label: max(r["peak_memory_bytes"] for r in part["rows"])
+        for label, part in edgefl.profile(scenario)["combinations"].items()
+    }
+    scenario["fleet"] = {"budgets": {"memory": (peaks["end-to-end"] + peaks["layerwise"]) // 2}}
+    return edgefl.run(scenario, output=tmp_path_factory.mktemp("comparison") / "run")
+
+
+def test_facts_agree_with_the_records(layerwise_run: Any) -> None:
+    facts = facts_of(layerwise_run)
+    rounds, clients = layerwise_run.records("rounds"), layerwise_run.records("clients")
+    assert facts["rounds"] == len(rounds) == 4 and facts["outcomes"] == {"completed": 4}
+    assert facts["virtual_seconds"] == pytest.approx(layerwise_run.result["virtual_seconds"])
+    for name in ("download_bytes", "upload_bytes", "forward_flops", "energy_joules", "finished"):
+        assert facts["totals"][name] == pytest.approx(layerwise_run.result["totals"][name])
+    assert sum(row["client_rounds"] for row in facts["costs"]) == len(clients)
+    for row in facts["costs"]:
+        mine = [c for c in clients if (c["stage"], c["kind"]) == (row["stage"], row["kind"])]
+        assert row["peak_memory_bytes"] == max(c["peak_memory_bytes"] for c in mine)
+        assert row["download_bytes"] == pytest.approx(sum(c["download_bytes"] for c in mine) / len(mine))
+    assert facts["everyone"]["clients"] == 7 and facts["everyone"]["took_part"] == len({c["client"] for c in clients})
+    assert facts["metrics"] == layerwise_run.result["metrics"] and facts["metrics_split"] == "test"
+    json.dumps(summary(layerwise_run))
+
+
+def test_chance_is_one_of_the_classes_and_ten_of_the_pairs(layerwise_run: Any) -> None:
+    chance = facts_of(layerwise_run)["chance"]
+    assert chance["image"] == chance["text"] == {"accuracy": 1 / 12, "balanced_accuracy": 1 / 12}
+    assert chance["image-text"]["r@10"] == pytest.approx(10 / 500)
+    known = facts_of(layerwise_run, "", {"test": {"image-text": 40}})
+    assert known["chance"]["image-text"]["r@10"] == pytest.approx(10 / 40)
+    assert known["test_samples"] == {"image-text": 40}
+
+
+def test_whom_the_other_schedule_lets_in(comparison: Any) -> None:
+    found = summary(comparison)
+    end_to_end, layerwise = found["runs"]["end-to-end"], found["runs"]["layerwise"]
+    assert end_to_end["outcomes"] == {"nobody eligible": 2}
+    assert end_to_end["stages"][0]["kinds"]["text"]["refused_by"] == {"memory": 4}
+    assert layerwise["everyone"]["eligible_always"] == 4
+    gained = found["compared"]["gained"]["layerwise"]
+    assert gained["clients"] == gained["of_clients"] == gained["took_part"] == 4
+    assert gained["samples"] == gained["of_samples"] > 0 and gained["updates"] == 8
+    text = shown(found)
+    assert "layerwise lets in 4 of 4 clients that end-to-end always refuses" in text
+    assert "rounds that changed nothing: nobody eligible 2" in text
+    assert "0 of 4" in text and "4 of 4" in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_clients_are_compared_only_where_they_are_the_same(comparison: Any) -> None:
+    runs = {label: facts_of(run, label) for label, run in comparison.runs.items()}
+    assert compared(runs)["gained"]
+    runs["layerwise"]["same_clients"] = {**runs["layerwise"]["same_clients"], "seed": 4}
+    assert compared(runs)["gained"] == {}
+
+
+def test_a_run_that_was_cut_off_is_shown_as_far_as_it_came(layerwise_run: Any, tmp_path: Path) -> None:
+    cut = tmp_path / "cut"
+    shutil.copytree(layerwise_run.path, cut)
+    (cut / "result.json").unlink()
+    lines = (cut / "rounds.jsonl").read_text().splitlines(keepends=True)
+    (cut / "rounds.jsonl").write_text("".join(lines[:1]))
+    text = shown(summary(edgefl.read_run(cut)))
+    assert "1 rounds" in text and "Nothing has been evaluated yet" in text
+    assert f"edgefl run --resume {cut}" in text.replace("\n", "")
+    for name in ("rounds", "clients", "eligibility"):
+        (cut / f"{name}.jsonl").write_text("")
+    assert "no round has finished yet" in shown(summary(edgefl.read_run(cut)))
+
+
+def test_a_line_for_each_round(layerwise_run: Any) -> None:
+    file = io.StringIO()
+    progress = Lines(file)
+    progress("prepare", {"what": "drawing"})
+    progress("prepare", {"what": "drawing"})
+    progress("combination", {"label": "b", "index": 1, "of": 2, "folder": "runs/x"})
+    progress("start", {"rounds": 4, "round": 0})
+    assert progress.share == 0.5 and progress.eta == "--"
+    records = layerwise_run.records("rounds")
+    for record in records:
+        progress("record", record)
+    first, *lines = file.getvalue().splitlines()
+    assert first == "drawing" and len(lines) == 4 and progress.folder == "runs/x"
+    assert lines[0].startswith("b (2 of 2): round 1/4, stage 1, clock ") and "eligible 7/7, finished" in lines[0]
+    assert "ETA" in lines[2] and "ETA" not in lines[3] and "image acc" in lines[3]
+    assert progress.share == 1.0
