@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 from typing import Any
 
@@ -20,12 +21,12 @@ from edgefl.commands.composing import compose
 from edgefl.cost import Predictor, cost_key
 from edgefl.data.store import cache_folder
 from edgefl.errors import EdgeflError, MethodError, UnknownName
-from edgefl.methods import Method, ServerState, Setting, Update
+from edgefl.methods import Method, ServerState, Update
 from edgefl.scenario import Scenario, load
 from edgefl.schedules import Schedule, Stage, restrict
 from edgefl.simulation import Setup
 from edgefl.training import Node, Processes, Report, Task, device_of
-from edgefl.work import Payload, Result, Source, Trace, Work
+from edgefl.work import Meter, Payload, Result, Source, Trace, Work, run
 
 KINDS = ("image", "text", "image-text")
 
@@ -60,9 +61,9 @@ _SETTING: dict[str, Any] = {
         "source": "glyphs",
         "clients": dict.fromkeys(KINDS, 2),
         "partition": "iid",
-        "samples": {"image": 20, "text": 17, "image-text": 16},
+        "samples": {"image": 27, "text": 25, "image-text": 24},
         "size": 16,
-        "validation": 24,
+        "validation": 40,
         "test": 24,
         "public": 24,
     },
@@ -70,8 +71,9 @@ _SETTING: dict[str, Any] = {
         "image": {"blocks": 2, "width": 16, "heads": 2, "patch": 8},
         "text": {"blocks": 2, "width": 16, "heads": 2, "tokens": 8},
     },
-    "training": {"batch": 8, "epochs": 2},
-    "evaluation": {"batch": 16, "pairs": 20},
+    # three batches in three places: one more of each than a prediction runs
+    "training": {"batch": 8, "epochs": 3},
+    "evaluation": {"batch": 16, "pairs": 40},
 }
 
 
@@ -127,14 +129,28 @@ def check_method(
     blocks: dict[str, int] = {}
     for each in setting.kinds.values():
         blocks |= models.blocks(each.model)
-    checker = _Checker(made, lambda: kind(section, setting), setup, setting, findings)
-    for wanted in registry.names("schedule") if schedules is None else schedules:
-        fields = {"name": wanted} if isinstance(wanted, str) else dict(wanted)
-        shape: Any = registry.get("schedule", fields["name"])
-        checker.schedule(fields["name"], shape(_options("schedule", fields["name"], shape, {**fields}), blocks))
+    checker = _Checker(made, lambda: kind(section, setting), setup, findings)
+    stages = registry.names("schedule") if schedules is None else schedules
+    with _alone():
+        for wanted in stages:
+            fields = {"name": wanted} if isinstance(wanted, str) else dict(wanted)
+            shape: Any = registry.get("schedule", fields["name"])
+            checker.schedule(fields["name"], shape(_options("schedule", fields["name"], shape, fields), blocks))
     if processes:
         checker.elsewhere()
     return CheckReport(name, dict(findings.checks), tuple(findings.failures))
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """One thread, as where training runs, and the global generator as it was."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng([]):
+            yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _scenario(kinds: Sequence[str]) -> Scenario:
@@ -233,10 +249,8 @@ def _flat(result: Result) -> dict[str, Tensor]:
 class _Checker:
     """One method in one tiny federation."""
 
-    def __init__(
-        self, method: Method, again: Callable[[], Method], setup: Setup, setting: Setting, findings: _Findings
-    ):
-        self.method, self.again, self.setup, self.setting, self.findings = method, again, setup, setting, findings
+    def __init__(self, method: Method, again: Callable[[], Method], setup: Setup, findings: _Findings):
+        self.method, self.again, self.setup, self.findings = method, again, setup, findings
         self.node = Node(setup.clients, device_of("cpu"))
         self.predictor = Predictor()
         self.measured: set[str] = set()
@@ -352,24 +366,30 @@ class _Checker:
         return good
 
     def run(self, task: Task, source: Source, rule: str, where: str) -> Report | None:
-        """Run a task; the first of each cost is measured, and compared with its prediction."""
+        """Run a task; the first of each cost is also measured, and compared with its prediction."""
         findings = self.findings
         key = cost_key(task.work, source)
-        first = key not in self.measured
-        self.measured.add(key)
         with findings.attempt(rule, where):
-            report = self.node.run(Task(task.work, task.inputs, task.client, task.seed, first))
-            if report.measured is not None:
+            report = self.node.run(task)
+            if key not in self.measured:
+                self.measured.add(key)
                 with findings.attempt(MEMORY, where):
-                    self.compared(self.predictor.trace(task.work, source, key), report.measured.trace, where)
+                    self.measure(task, source, where)
             self.sizes(task.work.up, report.result.payloads, where)
             inputs = {p.name: {i.name: task.inputs[i.name] for i in p.items} for p in task.work.down}
             self.sizes(task.work.down, inputs, where)
             return report
         return None
 
-    def compared(self, predicted: Trace, measured: Trace, where: str) -> None:
-        """Prediction and measurement, to the byte and the FLOP."""
+    def measure(self, task: Task, source: Source, where: str) -> None:
+        """Prediction and measurement, to the byte and the FLOP.
+
+        Every step is metered: what grows from batch to batch shows.
+        """
+        predicted = self.predictor.trace(task.work, source)
+        meter, module = Meter(most=sys.maxsize), models.build(task.work.model)
+        run(task.work, task.inputs, source, module=module, device=device_of("cpu"), seed=task.seed, meter=meter)
+        measured = meter.trace()
         parts = [
             f"{part} {predicted.memory_bytes[part]} predicted, {measured.memory_bytes[part]} measured"
             for part in predicted.memory_bytes
@@ -415,12 +435,9 @@ class _Checker:
             for node in (self.node, Node(self.setup.clients, device_of("cpu"))):
                 self.alike(SEED, report, node.run(task), where)
         if task.work.keep and report.result.kept:
-            kept = Task(task.work, {**task.inputs, **report.result.kept}, task.client, task.seed, True)
+            kept = replace(task, inputs={**task.inputs, **report.result.kept})
             with self.findings.attempt(KEPT, where):
-                again = self.node.run(kept)
-                assert again.measured is not None
-                predicted = self.predictor.trace(task.work, self.setup.clients.client(task.client or 0))
-                self.compared(predicted, again.measured.trace, f"{where}, with what was kept")
+                self.measure(kept, self.setup.clients.client(task.client or 0), f"{where}, with what was kept")
 
     def alike(self, rule: str, one: Report, other: Report, where: str) -> None:
         """Two reports of one task."""
@@ -453,9 +470,12 @@ class _Checker:
         expect(PURE, where, versions == dict(state.versions), "the versions of the state given were changed")
         touched = [n for u, old in zip(updates, sent, strict=True) for n in _differing(old, dict(u.sent()))]
         none(PURE, where, touched, "{} of an update was changed")
-        apart = _differing(new.tensors, self.again().aggregate(state, updates).tensors)
+        apart = _differing(new.tensors, self.method.aggregate(state, updates).tensors)
+        none(PURE, where, apart, "{} differs when asked again")
+        fresh = self.again().aggregate(state, updates).tensors
+        apart = _differing(new.tensors, fresh)
         none(PURE, where, apart, "{} differs for a method made anew: what a round leaves behind belongs in the state")
-        apart = _differing(new.tensors, self.method.aggregate(state, list(reversed(updates))).tensors)
+        apart = _differing(fresh, self.again().aggregate(state, list(reversed(updates))).tensors)
         none(ORDER, where, apart, "{} differs: sort the updates by client")
         self.followed(place, where, state, new)
         for update in updates:

@@ -12,8 +12,8 @@ from edgefl.work.description import (
     digest,
     serialised_bytes,
 )
-from edgefl.work.interpreter import FINISH, METERED, START, Result, distinct, execute, run
-from edgefl.work.meter import CUDA_ROUNDING, PARTS, Meter, StepCost, Trace
+from edgefl.work.interpreter import FINISH, START, Result, distinct, execute, run
+from edgefl.work.meter import CUDA_ROUNDING, METERED, PARTS, Meter, StepCost, Trace
 from edgefl.work.steps import Context, Step
 
 __all__ = [

@@ -17,9 +17,6 @@ from edgefl.work.description import DTYPES, Pass, Source, Work
 from edgefl.work.meter import Meter, Trace
 from edgefl.work.steps import Context, Step
 
-METERED = 2
-"""Places of a distinct pass, and steps of a pattern in them, that are metered: from the second on nothing changes."""
-
 START, FINISH = "<", ">"
 """Stand for a pattern where the cost is of a pass's start or finish, once a place."""
 
@@ -139,7 +136,7 @@ def _passes(ctx: Context, trained: list[nn.Parameter], seed: int, meter: Meter |
         index = order.index(pass_)
         place = places[index]
         places[index] += 1
-        metered = meter if place < METERED else None
+        metered = meter if meter and place < meter.most else None
         step: Step = registry.get("step", pass_.step)()
         ctx.model.train(pass_.train)
         with _once(ctx, metered, index):
@@ -149,7 +146,7 @@ def _passes(ctx: Context, trained: list[nn.Parameter], seed: int, meter: Meter |
             for pattern, batch in ctx.source.batches(pass_, seeds.key(seed, "shuffle", index, place)):
                 seen[pattern] += 1
                 batch = {name: value.to(ctx.device, non_blocking=True) for name, value in batch.items()}
-                now = metered if seen[pattern] <= METERED else None
+                now = metered if metered and seen[pattern] <= metered.most else None
                 if now:
                     now.adopt(batch.values(), "inputs")
                 with now.step(index, pattern) if now else nullcontext():

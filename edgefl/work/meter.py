@@ -35,6 +35,9 @@ PARTS = (
 CUDA_ROUNDING = 512
 """PyTorch's CUDA caching allocator rounds every block up to a multiple of 512 bytes."""
 
+METERED = 2
+"""Places of a distinct pass, and steps of a pattern in them, that are metered: from the second on nothing changes."""
+
 aten = torch.ops.aten
 
 
@@ -116,12 +119,13 @@ class Trace:
 class Meter(TorchDispatchMode):
     """Follows every tensor storage from its birth to its death, and every operator, while ``on``.
 
-    Each storage counts once, with its size rounded up to ``rounding`` bytes.
+    Each storage counts once, with its size rounded up to ``rounding`` bytes.  Of each distinct pass the first
+    ``most`` places are metered, and in them the first ``most`` steps of a pattern.
     """
 
-    def __init__(self, rounding: int = 1):
+    def __init__(self, rounding: int = 1, most: int = METERED):
         super().__init__()  # type: ignore[no-untyped-call]
-        self.rounding = rounding
+        self.rounding, self.most = rounding, most
         self._live: dict[int, tuple[int, str, weakref.ref[Any]]] = {}
         self._totals = dict.fromkeys(PARTS, 0)
         self._current = self.peak = 0
