@@ -18,7 +18,11 @@ import torch
 from safetensors.torch import load_file
 
 import edgefl
+from edgefl import registry
+from edgefl.cost import work_key
+from edgefl.methods import ServerState
 from edgefl.runs import Run
+from edgefl.work import Item, Payload, Work
 
 PLUGIN = Path(__file__).parent / "plugin"
 
@@ -185,6 +189,36 @@ def test_a_client_starts_from_what_it_kept(runs, tmp_path):
     took_part = {c["client"] for c in runs["end-to-end"].records("clients")}
     assert set(kept) == {f"kept:{client}:prototypes.own" for client in took_part}
     assert len({t.numpy().tobytes() for t in kept.values()}) == len(kept)
+
+
+def test_tables_of_two_shapes_never_share_a_cost():
+    """Not even where they travel under one name both ways."""
+
+    def work(classes: int) -> Work:
+        table = Payload("table", (Item("table", (classes, 4), "float32", "table/t"),))
+        return Work("image", {"name": "towers", "towers": {}}, (), (), (table,), (table,))
+
+    assert work_key(work(3)) == work_key(work(3)) != work_key(work(30))
+
+
+def test_a_changed_step_is_predicted_anew(install, tmp_path):
+    """The memo of costs on disk knows the code of a plug-in, whose version an author seldom raises."""
+    (tmp_path / "edgefl_changing.py").write_text("A = 1")
+    install(tmp_path)
+    before = registry.package_digest("edgefl_changing")
+    (tmp_path / "edgefl_changing.py").write_text("A = 2")
+    registry.forget()
+    assert registry.package_digest("edgefl_changing") != before
+    assert registry.fingerprint("step", "align") == registry.package_digest("edgefl_prototypes")
+
+
+def test_what_travels_in_half_precision_is_rounded_before_the_difference_is_taken():
+    state = ServerState.first({"image/w": torch.tensor([1.0001, 0.1])})
+    work = Work("image", {}, (), (), (Payload("model", (Item("w", (2,), "float16", "image/w"),)),))
+    assert state.inputs(work)["w"].dtype == torch.float16
+    base = state.base(work)["image/w"]
+    assert base.dtype == torch.float32
+    assert base.tolist() == [1.0, 0.0999755859375]
 
 
 def test_it_keeps_the_contract():
