@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import sys
+import threading
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -146,12 +148,21 @@ _node: Node | None = None
 
 def _start(data: str, seed: int, tokens: int, cache: str | None, device: str, path: list[str]) -> None:
     global _node
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to stop
     sys.path[:] = path
     federation = open_federation(
         DataOptions.model_validate_json(data), seed=seed, tokens=tokens, cache=Path(cache) if cache else None
     )
     _node = Node(federation, device_of(device))
+
+
+def _end_with_parent() -> None:
+    """A parent that was killed says nothing, and a worker that waits for its next task would wait for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _ready() -> None:

@@ -100,7 +100,7 @@ def _packed(tensors: Mapping[str, Tensor]) -> bytes:
     alone = {}
     for name, tensor in tensors.items():
         place = tensor.untyped_storage()._cdata
-        alone[name] = tensor.clone() if place in seen else tensor.contiguous()
+        alone[name] = tensor.clone(memory_format=torch.contiguous_format) if place in seen else tensor.contiguous()
         seen.add(place)
     return safetensors.torch.save(alone)
 
