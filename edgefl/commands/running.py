@@ -21,6 +21,7 @@ from edgefl.runs import (
     is_comparison,
     read_run,
 )
+from edgefl.runs.directory import new_folder
 from edgefl.scenario import Scenario, load
 from edgefl.simulation import Setup, Simulation
 from edgefl.training import Inline, Processes, make_executor
@@ -84,6 +85,10 @@ def run(
     """
     if (scenario is None) == (resume is None):
         raise RunError("give a scenario to run, or a run to resume: one of the two")
+
+    def report(text: str) -> None:
+        observe("prepare", {"what": text})
+
     with ExitStack() as stack:
         executors = _Executors(stack)
         if resume is not None:
@@ -98,7 +103,12 @@ def run(
             # every combination is checked before anything is written
             observe("prepare", {"what": f"preparing {whole.name}"})
             for _, each in combinations:
-                compose(each, lambda text: observe("prepare", {"what": text}))
+                compose(each, report)
+                if federation_of(each, report).declared_only:
+                    raise DataError(
+                        f"{whole.name} declares the shapes of its data and has no samples to train on: "
+                        "edgefl profile and edgefl sweep tell its cost"
+                    )
             folder = Path(output) if output is not None else free_folder(whole.name)
             parts = _begun(folder, whole, combinations)
         for index, (label, place, each) in enumerate(parts):
@@ -112,7 +122,8 @@ def _begun(
     folder: Path, scenario: Scenario, combinations: Sequence[tuple[str, Scenario]]
 ) -> list[tuple[str, Path, Scenario]]:
     if not scenario.compare:
-        return [(scenario.name, folder, scenario)]
+        # a folder that holds another run is said now; begun runs are opened only to be resumed
+        return [(scenario.name, new_folder(folder), scenario)]
     sets = {label: {path: _at(each.resolved(), path) for path in scenario.compare} for label, each in combinations}
     folders = create_comparison(folder, scenario_yaml=scenario.to_yaml(), runs=sets)
     return [(label, folders[label], each) for label, each in combinations]
