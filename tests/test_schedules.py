@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from typing import Any
 
@@ -52,7 +53,7 @@ def test_allocation(allocation: Any, stages: int, rounds: int, expected: list[in
 def test_allocations_add_up_and_never_shrink_by_more_than_a_round(allocation: str, stages: int, rounds: int) -> None:
     given_rounds = allocate(allocation, stages, rounds)
     assert len(given_rounds) == stages and sum(given_rounds) == rounds
-    assert all(after >= before - 1 >= -1 for before, after in zip(given_rounds, given_rounds[1:], strict=False))
+    assert all(after >= before - 1 >= -1 for before, after in itertools.pairwise(given_rounds))
 
 
 def test_rounds_belong_to_stages() -> None:
@@ -145,7 +146,7 @@ def test_a_progressive_model_only_grows(blocks: dict[str, int], data: st.DataObj
     stages = progressive(blocks, stages=data.draw(st.integers(1, min(blocks.values()))), rounds=16).stages
     names = [f"{tower}.blocks.{i}.norm1.bias" for tower, n in blocks.items() for i in range(n)]
     grown = [{n for n in names if stage.active(n)} for stage in stages]
-    assert all(a < b for a, b in zip(grown, grown[1:], strict=False)) and grown[-1] == set(names)
+    assert all(a < b for a, b in itertools.pairwise(grown)) and grown[-1] == set(names)
 
 
 # restrict -----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,169 @@
+"""A run that is killed goes on as if nothing had happened; what is finished stays as it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import edgefl
+from edgefl.errors import RunError
+from edgefl.runs import Run, read_run
+
+Tiny = Callable[..., dict[str, Any]]
+LAYERWISE = {"name": "layerwise", "stages": 2, "rounds": 4}
+
+CHILD = """
+import json, os, signal, sys
+import edgefl
+
+scenario, output, event, number = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
+seen = 0
+
+def observe(name, facts):
+    global seen
+    seen += name == event
+    if seen == number:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+if __name__ == "__main__":
+    edgefl.run(scenario, output=output, observe=observe)
+"""
+
+
+def killed_at(scenario: dict[str, Any], output: Path, event: str, number: int) -> None:
+    """Run in a process that kills itself at the given occurrence of an event."""
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, json.dumps(scenario), str(output), event, str(number)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+def assert_equal(a: Run, b: Run) -> None:
+    for table in ("rounds", "clients", "eligibility"):
+        assert a.records(table) == b.records(table)  # type: ignore[arg-type]
+    assert a.result == b.result and a.scenario == b.scenario and a.models == b.models
+    left, right = load_file(a.path / "weights.safetensors"), load_file(b.path / "weights.safetensors")
+    assert left.keys() == right.keys() and all(torch.equal(t, right[n]) for n, t in left.items())
+
+
+@pytest.mark.parametrize(
+    ("event", "number", "finished"),
+    [
+        ("client", 17, 2),  # in the middle of round 3: the first two are kept
+        pytest.param("record", 2, 1, marks=pytest.mark.slow),  # round 2 is recorded, its checkpoint isn't written
+        pytest.param("round", 1, 0, marks=pytest.mark.slow),  # before anything is kept
+        pytest.param("record", 4, 3, marks=pytest.mark.slow),  # the last round, before the end is written
+    ],
+)
+def test_a_killed_run_ends_as_an_uninterrupted_one(
+    tiny: Tiny, layerwise_run: Run, tmp_path: Path, event: str, number: int, finished: int
+) -> None:
+    output = tmp_path / "run"
+    killed_at(tiny(method="fedcola", schedule=LAYERWISE), output, event, number)
+    broken = read_run(output)
+    assert not broken.finished and broken.result == {}
+    with (output / "clients.jsonl").open("a") as file:
+        file.write('{"round": 3, "clie')  # as a write that was cut off leaves it
+    heard: list[int] = []
+    resumed = edgefl.run(resume=output, observe=lambda e, facts: heard.append(facts["round"]) if e == "round" else None)
+    assert heard == list(range(finished + 1, 5))
+    assert_equal(resumed, layerwise_run)
+
+
+def content(folder: Path) -> dict[str, tuple[bytes, int]]:
+    return {
+        str(p.relative_to(folder)): (p.read_bytes(), p.stat().st_mtime_ns) for p in folder.rglob("*") if p.is_file()
+    }
+
+
+def test_resuming_a_finished_run_changes_nothing(layerwise_run: Run) -> None:
+    before = content(layerwise_run.path)
+    heard: list[str] = []
+    again = edgefl.run(resume=layerwise_run.path, observe=lambda event, facts: heard.append(event))
+    assert content(layerwise_run.path) == before
+    assert again.result == layerwise_run.result and "round" not in heard
+
+
+def test_a_killed_comparison_goes_on_where_it_was(tiny: Tiny, layerwise_run: Run, tmp_path: Path) -> None:
+    """Killed in round 2 of the second run; the first is finished and stays, the third was not begun."""
+    short = {"name": "progressive", "stages": 2, "rounds": 2}
+    end = {"name": "end-to-end", "rounds": 1}
+    scenario = tiny(method="fedcola", compare={"schedule": [end, LAYERWISE, short]})
+    output = tmp_path / "comparison"
+    killed_at(scenario, output, "round", 3)
+    broken = read_run(output)
+    assert not broken.finished
+    first = next(iter(broken.runs.values()))
+    assert first.finished and len(broken.runs) == 2
+    before = content(first.path)
+    resumed = edgefl.run(resume=output)
+    assert content(first.path) == before
+    assert resumed.finished and len(resumed.runs) == 3
+    layerwise = [r for r in resumed.runs.values() if r.scenario["schedule"]["name"] == "layerwise"][0]
+    for table in ("rounds", "clients", "eligibility"):
+        assert layerwise.records(table) == layerwise_run.records(table)  # type: ignore[arg-type]
+    assert layerwise.result == layerwise_run.result
+
+
+def test_what_cannot_be_resumed(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="there is no run at"):
+        edgefl.run(resume=tmp_path / "nothing")
+    (tmp_path / "file.txt").write_text("")
+    with pytest.raises(RunError, match="not a run's folder"):
+        edgefl.run(resume=tmp_path)
+
+
+def alive(process: psutil.Process) -> bool:
+    """A process that has ended stays listed until someone asks how."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.mark.slow
+def test_a_run_with_workers_is_killed_from_outside(tiny: Tiny, layerwise_run: Run, tmp_path: Path) -> None:
+    """Its workers end with it, and the run goes on inline or in processes with the same result."""
+    output = tmp_path / "run"
+    scenario = tiny(method="fedcola", schedule=LAYERWISE, executor={"name": "processes", "workers": 2, "device": "cpu"})
+    script = tmp_path / "child.py"
+    script.write_text(CHILD)
+    child = subprocess.Popen([sys.executable, str(script), json.dumps(scenario), str(output), "never", "1"])
+    try:
+        while not (output / "rounds.jsonl").is_file() or not (output / "rounds.jsonl").read_bytes():
+            assert child.poll() is None
+            time.sleep(0.02)
+        workers = [
+            p for p in psutil.Process(child.pid).children(recursive=True) if "spawn_main" in " ".join(p.cmdline())
+        ]
+    finally:
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+    assert len(workers) == 2
+    for _ in range(600):
+        if not any(alive(worker) for worker in workers):
+            break
+        time.sleep(0.05)
+    else:
+        raise AssertionError("the workers outlive their run")
+    resumed = edgefl.run(resume=output)
+    assert resumed.scenario["executor"]["name"] == "processes"
+    for table in ("rounds", "clients", "eligibility"):
+        assert resumed.records(table) == layerwise_run.records(table)  # type: ignore[arg-type]
+    left, right = (load_file(r.path / "weights.safetensors") for r in (resumed, layerwise_run))
+    assert all(torch.equal(t, right[n]) for n, t in left.items())

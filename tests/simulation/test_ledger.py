@@ -1,0 +1,75 @@
+"""What travels: versions held against versions current."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from edgefl_toys import make_work
+
+from edgefl.schedules import Layerwise, restrict
+from edgefl.simulation.ledger import Ledger, final_blocks, stale, travelling
+from edgefl.work import Item, Payload
+
+SCHEDULE = Layerwise(Layerwise.Options(stages=2, rounds=4), {"image": 2})
+FIRST, SECOND = SCHEDULE.stages
+FULL = make_work()
+ADDRESSES = [item.source for item in FULL.down[0].items]
+FROZEN = [a for a in ADDRESSES if ".blocks.0." in a or ".embedding." in a]
+
+
+def versions(**changed: int) -> dict[str, int]:
+    return {a: next((v for k, v in changed.items() if k in a), 0) for a in ADDRESSES}
+
+
+def test_version_0_is_preinstalled() -> None:
+    work = restrict(FULL, SECOND)
+    assert stale(work, SECOND, {}, versions()) == ()
+    assert {i.source for p in travelling(work, SECOND, ()) for i in p.items} == set(ADDRESSES) - set(FROZEN)
+
+
+def test_frozen_parts_travel_to_an_old_copy_only() -> None:
+    work, current = restrict(FULL, SECOND), versions(blocks=3, embedding=2)
+    assert list(stale(work, SECOND, {}, current)) == FROZEN
+    (down,) = travelling(work, SECOND, stale(work, SECOND, {}, current))
+    assert [i.source for i in down.items] == ADDRESSES
+    ledger = Ledger()
+    ledger.sent(4, (down,), current)
+    assert stale(work, SECOND, ledger.held(4), current) == ()
+    assert list(stale(work, SECOND, ledger.held(5), current)) == FROZEN
+    newer = {**current, FROZEN[0]: 9}
+    assert stale(work, SECOND, ledger.held(4), newer) == (FROZEN[0],)
+
+
+def test_active_parts_and_tables_travel_always() -> None:
+    table = Payload("prototypes", (Item("prototypes", (5, 16), "float32", "table/prototypes"),))
+    work = restrict(replace(FULL, down=(*FULL.down, table)), FIRST)
+    current = {**versions(), "table/prototypes": 0}
+    ledger = Ledger()
+    ledger.sent(0, work.down, current)
+    assert stale(work, FIRST, ledger.held(0), current) == ()
+    assert travelling(work, FIRST, ()) == work.down
+
+
+def test_what_is_kept_never_travels() -> None:
+    work = restrict(replace(FULL, keep=("image.head.weight", "image.blocks.0.norm1.bias")), SECOND)
+    current = versions(head=5, blocks=5)
+    old = stale(work, SECOND, {}, current)
+    assert "own/image.blocks.0.norm1.bias" not in old
+    names = {i.name for p in travelling(work, SECOND, old) for i in p.items}
+    assert "image.head.weight" not in names and "image.head.bias" in names
+
+
+def test_the_final_blocks_are_a_stages_own() -> None:
+    payload = final_blocks(restrict(FULL, SECOND), SECOND)
+    assert {i.name for i in payload.items} == {a.removeprefix("own/") for a in ADDRESSES if ".blocks.1." in a}
+
+
+def test_a_ledger_comes_back_from_its_rows() -> None:
+    ledger = Ledger()
+    ledger.sent(7, FULL.down, versions(blocks=2))
+    ledger.sent(11, FULL.down, versions())
+    rows = ledger.rows()
+    assert set(rows) == {"7", "11"} and set(rows["7"].values()) == {2} and rows["11"] == {}
+    again = Ledger.from_rows(rows)
+    assert again.rows() == rows
+    assert stale(restrict(FULL, SECOND), SECOND, again.held(7), versions(blocks=2)) == ()

@@ -1,0 +1,101 @@
+"""Inline and in worker processes: the same reports; and what happens to a task that fails, dies or is dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from edgefl.commands.composing import compose
+from edgefl.errors import TrainingError, UnknownName
+from edgefl.scenario import Scenario, load
+from edgefl.simulation import Setup
+from edgefl.training import Inline, Processes, Report, Task
+from edgefl.work import Pass, Work
+
+
+@pytest.fixture(scope="module")
+def scenario(tiny: Callable[..., dict[str, Any]]) -> Scenario:
+    return load(tiny(method="fedcola"))
+
+
+@pytest.fixture(scope="module")
+def setup(scenario: Scenario) -> Setup:
+    return compose(scenario)
+
+
+def workers(scenario: Scenario, count: int) -> Processes:
+    return Processes(scenario.data, scenario.seed, scenario.model.tokens, None, count, "cpu")
+
+
+@pytest.fixture(scope="module")
+def processes(scenario: Scenario, setup: Setup) -> Iterator[Processes]:
+    with workers(scenario, 1) as executor:
+        executor.warm()
+        yield executor
+
+
+def task_of(setup: Setup, client: int, change: Callable[[Work], Work] = lambda work: work, **more: Any) -> Task:
+    source = setup.clients.client(client)
+    work = change(setup.method.work(setup.kind_of(client), 1).fitted(source.size))
+    tensors = setup.method.initial(setup.seed).tensors
+    return Task(work, {i.name: tensors[i.source] for p in work.down for i in p.items}, client, 100 + client, **more)
+
+
+def doing(step: str) -> Callable[[Work], Work]:
+    return lambda work: replace(work, passes=(Pass(step, "private", work.passes[0].patterns, 4),))
+
+
+def assert_same(a: Report, b: Report) -> None:
+    assert a.result.loss == b.result.loss and a.result.metrics == b.result.metrics and a.measured == b.measured
+    for name, tensors in a.result.payloads.items():
+        other = b.result.payloads[name]
+        assert tensors.keys() == other.keys() and all(torch.equal(t, other[n]) for n, t in tensors.items())
+
+
+def test_inline_and_processes_give_the_same_reports(setup: Setup, processes: Processes) -> None:
+    clients = {setup.kind_of(c): c for c in range(len(setup.fleet))}
+    assert len(clients) == 3
+    tasks = [task_of(setup, c, metered=True) for c in clients.values()]
+    for kind in clients:
+        evaluation = setup.method.evaluate(kind, "validation")
+        tensors = setup.method.initial(setup.seed).tensors
+        inputs = {i.name: tensors[i.source] for p in evaluation.down for i in p.items}
+        tasks.append(Task(evaluation, inputs, None, 1, True))
+    with Inline(setup.clients, "cpu") as inline:  # type: ignore[arg-type]
+        futures = [processes.submit(task) for task in tasks]
+        for future, task in zip(futures, tasks, strict=True):
+            report = future.result(120)
+            assert_same(inline.submit(task).result(), report)
+            assert report.measured is not None
+
+
+@pytest.mark.parametrize("where", ["inline", "processes"])
+def test_a_failure_names_the_node(setup: Setup, processes: Processes, where: str) -> None:
+    executor = processes if where == "processes" else Inline(setup.clients, "cpu")  # type: ignore[arg-type]
+    with pytest.raises(TrainingError, match=r"kind 'image' failed on client 0.*the toy is broken"):
+        executor.submit(task_of(setup, 0, doing("toy-broken"))).result(120)
+    with pytest.raises(UnknownName, match="did you mean 'toy-broken'"):
+        executor.submit(task_of(setup, 0, doing("toy-brokn"))).result(120)
+    assert executor.submit(task_of(setup, 0)).result(120).result.loss is not None
+
+
+def test_a_queued_task_can_be_cancelled_and_never_runs(setup: Setup, processes: Processes) -> None:
+    # a worker takes one task and has one more at hand; those behind them wait
+    futures = [processes.submit(task_of(setup, c % 7)) for c in range(12)]
+    last = futures[-1]
+    assert last.cancel() and last.cancelled()
+    assert all(f.result(120).result.loss is not None for f in futures[:-1])
+    assert not futures[0].cancel()
+
+
+def test_a_killed_worker_is_a_training_error(scenario: Scenario, setup: Setup) -> None:
+    with workers(scenario, 1) as executor:
+        with pytest.raises(TrainingError, match="ended unexpectedly.*edgefl run --resume") as caught:
+            executor.submit(task_of(setup, 0, doing("toy-killer"))).result(120)
+        assert caught.value.exit_code == 1
+        with pytest.raises(TrainingError, match="ended unexpectedly"):
+            executor.submit(task_of(setup, 0)).result(120)
