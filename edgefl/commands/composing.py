@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any
 
 from edgefl import models, registry
 from edgefl.cost import Predictor
-from edgefl.data import DataOptions, Federation, open_federation
+from edgefl.data import Federation, open_federation
 from edgefl.data.store import cache_folder
 from edgefl.devices import Fleet
 from edgefl.methods import Kind, Method, Setting
@@ -19,14 +18,18 @@ from edgefl.simulation import Setup
 from edgefl.training import device_of
 
 
-@lru_cache(maxsize=8)
-def _federation(options: str, seed: int, tokens: int, report: Callable[[str], None]) -> Federation:
-    return open_federation(DataOptions.model_validate_json(options), seed=seed, tokens=tokens, report=report)
+_OPEN = 8
+_federations: dict[tuple[str, int, int], Federation] = {}
 
 
 def federation_of(scenario: Scenario, report: Callable[[str], None]) -> Federation:
     """The scenario's data, opened once for all scenarios that share them."""
-    return _federation(scenario.data.model_dump_json(), scenario.seed, scenario.model.tokens, report)
+    key = (scenario.data.model_dump_json(), scenario.seed, scenario.model.tokens)
+    if key not in _federations:
+        while len(_federations) >= _OPEN:
+            _federations.pop(next(iter(_federations)))
+        _federations[key] = open_federation(scenario.data, seed=key[1], tokens=key[2], report=report)
+    return _federations[key]
 
 
 def scenario_of(given: str | os.PathLike[str] | dict[str, Any] | Scenario, overrides: Sequence[str] = ()) -> Scenario:

@@ -113,6 +113,11 @@ class Federation:
     _collection: Entry | None = field(default=None, repr=False)
     _entry: Entry | None = field(default=None, repr=False)
 
+    @property
+    def declared_only(self) -> bool:
+        """Whether there are shapes but no samples: enough to profile, too little to train."""
+        return self._entry is None
+
     def task(self, kind: str) -> Literal["classify", "retrieve"]:
         """What clients of this kind learn."""
         return "retrieve" if kind == "image-text" else "classify"

@@ -32,7 +32,7 @@ def draw(
     if not counts[:, -1].any():
         counts, names = counts[:, :-1], names[:-1]
     clients, classes = counts.shape
-    figure = Figure(figsize=(2.5 + 0.26 * min(clients, 120), 1.6 + 0.3 * classes), layout="constrained")
+    figure = Figure(figsize=(2.5 + 0.26 * min(clients, 120), 1.6 + 0.3 * classes))
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     for index, kind in enumerate(kinds):
@@ -47,4 +47,4 @@ def draw(
     legend = axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
     for handle in legend.legend_handles:
         handle.set_sizes([40])  # type: ignore[union-attr]
-    figure.savefig(path)
+    figure.savefig(path, bbox_inches="tight")
