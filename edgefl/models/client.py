@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from edgefl import registry
 from edgefl.errors import MethodError
 from edgefl.models.options import ModelOptions
+from edgefl.models.tower import initialise
 
 
 class ClientModel(nn.Module):
@@ -28,10 +29,10 @@ class ClientModel(nn.Module):
             module = registry.get("tower", tower["tower"]).build(tower, own_norm)
             if tower.get("classes"):
                 module.head = nn.Linear(module.width, tower["classes"])
-                _plain(module.head)
+                initialise(module.head)
             if tower.get("rep"):
                 module.rep = nn.Linear(module.width, tower["rep"], bias=False)
-                _plain(module.rep)
+                initialise(module.rep)
             self.add_module(name, module)
         if "norm" in joint:
             self.joint = nn.Module()
@@ -65,12 +66,6 @@ class ClientModel(nn.Module):
     def embed(self, modality: str, x: Tensor) -> Tensor:
         """FedCola's parameter-free retrieval head: the feature on the unit sphere, ``[batch, dim]``."""
         return F.normalize(self.feature(modality, x), dim=-1)
-
-
-def _plain(layer: nn.Linear) -> None:
-    nn.init.trunc_normal_(layer.weight, std=0.02)
-    if layer.bias is not None:
-        nn.init.zeros_(layer.bias)
 
 
 def build_client_model(description: Mapping[str, Any]) -> ClientModel:

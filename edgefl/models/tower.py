@@ -107,9 +107,15 @@ class Tower(nn.Module):
 
 
 def initialise(module: nn.Module) -> None:
-    """Truncated normal (0.02) for linear and embedding weights, zero for biases, as ViT and BERT do."""
+    """Xavier for linear weights, as the original ViT; normal (0.02) for embeddings; zero for biases.
+
+    The scale follows the width: a fixed 0.02, right for widths of 384 and more, leaves a narrow tower's blocks
+    nearly silent for many rounds.
+    """
     for part in module.modules():
-        if isinstance(part, nn.Linear | nn.Embedding):
+        if isinstance(part, nn.Linear):
+            nn.init.xavier_uniform_(part.weight)
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)
+        elif isinstance(part, nn.Embedding):
             nn.init.trunc_normal_(part.weight, std=0.02)
-        if isinstance(part, nn.Linear) and part.bias is not None:
-            nn.init.zeros_(part.bias)
