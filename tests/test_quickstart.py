@@ -1,0 +1,100 @@
+"""The quickstart, whole: it learns under every schedule, predicts memory exactly, and survives being killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import edgefl
+from edgefl.runs import Run
+
+pytestmark = pytest.mark.slow
+
+COMMAND = [sys.executable, "-m", "edgefl.cli", "run"]
+EQUAL = ("rounds", "clients", "eligibility")
+"""Tables that equal runs have equal; the host's is not one of them."""
+
+
+@pytest.fixture(scope="module")
+def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("quickstart") / "run"
+    subprocess.run([*COMMAND, "quickstart", "--output", str(folder)], check=True)
+    return edgefl.read_run(folder)
+
+
+def same(one: Run, other: Run) -> None:
+    assert one.result == other.result
+    for table in EQUAL:
+        assert one.records(table) == other.records(table), table  # type: ignore[arg-type]
+    first, second = one.weights(), other.weights()
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("schedule", ["end-to-end", "progressive", "layerwise"])
+def test_it_learns(quickstart: Run, schedule: str) -> None:
+    metrics = quickstart.runs[schedule].result["metrics"]
+    # chance is 1/12; the largest class has .37 of the test pictures, so accuracy alone would prove little
+    assert metrics["image"]["balanced_accuracy"] >= 0.40
+    assert metrics["image"]["accuracy"] >= 0.40
+    assert metrics["text"]["accuracy"] >= 0.60
+    assert metrics["image-text"]["r@10"] >= 0.20
+
+
+def test_layerwise_lets_in_whom_end_to_end_refuses(quickstart: Run) -> None:
+    def refused(schedule: str) -> set[int]:
+        verdicts = quickstart.runs[schedule].eligibility
+        return set(verdicts.client) - set(verdicts[verdicts.eligible].client)
+
+    def took_part(schedule: str) -> set[int]:
+        return set(quickstart.runs[schedule].clients.client)
+
+    left_out = refused("end-to-end")
+    assert len(left_out) >= 5
+    assert not left_out & took_part("end-to-end")
+    assert not refused("layerwise")
+    assert left_out & took_part("layerwise")
+
+
+def test_every_metered_work_had_the_memory_that_was_predicted(quickstart: Run) -> None:
+    for run in quickstart.runs.values():
+        metered = run.clients[run.clients.measured_peak_memory_bytes.notna()]
+        assert set(metered.kind) == {"image", "text", "image-text"}
+        assert metered.memory_error.abs().max() <= 0.001
+        assert (metered.measured_forward_flops == metered.forward_flops).all()
+        assert (metered.measured_backward_flops == metered.backward_flops).all()
+        server = [work for record in run.records("rounds") for work in record["server_works"]]
+        errors = [work["memory_error"] for work in server if work["memory_error"] is not None]
+        assert errors
+        assert max(map(abs, errors)) <= 0.001
+
+
+def test_killed_and_resumed_it_ends_the_same(quickstart: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    process = subprocess.Popen([*COMMAND, "quickstart", "--output", str(folder)], start_new_session=True)
+    records = folder / "progressive" / "rounds.jsonl"
+    while process.poll() is None and not (records.exists() and len(records.read_bytes().splitlines()) >= 4):
+        time.sleep(0.2)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not edgefl.read_run(folder).finished
+    subprocess.run([*COMMAND, "--resume", str(folder)], check=True)
+    resumed = edgefl.read_run(folder)
+    for schedule, run in quickstart.runs.items():
+        same(run, resumed.runs[schedule])
+
+
+@pytest.mark.parametrize("executor", ["{name: inline}", "{name: processes, workers: 1}"])
+def test_the_executor_changes_nothing(quickstart: Run, tmp_path: Path, executor: str) -> None:
+    chosen = "compare.schedule=[{name: layerwise, stages: [1, 1, 2], allocation: [5, 3, 4]}]"
+    overrides = [chosen, f"executor={executor}"]
+    again = edgefl.run("quickstart", output=tmp_path / "run", overrides=overrides)
+    (run,) = again.runs.values()
+    same(quickstart.runs["layerwise"], run)
