@@ -114,7 +114,7 @@ def test_a_killed_comparison_goes_on_where_it_was(tiny: Tiny, layerwise_run: Run
     resumed = edgefl.run(resume=output)
     assert content(first.path) == before
     assert resumed.finished and len(resumed.runs) == 3
-    layerwise = [r for r in resumed.runs.values() if r.scenario["schedule"]["name"] == "layerwise"][0]
+    layerwise = next(r for r in resumed.runs.values() if r.scenario["schedule"]["name"] == "layerwise")
     for table in ("rounds", "clients", "eligibility"):
         assert layerwise.records(table) == layerwise_run.records(table)  # type: ignore[arg-type]
     assert layerwise.result == layerwise_run.result

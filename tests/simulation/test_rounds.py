@@ -387,6 +387,6 @@ def test_a_simulation_goes_on_from_any_checkpoint(staged: dict[str, tuple[Simula
 def test_a_checkpoint_of_another_model_is_refused(setup: Setup, staged: dict[str, tuple[Simulation, Memory]]) -> None:
     tensors, state = staged["False"][1].states[1]
     lacking = {a: t for a, t in tensors.items() if a != "image/image.head.bias"}
-    with Inline(setup.clients, "cpu") as executor:  # type: ignore[arg-type]
-        with pytest.raises(edgefl.errors.RunError, match="other tensors"):
-            Simulation(setup, executor, PREDICTOR, Memory()).restore(1, lacking, state)
+    simulation = Simulation(setup, Inline(setup.clients, "cpu"), PREDICTOR, Memory())  # type: ignore[arg-type]
+    with pytest.raises(edgefl.errors.RunError, match="other tensors"):
+        simulation.restore(1, lacking, state)

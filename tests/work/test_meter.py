@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -20,9 +21,14 @@ def optimizer(name: str = "adamw", implementation: str = "fused", **more: float)
     return {"name": name, "lr": 1e-3, "implementation": implementation, **more}
 
 
+def small(modalities: tuple[str, ...] = ("image",), passes: tuple[Pass, ...] | None = None, **more: Any) -> Work:
+    """Models of one block: operators repeat from block to block."""
+    return make_work(modalities, passes, **{"model": described(modalities, blocks=1), **more})
+
+
 def received_table() -> Work:
     table = Payload("prototypes", (Item("prototypes", (5, 16), "float32", "table/prototypes"),))
-    work = make_work(passes=(Pass("toy-prototypes", "private", ("image",), 8),) * 2)
+    work = small(passes=(Pass("toy-prototypes", "private", ("image",), 8),) * 2)
     trainable = tuple(n for n in work.trainable if "head" not in n)
     return replace(work, down=(*work.down, table), trainable=trainable)
 
@@ -34,43 +40,43 @@ def second_stage(gate: str = "") -> Work:
 
 PAIR = ("image", "text")
 CASES: dict[str, tuple[Work, Toy]] = {
-    "image": (make_work(), Toy()),
-    "text": (make_work(("text",)), Toy()),
-    "pair": (make_work(PAIR), Toy()),
+    "image": (small(), Toy()),
+    "text": (small(("text",)), Toy()),
+    "pair": (small(PAIR), Toy()),
     "pair with projections": (
-        make_work(PAIR, model=models.describe(
+        small(PAIR, model=models.describe(
             models.ModelOptions(image={"width": 16, "heads": 2, "patch": 4, "blocks": 1},
                                 text={"width": 8, "heads": 2, "tokens": 6, "blocks": 2}, dimension=12),
             PAIR, "retrieve", FACTS)),
         Toy(),
     ),
-    "gates, partners train": (make_work(gate="trainable"), Toy()),
-    "gates, partners frozen": (make_work(gate="frozen"), Toy()),
-    "proximal": (make_work(("text",), (training_pass(("text",), proximal=0.1),) * 2, reference=True), Toy()),
+    "gates, partners train": (small(gate="trainable"), Toy()),
+    "gates, partners frozen": (small(gate="frozen"), Toy()),
+    "proximal": (small(("text",), (training_pass(("text",), proximal=0.1),) * 2, reference=True), Toy()),
     "proximal of tensors": (
-        make_work(passes=(training_pass(proximal=0.1, proximal_norm="tensor"),), reference=True, gate="trainable"),
+        small(passes=(training_pass(proximal=0.1, proximal_norm="tensor"),), reference=True, gate="trainable"),
         Toy(),
     ),
-    "clip": (make_work(optimizer=optimizer(clip=1.0)), Toy()),
-    "clip, for-loop": (make_work(optimizer=optimizer(implementation="for-loop", clip=1.0)), Toy()),
-    "clip, foreach": (make_work(optimizer=optimizer(implementation="foreach", clip=1.0)), Toy()),
-    "for-loop": (make_work(optimizer=optimizer(implementation="for-loop")), Toy()),
-    "foreach": (make_work(optimizer=optimizer(implementation="foreach")), Toy()),
-    "adam with decay": (make_work(optimizer=optimizer("adam", weight_decay=0.1)), Toy()),
-    "sgd": (make_work(optimizer=optimizer("sgd", "for-loop")), Toy()),
-    "sgd with momentum": (make_work(optimizer=optimizer("sgd", "foreach", momentum=0.9)), Toy()),
-    "sgd fused": (make_work(optimizer=optimizer("sgd", "fused", momentum=0.9, weight_decay=0.1)), Toy()),
-    "bfloat16": (make_work(precision="bfloat16"), Toy()),
-    "bfloat16 with gates": (make_work(gate="trainable", precision="bfloat16"), Toy()),
-    "checkpointing": (make_work(model=described(checkpointing=True)), Toy()),
-    "drop path": (make_work(model=described(drop_path=0.2)), Toy()),
+    "clip": (small(optimizer=optimizer(clip=1.0)), Toy()),
+    "clip, for-loop": (small(optimizer=optimizer(implementation="for-loop", clip=1.0)), Toy()),
+    "clip, foreach": (small(optimizer=optimizer(implementation="foreach", clip=1.0)), Toy()),
+    "for-loop": (small(optimizer=optimizer(implementation="for-loop")), Toy()),
+    "foreach": (small(optimizer=optimizer(implementation="foreach")), Toy()),
+    "adam with decay": (small(optimizer=optimizer("adam", weight_decay=0.1)), Toy()),
+    "sgd": (small(optimizer=optimizer("sgd", "for-loop")), Toy()),
+    "sgd with momentum": (small(optimizer=optimizer("sgd", "foreach", momentum=0.9)), Toy()),
+    "sgd fused": (small(optimizer=optimizer("sgd", "fused", momentum=0.9, weight_decay=0.1)), Toy()),
+    "bfloat16": (small(precision="bfloat16"), Toy()),
+    "bfloat16 with gates": (small(gate="trainable", precision="bfloat16"), Toy()),
+    "checkpointing": (small(model=described(blocks=1, checkpointing=True)), Toy()),
+    "drop path": (small(model=described(blocks=2, drop_path=0.2)), Toy()),
     "a received table": (received_table(), Toy()),
-    "evaluation of a classifier": (make_work(passes=(scoring_pass(),)), Toy(41)),
-    "evaluation of retrieval": (make_work(PAIR, (scoring_pass(PAIR),)), Toy(41)),
-    "training, then evaluation": (make_work(passes=(training_pass(), scoring_pass(), training_pass())), Toy(41)),
-    "one step": (make_work(passes=(training_pass(),)), Toy(8)),
-    "one step an epoch": (make_work(), Toy(8)),
-    "no full batch": (make_work(), Toy(7)),
+    "evaluation of a classifier": (small(passes=(scoring_pass(),)), Toy(41)),
+    "evaluation of retrieval": (small(PAIR, (scoring_pass(PAIR),)), Toy(41)),
+    "training, then evaluation": (small(passes=(training_pass(), scoring_pass(), training_pass())), Toy(41)),
+    "one step": (small(passes=(training_pass(),)), Toy(8)),
+    "one step an epoch": (small(), Toy(8)),
+    "no full batch": (small(), Toy(7)),
     "second stage of layer-wise": (second_stage(), Toy()),
     "second stage with gates": (second_stage("trainable"), Toy()),
 }  # fmt: skip
@@ -80,7 +86,14 @@ def flops(trace: Trace) -> dict[tuple[int, str], tuple[int, int]]:
     return {key: (step.forward_flops, step.backward_flops) for key, step in trace.steps.items()}
 
 
-@pytest.mark.parametrize("case", CASES)
+# variants of what other cases hold already
+RARE = {
+    "adam with decay", "bfloat16 with gates", "clip, foreach", "clip, for-loop", "no full batch", "one step an epoch",
+    "pair with projections", "proximal of tensors", "second stage of layer-wise", "sgd", "sgd fused",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", [pytest.param(c, marks=[pytest.mark.slow] if c in RARE else []) for c in CASES])
 def test_prediction_equals_measurement(case: str) -> None:
     work, source = CASES[case]
     predicted, measured = predict(work, source), do(work, source, meter=Meter()).trace
@@ -96,12 +109,12 @@ def test_prediction_equals_measurement(case: str) -> None:
 
 def test_parts_of_known_size() -> None:
     plain = predict(*CASES["image"]).memory_bytes
-    own = sum(4 * p.numel() for p in models.build(described()).parameters())
+    own = sum(4 * p.numel() for p in models.build(described(blocks=1)).parameters())
     assert plain["parameters"] == own
     assert predict(*CASES["proximal"]).memory_bytes["reference"] == predict(*CASES["text"]).memory_bytes["parameters"]
     gated = predict(*CASES["gates, partners frozen"]).memory_bytes
-    linear = 2 * sum(16 * n for n in (48, 16, 64, 64))  # two blocks of qkv, proj, fc1, fc2
-    assert gated["parameters"] == own + 4 * (linear + 8)
+    linear = sum(16 * n for n in (48, 16, 64, 64))  # qkv, proj, fc1, fc2
+    assert gated["parameters"] == own + 4 * (linear + 4)
     assert predict(*CASES["a received table"]).memory_bytes["received"] == 5 * 16 * 4
 
 
