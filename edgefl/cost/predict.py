@@ -66,16 +66,17 @@ def work_key(work: Work) -> str:
     optimizer = {k: bool(v) if k in _GRAPH_BLIND else v for k, v in work.optimizer.items()}
     return digest(
         [work.model, [asdict(e) for e in work.edits], work.trainable, optimizer, work.precision, extra, work.keep,
-         work.reference, torch.__version__, _code(work)]
+         work.reference]
     )  # fmt: skip
 
 
 def _code(work: Work) -> list[str]:
-    """The code that decides the cost: a memo on disk must not outlive a change of a step, wherever it comes from."""
+    """The code that decides a cost, as hashes of the packages that it comes from."""
     named = {("step", p.step) for p in work.passes} | {("edit", e.name) for e in work.edits}
     named |= {("model", work.model["name"])}
     named |= {("tower", t["tower"]) for t in work.model.get("towers", {}).values() if "tower" in t}
-    return sorted({registry.package_digest("edgefl"), *(registry.fingerprint(*name) for name in named)})
+    packages = {registry.package_digest("edgefl"), *(registry.fingerprint(*name) for name in named)}
+    return [torch.__version__, *sorted(packages)]
 
 
 def passes_key(work: Work, source: Source) -> str:
@@ -138,9 +139,10 @@ def predict(work: Work, source: Source, device: str = "cpu") -> Trace:
 
 
 class Predictor:
-    """Memoised ``predict``: in memory, and on disk under ``folder`` if given, by ``cost_key``.
+    """Memoised ``predict``: in memory by ``cost_key``, and on disk under ``folder`` if given.
 
-    A file that can't be read is predicted again, with a warning.
+    A file on disk is of one version of the code, a plug-in's included: an author who changes a step doesn't see its
+    old cost.  One that can't be read is predicted again, with a warning.
     """
 
     def __init__(self, folder: Path | None = None, device: str = "cpu"):
@@ -152,18 +154,18 @@ class Predictor:
         """The trace of this work, predicted at most once; ``key`` is its cost key if that is known already."""
         key = key or cost_key(work, source, self.device)
         if key not in self._known:
-            self._known[key] = self._read(key) or self._predict(key, work, source)
+            path = self.folder / f"{digest([key, _code(work)])}.json" if self.folder else None
+            self._known[key] = self._read(path) or self._predict(path, work, source)
         return self._known[key]
 
-    def _predict(self, key: str, work: Work, source: Source) -> Trace:
+    def _predict(self, path: Path | None, work: Work, source: Source) -> Trace:
         trace = predict(work, source, self.device)
         self.predicted += 1
-        if self.folder is not None:
-            _write(self.folder / f"{key}.json", trace.to_json())
+        if path is not None:
+            _write(path, trace.to_json())
         return trace
 
-    def _read(self, key: str) -> Trace | None:
-        path = self.folder / f"{key}.json" if self.folder else None
+    def _read(self, path: Path | None) -> Trace | None:
         if path is None or not path.is_file():
             return None
         try:
