@@ -139,11 +139,18 @@ class Simulation:
         population = {kind: len(self.setup.of_kind(kind)) for kind in eligible}
         chosen = self.select(eligible, population, self.setup.round, self.setup.seed, round)
         self.observe("round", {"round": round, "stage": stage.index, "selected": len(chosen), "now": env.now})
-        flights = self._dispatch([plans[c] for c in chosen], round)
+        reports: dict[int, Report | None] = {}
+
+        def arrive(flight: Flight) -> None:
+            reports[flight.plan.client] = self._await(flight, round)
+
+        flights = self._dispatch([plans[c] for c in chosen], round, arrive)
         if flights:
             yield from self.policy.collect(env, flights)
         arrived = [f for f in flights if f.finished]
-        reports = {f.plan.client: self._await(f, round) for f in flights}
+        for flight in flights:
+            if not flight.finished:
+                arrive(flight)
         outcome = "completed"
         if not any(eligible.values()):
             outcome = "nobody eligible"
@@ -196,7 +203,7 @@ class Simulation:
         self.totals["server_seconds"] += record["server_seconds"]
         self.journal.append("clients", clients)
         self.journal.append("rounds", [record])
-        hosts = [{"round": round, "client": c, **r.host} for c, r in reports.items() if r is not None]
+        hosts = [{"round": round, "client": c, **r.host} for c, r in sorted(reports.items()) if r is not None]
         self.journal.append("host", hosts)
         self.observe("record", record)
 
@@ -243,7 +250,7 @@ class Simulation:
         kept = self.kept.get(client, {}) if client is not None else {}
         return {**self.state.inputs(work), **{name: kept[name] for name in work.keep if name in kept}}
 
-    def _dispatch(self, plans: Sequence[Plan], round: int) -> list[Flight]:
+    def _dispatch(self, plans: Sequence[Plan], round: int, arrive: Callable[[Flight], None]) -> list[Flight]:
         setup = self.setup
         jitter = setup.fleet.jitter(setup.seed, round) if plans else {}
         flights = []
@@ -262,7 +269,7 @@ class Simulation:
                 jitter=factors,  # type: ignore[arg-type]
             )
             self.ledger.sent(client, plan.down, self.state.versions)
-            flights.append(Flight(plan, spent, future, metered))
+            flights.append(Flight(plan, spent, future, metered, arrive))
         return flights
 
     def _await(self, flight: Flight, round: int) -> Report | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -17,12 +17,16 @@ from edgefl.training import Report
 
 @dataclass
 class Flight:
-    """A client under way: what it does, how long each phase takes, and the training that goes on meanwhile."""
+    """A client under way: what it does, how long each phase takes, and the training that goes on meanwhile.
+
+    ``arrive`` is called when its update reaches the server: there the future is awaited.
+    """
 
     plan: Plan
     duration: Duration
     future: Future[Report]
     metered: bool
+    arrive: Callable[[Flight], None]
     finished: bool = False
     process: simpy.Process | None = None
 
@@ -32,9 +36,10 @@ class Flight:
             yield env.timeout(self.duration.download_seconds)
             yield env.timeout(self.duration.compute_seconds)
             yield env.timeout(self.duration.upload_seconds)
-            self.finished = True
         except simpy.Interrupt:
             return
+        self.finished = True
+        self.arrive(self)
 
 
 class Synchronous:
