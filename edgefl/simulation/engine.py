@@ -253,13 +253,21 @@ class Simulation:
     def _dispatch(self, plans: Sequence[Plan], round: int, arrive: Callable[[Flight], None]) -> list[Flight]:
         setup = self.setup
         jitter = setup.fleet.jitter(setup.seed, round) if plans else {}
+        metered = {}
+        for plan in plans:
+            metered[plan.client] = setup.measure == "all" or plan.key not in self.metered
+            self.metered.add(plan.key)
+        futures = {}
+        # the longest first, so that no worker is left with it when the others are done; results don't depend on it
+        for plan in sorted(plans, key=lambda p: -p.cost.budgets()["flops"]):
+            seed = seeds.key(setup.seed, "training", plan.client, round)
+            inputs = self._inputs(plan.work, plan.client)
+            futures[plan.client] = self.executor.submit(
+                Task(plan.work, inputs, plan.client, seed, metered[plan.client])
+            )
         flights = []
         for plan in plans:
             client = plan.client
-            metered = setup.measure == "all" or plan.key not in self.metered
-            self.metered.add(plan.key)
-            seed = seeds.key(setup.seed, "training", client, round)
-            future = self.executor.submit(Task(plan.work, self._inputs(plan.work, client), client, seed, metered))
             factors = tuple(float(jitter[p][client]) for p in ("download", "compute", "upload"))
             spent = duration(
                 plan.cost.compute,
@@ -269,7 +277,7 @@ class Simulation:
                 jitter=factors,  # type: ignore[arg-type]
             )
             self.ledger.sent(client, plan.down, self.state.versions)
-            flights.append(Flight(plan, spent, future, metered, arrive))
+            flights.append(Flight(plan, spent, futures[client], metered[client], arrive))
         return flights
 
     def _await(self, flight: Flight, round: int) -> Report | None:
