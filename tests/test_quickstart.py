@@ -93,7 +93,7 @@ def test_killed_and_resumed_it_ends_the_same(quickstart: Run, tmp_path: Path) ->
 
 @pytest.mark.parametrize("executor", ["{name: inline}", "{name: processes, workers: 1}"])
 def test_the_executor_changes_nothing(quickstart: Run, tmp_path: Path, executor: str) -> None:
-    chosen = "compare.schedule=[{name: layerwise, stages: [1, 1, 2], allocation: [5, 3, 4]}]"
+    chosen = "compare.schedule=[{name: layerwise, stages: [1, 1, 2], allocation: [6, 3, 3]}]"
     overrides = [chosen, f"executor={executor}"]
     again = edgefl.run("quickstart", output=tmp_path / "run", overrides=overrides)
     (run,) = again.runs.values()
