@@ -100,12 +100,18 @@ def test_a_missing_file_is_said_with_what_there_is(call: Call, command: str) -> 
 
 
 @pytest.mark.parametrize("command", ["run", "sweep"])
-def test_a_folder_that_cannot_be_written_is_said(call: Call, declared: str, command: str) -> None:
+def test_a_folder_that_cannot_be_written_is_said(call: Call, declared: str, trainable: str, command: str) -> None:
     Path("file").write_text("mine")
     for folder in ("file/new", "/proc/new"):
-        code, out, err = call(command, declared, "--output", folder)
+        code, out, err = call(command, trainable if command == "run" else declared, "--output", folder)
         assert (code, out) == (2, "") and f"can't write {'a run to ' if command == 'run' else ''}{folder}: " in err
     assert Path("file").read_text() == "mine" and len(list(Path.cwd().iterdir())) == 1
+
+
+def test_declared_data_cannot_be_trained_on(call: Call, declared: str) -> None:
+    code, out, err = call("run", declared, "--output", "new")
+    assert (code, out) == (2, "") and "no samples to train on" in err and "edgefl profile" in err
+    assert not Path("new").exists()
 
 
 def test_wrong_words_are_usage_errors_with_the_nearest_right_one(call: Call, declared: str) -> None:
