@@ -17,7 +17,6 @@ from edgefl.schedules import Schedule
 from edgefl.simulation import Setup
 from edgefl.training import device_of
 
-
 _OPEN = 8
 _federations: dict[tuple[str, int, int], Federation] = {}
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from edgefl.models.tower import Tower, TransformerOptions, initialise
+from edgefl.models.tower import Tower, TransformerOptions, assemble
 
 
 class TextEmbedding(nn.Module):
@@ -42,6 +42,4 @@ class TextTransformer:
         fields = {k: v for k, v in description.items() if k in TextTransformer.Options.model_fields}
         options = TextTransformer.Options(**fields)
         embedding = TextEmbedding(description["vocabulary"], options.tokens, options.width)
-        tower = Tower(embedding, options, description["depth"], norm, description.get("checkpointing", False))
-        initialise(tower)
-        return tower
+        return assemble(embedding, options, description, norm)

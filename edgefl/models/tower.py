@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 from torch import Tensor, nn
@@ -119,3 +122,10 @@ def initialise(module: nn.Module) -> None:
                 nn.init.zeros_(part.bias)
         elif isinstance(part, nn.Embedding):
             nn.init.trunc_normal_(part.weight, std=0.02)
+
+
+def assemble(embedding: nn.Module, options: TransformerOptions, description: Mapping[str, Any], norm: bool) -> Tower:
+    """The tower that a description asks for, initialised: ``depth`` of the blocks of ``options``."""
+    tower = Tower(embedding, options, description["depth"], norm, description.get("checkpointing", False))
+    initialise(tower)
+    return tower

@@ -10,7 +10,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from edgefl.errors import MethodError
-from edgefl.models.tower import Tower, TransformerOptions, initialise
+from edgefl.models.tower import Tower, TransformerOptions, assemble
 
 
 class PatchEmbedding(nn.Module):
@@ -47,6 +47,4 @@ class ViT:
         if size % options.patch:
             raise MethodError(f"patch {options.patch} doesn't divide the image size {size}")
         embedding = PatchEmbedding(description["channels"], size, options.patch, options.width)
-        tower = Tower(embedding, options, description["depth"], norm, description.get("checkpointing", False))
-        initialise(tower)
-        return tower
+        return assemble(embedding, options, description, norm)

@@ -1,6 +1,7 @@
 """Rounds on a virtual clock."""
 
-from edgefl.simulation.engine import Journal, Observer, Simulation, judged, verdicts_of
+from edgefl.simulation.engine import Journal, Observer, Simulation
+from edgefl.simulation.judging import judged, verdicts_of
 from edgefl.simulation.ledger import Ledger, Versions, final_blocks, stale
 from edgefl.simulation.options import EvaluationOptions, RoundOptions
 from edgefl.simulation.setup import Clients, Plan, Planner, Setup

@@ -12,17 +12,17 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, Protocol
 
-import numpy as np
 import simpy
 from torch import Tensor
 
 from edgefl import registry, seeds
 from edgefl.cost import ClientCost, Predictor, compute_cost, duration, traffic, transfer_seconds
-from edgefl.eligibility import Verdict, gate
+from edgefl.eligibility import Verdict
 from edgefl.errors import RunError
 from edgefl.methods import ServerState, Update
 from edgefl.schedules import restrict
-from edgefl.simulation.ledger import Ledger, Versions, final_blocks
+from edgefl.simulation.judging import judged
+from edgefl.simulation.ledger import Ledger, final_blocks
 from edgefl.simulation.rounds import Flight
 from edgefl.simulation.setup import Plan, Planner, Setup
 from edgefl.training import Executor, Report, Task
@@ -421,42 +421,3 @@ SUMMED = (
     "energy_joules",
 )
 """Fields of a client's record that a round's record adds up."""
-
-
-def verdicts_of(plans: Sequence[Plan], setup: Setup) -> dict[int, Verdict]:
-    """The gate's verdict on each plan; a round's deadline is a budget of seconds for everyone."""
-    if not plans:
-        return {}
-    rows = np.array([p.client for p in plans])
-    budgets = {name: values[rows] for name, values in setup.fleet.budgets.items()}
-    if setup.round.deadline is not None:
-        budgets["seconds"] = np.minimum(budgets["seconds"], setup.round.deadline)
-    each = [p.cost.budgets() for p in plans]
-    costs = {name: np.array([cost[name] for cost in each], dtype=float) for name in budgets}
-    judged = gate(costs, budgets)
-    return {p.client: judged[i] for i, p in enumerate(plans)}
-
-
-def judged(
-    planner: Planner, round: int, ledger: Ledger, current: Versions
-) -> tuple[dict[int, Plan], dict[int, Verdict]]:
-    """Each client's first stage that fits its budgets, or its last candidate with the verdict that refuses it.
-
-    By client; kinds that the method leaves out of this round are not in it.
-    """
-    setup = planner.setup
-    plans: dict[int, Plan] = {}
-    verdicts: dict[int, Verdict] = {}
-    left = [
-        client
-        for kind in setup.clients.kinds
-        if setup.method.participates(kind, round)
-        for client in setup.of_kind(kind)
-    ]
-    for stage in setup.schedule.candidates(round):
-        for client in left:
-            plans[client] = planner.plan(client, round, stage, ledger.held(client), current)
-        found = verdicts_of([plans[c] for c in left], setup)
-        verdicts.update(found)
-        left = [c for c in left if not found[c].eligible]
-    return plans, verdicts

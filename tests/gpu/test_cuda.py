@@ -1,4 +1,4 @@
-"""On a CUDA device: the same scenarios train there without a change, and memory is predicted as the allocator has it."""
+"""On a CUDA device: the same scenarios train without a change, in the memory that was predicted."""
 
 from __future__ import annotations
 
