@@ -188,5 +188,6 @@ class Node:
             return 0
         torch.cuda.synchronize(self.device)
         torch.cuda.reset_peak_memory_stats(self.device)
-        own = sum(-(-t.untyped_storage().nbytes() // CUDA_ROUNDING) * CUDA_ROUNDING for t in module.parameters())
+        resident = (*module.parameters(), *module.buffers())
+        own = sum(-(-t.untyped_storage().nbytes() // CUDA_ROUNDING) * CUDA_ROUNDING for t in resident)
         return torch.cuda.memory_allocated(self.device) - own
