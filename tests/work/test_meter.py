@@ -151,7 +151,9 @@ def test_torch_profiler_sees_the_same_peak(case: str) -> None:
     source, inputs = Toy(64), inputs_of(work)
     predicted = predict(work, source).peak_memory_bytes
     do(make_work())  # what torch allocates once
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True, acc_events=True
+    ) as profile:
         module = models.build(work.model)
         run(work, inputs, source, module=module, device=CPU, seed=1)
     kineto = profile.profiler.kineto_results  # type: ignore[union-attr]
