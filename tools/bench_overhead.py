@@ -1,0 +1,82 @@
+"""What the interpreter, the meter and a prediction cost, as ratios to a hand-written training loop.
+
+    python tools/bench_overhead.py [--steps 60] [--repeat 5]
+
+Trains the quickstart's image client.  Prints medians of paired ratios; absolute times depend on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from statistics import median
+
+import torch
+from torch.nn import functional as F
+
+from edgefl import models
+from edgefl.commands.composing import compose
+from edgefl.cost import predict
+from edgefl.scenario import load
+from edgefl.schedules import restrict
+from edgefl.work import Meter, run
+
+
+def seconds(do: Callable[[], object]) -> float:
+    """CPU seconds of one call."""
+    started = time.process_time()
+    do()
+    return time.process_time() - started
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--steps", type=int, default=60, help="steps of the loop that is timed")
+    parser.add_argument("--repeat", type=int, default=5, help="pairs of runs")
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    scenario = load("quickstart", ["compare=null", "schedule=end-to-end", "method=fedavg", "training.epochs=8"])
+    setup = compose(scenario)
+    client = setup.of_kind("image")[0]
+    source = setup.clients.client(client)
+    work = restrict(setup.method.work("image", 1), setup.schedule.stage(1)).fitted(source.size)
+    passes = max(1, chosen.steps // source.counts(work.passes[0])["image"])
+    work = type(work)(**{**work.__dict__, "passes": work.passes[:passes]})
+    steps = passes * source.counts(work.passes[0])["image"]
+    state = setup.method.initial(scenario.seed)
+    inputs = state.inputs(work)
+    device = torch.device("cpu")
+    module = models.build(work.model)
+
+    def bare() -> None:
+        module.load_state_dict(inputs)
+        optimizer = torch.optim.AdamW(module.parameters(), lr=1e-3, weight_decay=0.0, fused=True)
+        module.train()
+        for number, pass_ in enumerate(work.passes):
+            for _, batch in source.batches(pass_, number):
+                loss = F.cross_entropy(module.logits("image", batch["image"]), batch["label"])
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+    def interpreted(meter: Meter | None = None) -> None:
+        run(work, inputs, source, module=module, device=device, seed=1, meter=meter)
+
+    bare()
+    interpreted()
+    ratios: dict[str, list[float]] = {"interpreter / bare loop": [], "first work metered / bare loop": []}
+    ratios["prediction / bare loop"] = []
+    for _ in range(chosen.repeat):
+        base = seconds(bare)
+        ratios["interpreter / bare loop"].append(seconds(interpreted) / base)
+        ratios["first work metered / bare loop"].append(seconds(lambda: interpreted(Meter())) / base)
+        ratios["prediction / bare loop"].append(seconds(lambda: predict(work, source)) / base)
+    print(f"{steps} steps of batch {work.passes[0].batch}, {chosen.repeat} pairs; the loop takes {base:.2f} s of CPU")
+    for name, found in ratios.items():
+        print(f"{name:32} {median(found):5.2f}   ({min(found):.2f} to {max(found):.2f})")
+
+
+if __name__ == "__main__":
+    main()
