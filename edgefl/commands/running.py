@@ -151,6 +151,8 @@ def _one(folder: Path, scenario: Scenario, executors: _Executors, observe: Obser
     def report(text: str) -> None:
         observe("prepare", {"what": text})
 
+    if begun(folder) and read_run(folder).finished:
+        return
     executor = executors.of(scenario, report)
     setup = compose(scenario, report)
     if begun(folder):
@@ -164,8 +166,6 @@ def _one(folder: Path, scenario: Scenario, executors: _Executors, observe: Obser
             models={name: kind.model for name, kind in setup.method.setting.kinds.items()},
         )
     with directory:
-        if directory.finished:
-            return
         _keep_data(directory, scenario, report)
         predictor = predictor_of(scenario)
         simulation = Simulation(setup, executor, predictor, directory, observe)
