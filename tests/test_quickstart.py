@@ -7,13 +7,21 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 import edgefl
+from edgefl import models
+from edgefl.commands.composing import compose
+from edgefl.cost import predict
 from edgefl.runs import Run
+from edgefl.scenario import load
+from edgefl.schedules import restrict
+from edgefl.work import run as run_work
 
 pytestmark = pytest.mark.slow
 
@@ -98,3 +106,22 @@ def test_the_executor_changes_nothing(quickstart: Run, tmp_path: Path, executor:
     again = edgefl.run("quickstart", output=tmp_path / "run", overrides=overrides)
     (run,) = again.runs.values()
     same(quickstart.runs["layerwise"], run)
+
+
+@pytest.mark.parametrize("kind", ["image", "text", "image-text"])
+def test_torch_profiler_saw_the_memory_that_was_predicted(kind: str) -> None:
+    setup = compose(load("quickstart", ["compare=null", "schedule=end-to-end"]))
+    client = setup.of_kind(kind)[0]
+    source = setup.clients.client(client)
+    work = restrict(setup.method.work(kind, 1), setup.schedule.stage(1)).fitted(source.size)
+    inputs = setup.method.initial(1).inputs(work)
+
+    def do() -> None:
+        run_work(work, inputs, source, module=models.build(work.model), device=torch.device("cpu"), seed=1)
+
+    do()  # what torch allocates once
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiled:
+        do()
+    kineto = profiled.profiler.kineto_results  # type: ignore[union-attr]
+    sizes = [size for _, size in sorted((e.start_ns(), e.nbytes()) for e in kineto.events() if e.name() == "[memory]")]
+    assert predict(work, source).peak_memory_bytes == pytest.approx(max(accumulate(sizes)), rel=0.01)

@@ -31,7 +31,7 @@ Scope = Literal["none", "attention", "mlp", "blocks"]
 
 
 class FedCola(Method):
-    """See METHODS: complementary training (CL), collaborative aggregation (CA), compensation (CP)."""
+    """Complementary training (CL), collaborative aggregation (CA), compensation (CP): see docs/methods.md."""
 
     class Options(Method.Options):
         """``method: {name: fedcola, complementary: blocks, collaborate: attention, compensation: true}``."""

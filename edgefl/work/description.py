@@ -117,7 +117,7 @@ class Edit:
 
 @dataclass(frozen=True)
 class Work:
-    """What a node does in one round (see DESIGN: the protocol).
+    """What a node does in one round, as plain data.
 
     ``model`` describes the module (edgefl.models.build); ``trainable`` names the parameters that train, after
     edits; ``optimizer`` and ``precision`` are plain settings; ``passes`` come in true order; ``down`` and ``up``

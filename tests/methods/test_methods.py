@@ -1,4 +1,4 @@
-"""Aggregation against weighted means and METHODS' tables; what each method's works ask for."""
+"""Aggregation against weighted means and published tables; what each method's works ask for."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ n_v, n_l, n_vl = N["image"], N["text"], N["image-text"]
     ],
 )
 def test_omega_without_compensation(row: str, expected: dict[str, float]) -> None:
-    """METHODS 1.4."""
+    """The coefficient table of docs/methods.md."""
     fedcola = method("fedcola", compensation=False)
     assert fedcola.mix(row, cohort(fedcola)) == pytest.approx(expected)
 
@@ -163,7 +163,7 @@ def test_omega_without_compensation(row: str, expected: dict[str, float]) -> Non
     ],
 )
 def test_omega_with_compensation(row: str, expected: dict[str, float]) -> None:
-    """METHODS 1.4, the paper's fourth row corrected."""
+    """The table of docs/methods.md, the paper's fourth row corrected."""
     fedcola = method("fedcola")
     assert fedcola.mix(row, cohort(fedcola)) == pytest.approx(expected)
 

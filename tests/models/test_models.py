@@ -34,7 +34,7 @@ def parameters(model: Any, under: str = "") -> int:
     ],
 )
 def test_fedcolas_models_have_the_papers_parameters(modalities: tuple[str, ...], task: str, count: int) -> None:
-    """METHODS 1.5."""
+    """FedCola at ViT-S size (docs/methods.md)."""
     assert parameters(models.describe(PAPER, modalities, task, PAPER_FACTS)) == count
 
 

@@ -49,13 +49,13 @@ def test_fedcola_is_the_papers_set_up(colayer: str) -> None:
     assert scenario.method_options.collaborate == "attention"
     assert scenario.method_options.compensation
     clients, cohort = scenario.data.clients, scenario.round.cohort
-    # (3, 3, 2) clients a round of (12, 12, 8): METHODS 1.1
+    # (3, 3, 2) clients a round of (12, 12, 8): FedCola
     assert [math.floor(cohort * clients[kind]) for kind in ("image", "text", "image-text")] == [3, 3, 2]
     for tower in scenario.model.towers.values():
         assert (tower.blocks, tower.width, tower.heads) == (12, 384, 6)
     image, shapes = scenario.model.image, scenario.data.shapes
     assert shapes is not None
-    # parameters of the image embedding (convolution, class token, positions) and of the text embedding: METHODS 1.5
+    # parameters of the image embedding (convolution, class token, positions) and of the text embedding, FedCola
     tokens = (shapes.image.size // image.patch) ** 2 + 1
     assert 3 * image.patch**2 * 384 + 384 + 384 + tokens * 384 == 371_328
     assert (shapes.text.vocabulary + scenario.model.text.tokens + 2 + 2) * 384 == 11_737_344

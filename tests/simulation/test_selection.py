@@ -13,7 +13,7 @@ EVERYONE = {"image": list(range(12)), "text": list(range(12, 22)), "image-text":
 
 
 def test_a_share_gives_each_kind_at_least_one() -> None:
-    """METHODS 1.2: max(int(r N), 1) of each type."""
+    """FedCola: max(int(r N), 1) of each type."""
     assert places(0.25, POPULATION) == {"image": 3, "text": 2, "image-text": 2}
     assert places(0.01, POPULATION) == {"image": 1, "text": 1, "image-text": 1}
     assert places(1.0, POPULATION) == POPULATION
