@@ -24,7 +24,7 @@ from edgefl.runs import (
 from edgefl.runs.directory import new_folder
 from edgefl.scenario import Scenario, load
 from edgefl.simulation import Setup, Simulation
-from edgefl.training import Inline, Processes, make_executor
+from edgefl.training import Inline, Processes, device_of, make_executor
 
 Observe = Callable[[str, Mapping[str, Any]], None]
 
@@ -104,6 +104,7 @@ def run(
             observe("prepare", {"what": f"preparing {whole.name}"})
             for _, each in combinations:
                 compose(each, report)
+                device_of(each.executor.device)
                 if federation_of(each, report).declared_only:
                     raise DataError(
                         f"{whole.name} declares the shapes of its data and has no samples to train on: "

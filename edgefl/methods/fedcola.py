@@ -1,4 +1,4 @@
-"""FedCola, transfer version: complementary local training and collaborative aggregation across modalities.
+"""FedCola (the ECCV paper's transfer version): complementary local training and collaborative aggregation.
 
 Single-modality clients train with the other modality's block weights behind gates and merge them before upload; the
 server averages chosen block parameters of the same modality over client kinds.

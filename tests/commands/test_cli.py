@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from edgefl import __version__
@@ -111,6 +112,13 @@ def test_a_folder_that_cannot_be_written_is_said(call: Call, declared: str, trai
 def test_declared_data_cannot_be_trained_on(call: Call, declared: str) -> None:
     code, out, err = call("run", declared, "--output", "new")
     assert (code, out) == (2, "") and "no samples to train on" in err and "edgefl profile" in err
+    assert not Path("new").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="has the device that is asked for")
+def test_a_device_that_is_not_there_is_said_before_anything_is_written(call: Call, trainable: str) -> None:
+    code, out, err = call("run", trainable, "--output", "new", "--set", "executor.device=cuda")
+    assert (code, out) == (2, "") and "no CUDA device" in err
     assert not Path("new").exists()
 
 
