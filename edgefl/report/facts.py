@@ -76,23 +76,11 @@ def facts_of(run: Run, label: str = "", test_samples: Mapping[str, Mapping[str, 
     }
 
 
-_SUMS = (
-    "download_bytes",
-    "upload_bytes",
-    "serialised_download_bytes",
-    "serialised_upload_bytes",
-    "forward_flops",
-    "backward_flops",
-    "energy_joules",
-    "server_seconds",
-    "selected",
-    "finished",
-    "late",
-)
-
-
 def _totals(rounds: Sequence[Record]) -> dict[str, Any]:
-    totals = {name: sum(r[name] for r in rounds) for name in _SUMS}
+    from edgefl.runs import SUMMED
+
+    added = (*SUMMED, "server_seconds", "selected", "finished", "late")
+    totals = {name: sum(r[name] for r in rounds) for name in added}
     updates = totals["selected"]
     totals["bytes_per_client_round"] = (
         (totals["download_bytes"] + totals["upload_bytes"]) / updates if updates else None

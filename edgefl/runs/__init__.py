@@ -13,8 +13,10 @@ from edgefl.runs.directory import (
 )
 from edgefl.runs.environment import environment
 from edgefl.runs.reading import Run, read_run
+from edgefl.runs.tables import SUMMED
 
 __all__ = [
+    "SUMMED",
     "TABLES",
     "Run",
     "RunDirectory",

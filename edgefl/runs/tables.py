@@ -18,6 +18,17 @@ import numpy as np
 from edgefl.errors import RunError
 from edgefl.runs.durable import replace_file, writing
 
+SUMMED = (
+    "download_bytes",
+    "upload_bytes",
+    "serialised_download_bytes",
+    "serialised_upload_bytes",
+    "forward_flops",
+    "backward_flops",
+    "energy_joules",
+)
+"""Fields of a client's record that a round's record adds up, and a run's totals in turn."""
+
 
 def plain(value: Any) -> Any:
     """``value`` as strict JSON data: numpy becomes numbers and lists, what isn't finite becomes None.

@@ -20,6 +20,7 @@ from edgefl.cost import ClientCost, Predictor, compute_cost, duration, traffic, 
 from edgefl.eligibility import Verdict
 from edgefl.errors import RunError
 from edgefl.methods import ServerState, Update
+from edgefl.runs import SUMMED
 from edgefl.schedules import restrict
 from edgefl.simulation.judging import judged
 from edgefl.simulation.ledger import Ledger, final_blocks
@@ -409,15 +410,3 @@ class Simulation:
             self.ledger.sent(plan.client, (payload,), self.state.versions)
         yield env.timeout(slowest)
         return bytes_, serialised
-
-
-SUMMED = (
-    "download_bytes",
-    "upload_bytes",
-    "serialised_download_bytes",
-    "serialised_upload_bytes",
-    "forward_flops",
-    "backward_flops",
-    "energy_joules",
-)
-"""Fields of a client's record that a round's record adds up."""
