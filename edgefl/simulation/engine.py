@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import simpy
 from torch import Tensor
 
 from edgefl import registry, seeds
-from edgefl.cost import ClientCost, Predictor, compute_cost, duration, traffic, transfer_seconds
+from edgefl.cost import ClientCost, ComputeCost, Predictor, compute_cost, duration, traffic, transfer_seconds
 from edgefl.eligibility import Verdict
 from edgefl.errors import RunError
 from edgefl.methods import ServerState, Update
@@ -27,7 +27,7 @@ from edgefl.simulation.ledger import Ledger, final_blocks
 from edgefl.simulation.rounds import Flight
 from edgefl.simulation.setup import Plan, Planner, Setup
 from edgefl.training import Executor, Report, Task
-from edgefl.work import Work
+from edgefl.work import Source, Work
 
 Observer = Callable[[str, Mapping[str, Any]], None]
 Events = Generator[simpy.Event, Any, Any]
@@ -43,6 +43,16 @@ class Journal(Protocol):
     def checkpoint(self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Keep everything that the next round depends on."""
         ...
+
+
+@dataclass(frozen=True)
+class _ServerWork:
+    """A work of the server under way."""
+
+    work: Work
+    when: str
+    compute: ComputeCost
+    future: Future[Report]
 
 
 class Simulation:
@@ -229,13 +239,8 @@ class Simulation:
             self.said[client] = sign
             records.append(
                 {
-                    "stage": plan.stage.index,
                     "round": round,
-                    "client": client,
-                    "kind": plan.kind,
-                    "device": self.setup.fleet.device(client).name,
-                    "link": self.setup.fleet.link(client).name,
-                    "samples": int(self.setup.clients.client_samples[client]),
+                    **self._who(plan),
                     "eligible": verdict.eligible,
                     "binding": verdict.binding,
                     "margins": dict(verdict.margins),
@@ -244,6 +249,17 @@ class Simulation:
                 }
             )
         return records
+
+    def _who(self, plan: Plan) -> dict[str, Any]:
+        """Whom a record is of."""
+        return {
+            "client": plan.client,
+            "kind": plan.kind,
+            "device": self.setup.fleet.device(plan.client).name,
+            "link": self.setup.fleet.link(plan.client).name,
+            "stage": plan.stage.index,
+            "samples": int(self.setup.clients.client_samples[plan.client]),
+        }
 
     # clients ----------------------------------------------------------------------------------------------------
 
@@ -311,19 +327,14 @@ class Simulation:
         loss = report.result.loss if report is not None and flight.finished else None
         return {
             "round": round,
-            "client": plan.client,
-            "kind": plan.kind,
-            "device": setup.fleet.device(plan.client).name,
-            "link": setup.fleet.link(plan.client).name,
-            "stage": plan.stage.index,
+            **self._who(plan),
             "outcome": "finished" if flight.finished else "late",
-            "samples": int(setup.clients.client_samples[plan.client]),
             "loss": loss,
             **cost.record(),
             **self._measured(plan.work, setup.clients.client(plan.client), cost.compute, report),
         }
 
-    def _measured(self, work: Work, source: Any, predicted: Any, report: Report | None) -> dict[str, Any]:
+    def _measured(self, work: Work, source: Source, predicted: ComputeCost, report: Report | None) -> dict[str, Any]:
         names = ("measured_peak_memory_bytes", "measured_forward_flops", "measured_backward_flops", "memory_error")
         if report is None or report.measured is None:
             return dict.fromkeys(names)
@@ -348,35 +359,29 @@ class Simulation:
             report = yield from self._server_work(env, self._submit(work, round, when, index), server)
             self.state = self.setup.method.absorb(self.state, work, report.result)
 
-    def _submit(self, work: Work, round: int, when: str, index: int) -> tuple[Work, str, str, bool, Future[Report]]:
-        key, _ = self.planner.server(work)
+    def _submit(self, work: Work, round: int, when: str, index: int) -> _ServerWork:
+        key, computed = self.planner.server(work)
         metered = self.setup.measure == "all" or key not in self.metered
         self.metered.add(key)
         seed = seeds.key(self.setup.seed, f"server {when}", round, index)
-        return work, when, key, metered, self.executor.submit(Task(work, self._inputs(work), None, seed, metered))
+        future = self.executor.submit(Task(work, self._inputs(work), None, seed, metered))
+        return _ServerWork(work, when, computed, future)
 
-    def _server_work(
-        self,
-        env: simpy.Environment,
-        submitted: tuple[Work, str, str, bool, Future[Report]],
-        server: list[dict[str, Any]],
-    ) -> Events:
-        work, when, _, _, future = submitted
-        source = self.setup.clients.server()
-        _, computed = self.planner.server(work)
+    def _server_work(self, env: simpy.Environment, under_way: _ServerWork, server: list[dict[str, Any]]) -> Events:
+        work, computed = under_way.work, under_way.compute
         spent = duration(computed, traffic((), ()), self.setup.fleet.server, None)
         yield env.timeout(spent.compute_seconds)
-        report = future.result()
+        report = under_way.future.result()
         server.append(
             {
-                "when": when,
+                "when": under_way.when,
                 "kind": work.kind,
                 "steps": [p.step for p in work.passes],
                 "seconds": spent.compute_seconds,
                 "peak_memory_bytes": computed.peak_memory_bytes,
                 "forward_flops": computed.forward_flops,
                 "backward_flops": computed.backward_flops,
-                **self._measured(work, source, computed, report),
+                **self._measured(work, self.setup.clients.server(), computed, report),
             }
         )
         return report
@@ -388,8 +393,8 @@ class Simulation:
             for i, kind in enumerate(self.setup.clients.kinds)
         }
         metrics = {}
-        for kind, work in submitted.items():
-            report = yield from self._server_work(env, work, server)
+        for kind, under_way in submitted.items():
+            report = yield from self._server_work(env, under_way, server)
             metrics[kind] = dict(report.result.metrics)
         return metrics
 
