@@ -17,8 +17,11 @@ from edgefl import models, registry
 from edgefl.errors import MethodError
 from edgefl.work.description import Payload, Work
 
-PARTS = ("embedding", "norm", "rep", "head")
-"""The parts of a tower that are not blocks."""
+EARLY, PARTS = ("embedding", "pooler"), ("embedding", "pooler", "norm", "rep", "head")
+"""The parts of a tower that are not blocks; under layer-wise the early ones train in stage 1 only.
+
+A pooler is a published model's part that nothing reads: it is in the state and travels with it.
+"""
 
 
 def part_of(name: str) -> tuple[str, str, int | None]:
@@ -169,7 +172,7 @@ class Layerwise(Schedule):
         rounds = allocate(options.allocation, len(depths), options.rounds or 10)
         firsts = [dict.fromkeys(blocks, 0), *depths]
         stages = tuple(
-            Stage(i + 1, depth, firsts[i], PARTS if i == 0 else PARTS[1:], rounds[i]) for i, depth in enumerate(depths)
+            Stage(i + 1, depth, firsts[i], PARTS if i == 0 else PARTS[len(EARLY) :], rounds[i]) for i, depth in enumerate(depths)
         )
         super().__init__(stages, deliver_final=options.deliver_final)
 

@@ -56,7 +56,7 @@ def compose(scenario: Scenario, report: Callable[[str], None] = _silent) -> Setu
         description = models.describe(
             scenario.model, modalities, task, federation.facts, checkpointing=scenario.training.checkpointing
         )
-        kinds[name] = Kind(name, modalities, task, description)
+        kinds[name] = Kind(name, modalities, task, description, scenario.model.weights)
     setting = Setting(kinds, scenario.training, scenario.evaluation.batch, scenario.evaluation.pairs)
     method: Method = registry.get("method", scenario.method_name)(scenario.method_options, setting)
     blocks: dict[str, int] = {}

@@ -33,7 +33,14 @@ def load(options: DataOptions, *, tokens: int) -> Federation:
         kinds=tuple(kinds),
         client_kind=kind_of,
         client_samples=samples,
-        class_names=tuple(f"class {i}" for i in range(max(shapes.image.classes, shapes.text.classes))),
-        facts={"image": shapes.image.model_dump(), "text": shapes.text.model_dump() | {"tokens": tokens}},
+        class_names=tuple(
+            f"class {i}" for i in range(max(s.classes for s in (shapes.image, shapes.text, shapes.audio)))
+        ),
+        facts={
+            "image": shapes.image.model_dump(),
+            "text": shapes.text.model_dump() | {"tokens": tokens},
+            "audio": shapes.audio.model_dump(),
+        },
         server_samples=server,
+        tasks={kind: options.task_of(kind) for kind in kinds},
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Literal, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from edgefl import registry, seeds
 from edgefl.data.collection import Collection, DataSet, IntArray, Report
-from edgefl.data.options import KINDS, DataOptions, Kind
+from edgefl.data.options import KINDS, DataOptions, Kind, Task
 from edgefl.data.split import SPLITS, by_kind, hold_out, one_per_text, usable
 from edgefl.data.store import Array, Entry, cache_folder, entry
 from edgefl.data.vocabulary import encoded, train_wordpiece
@@ -39,12 +39,14 @@ class Samples:
     """The data side of a work (protocol ``Source``): the sample rows that one node can see.
 
     ``rows[data, pattern]`` are positions in ``fields``; a declared source has their numbers but no ``fields``.
+    ``most[pattern]`` is how many samples an evaluation reads of a pattern unless its pass says otherwise.
     """
 
     title: str
     specs: Mapping[str, Mapping[str, TensorSpec]]
     rows: Callable[[str, str], IntArray]
     fields: Callable[[str, IntArray], dict[str, Tensor]] | None
+    most: Mapping[str, int] = field(default_factory=dict)
 
     def spec(self, pass_: Pass, pattern: str) -> dict[str, TensorSpec]:
         """Shapes of every batch of this pattern: [batch, ...].  Raises DataError for an unknown pattern."""
@@ -90,7 +92,7 @@ class Samples:
     def _rows(self, pass_: Pass, pattern: str) -> IntArray:
         rows = self.rows(pass_.data, pattern)
         if pass_.data in ("validation", "test"):
-            most = pass_.args.get("samples", PAIRS if pattern == "image-text" else None)
+            most = pass_.args.get("samples", self.most.get(pattern))
             rows = rows[:most]
         return rows
 
@@ -100,7 +102,8 @@ class Federation:
     """Data of all clients and of the server.
 
     ``client_kind`` [clients] indexes ``kinds``; ``client_samples`` [clients] counts samples.  ``facts`` says what a
-    model must fit: {"image": {"channels", "size", "classes"}, "text": {"vocabulary", "tokens", "classes"}}.
+    model must fit: {"image": {"channels", "size", "classes"}, "text": {"vocabulary", "tokens", "classes"},
+    "audio": {"bins", "frames", "classes"}}.  ``tasks`` says what each kind learns.
     """
 
     title: str
@@ -110,6 +113,7 @@ class Federation:
     class_names: tuple[str, ...]
     facts: Mapping[str, Mapping[str, int]]
     server_samples: Mapping[str, Mapping[str, int]]
+    tasks: Mapping[Kind, Task]
     _collection: Entry | None = field(default=None, repr=False)
     _entry: Entry | None = field(default=None, repr=False)
 
@@ -118,9 +122,9 @@ class Federation:
         """Whether there are shapes but no samples: enough to profile, too little to train."""
         return self._entry is None
 
-    def task(self, kind: str) -> Literal["classify", "retrieve"]:
+    def task(self, kind: str) -> Task:
         """What clients of this kind learn."""
-        return "retrieve" if kind == "image-text" else "classify"
+        return self.tasks[cast(Kind, kind)]
 
     def client(self, number: int) -> Samples:
         """The private samples of client ``number``."""
@@ -149,7 +153,8 @@ class Federation:
                 return _stand_in(self.server_samples[data][pattern])
             return self._arrays[f"{data}.{pattern}"]
 
-        return Samples(title, self._specs, held, self._fields)
+        pairs: dict[str, int] = {kind: PAIRS for kind, task in self.tasks.items() if task == "retrieve"}
+        return Samples(title, self._specs, held, self._fields, pairs)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -204,13 +209,15 @@ class Federation:
 
     @cached_property
     def _specs(self) -> dict[str, dict[str, TensorSpec]]:
-        image, text = self.facts.get("image"), self.facts.get("text")
+        image, text, audio = (self.facts.get(modality) for modality in ("image", "text", "audio"))
         specs: dict[str, dict[str, TensorSpec]] = {}
         parts: dict[str, TensorSpec] = {}
         if image:
             parts["image"] = TensorSpec((image["channels"], image["size"], image["size"]))
         if text:
             parts["text"] = TensorSpec((text["tokens"],), "int64")
+        if audio:
+            parts["audio"] = TensorSpec((audio["frames"], audio["bins"]))
         for kind in KINDS:
             if all(modality in parts for modality in kind.split("-")):
                 specs[kind] = {m: parts[m] for m in kind.split("-")} | {"label": TensorSpec((), "int64")}
@@ -229,7 +236,8 @@ class Federation:
             fields["image"] = pixels.sub_(mean).div_(deviation)
         if "text" in pattern:
             # Retrieval reads the whole name; a classifier must not read its answer.
-            tokens = arrays["tokens_masked" if pattern == "text" else "tokens_whole"]
+            retrieves = "-" in pattern and self.tasks.get(cast(Kind, pattern), "retrieve") == "retrieve"
+            tokens = arrays["tokens_whole" if retrieves else "tokens_masked"]
             fields["text"] = torch.from_numpy(tokens[arrays["text"][rows]].astype(np.int64))
         fields["label"] = torch.from_numpy(arrays["label"][rows].astype(np.int64))
         return fields
@@ -280,6 +288,7 @@ def _open(chosen: DataSet, options: DataOptions, seed: int, tokens: int, cache: 
         class_names=tuple(collection.meta["classes"]),
         facts=meta["facts"],
         server_samples=meta["server_samples"],
+        tasks={kind: options.task_of(kind) for kind in meta["kinds"]},
         _collection=collection,
         _entry=parted,
     )
@@ -337,7 +346,7 @@ def _part(made: Collection, options: DataOptions, seed: int, tokens: int, report
             continue
         server[data] = {}
         for kind in KINDS:
-            rows = np.flatnonzero((split == place) & usable(made, kind))
+            rows = np.flatnonzero((split == place) & usable(made, kind, options.task_of(kind)))
             if len(rows):
                 # A fixed random order, so that the first few are a fair sample; one picture for each held-out name.
                 single = kind == "text" or (kind == "image-text" and data != "public")
@@ -345,7 +354,8 @@ def _part(made: Collection, options: DataOptions, seed: int, tokens: int, report
                 arrays[f"{data}.{kind}"], server[data][kind] = rows, len(rows)
 
     kinds = [kind for kind in KINDS if options.clients.get(kind)]
-    dealt = by_kind(made, train, options.clients, seeds.generator(seed, "samples of kinds"))
+    tasks = {kind: options.task_of(kind) for kind in kinds}
+    dealt = by_kind(made, train, options.clients, seeds.generator(seed, "samples of kinds"), tasks)
     client_rows: list[IntArray] = []
     for index, kind in enumerate(kinds):
         name, argument = options.partition_of(kind)

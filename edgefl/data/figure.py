@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-COLOURS = {"image": "#4477aa", "text": "#ee6677", "image-text": "#228833"}
+COLOURS = {"image": "#4477aa", "text": "#ee6677", "image-text": "#228833", "audio": "#ccbb44", "image-audio": "#aa3377"}
 
 
 def draw(

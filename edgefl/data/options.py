@@ -6,8 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-Kind = Literal["image", "text", "image-text"]
-KINDS: tuple[Kind, ...] = ("image", "text", "image-text")
+Kind = Literal["image", "text", "image-text", "audio", "image-audio"]
+KINDS: tuple[Kind, ...] = ("image", "text", "image-text", "audio", "image-audio")
+Task = Literal["classify", "retrieve"]
 
 Partition = str | dict[str, Any]
 Count = Annotated[int, Field(ge=1)]
@@ -30,12 +31,22 @@ class TextShape(BaseModel):
     classes: int = Field(default=4, ge=2, description="number of classes")
 
 
+class AudioShape(BaseModel):
+    """Spectrograms of a set that is only declared."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    bins: int = Field(default=128, ge=1, description="frequency bins")
+    frames: int = Field(default=1024, ge=1, description="points in time")
+    classes: int = Field(default=13, ge=2, description="number of classes")
+
+
 class Shapes(BaseModel):
     """Shapes of a set that is only declared: enough to profile a model at any size, nothing to train on."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     image: ImageShape = Field(default=ImageShape(), description="pictures")
     text: TextShape = Field(default=TextShape(), description="texts")
+    audio: AudioShape = Field(default=AudioShape(), description="spectrograms")
 
 
 class DataOptions(BaseModel):
@@ -77,6 +88,10 @@ class DataOptions(BaseModel):
     size: int | None = Field(
         default=None, ge=4, description="height and width of the pictures in pixels; the set's own if null"
     )
+    tasks: dict[Kind, Task] = Field(
+        default={},
+        description="what a kind learns, where it isn't the usual: image-text retrieves, every other kind classifies",
+    )
     shapes: Shapes | None = Field(default=None, description="shapes of a declared set (only for source: declared)")
 
     @field_validator("partition")
@@ -86,6 +101,14 @@ class DataOptions(BaseModel):
             raise ValueError("an empty partition; write iid, {dirichlet: 0.5} or {quantity: 0.5}")
         if isinstance(value, dict) and not set(value) & set(KINDS) and len(value) != 1:
             raise ValueError(f"one partition is expected, found {len(value)}: {', '.join(value)}")
+        return value
+
+    @field_validator("tasks")
+    @classmethod
+    def _possible_tasks(cls, value: dict[Kind, Task]) -> dict[Kind, Task]:
+        for kind, task in value.items():
+            if task == "retrieve" and "-" not in kind:
+                raise ValueError(f"{kind} clients have nothing to retrieve: retrieval takes two modalities")
         return value
 
     @model_validator(mode="after")
@@ -105,6 +128,10 @@ class DataOptions(BaseModel):
             return partition, None
         ((name, argument),) = partition.items()
         return name, argument
+
+    def task_of(self, kind: Kind) -> Task:
+        """What clients of this kind learn."""
+        return self.tasks.get(kind, "retrieve" if kind == "image-text" else "classify")
 
     def samples_of(self, kind: Kind) -> int | None:
         """The cap on samples of one client of this kind, if any."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from edgefl.data.collection import BoolArray, Collection, IntArray
-from edgefl.data.options import KINDS, Kind
+from edgefl.data.options import KINDS, Kind, Task
 from edgefl.errors import DataError
 
 SPLITS = ("train", "validation", "test", "public")
@@ -41,18 +41,18 @@ def hold_out(
     return split[np.searchsorted(groups, collection.group)]
 
 
-def usable(collection: Collection, kind: Kind) -> BoolArray:
+def usable(collection: Collection, kind: Kind, task: Task) -> BoolArray:
     """Which samples [n] can serve this kind: classification needs a class, texts need words left after masking."""
-    n = len(collection.label)
-    labelled: BoolArray = collection.label < len(collection.classes)
-    if kind == "image":
-        return labelled if collection.images is not None else np.zeros(n, bool)
-    if collection.text is None:
-        return np.zeros(n, bool)
-    if kind == "text":
-        worded = np.array([bool(text) for text in collection.masked])
-        return np.asarray(labelled & worded[collection.text], bool)
-    return np.ones(n, bool) if collection.images is not None else np.zeros(n, bool)
+    there = {"image": collection.images is not None, "text": collection.text is not None}
+    fits: BoolArray = np.ones(len(collection.label), bool)
+    if not all(there.get(modality, False) for modality in kind.split("-")):
+        return np.zeros_like(fits)
+    if task == "classify":
+        fits &= collection.label < len(collection.classes)
+        if "text" in kind and collection.text is not None:
+            worded = np.array([bool(text) for text in collection.masked])
+            fits &= worded[collection.text]
+    return fits
 
 
 def one_per_text(collection: Collection, rows: IntArray, rng: np.random.Generator) -> IntArray:
@@ -65,7 +65,11 @@ def one_per_text(collection: Collection, rows: IntArray, rng: np.random.Generato
 
 
 def by_kind(
-    collection: Collection, rows: IntArray, clients: Mapping[Kind, int], rng: np.random.Generator
+    collection: Collection,
+    rows: IntArray,
+    clients: Mapping[Kind, int],
+    rng: np.random.Generator,
+    tasks: Mapping[Kind, Task] | None = None,
 ) -> dict[Kind, IntArray]:
     """Deal the samples to the kinds in proportion to their clients, from every class alike; none goes to two kinds.
 
@@ -73,10 +77,12 @@ def by_kind(
     more than one picture, and the other kinds share the rest.
     """
     kinds = [kind for kind in KINDS if clients.get(kind)]
-    serves = {kind: usable(collection, kind) for kind in kinds}
+    usual: dict[Kind, Task] = {kind: "retrieve" if kind == "image-text" else "classify" for kind in KINDS}
+    asked = {**usual, **(tasks or {})}
+    serves = {kind: usable(collection, kind, asked[kind]) for kind in kinds}
     for kind in kinds:
         if not serves[kind][rows].any():
-            possible = [other for other in KINDS if usable(collection, other).any()]
+            possible = [other for other in KINDS if usable(collection, other, asked[other]).any()]
             raise DataError(f"this data set has no samples for {kind} clients; it serves: {', '.join(possible)}")
     dealt: dict[Kind, list[IntArray]] = {kind: [] for kind in kinds}
     left = rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, ClassVar
 
@@ -20,12 +20,16 @@ from edgefl.work.options import TrainingOptions
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of client: its modalities, its task ("classify" or "retrieve") and its model at full depth."""
+    """A kind of client: its modalities, its task ("classify" or "retrieve") and its model at full depth.
+
+    ``weights`` names for some towers where their first values come from; no cost depends on it.
+    """
 
     name: str
     modalities: tuple[str, ...]
     task: str
     model: Mapping[str, Any]
+    weights: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def pattern(self) -> str:
@@ -100,6 +104,7 @@ class Method:
             with torch.random.fork_rng([]):
                 torch.manual_seed(seeds.key(seed, "initial", len(kind.modalities)))
                 module = models.build(kind.model)
+            models.load_weights(module, kind.model, kind.weights)
             for name, value in (*module.named_parameters(), *module.named_buffers()):
                 shared = common.setdefault(name, value.detach())
                 tensors[f"{kind.name}/{name}"] = shared if shared.shape == value.shape else value.detach()

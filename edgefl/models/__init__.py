@@ -13,9 +13,9 @@ from torch import nn
 
 from edgefl import registry
 from edgefl.models.client import describe
-from edgefl.models.options import ModelOptions
+from edgefl.models.options import MODALITIES, ModelOptions
 
-__all__ = ["ModelOptions", "at_depth", "blocks", "build", "describe"]
+__all__ = ["MODALITIES", "ModelOptions", "at_depth", "blocks", "build", "describe", "load_weights"]
 
 
 def build(description: Mapping[str, Any]) -> nn.Module:
@@ -25,6 +25,17 @@ def build(description: Mapping[str, Any]) -> nn.Module:
     """
     module: nn.Module = registry.get("model", description["name"])(description)
     return module
+
+
+def load_weights(module: nn.Module, description: Mapping[str, Any], weights: Mapping[str, str]) -> None:
+    """Give towers their pre-trained values: ``weights`` says by tower where they are (see docs/models.md).
+
+    Raises MethodError for a tower that can't be given any, or weights that can't be found or don't fit.
+    """
+    for name, source in weights.items():
+        tower = description["towers"].get(name)
+        if tower is not None:
+            registry.get("tower", tower["tower"]).load(module.get_submodule(name), source, tower)
 
 
 def blocks(description: Mapping[str, Any]) -> dict[str, int]:

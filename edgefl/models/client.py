@@ -1,10 +1,11 @@
-"""A client's model: one tower and a classifier, or several towers into one space for retrieval."""
+"""A client's model: one tower and a classifier, or several towers into one space or under one classifier."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -13,30 +14,38 @@ from edgefl.errors import MethodError
 from edgefl.models.options import ModelOptions
 from edgefl.models.tower import initialise
 
+FACTS = ("channels", "size", "vocabulary", "bins", "frames")
+"""What the data fix about a tower."""
+
 
 class ClientModel(nn.Module):
     """Towers by modality, plus what no single tower owns under ``joint``.
 
-    Parameter names are ``<tower>.<part>[.i].<rest>`` with part one of embedding, blocks, norm, rep, head.
+    Parameter names are ``<tower>.<part>[.i].<rest>`` with part one of embedding, blocks, pooler, norm, rep, head.
     """
 
     def __init__(self, description: Mapping[str, Any]):
         super().__init__()
         towers, joint = description["towers"], description.get("joint") or {}
         self.modalities = tuple(towers)
+        self.widths: dict[str, int] = {}
         for name, tower in towers.items():
             own_norm = "norm" not in joint
             module = registry.get("tower", tower["tower"]).build(tower, own_norm)
+            self.widths[name] = width = module.width
+            if rep := tower.get("rep"):
+                module.rep = _projection(width, rep)
+                self.widths[name] = width = rep if isinstance(rep, int) else rep["dimension"]
             if tower.get("classes"):
-                module.head = nn.Linear(module.width, tower["classes"])
+                module.head = nn.Linear(width, tower["classes"])
                 initialise(module.head)
-            if tower.get("rep"):
-                module.rep = nn.Linear(module.width, tower["rep"], bias=False)
-                initialise(module.rep)
             self.add_module(name, module)
-        if "norm" in joint:
+        if joint:
             self.joint = nn.Module()
+        if "norm" in joint:
             self.joint.norm = nn.LayerNorm(joint["norm"], eps=1e-6)
+        if "classes" in joint:
+            self.joint.head = _classifier(sum(self.widths.values()), joint)
 
     def tower(self, modality: str) -> Any:
         """The tower of a modality, whatever its class."""
@@ -45,27 +54,69 @@ class ClientModel(nn.Module):
     @property
     def dimension(self) -> int:
         """Width of ``feature`` and ``embed``."""
-        tower = self.tower(self.modalities[0])
-        return int(tower.rep.out_features if hasattr(tower, "rep") else tower.width)
+        return self.widths[self.modalities[0]]
 
-    def _first(self, modality: str, x: Tensor) -> Tensor:
-        first: Tensor = self.tower(modality)(x)[:, 0]
-        return self.get_submodule("joint.norm")(first) if hasattr(self, "joint") else first
+    def classes(self, pattern: str) -> int:
+        """How many classes samples of this pattern are told apart into."""
+        head = self.tower(pattern).head if pattern in self.widths else self.get_submodule("joint.head")[-1]  # type: ignore[index]
+        return int(cast(nn.Linear, head).out_features)
 
     def feature(self, modality: str, x: Tensor) -> Tensor:
-        """The normalised first token of a tower, projected if it has a rep: ``[batch, dim]``."""
-        tower, first = self.tower(modality), self._first(modality, x)
-        feature: Tensor = tower.rep(first) if hasattr(tower, "rep") else first
-        return feature
+        """What a tower reads from its tokens, normalised, and projected if it has a rep: ``[batch, dim]``."""
+        tower = self.tower(modality)
+        feature: Tensor = tower.read(tower(x))
+        if hasattr(self, "joint") and hasattr(self.joint, "norm"):
+            feature = cast(nn.Module, self.joint.norm)(feature)
+        return tower.rep(feature) if hasattr(tower, "rep") else feature
 
     def logits(self, modality: str, x: Tensor) -> Tensor:
         """Class scores of one modality: ``[batch, classes]``."""
-        scores: Tensor = self.tower(modality).head(self._first(modality, x))
+        scores: Tensor = self.tower(modality).head(self.feature(modality, x))
+        return scores
+
+    def classify(self, pattern: str, batch: Mapping[str, Tensor]) -> Tensor:
+        """Class scores of samples of a pattern, of one modality or two side by side: ``[batch, classes]``."""
+        if pattern in self.widths:
+            return self.logits(pattern, batch[pattern])
+        features = torch.cat([self.feature(m, batch[m]) for m in pattern.split("-")], -1)
+        scores: Tensor = self.get_submodule("joint.head")(features)
         return scores
 
     def embed(self, modality: str, x: Tensor) -> Tensor:
         """FedCola's parameter-free retrieval head: the feature on the unit sphere, ``[batch, dim]``."""
         return F.normalize(self.feature(modality, x), dim=-1)
+
+
+def _projection(width: int, rep: int | Mapping[str, Any]) -> nn.Module:
+    """A linear layer, or the projection of LW-FedMML (linear, dropout, batch norm, ReLU; the last without a scale)."""
+    if isinstance(rep, int):
+        layer = nn.Linear(width, rep, bias=False)
+        initialise(layer)
+        return layer
+    layers: list[nn.Module] = []
+    for hidden in rep["hidden"]:
+        layers.append(nn.Linear(width, hidden, bias=False))
+        layers += [nn.Dropout(rep["dropout"])] if rep["dropout"] else []
+        layers += [nn.BatchNorm1d(hidden)] if rep["batch_norm"] else []
+        layers.append(nn.ReLU())
+        width = hidden
+    layers.append(nn.Linear(width, rep["dimension"], bias=False))
+    layers += [nn.BatchNorm1d(rep["dimension"], affine=False)] if rep["batch_norm"] else []
+    projection = nn.Sequential(*layers)
+    initialise(projection)
+    return projection
+
+
+def _classifier(width: int, joint: Mapping[str, Any]) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for hidden in joint["hidden"]:
+        layers.append(nn.Linear(width, hidden))
+        layers += [nn.Dropout(joint["dropout"])] if joint["dropout"] else []
+        layers.append(nn.ReLU())
+        width = hidden
+    classifier = nn.Sequential(*layers, nn.Linear(width, joint["classes"]))
+    initialise(classifier)
+    return classifier
 
 
 def build_client_model(description: Mapping[str, Any]) -> ClientModel:
@@ -83,28 +134,36 @@ def describe(
 ) -> dict[str, Any]:
     """The description of a client kind's model at full depth.
 
-    ``facts[modality]`` is what the data fix: channels and size of an image, vocabulary of a text, classes.
-    A classifier is one tower with a head; a retrieval model has one final norm for all its towers (as FedCola), or,
-    where ``dimension`` is set, a norm and a projection each.  Raises MethodError for a modality without a tower or
-    widths that don't meet.
+    ``facts[modality]`` is what the data fix: channels and size of an image, vocabulary of a text, bins and frames of
+    a spectrogram, classes.  A classifier of one modality is a tower with a head, one of two has their features side
+    by side under a joint head; a retrieval model has one final norm for all its towers (as FedCola), or, where
+    ``dimension`` is set, a norm and a projection each.  Where weights come from is not in it: no cost depends on it.
+    Raises MethodError for a modality without a tower or widths that don't meet.
     """
     towers = options.towers
     for modality in modalities:
         if modality not in towers:
             raise MethodError(f"clients with {modality} need a model.{modality} tower; the model has {list(towers)}")
+    alone = len(modalities) == 1
+    rep: Any = options.dimension
+    if rep and options.projection is not None:
+        rep = {**options.projection.model_dump(mode="json"), "dimension": options.dimension}
     described: dict[str, Any] = {}
     for modality in modalities:
-        fixed = {k: v for k, v in facts[modality].items() if k in ("channels", "size", "vocabulary")}
-        described[modality] = {**towers[modality].model_dump(), **fixed, "depth": towers[modality].blocks}
+        fixed = {k: v for k, v in facts[modality].items() if k in FACTS}
+        own = towers[modality].model_dump(exclude={"weights"})
+        described[modality] = {**own, **fixed, "depth": towers[modality].blocks}
         if checkpointing:
             described[modality]["checkpointing"] = True
-        if task == "classify":
+        if task == "classify" and alone:
             described[modality]["classes"] = facts[modality]["classes"]
-        elif options.dimension:
-            described[modality]["rep"] = options.dimension
-    widths = {towers[m].width for m in modalities}
+        if rep and (not alone or options.dimension_for == "all"):
+            described[modality]["rep"] = rep
     joint: dict[str, Any] = {}
-    if task != "classify" and not options.dimension:
+    if task == "classify" and not alone:
+        joint = {**options.fusion.model_dump(mode="json"), "classes": facts[modalities[0]]["classes"]}
+    elif task != "classify" and not rep:
+        widths = {towers[m].width for m in modalities}
         if len(widths) > 1:
             raise MethodError(
                 f"a retrieval model whose towers have widths {sorted(widths)} needs model.dimension, "

@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_validator, model_validator
 
 from edgefl import registry
+
+MODALITIES = {"image": "vit", "text": "transformer", "audio": "ast"}
+"""What a tower can read, and the tower that reads it unless another is named."""
+
+
+class Projection(BaseModel):
+    """An MLP from a tower's feature to ``dimension``, as contrastive learning uses: linear layers without bias."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    hidden: tuple[PositiveInt, ...] = Field((), description="widths of the hidden layers, each with a ReLU")
+    batch_norm: bool = Field(True, description="normalise every layer; the last without a scale of its own")
+    dropout: float = Field(0.0, ge=0, lt=1, description="of the hidden layers")
+
+
+class Fusion(BaseModel):
+    """The classifier of a kind with two modalities: an MLP on their features side by side."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    hidden: tuple[PositiveInt, ...] = Field((), description="widths of the hidden layers, each with a ReLU")
+    dropout: float = Field(0.0, ge=0, lt=1, description="of the hidden layers")
 
 
 class ModelOptions(BaseModel):
@@ -16,32 +38,46 @@ class ModelOptions(BaseModel):
 
     image: Any = Field(None, description="the image tower: {tower: vit, blocks, width, heads, patch, ...}")
     text: Any = Field(None, description="the text tower: {tower: transformer, blocks, width, heads, tokens, ...}")
+    audio: Any = Field(None, description="the audio tower: {tower: ast, blocks, width, heads, ...}")
     dimension: int | None = Field(
         None,
         gt=0,
-        description="width of a projection on every tower of a retrieval model; needed where tower widths differ",
+        description="width of a projection on every tower of a model of two modalities; needed where a retrieval "
+        "model's tower widths differ",
     )
+    dimension_for: Literal["pairs", "all"] = Field(
+        "pairs", description="whether models of one modality have the projection too, below their classifier"
+    )
+    projection: Projection | None = Field(None, description="the projection as an MLP; a linear layer if null")
+    fusion: Fusion = Field(default_factory=lambda: Fusion.model_validate({}), description="the classifier of a kind that classifies pairs")
 
-    @field_validator("image", "text", mode="before")
+    @field_validator("image", "text", "audio", mode="before")
     @classmethod
     def _tower(cls, value: Any, info: Any) -> Any:
         if value is None or isinstance(value, BaseModel):
             return value
         if not isinstance(value, dict):
             raise ValueError(f"a tower is a mapping such as {{tower: vit, blocks: 4, width: 64}}, not {value!r}")
-        default = {"image": "vit", "text": "transformer"}[info.field_name]
+        default = MODALITIES[info.field_name]
         return registry.get("tower", value.get("tower", default)).Options.model_validate({"tower": default, **value})
 
     @model_validator(mode="after")
     def _some(self) -> ModelOptions:
-        if self.image is None and self.text is None:
-            raise ValueError("a model needs at least one tower: image or text")
+        if not self.towers:
+            raise ValueError("a model needs at least one tower: image, text or audio")
+        if self.projection is not None and self.dimension is None:
+            raise ValueError("a projection needs the dimension that it ends in: set dimension")
         return self
 
     @property
     def towers(self) -> dict[str, Any]:
         """Tower options by modality, for the modalities that have one."""
-        return {m: t for m in ("image", "text") if (t := getattr(self, m)) is not None}
+        return {m: t for m in MODALITIES if (t := getattr(self, m)) is not None}
+
+    @property
+    def weights(self) -> dict[str, str]:
+        """Where the towers with pre-trained weights have them from, by modality."""
+        return {m: w for m, t in self.towers.items() if (w := getattr(t, "weights", None)) is not None}
 
     @property
     def tokens(self) -> int:

@@ -108,6 +108,10 @@ class Tower(nn.Module):
                 x = block(x)
         return self.norm(x) if hasattr(self, "norm") else x
 
+    def read(self, tokens: Tensor) -> Tensor:
+        """The first token: ``[batch, tokens, dim] -> [batch, dim]``."""
+        return tokens[:, 0]
+
 
 def initialise(module: nn.Module) -> None:
     """Xavier for linear weights, as the original ViT; normal (0.02) for embeddings; zero for biases.

@@ -12,7 +12,7 @@ from edgefl import registry
 from edgefl.data import DataOptions
 from edgefl.devices import FleetOptions
 from edgefl.errors import EdgeflError
-from edgefl.models import ModelOptions
+from edgefl.models import MODALITIES, ModelOptions
 from edgefl.simulation.options import EvaluationOptions, RoundOptions
 from edgefl.training.options import ExecutorOptions
 from edgefl.work.options import TrainingOptions
@@ -73,7 +73,7 @@ SECTIONS: dict[str, Section] = {
     "model": Section(
         "one tower per modality",
         ModelOptions,
-        inner={"image": ("tower", "tower", "vit"), "text": ("tower", "tower", "transformer")},
+        inner={modality: ("tower", "tower", default) for modality, default in MODALITIES.items()},
     ),
     "method": Section("the federated method", short="name", noun="method", default="fedavg"),
     "schedule": Section("what trains in which round", short="name", noun="schedule", default="end-to-end"),

@@ -81,11 +81,11 @@ def proximal(ctx: Context, pass_: Pass) -> Tensor | float:
 
 
 class Classify(Step):
-    """Cross-entropy of one modality's classifier."""
+    """Cross-entropy of the classifier of one modality, or of two."""
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
         """Mean over the batch."""
-        logits = ctx.client_model.logits(pattern, batch[pattern])
+        logits = ctx.client_model.classify(pattern, batch)
         return F.cross_entropy(logits.float(), batch["label"]) + proximal(ctx, pass_)
 
 
@@ -111,12 +111,12 @@ class ScoreClassify(Step):
     def start(self, ctx: Context, pass_: Pass) -> None:
         """An empty confusion matrix ``[classes, classes]``, rows true."""
         (pattern,) = pass_.patterns
-        classes = cast(nn.Linear, ctx.model.get_submodule(pattern).get_submodule("head")).out_features
+        classes = ctx.client_model.classes(pattern)
         ctx.output("confusion", (classes, classes)).zero_()
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> None:
         """Count predictions."""
-        predicted = ctx.client_model.logits(pattern, batch[pattern]).argmax(-1)
+        predicted = ctx.client_model.classify(pattern, batch).argmax(-1)
         confusion, label = ctx.outputs["confusion"], batch["label"]
         cell = label.clamp_min(0) * confusion.shape[1] + predicted
         confusion.view(-1).index_add_(0, cell, (label >= 0).to(confusion.dtype))
