@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 
-class TransformerOptions(BaseModel):
-    """What every transformer tower has."""
+class EncoderOptions(BaseModel):
+    """What every transformer has, ours or a library's."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -21,13 +21,31 @@ class TransformerOptions(BaseModel):
     width: PositiveInt = Field(64, description="dimension of a token")
     heads: PositiveInt = Field(4, description="attention heads; must divide the width")
     mlp_ratio: float = Field(4.0, gt=0, description="hidden width of the MLP over the width")
-    drop_path: float = Field(0.0, ge=0, lt=1, description="stochastic depth of the last block, rising linearly to it")
+    weights: str | None = Field(
+        None,
+        description="weights to start from: a folder with model.safetensors, a .safetensors file, or pretrained "
+        "(the published ones, downloaded); random if absent",
+    )
 
     @model_validator(mode="after")
-    def _divisible(self) -> TransformerOptions:
+    def _divisible(self) -> EncoderOptions:
         if self.width % self.heads:
             raise ValueError(f"width {self.width} can't be split over {self.heads} heads")
         return self
+
+
+class TransformerOptions(EncoderOptions):
+    """What the transformers of our own blocks have."""
+
+    drop_path: float = Field(0.0, ge=0, lt=1, description="stochastic depth of the last block, rising linearly to it")
+
+
+def drop_path_rates(last: float, blocks: int, depth: int) -> list[float]:
+    """Stochastic depth of the first ``depth`` of ``blocks`` blocks, rising linearly to ``last``.
+
+    A rate belongs to a block's place in the full model, so that a stage doesn't change it.
+    """
+    return [last * i / max(blocks - 1, 1) for i in range(depth)]
 
 
 class Attention(nn.Module):
@@ -83,34 +101,51 @@ class Block(nn.Module):
 
 
 class Tower(nn.Module):
-    """Runs an embedding, ``depth`` blocks and whatever of norm, rep and head it has."""
+    """Runs an embedding, its blocks and a final norm if it has one; whoever uses it adds a rep or a head.
+
+    ``width`` is the width of what ``read`` gives.  A block of a library may return a tuple that begins with its tokens.
+    """
 
     def __init__(
-        self, embedding: nn.Module, options: TransformerOptions, depth: int, norm: bool, checkpointing: bool = False
+        self,
+        embedding: nn.Module,
+        blocks: Iterable[nn.Module],
+        norm: nn.Module | None,
+        width: int,
+        checkpointing: bool = False,
     ):
         super().__init__()
-        self.width = options.width
+        self.width = width
         self.checkpointing = checkpointing
         self.embedding = embedding
-        # the rate belongs to a block's place in the full model, so that a stage doesn't change it
-        rates = [options.drop_path * i / max(options.blocks - 1, 1) for i in range(depth)]
-        self.blocks = nn.ModuleList(Block(options.width, options.heads, options.mlp_ratio, rate) for rate in rates)
-        if norm:
-            self.norm = nn.LayerNorm(options.width, eps=1e-6)
+        self.blocks = nn.ModuleList(blocks)
+        if norm is not None:
+            self.norm = norm
+
+    def embed(self, x: Tensor) -> Tensor:
+        """An input batch -> the tokens that the first block gets, ``[batch, tokens, dim]``."""
+        tokens: Tensor = self.embedding(x)
+        return tokens
 
     def forward(self, x: Tensor) -> Tensor:
         """An input batch -> tokens ``[batch, tokens, dim]``, normalised if the tower has its own norm."""
-        x = self.embedding(x)
+        x = self.embed(x)
         for block in self.blocks:
             if self.checkpointing and torch.is_grad_enabled():
-                x = checkpoint(block, x, use_reentrant=False)
+                x = checkpoint(_through, block, x, use_reentrant=False)
             else:
-                x = block(x)
+                x = _through(block, x)
         return self.norm(x) if hasattr(self, "norm") else x
 
     def read(self, tokens: Tensor) -> Tensor:
-        """The first token: ``[batch, tokens, dim] -> [batch, dim]``."""
+        """What stands for the whole input: the first token, ``[batch, width]``."""
         return tokens[:, 0]
+
+
+def _through(block: nn.Module, x: Tensor) -> Tensor:
+    out = block(x)
+    tokens: Tensor = out[0] if isinstance(out, tuple) else out
+    return tokens
 
 
 def initialise(module: nn.Module) -> None:
@@ -130,6 +165,9 @@ def initialise(module: nn.Module) -> None:
 
 def assemble(embedding: nn.Module, options: TransformerOptions, description: Mapping[str, Any], norm: bool) -> Tower:
     """The tower that a description asks for, initialised: ``depth`` of the blocks of ``options``."""
-    tower = Tower(embedding, options, description["depth"], norm, description.get("checkpointing", False))
+    rates = drop_path_rates(options.drop_path, options.blocks, description["depth"])
+    blocks = [Block(options.width, options.heads, options.mlp_ratio, rate) for rate in rates]
+    final = nn.LayerNorm(options.width, eps=1e-6) if norm else None
+    tower = Tower(embedding, blocks, final, options.width, description.get("checkpointing", False))
     initialise(tower)
     return tower
