@@ -1,6 +1,7 @@
 """What a work costs: predicted on fake tensors, priced on a device and a link."""
 
 from edgefl.cost.client import (
+    TRAFFIC_PARTS,
     ClientCost,
     ComputeCost,
     Duration,
@@ -13,6 +14,7 @@ from edgefl.cost.client import (
 from edgefl.cost.predict import Predictor, cost_key, passes_key, predict, shortened, work_key
 
 __all__ = [
+    "TRAFFIC_PARTS",
     "ClientCost",
     "ComputeCost",
     "Duration",

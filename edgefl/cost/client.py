@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.devices import Device, Link
-from edgefl.work import FINISH, START, Payload, Source, Trace, Work, distinct
+from edgefl.work import FINISH, START, Address, Item, Payload, Source, Trace, Work, distinct
+
+MODEL_PARTS = ("embedding", "blocks", "norm", "rep", "head", "pooler")
+"""The parts of a tower whose parameters travel."""
+
+TRAFFIC_PARTS = (*MODEL_PARTS, "buffers", "tables")
+"""The parts that traffic is split into: ``tables`` are what is no model's (prototypes, representations)."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +26,8 @@ class ComputeCost:
 
     ``operators`` is ``[n, 3]`` float64: FLOPs, bytes touched, and how often that operator runs in the round.
     ``fvcore_macs_per_sample`` counts one sample in one local epoch, forward and backward, in the papers'
-    convention: backward is twice the MACs of the parts that train and nothing for frozen ones.
+    convention: backward is twice the MACs of the parts that train and nothing for frozen ones.  ``fvcore_macs``
+    counts the whole round in the same convention: every batch of every pass, one that only looks forward alone.
     """
 
     peak_memory_bytes: int
@@ -29,6 +36,7 @@ class ComputeCost:
     backward_flops: int
     fvcore_macs_per_sample: float
     operators: NDArray[np.float64]
+    fvcore_macs: float = 0.0
 
     def seconds(self, device: Device) -> float:
         """Roofline time on a device: per operator max(FLOPs / rate, bytes / bandwidth), plus a fixed overhead."""
@@ -43,7 +51,10 @@ def compute_cost(work: Work, source: Source, trace: Trace) -> ComputeCost:
     places = Counter(order.index(p) for p in work.passes)
     operators: Counter[tuple[int, int]] = Counter()
     forward = backward = 0
-    macs = 0.0
+    macs = per_sample = 0.0
+    # the meter's parts are two words of a name, three of a block's
+    words = [name.split(".") for name in work.trainable]
+    trained = {".".join(name[:n]) for name in words for n in (2, 3) if len(name) > n}
     for (index, pattern), step in trace.steps.items():
         pass_ = order[index]
         once = pattern in (START, FINISH)
@@ -52,23 +63,29 @@ def compute_cost(work: Work, source: Source, trace: Trace) -> ComputeCost:
         backward += times * step.backward_flops
         for operator, count in step.operators.items():
             operators[operator] += times * count
+        step_macs = _macs(step.macs, trained if pass_.train and not once else ())
+        macs += times * step_macs
         if pass_.train and not once:
-            macs += _macs(step.macs, work.trainable) / pass_.batch
+            per_sample += step_macs / pass_.batch
     table = np.array([[*o, n] for o, n in operators.items()], dtype=np.float64).reshape(-1, 3)
-    return ComputeCost(trace.peak_memory_bytes, trace.memory_bytes, forward, backward, macs, table)
+    return ComputeCost(trace.peak_memory_bytes, trace.memory_bytes, forward, backward, per_sample, table, macs)
 
 
-def _macs(parts: Mapping[str, int], trainable: tuple[str, ...]) -> float:
-    trained = {part for part in parts if any(name.startswith(f"{part}.") for name in trainable)}
-    return float(sum(parts.values()) + 2 * sum(parts[part] for part in trained))
+def _macs(parts: Mapping[str, int], trained: Container[str]) -> float:
+    return float(sum(parts.values()) + 2 * sum(macs for part, macs in parts.items() if part in trained))
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that travel in one client's round: tensor bytes by payload, and serialised bytes with headers."""
+    """Bytes that travel in one client's round: tensor bytes by payload and by part, and serialised bytes with headers.
+
+    The parts are ``TRAFFIC_PARTS``; a partner's weights count under the part that they are of.
+    """
 
     download_bytes_by_payload: Mapping[str, int]
     upload_bytes_by_payload: Mapping[str, int]
+    download_bytes_by_part: Mapping[str, int]
+    upload_bytes_by_part: Mapping[str, int]
     serialised_download_bytes: int
     serialised_upload_bytes: int
 
@@ -83,11 +100,31 @@ class Traffic:
         return sum(self.upload_bytes_by_payload.values())
 
 
-def traffic(down: tuple[Payload, ...], up: tuple[Payload, ...]) -> Traffic:
-    """The traffic of these payloads."""
+def traffic_part(item: Item, buffers: Container[Address] = ()) -> str:
+    """Which of ``TRAFFIC_PARTS`` an item is of; ``buffers`` are the addresses of the models' buffers."""
+    if item.source.startswith("table/"):
+        return "tables"
+    if item.source in buffers:
+        return "buffers"
+    part = (*item.name.split("."), "", "")[1]
+    return part if part in MODEL_PARTS else "tables"
+
+
+def _by_part(payloads: Iterable[Payload], buffers: Container[Address]) -> dict[str, int]:
+    found = dict.fromkeys(TRAFFIC_PARTS, 0)
+    for payload in payloads:
+        for item in payload.items:
+            found[traffic_part(item, buffers)] += item.spec.bytes
+    return found
+
+
+def traffic(down: tuple[Payload, ...], up: tuple[Payload, ...], buffers: Container[Address] = frozenset()) -> Traffic:
+    """The traffic of these payloads; ``buffers`` are the addresses of the models' buffers."""
     return Traffic(
         {p.name: p.tensor_bytes for p in down},
         {p.name: p.tensor_bytes for p in up},
+        _by_part(down, buffers),
+        _by_part(up, buffers),
         sum(p.serialised_bytes for p in down),
         sum(p.serialised_bytes for p in up),
     )
@@ -163,11 +200,14 @@ class ClientCost:
             "memory_bytes": dict(c.memory_bytes),
             "forward_flops": c.forward_flops,
             "backward_flops": c.backward_flops,
+            "fvcore_macs": c.fvcore_macs,
             "fvcore_macs_per_sample": c.fvcore_macs_per_sample,
             "download_bytes": t.download_bytes,
             "upload_bytes": t.upload_bytes,
             "download_bytes_by_payload": dict(t.download_bytes_by_payload),
             "upload_bytes_by_payload": dict(t.upload_bytes_by_payload),
+            "download_bytes_by_part": dict(t.download_bytes_by_part),
+            "upload_bytes_by_part": dict(t.upload_bytes_by_part),
             "serialised_download_bytes": t.serialised_download_bytes,
             "serialised_upload_bytes": t.serialised_upload_bytes,
             "download_seconds": d.download_seconds,

@@ -24,7 +24,7 @@ from edgefl.schedules import Schedule, Stage, restrict
 from edgefl.simulation.ledger import Versions, stale, travelling
 from edgefl.simulation.options import EvaluationOptions, RoundOptions
 from edgefl.training import Sources
-from edgefl.work import Payload, Source, Work, digest
+from edgefl.work import Address, Payload, Source, Work, digest
 
 
 class Clients(Sources, Protocol):
@@ -128,8 +128,16 @@ class Planner:
         key = (work.kind, stage.index, base, old)
         if key not in self._traffic:
             down = travelling(work, stage, old)
-            self._traffic[key] = down, traffic(down, tuple(p for p in work.up if p.items))
+            self._traffic[key] = down, traffic(down, tuple(p for p in work.up if p.items), self._buffers())
         return self._traffic[key]
+
+    def _buffers(self) -> frozenset[Address]:
+        """Addresses of the buffers of all client models: names that the model has and that can't train."""
+        return frozenset(
+            f"{kind.name}/{name}"
+            for kind in self.setup.method.setting.kinds.values()
+            for name in kind.parameters().keys() - set(kind.trainable())
+        )
 
     def plan(self, client: int, round: int, stage: Stage, held: Versions, current: Versions) -> Plan:
         """The plan of one client in this round and stage, given the versions that it holds."""
