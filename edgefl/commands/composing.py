@@ -57,7 +57,15 @@ def compose(scenario: Scenario, report: Callable[[str], None] = _silent) -> Setu
             scenario.model, modalities, task, federation.facts, checkpointing=scenario.training.checkpointing
         )
         kinds[name] = Kind(name, modalities, task, description, scenario.model.weights)
-    setting = Setting(kinds, scenario.training, scenario.evaluation.batch, scenario.evaluation.pairs)
+    setting = Setting(
+        kinds,
+        scenario.training,
+        scenario.evaluation.batch,
+        scenario.evaluation.pairs,
+        scenario.model,
+        federation.facts,
+        federation.server_samples.get("public", {}),
+    )
     method: Method = registry.get("method", scenario.method_name)(scenario.method_options, setting)
     blocks: dict[str, int] = {}
     for kind in kinds.values():

@@ -49,10 +49,16 @@ class Samples:
     most: Mapping[str, int] = field(default_factory=dict)
 
     def spec(self, pass_: Pass, pattern: str) -> dict[str, TensorSpec]:
-        """Shapes of every batch of this pattern: [batch, ...].  Raises DataError for an unknown pattern."""
+        """Shapes of every batch of this pattern: [batch, ...].  Raises DataError for an unknown pattern.
+
+        ``args.fields`` of the pass chooses among its fields; ``index``, a sample's place in the split, is there only
+        where it is asked for.
+        """
         if pattern not in self.specs:
             raise DataError(f"{self.title} has no {pattern!r} samples; it has: {', '.join(self.specs)}")
-        return {name: TensorSpec((pass_.batch, *s.shape), s.dtype) for name, s in self.specs[pattern].items()}
+        held = {**self.specs[pattern], "index": TensorSpec((), "int64")}
+        wanted = pass_.args.get("fields", self.specs[pattern])
+        return {name: TensorSpec((pass_.batch, *held[name].shape), held[name].dtype) for name in wanted}
 
     def counts(self, pass_: Pass) -> dict[str, int]:
         """Batches per pattern: full ones only when training, rounded up else."""
@@ -78,22 +84,26 @@ class Samples:
                 f"{self.title} is declared only: it has shapes to profile with, but no samples to train or evaluate on"
             )
         for place, pattern in enumerate(pass_.patterns):
-            self.spec(pass_, pattern)
+            wanted = self.spec(pass_, pattern)
             rows, batch = self._rows(pass_, pattern), pass_.batch
+            order = np.arange(len(rows))
             if pass_.train:
-                rows = seeds.generator(seed, "shuffle", place).permutation(rows)
+                order = seeds.generator(seed, "shuffle", place).permutation(order)
             for index in range(self.counts(pass_)[pattern]):
-                chosen = rows[index * batch : (index + 1) * batch]
+                chosen = order[index * batch : (index + 1) * batch]
                 real = len(chosen)
-                fields = self.fields(pattern, np.resize(chosen, batch))
+                chosen = np.resize(chosen, batch)
+                fields = self.fields(pattern, rows[chosen])
                 fields["label"][real:] = PADDING
-                yield pattern, fields
+                fields["index"] = torch.from_numpy(chosen)
+                yield pattern, {name: fields[name] for name in wanted}
 
     def _rows(self, pass_: Pass, pattern: str) -> IntArray:
         rows = self.rows(pass_.data, pattern)
-        if pass_.data in ("validation", "test"):
-            most = pass_.args.get("samples", self.most.get(pattern))
-            rows = rows[:most]
+        if pass_.data == "public":
+            rows = rows[: pass_.args.get("samples")]
+        elif pass_.data != "private":
+            rows = rows[: pass_.args.get("samples", self.most.get(pattern))]
         return rows
 
 
@@ -127,18 +137,22 @@ class Federation:
         return self.tasks[cast(Kind, kind)]
 
     def client(self, number: int) -> Samples:
-        """The private samples of client ``number``."""
+        """The samples of client ``number``: its private ones, and the public ones, which everybody has."""
         if not 0 <= number < len(self.client_kind):
             raise DataError(f"there is no client {number}: clients are 0..{len(self.client_kind) - 1}")
         kind = self.kinds[self.client_kind[number]]
         title = f"client {number} ({self.title})"
 
-        def private(data: str, pattern: str) -> IntArray:
+        public = self.server_samples.get("public", {})
+
+        def held(data: str, pattern: str) -> IntArray:
+            if data == "public" and pattern in public:
+                return self.server().rows(data, pattern)
             if data != "private" or pattern != kind:
                 raise DataError(f"{title} has private {kind} samples only, not {data} {pattern}")
             return _stand_in(int(self.client_samples[number])) if self._entry is None else self.rows(number)
 
-        return Samples(title, {kind: self._specs[kind]}, private, self._fields)
+        return Samples(title, {k: self._specs[k] for k in (kind, *public)}, held, self._fields)
 
     def server(self) -> Samples:
         """The server's samples: validation, test and, if some are set apart, public ones."""

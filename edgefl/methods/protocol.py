@@ -14,6 +14,7 @@ from torch import Tensor
 from edgefl import models, seeds
 from edgefl.methods.aggregation import combine
 from edgefl.methods.state import ServerState, Update
+from edgefl.models import ModelOptions
 from edgefl.work import Address, Item, Pass, Payload, Result, TensorSpec, Work
 from edgefl.work.options import TrainingOptions
 
@@ -70,12 +71,19 @@ def _tensors(key: _Frozen) -> tuple[dict[str, TensorSpec], dict[str, TensorSpec]
 
 @dataclass(frozen=True)
 class Setting:
-    """What a method is told: the client kinds, how clients train, and how the server evaluates."""
+    """What a method is told: the client kinds, how clients train, and how the server evaluates.
+
+    For a method with a model of the server's own: ``model`` and ``facts`` are what clients' models are described from,
+    ``public`` counts the public samples by pattern.
+    """
 
     kinds: Mapping[str, Kind]
     training: TrainingOptions
     evaluation_batch: int = 100
     pairs: int = 500
+    model: ModelOptions | None = None
+    facts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    public: Mapping[str, int] = field(default_factory=dict)
 
 
 class Method:

@@ -21,7 +21,7 @@ from edgefl.eligibility import Verdict
 from edgefl.errors import RunError
 from edgefl.methods import ServerState, Update
 from edgefl.runs import SUMMED
-from edgefl.schedules import restrict
+from edgefl.schedules import Stage, restrict
 from edgefl.simulation.judging import judged
 from edgefl.simulation.ledger import Ledger, final_blocks
 from edgefl.simulation.rounds import Flight
@@ -348,16 +348,16 @@ class Simulation:
     def _serve(
         self, env: simpy.Environment, works: Sequence[Work], round: int, when: str, server: list[dict[str, Any]]
     ) -> Events:
-        """The server's own works one after the other, charged to its device; each changes the state.
-
-        A work on the model of a client kind is held to the stage as a client's is; a model of the server's own is not
-        under the schedule.
-        """
+        """The server's own works one after the other, charged to its device; each changes the state."""
         stage = self.setup.schedule.stage(round)
         for index, work in enumerate(works):
-            work = restrict(work, stage) if work.kind in self.setup.clients.kinds else work
+            work = self._staged(work, stage)
             report = yield from self._server_work(env, self._submit(work, round, when, index), server)
             self.state = self.setup.method.absorb(self.state, work, report.result)
+
+    def _staged(self, work: Work, stage: Stage) -> Work:
+        """A work on the model of a client kind is held to the stage; the server's own model is under no schedule."""
+        return restrict(work, stage) if work.kind in self.setup.clients.kinds else work
 
     def _submit(self, work: Work, round: int, when: str, index: int) -> _ServerWork:
         key, computed = self.planner.server(work)
@@ -389,7 +389,9 @@ class Simulation:
     def _evaluate(self, env: simpy.Environment, round: int, split: str, server: list[dict[str, Any]]) -> Events:
         stage = self.setup.schedule.stage(round)
         submitted = {
-            kind: self._submit(restrict(self.setup.method.evaluate(kind, split), stage), round, f"evaluate {split}", i)
+            kind: self._submit(
+                self._staged(self.setup.method.evaluate(kind, split), stage), round, f"evaluate {split}", i
+            )
             for i, kind in enumerate(self.setup.clients.kinds)
         }
         metrics = {}

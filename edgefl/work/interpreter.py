@@ -99,7 +99,8 @@ def execute(
             parameter.requires_grad_(name in wanted)
         received = {n: v for n, v in extra.items() if n in tables}
         extra.clear()
-        reference = {n: p.detach().clone() for n, p in parameters.items()} if work.reference else {}
+        whole = {**parameters, **dict(module.named_buffers())}
+        reference = {n: t.detach().clone() for n, t in whole.items()} if work.reference else {}
         ctx = Context(work, module, source, device, received, reference)
         if meter:
             meter.adopt(parameters.values(), "parameters")

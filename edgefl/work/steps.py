@@ -25,9 +25,9 @@ CLIP_SCALE = 1 / 0.07
 class Context:
     """What a step may read and write while a work runs.
 
-    ``received`` holds tables by item name; ``reference`` the model's parameters as they were at the start (if the
-    work asks for them); ``outputs`` what was preallocated, by name: a payload item that is no parameter is taken
-    from here; ``metrics`` are scalar tensors; ``notes`` is a step's own scratch, cleared by nobody.
+    ``received`` holds tables by item name; ``reference`` the model's parameters and buffers as they were at the start
+    (if the work asks for them); ``outputs`` what was preallocated, by name: a payload item that is no parameter is
+    taken from here; ``metrics`` are scalar tensors; ``notes`` is a step's own scratch, cleared by nobody.
     """
 
     work: Work
