@@ -9,6 +9,8 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from edgefl.models.tower import Tower, TransformerOptions, assemble
+from edgefl.models.vit import published_vit
+from edgefl.models.weights import fill, locate
 
 
 class TextEmbedding(nn.Module):
@@ -43,3 +45,18 @@ class TextTransformer:
         options = TextTransformer.Options(**fields)
         embedding = TextEmbedding(description["vocabulary"], options.tokens, options.width)
         return assemble(embedding, options, description, norm)
+
+    @staticmethod
+    def load(module: nn.Module, weights: str, description: Mapping[str, Any]) -> None:
+        """Fill the tower from a file: BERT's embedding, a ViT's blocks and final norm in timm's names, or both.
+
+        ``pretrained`` is the blocks of timm's ViT of this width, as FedCola's paper starts its text blocks.
+        """
+        spelling = (
+            (r"^bert\.", ""),
+            (r"^embeddings\.(word|position|token_type)_embeddings\.", r"embedding.\1."),
+            (r"^embeddings\.LayerNorm\.", "embedding.norm."),
+        )
+        file = locate(weights, lambda: published_vit(description["width"], 16))
+        parts = ["embedding", "blocks", "norm"]
+        fill(module, file, spelling, optional=parts, cut=["embedding.position.weight"])

