@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from edgefl import models, registry, seeds
 from edgefl.commands.composing import compose
 from edgefl.cost import Predictor, cost_key
-from edgefl.data.store import cache_folder
+from edgefl.memo import cache_folder
 from edgefl.errors import EdgeflError, MethodError, UnknownName
 from edgefl.methods import Method, ServerState, Update
 from edgefl.scenario import Scenario, load

@@ -9,12 +9,13 @@ from typing import Any
 from edgefl import models, registry
 from edgefl.cost import Predictor
 from edgefl.data import Federation, open_federation
-from edgefl.data.store import cache_folder
 from edgefl.devices import Fleet
+from edgefl.memo import cache_folder
 from edgefl.methods import Kind, Method, Setting
 from edgefl.scenario import Scenario, load
 from edgefl.schedules import Schedule
 from edgefl.simulation import Setup
+from edgefl.simulation.payloads import encoded
 from edgefl.training import device_of
 
 _OPEN = 8
@@ -72,6 +73,9 @@ def compose(scenario: Scenario, report: Callable[[str], None] = _silent) -> Setu
         blocks |= models.blocks(kind.model)
     schedule: Schedule = registry.get("schedule", scenario.schedule_name)(scenario.schedule_options, blocks)
     fleet = Fleet.draw(scenario.fleet, len(federation.client_kind), scenario.seed)
+    if scenario.payload.top_k is not None:
+        for name in kinds:  # a method that it doesn't fit is said now, before anything is written
+            encoded(method.work(name, 1), scenario.payload, (), method)
     return Setup(
         scenario.seed,
         method,
@@ -81,6 +85,7 @@ def compose(scenario: Scenario, report: Callable[[str], None] = _silent) -> Setu
         scenario.round,
         scenario.evaluation,
         scenario.training.measure,
+        scenario.payload,
     )
 
 

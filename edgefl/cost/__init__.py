@@ -11,7 +11,7 @@ from edgefl.cost.client import (
     traffic,
     transfer_seconds,
 )
-from edgefl.cost.predict import Predictor, cost_key, passes_key, predict, shortened, work_key
+from edgefl.cost.predict import Predictor, cost_key, passes_key, predict, shortened, timeline, work_key
 
 __all__ = [
     "TRAFFIC_PARTS",
@@ -26,6 +26,7 @@ __all__ = [
     "passes_key",
     "predict",
     "shortened",
+    "timeline",
     "traffic",
     "transfer_seconds",
     "work_key",

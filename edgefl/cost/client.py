@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.devices import Device, Link
-from edgefl.work import FINISH, START, Address, Item, Payload, Source, Trace, Work, distinct
+from edgefl.work import FINISH, START, UPDATE, Address, Item, Payload, Source, Trace, Work, distinct
 
 MODEL_PARTS = ("embedding", "blocks", "norm", "rep", "head", "pooler")
 """The parts of a tower whose parameters travel."""
@@ -57,8 +57,10 @@ def compute_cost(work: Work, source: Source, trace: Trace) -> ComputeCost:
     trained = {".".join(name[:n]) for name in words for n in (2, 3) if len(name) > n}
     for (index, pattern), step in trace.steps.items():
         pass_ = order[index]
-        once = pattern in (START, FINISH)
+        once = pattern in (START, FINISH, UPDATE)
         times = places[index] * (1 if once else source.counts(pass_)[pattern])
+        if pattern == UPDATE:
+            times *= -(-sum(source.counts(pass_).values()) // work.optimizer["accumulation"])
         forward += times * step.forward_flops
         backward += times * step.backward_flops
         for operator, count in step.operators.items():
@@ -114,7 +116,7 @@ def _by_part(payloads: Iterable[Payload], buffers: Container[Address]) -> dict[s
     found = dict.fromkeys(TRAFFIC_PARTS, 0)
     for payload in payloads:
         for item in payload.items:
-            found[traffic_part(item, buffers)] += item.spec.bytes
+            found[traffic_part(item, buffers)] += payload.bytes_of(item)
     return found
 
 

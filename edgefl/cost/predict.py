@@ -2,35 +2,46 @@
 
 from __future__ import annotations
 
-import json
-import os
-import tempfile
-import warnings
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from edgefl import models, registry
-from edgefl.work import CUDA_ROUNDING, METERED, Meter, Pass, Source, TensorSpec, Trace, Work, digest, distinct, execute
+from edgefl.memo import remember, remembered
+from edgefl.work import (
+    CUDA_ROUNDING,
+    METERED,
+    Meter,
+    Moment,
+    Pass,
+    Source,
+    TensorSpec,
+    Timeline,
+    Trace,
+    Work,
+    digest,
+    distinct,
+    execute,
+    metered_steps,
+)
 from edgefl.work.description import DTYPES
 
 
 class _FewBatches:
-    """A source seen as shapes: at most two batches of each pattern, of the largest shapes."""
+    """A source seen as shapes: at most ``most`` batches of each pattern, of the largest shapes."""
 
-    def __init__(self, source: Source):
-        self._source = source
+    def __init__(self, source: Source, most: int):
+        self._source, self._most = source, most
         self.spec, self.counts, self.size = source.spec, source.counts, source.size
 
     def batches(self, pass_: Pass, seed: int) -> Iterator[tuple[str, dict[str, Tensor]]]:
         for pattern, count in self.counts(pass_).items():
-            for _ in range(min(count, METERED)):
+            for _ in range(min(count, self._most)):
                 yield pattern, {name: _empty(spec) for name, spec in self.spec(pass_, pattern).items()}
 
 
@@ -65,29 +76,27 @@ def work_key(work: Work) -> str:
     ]
     optimizer = {k: bool(v) if k in _GRAPH_BLIND else v for k, v in work.optimizer.items()}
     return digest(
-        [work.model, [asdict(e) for e in work.edits], work.trainable, optimizer, work.precision, extra, work.keep,
-         work.reference]
+        [work.model, [asdict(e) for e in work.edits], work.trainable, optimizer, work.precision, work.attention, extra,
+         work.keep, work.reference]
     )  # fmt: skip
 
 
 def _code(work: Work) -> list[str]:
     """The code that decides a cost, as hashes of the packages that it comes from."""
     named = {("step", p.step) for p in work.passes} | {("edit", e.name) for e in work.edits}
-    named |= {("model", work.model["name"])}
-    named |= {("tower", t["tower"]) for t in work.model.get("towers", {}).values() if "tower" in t}
-    packages = {registry.package_digest("edgefl"), *(registry.fingerprint(*name) for name in named)}
-    return [torch.__version__, *sorted(packages)]
+    return [*models.versions(), *models.code(work.model), *sorted({registry.fingerprint(*name) for name in named})]
 
 
 def passes_key(work: Work, source: Source) -> str:
     """The part of the cost key that the data decide: the passes, shortened, with the shapes of their batches."""
+    most = metered_steps(work)
     return digest(
         [
             (
                 asdict(p),
                 {q: {n: asdict(s) for n, s in source.spec(p, q).items()} for q in p.patterns},
                 # an evaluation preallocates for all its samples, so there the true count matters
-                {q: min(n, METERED) if p.train else n for q, n in source.counts(p).items()},
+                {q: min(n, most) if p.train else n for q, n in source.counts(p).items()},
                 None if p.train else source.size(p),
             )
             for p in shortened(work).passes
@@ -122,20 +131,32 @@ def _fake(module: nn.Module, mode: FakeTensorMode, device: torch.device) -> nn.M
 def predict(work: Work, source: Source, device: str = "cpu") -> Trace:
     """Peak memory by part and the cost of each distinct step of ``work``, without allocating or computing.
 
-    ``device`` "cuda" predicts a GPU's allocator rounding, and its kernels where the machine has one.
+    ``device`` "cuda" predicts a GPU's allocator rounding and its kernels.  On a machine without one, attention and
+    dropout are those of a GPU, and every other operator takes what a CPU's takes.
     Raises UncountedOperator for a matmul-class operator without a FLOP formula.
     """
+    return _predict(work, source, device, None).trace()
+
+
+def timeline(work: Work, source: Source, device: str = "cpu") -> Timeline:
+    """Live memory by part after every operator of the steps that a prediction runs."""
+    moments: list[Moment] = []
+    _predict(work, source, device, moments)
+    return Timeline(moments)
+
+
+def _predict(work: Work, source: Source, device: str, moments: list[Moment] | None) -> Meter:
     place = torch.device(device if device == "cpu" or torch.cuda.is_available() else "cpu")
-    with torch.device("meta"):
-        module = models.build(work.model)
+    module = models.on_meta(work.model)
     mode = FakeTensorMode()
     module = _fake(module, mode, place)
-    meter = Meter(CUDA_ROUNDING if device == "cuda" else 1)
+    meter = Meter(CUDA_ROUNDING if device == "cuda" else 1, moments=moments)
     own = {n for n, _ in module.named_parameters()} | {n for n, _ in module.named_buffers()}
     with torch.random.fork_rng([place] if place.type == "cuda" else []), mode:
         inputs = {i.name: _empty(i.spec) for p in work.down for i in p.items if i.name not in own}
-        execute(shortened(work), inputs, _FewBatches(source), module=module, device=place, seed=0, meter=meter)
-    return meter.trace()
+        few = _FewBatches(source, metered_steps(work))
+        execute(shortened(work), inputs, few, module=module, device=place, seed=0, meter=meter, kernels=device)
+    return meter
 
 
 class Predictor:
@@ -154,32 +175,14 @@ class Predictor:
         """The trace of this work, predicted at most once; ``key`` is its cost key if that is known already."""
         key = key or cost_key(work, source, self.device)
         if key not in self._known:
-            path = self.folder / f"{digest([key, _code(work)])}.json" if self.folder else None
-            self._known[key] = self._read(path) or self._predict(path, work, source)
+            name = digest([key, _code(work)])
+            self._known[key] = remembered(self.folder, name, Trace.from_json, "costs") or self._predict(
+                name, work, source
+            )
         return self._known[key]
 
-    def _predict(self, path: Path | None, work: Work, source: Source) -> Trace:
+    def _predict(self, name: str, work: Work, source: Source) -> Trace:
         trace = predict(work, source, self.device)
         self.predicted += 1
-        if path is not None:
-            _write(path, trace.to_json())
+        remember(self.folder, name, trace.to_json())
         return trace
-
-    def _read(self, path: Path | None) -> Trace | None:
-        if path is None or not path.is_file():
-            return None
-        try:
-            return Trace.from_json(json.loads(path.read_text()))
-        except (ValueError, KeyError, TypeError, OSError):
-            warnings.warn(f"{path.name} in the cost memo can't be read; predicting anew", stacklevel=4)
-            return None
-
-
-def _write(path: Path, value: Any) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
-            json.dump(value, file)
-        os.replace(file.name, path)
-    except OSError:
-        pass  # a memo that can't be written costs time, not results

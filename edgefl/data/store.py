@@ -19,16 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from edgefl.errors import DataError
+from edgefl.memo import cache_folder
 
 Array = npt.NDArray[Any]
-
-
-def cache_folder() -> Path:
-    """``EDGEFL_CACHE``, else ``edgefl`` in the user's cache folder."""
-    if named := os.environ.get("EDGEFL_CACHE"):
-        return Path(named)
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "edgefl"
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,11 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from edgefl import models, seeds
+from edgefl.memo import cache_folder, remember, remembered
 from edgefl.methods.aggregation import combine
 from edgefl.methods.state import ServerState, Update
 from edgefl.models import ModelOptions
-from edgefl.work import Address, Item, Pass, Payload, Result, TensorSpec, Work
+from edgefl.work import Address, Item, Pass, Payload, Result, TensorSpec, Work, digest
 from edgefl.work.options import TrainingOptions
 
 
@@ -46,6 +47,11 @@ class Kind:
         """Names of the parameters, which can train as buffers can't."""
         return tuple(_tensors(_Frozen(self.model))[0])
 
+    @property
+    def dimension(self) -> int:
+        """Width of the model's representations (its ``embed``)."""
+        return _dimension(_Frozen(self.model))
+
 
 class _Frozen:
     """A description as a key of a cache."""
@@ -61,12 +67,36 @@ class _Frozen:
         return isinstance(other, _Frozen) and self._text == other._text
 
 
+Specs = dict[str, TensorSpec]
+
+
 @cache
-def _tensors(key: _Frozen) -> tuple[dict[str, TensorSpec], dict[str, TensorSpec]]:
+def _dimension(key: _Frozen) -> int:
     with torch.device("meta"):
-        module = models.build(key.description)
-    parameters = {n: TensorSpec.of(t) for n, t in module.named_parameters()}
-    return parameters, {n: TensorSpec.of(t) for n, t in module.named_buffers()}
+        return int(models.build(key.description).dimension)  # type: ignore[arg-type]
+
+
+@cache
+def _tensors(key: _Frozen) -> tuple[Specs, Specs]:
+    """Parameters and buffers of a description: as remembered on disk, since a large model takes a while to build."""
+    folder, name = (
+        cache_folder() / "shapes",
+        digest([key.description, *models.versions(), *models.code(key.description)]),
+    )
+    found = remembered(folder, name, _specs, "shapes")
+    if found is None:
+        module = models.on_meta(key.description)
+        found = (
+            {n: TensorSpec.of(t) for n, t in module.named_parameters()},
+            {n: TensorSpec.of(t) for n, t in module.named_buffers()},
+        )
+        remember(folder, name, [[[n, list(s.shape), s.dtype] for n, s in part.items()] for part in found])
+    return found
+
+
+def _specs(raw: Any) -> tuple[Specs, Specs]:
+    parameters, buffers = ({n: TensorSpec(tuple(shape), dtype) for n, shape, dtype in part} for part in raw)
+    return parameters, buffers
 
 
 @dataclass(frozen=True)
@@ -137,6 +167,7 @@ class Method:
             (model,),
             optimizer=training.optimizer_of(round),
             precision=training.precision,
+            attention=training.attention,
         )
 
     def model_payload(self, kind: str) -> Payload:
@@ -168,4 +199,5 @@ class Method:
         step = "score-classify" if described.task == "classify" else "score-retrieve"
         args = {} if described.task == "classify" else {"samples": self.setting.pairs}
         pass_ = Pass(step, split, (described.pattern,), self.setting.evaluation_batch, False, args)  # type: ignore[arg-type]
-        return Work(kind, described.model, (), (pass_,), (self.model_payload(kind),))
+        attention = self.setting.training.attention
+        return Work(kind, described.model, (), (pass_,), (self.model_payload(kind),), attention=attention)

@@ -7,15 +7,29 @@ description, not the module.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from edgefl import registry
 from edgefl.models.client import describe
 from edgefl.models.options import MODALITIES, ModelOptions
 
-__all__ = ["MODALITIES", "ModelOptions", "at_depth", "blocks", "build", "describe", "load_weights"]
+__all__ = [
+    "MODALITIES",
+    "ModelOptions",
+    "at_depth",
+    "blocks",
+    "build",
+    "describe",
+    "load_weights",
+    "on_meta",
+    "versions",
+]
 
 
 def build(description: Mapping[str, Any]) -> nn.Module:
@@ -25,6 +39,48 @@ def build(description: Mapping[str, Any]) -> nn.Module:
     """
     module: nn.Module = registry.get("model", description["name"])(description)
     return module
+
+
+class _Unfilled(TorchFunctionMode):
+    """Leaves tensors without data as they are where they would be filled with draws."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "") in _FILLS:
+            filled = args[0] if args else kwargs.get("tensor")
+            if isinstance(filled, torch.Tensor) and filled.device.type == "meta":
+                return filled
+        return func(*args, **kwargs)
+
+
+_FILLS = frozenset({"normal_", "uniform_", "bernoulli_", "erfinv_", "clamp_", "fill_", "zero_"})
+
+
+def code(description: Mapping[str, Any]) -> list[str]:
+    """Hashes of the packages whose code makes the module of this description."""
+    named = {("model", description["name"])}
+    named |= {("tower", t["tower"]) for t in description.get("towers", {}).values() if "tower" in t}
+    return sorted({registry.package_digest("edgefl"), *(registry.fingerprint(*name) for name in named)})
+
+
+def versions() -> list[str]:
+    """The versions of the libraries that models are made of, as part of what a memo's key says."""
+    return [f"{name} {_version(name)}" for name in ("torch", "torchvision", "timm", "transformers")]
+
+
+@cache
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "absent"
+
+
+def on_meta(description: Mapping[str, Any]) -> nn.Module:
+    """The module of this description with shapes and no data."""
+    # torch's draws on meta tensors import its compiler, which takes seconds
+    with torch.device("meta"), _Unfilled():
+        return build(description)
 
 
 def load_weights(module: nn.Module, description: Mapping[str, Any], weights: Mapping[str, str]) -> None:

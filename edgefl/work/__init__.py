@@ -1,5 +1,6 @@
 """Work: what a node does in a round, as data, and the one interpreter that runs it."""
 
+from edgefl.work.codecs import Codec
 from edgefl.work.description import (
     Address,
     Edit,
@@ -12,9 +13,10 @@ from edgefl.work.description import (
     digest,
     serialised_bytes,
 )
-from edgefl.work.interpreter import FINISH, START, Result, distinct, execute, run
+from edgefl.work.interpreter import FINISH, START, UPDATE, Result, distinct, execute, metered_steps, run
 from edgefl.work.meter import CUDA_ROUNDING, METERED, PARTS, Meter, StepCost, Trace
 from edgefl.work.steps import Context, Step
+from edgefl.work.timeline import Moment, Timeline
 
 __all__ = [
     "CUDA_ROUNDING",
@@ -22,11 +24,14 @@ __all__ = [
     "METERED",
     "PARTS",
     "START",
+    "UPDATE",
     "Address",
+    "Codec",
     "Context",
     "Edit",
     "Item",
     "Meter",
+    "Moment",
     "Pass",
     "Payload",
     "Result",
@@ -34,11 +39,13 @@ __all__ = [
     "Step",
     "StepCost",
     "TensorSpec",
+    "Timeline",
     "Trace",
     "Work",
     "digest",
     "distinct",
     "execute",
+    "metered_steps",
     "run",
     "serialised_bytes",
 ]

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from math import prod
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+
+from edgefl.work.codecs import Codec
 
 Address = str
 """A name at the server: ``<kind>/<tower>.<part>[.i].<rest>``, or ``table/<name>`` for what is not a parameter."""
@@ -51,7 +53,7 @@ class Item:
     """One tensor of a payload.
 
     ``name`` is the client's own name for it; ``source`` is its address at the server, the only map between client
-    kinds; ``shape`` and ``dtype`` are what travels.
+    kinds; ``shape`` and ``dtype`` are what travels unless the payload has a codec, and what arrives in any case.
     """
 
     name: str
@@ -70,21 +72,54 @@ class Payload:
     """Named tensors that travel together: ``model``, ``partner``, ``prototypes``, ...
 
     Under a schedule's stage a payload on its way down follows what is ``attached``, or only what is ``trained``.
+    ``codec`` says how the tensors travel, if not as they are.
     """
 
     name: str
     items: tuple[Item, ...]
     follows: Literal["attached", "trained"] = "attached"
+    codec: Codec | None = None
 
     @property
     def tensor_bytes(self) -> int:
-        """Bytes of the tensors, as the papers count traffic."""
-        return sum(item.spec.bytes for item in self.items)
+        """Bytes of the tensors that travel, as the papers count traffic."""
+        return sum(map(self.bytes_of, self.items))
 
     @property
     def serialised_bytes(self) -> int:
         """Bytes of the payload as a safetensors file, header included; known without any data."""
-        return serialised_bytes({item.name: item.spec for item in self.items})
+        return serialised_bytes({name: spec for item in self.items for name, spec in self.wire(item).items()})
+
+    def bytes_of(self, item: Item) -> int:
+        """Bytes of the tensors that travel for one item."""
+        return sum(spec.bytes for spec in self.wire(item).values())
+
+    def wire(self, item: Item) -> dict[str, TensorSpec]:
+        """The tensors that travel for one item."""
+        if self.codec is None:
+            return {item.name: item.spec}
+        found = self.codec.wire(item.name, item.shape, item.dtype)
+        return {name: TensorSpec(*spec) for name, spec in found.items()}
+
+    def encoded(
+        self, tensors: Mapping[str, Tensor], base: Mapping[str, Tensor], held: Container[str] = ()
+    ) -> dict[str, Tensor]:
+        """What travels, given the items' tensors and what the other side has of them; ``held`` stay as they are."""
+        found: dict[str, Tensor] = {}
+        for item in self.items:
+            value = tensors[item.name].to(DTYPES[item.dtype])
+            if self.codec is None or item.name in held:
+                found[item.name] = value
+            else:
+                found |= self.codec.encode(item.name, value, base.get(item.name))
+        return found
+
+    def decoded(self, wire: Mapping[str, Tensor], base: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The items' tensors as they arrive, given what travelled and the same ``base``."""
+        if self.codec is None:
+            return {item.name: wire[item.name] for item in self.items}
+        decode = self.codec.decode
+        return {i.name: decode(i.name, i.shape, DTYPES[i.dtype], wire, base.get(i.name)) for i in self.items}
 
     def only(self, keep: Callable[[Item], bool]) -> Payload:
         """This payload with the items for which ``keep`` is true."""
@@ -120,7 +155,7 @@ class Work:
     """What a node does in one round, as plain data.
 
     ``model`` describes the module (edgefl.models.build); ``trainable`` names the parameters that train, after
-    edits; ``optimizer`` and ``precision`` are plain settings; ``passes`` come in true order; ``down`` and ``up``
+    edits; ``optimizer``, ``precision`` and ``attention`` are plain settings; ``passes`` come in true order; ``down`` and ``up``
     travel; ``keep`` names items of ``down`` that stay on the node: they have their first value from there, never
     travel, and start every later round as the node left them; ``reference`` asks for a frozen copy of the model as
     it starts.
@@ -137,6 +172,7 @@ class Work:
     precision: str = "float32"
     keep: tuple[str, ...] = ()
     reference: bool = False
+    attention: str = "device"
 
     def encode(self) -> str:
         """JSON text from which ``decode`` makes an equal Work."""
@@ -149,7 +185,8 @@ class Work:
 
         def payload(p: Json) -> Payload:
             items = tuple(Item(**{**i, "shape": tuple(i["shape"])}) for i in p["items"])
-            return Payload(p["name"], items, p["follows"])
+            codec = p["codec"] and Codec(**{**p["codec"], "exact": tuple(p["codec"]["exact"])})
+            return Payload(p["name"], items, p["follows"], codec)
 
         return cls(
             **{
@@ -162,6 +199,23 @@ class Work:
                 "edits": tuple(Edit(**e) for e in raw["edits"]),
             }
         )
+
+    def received(self, wire: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """What the node starts from, by item name, given what travelled to it and what it has already."""
+        if not any(p.codec for p in self.down):
+            return wire
+        found = {name: value for p in self.down for name, value in p.decoded(wire, {}).items()}
+        return found | {name: wire[name] for name in self.keep if name in wire}
+
+    def bases(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Of what a node started from, that of which an upload is an update: not tables, nor what a node keeps."""
+        kept = set(self.keep)
+        return {
+            i.name: inputs[i.name]
+            for p in self.down
+            for i in p.items
+            if not i.source.startswith("table/") and i.name not in kept
+        }
 
     def fitted(self, size: Callable[[Pass], int]) -> Work:
         """This work for a node with ``size(pass)`` samples: a private batch is never larger than the samples there.

@@ -13,12 +13,13 @@ from torch import Tensor, nn
 
 from edgefl import registry, seeds
 from edgefl.errors import MethodError
+from edgefl.work.attention import attention
 from edgefl.work.description import DTYPES, Pass, Source, Work
-from edgefl.work.meter import Meter, Trace
+from edgefl.work.meter import METERED, Meter, Trace
 from edgefl.work.steps import Context, Step
 
-START, FINISH = "<", ">"
-"""Stand for a pattern where the cost is of a pass's start or finish, once a place."""
+START, FINISH, UPDATE = "<", ">", "="
+"""Stand for a pattern where the cost is of a pass's start or finish, once a place, or of an update of several steps."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,11 @@ def execute(
     device: torch.device,
     seed: int,
     meter: Meter | None = None,
+    kernels: str | None = None,
 ) -> tuple[Context, Tensor, int]:
     """Run every pass of ``work`` on ``module``; gives the context, the summed training loss and its steps.
+
+    ``kernels`` is the type of device whose kernels are meant where it isn't ``device``'s (a prediction's "cuda").
 
     ``inputs`` are tensors by the client's own item names; those with a source ``table/...`` stay in memory as
     received.  In the end the edits are folded into the module.
@@ -114,7 +118,10 @@ def execute(
                 p.register_post_accumulate_grad_hook(lambda p: meter.adopt([p.grad], "gradients")) for p in trained
             ]
         try:
-            with meter.watching(module) if meter else nullcontext():
+            with (
+                attention(work.attention, device, kernels or device.type),
+                meter.watching(module) if meter else nullcontext(),
+            ):
                 total, steps = _passes(ctx, trained, seed, meter)
         finally:
             for hook in hooks:
@@ -127,8 +134,9 @@ def execute(
 def _passes(ctx: Context, trained: list[nn.Parameter], seed: int, meter: Meter | None) -> tuple[Tensor, int]:
     work = ctx.work
     training = any(p.train for p in work.passes)
-    optimizer = make_optimizer(work.optimizer, trained) if training and trained else None
+    update = Update(work, trained, ctx.device) if training and trained else None
     order = distinct(work)
+    most = metered_steps(work)
     places: Counter[int] = Counter()
     total, steps = torch.zeros((), device=ctx.device), 0
     if meter:
@@ -147,15 +155,21 @@ def _passes(ctx: Context, trained: list[nn.Parameter], seed: int, meter: Meter |
             for pattern, batch in ctx.source.batches(pass_, seeds.key(seed, "shuffle", index, place)):
                 seen[pattern] += 1
                 batch = {name: value.to(ctx.device, non_blocking=True) for name, value in batch.items()}
-                now = metered if metered and seen[pattern] <= metered.most else None
+                now = metered if metered and seen[pattern] <= most else None
                 if now:
                     now.adopt(batch.values(), "inputs")
                 with now.step(index, pattern) if now else nullcontext():
-                    loss = _step(ctx, step, batch, pattern, pass_, trained, optimizer, now)
+                    loss = _step(ctx, step, batch, pattern, pass_, update, now)
                     if loss is not None:
                         total.add_(loss)
                         steps += 1
                 del batch, loss
+                if update and update.every > 1 and update.pending == update.every:
+                    with metered.step(index, UPDATE) if metered and now else nullcontext():
+                        update(metered if now else None)
+            if update and update.pending:  # a pass's last few batches are an update too
+                with metered.step(index, UPDATE) if metered else nullcontext():
+                    update(metered)
         with torch.no_grad(), _once(ctx, metered, index, last=True):
             step.finish(ctx, pass_)
     return total, steps
@@ -180,30 +194,75 @@ def _step(
     batch: Mapping[str, Tensor],
     pattern: str,
     pass_: Pass,
-    trained: list[nn.Parameter],
-    optimizer: torch.optim.Optimizer | None,
+    update: Update | None,
     meter: Meter | None,
 ) -> Tensor | None:
     mixed = ctx.work.precision != "float32"
-    with torch.autocast(ctx.device.type, torch.bfloat16) if mixed else nullcontext():
+    with torch.autocast(ctx.device.type, DTYPES[ctx.work.precision]) if mixed else nullcontext():
         loss = step.loss(ctx, batch, pattern, pass_)
-    if not pass_.train or loss is None or optimizer is None:
+    if not pass_.train or loss is None or update is None:
         return None
     if meter:
         meter.enter("backward")
-    loss.backward()
-    if meter:
-        meter.enter("optimizer")
-    if clip := ctx.work.optimizer.get("clip"):
-        # said outright: torch's own choice differs between real and fake tensors
-        together = ctx.work.optimizer.get("implementation") != "for-loop"
-        nn.utils.clip_grad_norm_(trained, clip, foreach=together)
-    optimizer.step()
-    if meter:
-        state = (v for s in optimizer.state.values() for v in s.values() if isinstance(v, Tensor))
-        meter.adopt(state, "optimizer")
-    optimizer.zero_grad(set_to_none=True)
+    update.backward(loss)
+    if update.every == 1:
+        update(meter)
     return loss.detach()
+
+
+class Update:
+    """The optimizer of a work, and the batches whose gradients it has not used yet.
+
+    ``every`` batches make an update: their losses count as a mean.  In float16 the loss is scaled, and an update that
+    overflows is left out, as is usual.
+    """
+
+    def __init__(self, work: Work, trained: list[nn.Parameter], device: torch.device):
+        self.settings, self.trained = work.optimizer, trained
+        self.optimizer = make_optimizer(work.optimizer, trained)
+        self.every: int = work.optimizer.get("accumulation", 1)
+        self.pending = 0
+        self.scaler = torch.amp.GradScaler(device.type) if work.precision == "float16" else None
+
+    def backward(self, loss: Tensor) -> None:
+        """Add a batch's gradients to what is there."""
+        self.pending += 1
+        if self.every > 1:
+            loss = loss / self.every
+        if self.scaler is not None:
+            loss = self.scaler.scale(loss)
+        loss.backward()
+
+    def __call__(self, meter: Meter | None) -> None:
+        """Use the gradients up."""
+        if meter:
+            meter.enter("optimizer")
+        if clip := self.settings.get("clip"):
+            if self.scaler is not None:
+                self.scaler.unscale_(self.optimizer)
+            # said outright: torch's own choice differs between real and fake tensors
+            together = self.settings.get("implementation") != "for-loop"
+            nn.utils.clip_grad_norm_(self.trained, clip, foreach=together)
+        if self.scaler is not None:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        else:
+            self.optimizer.step()
+        if meter:
+            state = (v for s in self.optimizer.state.values() for v in s.values() if isinstance(v, Tensor))
+            meter.adopt(state, "optimizer")
+        self.optimizer.zero_grad(set_to_none=True)
+        self.pending = 0
+
+
+def metered_steps(work: Work) -> int:
+    """Steps of a pattern that are metered at a place: from the last of them on nothing changes.
+
+    Where several batches make an update, the first batch of the second update has the optimizer's state but no
+    gradients yet, and the second has both.
+    """
+    every: int = work.optimizer.get("accumulation", 1)
+    return METERED if every == 1 else every + METERED
 
 
 def run(
@@ -216,7 +275,7 @@ def run(
     seed: int,
     meter: Meter | None = None,
 ) -> Result:
-    """Do the work for real and collect what it sends up.
+    """Do the work for real and collect what it sends up, encoded.
 
     ``module`` must have been built from ``work.model``; it is loaded from ``inputs`` (tensors by item name) and
     changed.  The global generators are forked around the work, so its draws depend on ``seed`` alone.
@@ -236,9 +295,10 @@ def run(
     for payload in work.up:
         if lost := [item.name for item in payload.items if item.name not in held]:
             raise MethodError(f"payload {payload.name!r} sends {lost[0]!r}, which neither model nor outputs hold")
-        payloads[payload.name] = {
-            i.name: held[i.name].detach().to("cpu", DTYPES[i.dtype], copy=True) for i in payload.items
-        }
+        sent = {i.name: held[i.name].detach().to("cpu", DTYPES[i.dtype], copy=True) for i in payload.items}
+        # by now gradients, optimizer and activations are gone, so that encoding one tensor after the other never is
+        # the peak; what was sent down is read again from the node's storage
+        payloads[payload.name] = payload.encoded(sent, work.bases(inputs)) if payload.codec else sent
     return Result(
         payloads,
         {name: float(value) for name, value in ctx.metrics.items()},

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from edgefl.errors import UncountedOperator
+from edgefl.work.timeline import Moment
 
 PARTS = (
     "parameters",
@@ -120,12 +121,12 @@ class Meter(TorchDispatchMode):
     """Follows every tensor storage from its birth to its death, and every operator, while ``on``.
 
     Each storage counts once, with its size rounded up to ``rounding`` bytes.  Of each distinct pass the first
-    ``most`` places are metered, and in them the first ``most`` steps of a pattern.
+    ``most`` places are metered.  ``moments``, if given, is filled with the live memory after every operator.
     """
 
-    def __init__(self, rounding: int = 1, most: int = METERED):
+    def __init__(self, rounding: int = 1, most: int = METERED, moments: list[Moment] | None = None):
         super().__init__()  # type: ignore[no-untyped-call]
-        self.rounding, self.most = rounding, most
+        self.rounding, self.most, self.moments = rounding, most, moments
         self._live: dict[int, tuple[int, str, weakref.ref[Any]]] = {}
         self._totals = dict.fromkeys(PARTS, 0)
         self._current = self.peak = 0
@@ -133,6 +134,8 @@ class Meter(TorchDispatchMode):
         self._part, self._backward = "activations", False
         self._step: StepCost | None = None
         self._scope: list[str] = []
+        self._place, self._phase, self._behind = (0, "", 0), "", ""
+        self._seen: Counter[tuple[int, str]] = Counter()
         self.steps: dict[tuple[int, str], StepCost] = {}
 
     # memory -----------------------------------------------------------------------------------------------------
@@ -170,6 +173,9 @@ class Meter(TorchDispatchMode):
         """Meter what runs inside as one step; the last step under a key is the one that is kept."""
         self._step = self.steps[distinct_pass, pattern] = StepCost()
         self._part, self._backward = "activations", False
+        self._seen[distinct_pass, pattern] += 1
+        self._place = distinct_pass, pattern, self._seen[distinct_pass, pattern]
+        self._phase, self._behind = {"<": "start", ">": "finish"}.get(pattern, "forward"), ""
         with self:
             yield
         self._step = None
@@ -178,6 +184,7 @@ class Meter(TorchDispatchMode):
         """The next operators belong to the ``forward``, ``backward`` or ``optimizer`` phase of the step."""
         self._part = "activations" if phase == "forward" else "temporaries"
         self._backward = phase == "backward"
+        self._phase, self._behind = phase, ""
 
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[None]:
@@ -185,7 +192,9 @@ class Meter(TorchDispatchMode):
         handles = []
         for name, module in parts(model):
             handles.append(module.register_forward_pre_hook(lambda _, __, name=name: self._scope.append(name)))
-            handles.append(module.register_forward_hook(lambda _, __, ___: self._left(), always_call=True))
+            handles.append(
+                module.register_forward_hook(lambda _, __, out, name=name: self._left(name, out), always_call=True)
+            )
         try:
             yield
         finally:
@@ -193,10 +202,13 @@ class Meter(TorchDispatchMode):
                 handle.remove()
             self._scope.clear()
 
-    def _left(self) -> None:
+    def _left(self, name: str, out: Any) -> None:
         # a recomputation that is stopped early leaves parts without having entered them
         if self._scope:
             self._scope.pop()
+        if self.moments is not None and isinstance(out, Tensor) and out.requires_grad:
+            # its gradient is there: what comes next in the backward pass is this part's
+            out.register_hook(lambda _: setattr(self, "_behind", name))
 
     # operators --------------------------------------------------------------------------------------------------
 
@@ -211,6 +223,10 @@ class Meter(TorchDispatchMode):
             works = outs or func._schema.is_mutable
             if works and packet not in _FREE and self._step is not None:
                 self._charge(packet, args, kwargs, out, outs)
+            if works and self.moments is not None:
+                scope = self._scope[0] if self._scope else self._behind
+                totals = tuple(self._totals.values())
+                self.moments.append(Moment(str(packet), scope, self._phase, *self._place, totals))
         return out
 
     def _charge(self, packet: Any, args: Any, kwargs: Any, out: Any, outs: list[Tensor]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 
 class TrainingOptions(BaseModel):
@@ -25,7 +25,18 @@ class TrainingOptions(BaseModel):
         32, description="samples a step, for all or by modality pattern: {image: 32, image-text: 64}"
     )
     epochs: PositiveInt = Field(1, description="local epochs a round")
-    precision: Literal["float32", "bfloat16"] = Field("float32", description="bfloat16 is autocast")
+    accumulation: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="batches whose gradients make one update, as their mean: a larger batch in less memory",
+    )
+    precision: Literal["float32", "bfloat16", "float16"] = Field(
+        "float32", description="a half precision is autocast; float16 scales the loss and needs the fused optimizer"
+    )
+    attention: Literal["device", "math", "flash", "efficient", "cudnn"] = Field(
+        "device", description="which kernel computes attention; device leaves it to torch; a CPU has math and flash"
+    )
     clip: PositiveFloat | None = Field(None, description="largest norm of all gradients together")
     checkpointing: bool = Field(False, description="recompute each block in the backward pass: less memory, more FLOPs")
     measure: Literal["first", "all"] = Field(
@@ -38,6 +49,15 @@ class TrainingOptions(BaseModel):
         if not all(0 <= beta < 1 for beta in value):
             raise ValueError(f"betas must be at least 0 and below 1, not {value}")
         return value
+
+    @model_validator(mode="after")
+    def _scaled(self) -> TrainingOptions:
+        if self.precision == "float16" and self.implementation != "fused":
+            raise ValueError(
+                f"float16 scales its loss, which implementation {self.implementation} can't do without waiting for "
+                "the device at every step: set implementation: fused, or precision: bfloat16"
+            )
+        return self
 
     def batch_of(self, pattern: str) -> int:
         """The batch size of this modality pattern (32 where a listing leaves it out)."""
@@ -55,6 +75,8 @@ class TrainingOptions(BaseModel):
             settings["momentum"] = self.momentum
         else:
             settings["betas"] = list(self.betas)
+        if self.accumulation > 1:
+            settings["accumulation"] = self.accumulation
         if self.clip is not None:
             settings["clip"] = self.clip
         return settings

@@ -250,7 +250,7 @@ def test_an_unwritable_cache_names_the_variable(tmp_path):
 
 
 def test_the_cache_folder_can_be_named(monkeypatch):
-    from edgefl.data.store import cache_folder
+    from edgefl.memo import cache_folder
 
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
     monkeypatch.delenv("EDGEFL_CACHE", raising=False)

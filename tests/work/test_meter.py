@@ -71,6 +71,16 @@ CASES: dict[str, tuple[Work, Toy]] = {
     "checkpointing": (small(model=described(blocks=1, checkpointing=True)), Toy()),
     "drop path": (small(model=described(blocks=2, drop_path=0.2)), Toy()),
     "a received table": (received_table(), Toy()),
+    "two batches an update": (small(optimizer=optimizer(accumulation=2)), Toy()),
+    "three batches an update, some left over": (small(optimizer=optimizer(accumulation=3)), Toy()),
+    "more batches an update than there are": (small(optimizer=optimizer(accumulation=8)), Toy()),
+    "accumulation in one place, foreach, clip": (
+        small(passes=(training_pass(),), optimizer=optimizer(implementation="foreach", clip=1.0, accumulation=4)), Toy()
+    ),
+    "float16": (small(precision="float16"), Toy()),
+    "float16, clip, accumulation": (small(precision="float16", optimizer=optimizer(clip=1.0, accumulation=2)), Toy()),
+    "attention by matrix products": (small(PAIR, attention="math"), Toy()),
+    "flash attention": (small(attention="flash", gate="frozen"), Toy()),
     "evaluation of a classifier": (small(passes=(scoring_pass(),)), Toy(41)),
     "evaluation of retrieval": (small(PAIR, (scoring_pass(PAIR),)), Toy(41)),
     "training, then evaluation": (small(passes=(training_pass(), scoring_pass(), training_pass())), Toy(41)),
@@ -88,7 +98,8 @@ def flops(trace: Trace) -> dict[tuple[int, str], tuple[int, int]]:
 
 # variants of what other cases hold already
 RARE = {
-    "adam with decay", "bfloat16 with gates", "clip, foreach", "clip, for-loop", "no full batch", "one step an epoch",
+    "accumulation in one place, foreach, clip", "adam with decay", "bfloat16 with gates", "flash attention",
+    "more batches an update than there are", "two batches an update", "clip, foreach", "clip, for-loop", "no full batch", "one step an epoch",
     "pair with projections", "proximal of tensors", "second stage of layer-wise", "sgd", "sgd fused",
 }  # fmt: skip
 

@@ -1,0 +1,114 @@
+"""Which kernel computes attention: torch's choice on this machine, one that is asked for, or a GPU's without a GPU.
+
+Every tower calls ``torch.nn.functional.scaled_dot_product_attention``; memory, FLOPs and speed depend on what answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+
+from edgefl.errors import MethodError
+
+BACKENDS = {
+    "math": SDPBackend.MATH,
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+}
+_FLASH_HEAD, _FLASH_STEP = 256, 8
+
+
+@contextmanager
+def attention(choice: str, device: torch.device, kernels: str) -> Iterator[None]:
+    """Compute attention by ``choice`` ("device" or a key of BACKENDS) inside.
+
+    ``kernels`` "cuda" on a CPU stands for a GPU that isn't there: its attention and dropout kernels are then called by
+    name, which fake tensors allow.  Raises MethodError for a back-end that a CPU doesn't have.
+    """
+    if kernels == "cuda" and device.type == "cpu":
+        with _AsOnCuda(choice):
+            yield
+    elif choice == "device":
+        yield
+    elif device.type == "cpu" and choice not in ("math", "flash"):
+        raise MethodError(
+            f"training.attention is {choice!r}, which needs a CUDA device; a CPU has math and flash "
+            "(to predict a GPU without having one, profile with --set executor.device=cuda)"
+        )
+    else:
+        with sdpa_kernel(BACKENDS[choice]):
+            yield
+
+
+class _AsOnCuda(TorchFunctionMode):
+    """Calls the kernels that a CUDA build would choose, on tensors of a CPU that hold no data."""
+
+    def __init__(self, choice: str):
+        super().__init__()
+        self.choice = choice
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is F.scaled_dot_product_attention:
+            return self._attend(*args, **kwargs)
+        if func in (F.dropout, torch.dropout):
+            return _dropout(*args, **kwargs)
+        return func(*args, **kwargs)
+
+    def _attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        if torch.is_autocast_enabled("cpu"):
+            dtype = torch.get_autocast_dtype("cpu")
+            query, key, value = (t.to(dtype) for t in (query, key, value))
+        choice = self._choice(query, attn_mask)
+        if choice == "math" or enable_gqa:
+            with sdpa_kernel(SDPBackend.MATH):
+                return F.scaled_dot_product_attention(
+                    query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+                )
+        grads = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
+        if choice == "flash":
+            width = query.shape[-1]
+            scale = width**-0.5 if scale is None else scale
+            if width % _FLASH_STEP:  # the kernel takes heads in steps of 8; torch pads them
+                query, key, value = (F.pad(t, (0, -width % _FLASH_STEP)) for t in (query, key, value))
+            out = torch.ops.aten._scaled_dot_product_flash_attention(
+                query, key, value, dropout_p, is_causal, scale=scale
+            )[0]
+            return out[..., :width]  # type: ignore[no-any-return]
+        kernel = {
+            "efficient": torch.ops.aten._scaled_dot_product_efficient_attention,
+            "cudnn": torch.ops.aten._scaled_dot_product_cudnn_attention,
+        }[choice]
+        return kernel(query, key, value, attn_mask, grads, dropout_p, is_causal, scale=scale)[0]  # type: ignore[no-any-return]
+
+    def _choice(self, query: Tensor, mask: Tensor | None) -> str:
+        """Torch's order on a GPU: flash for half precision without a mask, else the memory-efficient kernel."""
+        if self.choice != "device":
+            return self.choice
+        half = query.dtype in (torch.float16, torch.bfloat16)
+        return "flash" if half and mask is None and query.shape[-1] <= _FLASH_HEAD else "efficient"
+
+
+def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """A GPU's dropout keeps a mask of one byte an element, where a CPU's keeps the scaled noise."""
+    if not training or p == 0:
+        return input
+    return torch.native_dropout(input, p, training)[0]
