@@ -1,0 +1,318 @@
+"""The model named ``multiway``: one encoder for images and texts, as BEiT-3's, whose layers have an expert for each.
+
+PmcmFL's model (docs/methods.md): image and text tokens meet in the attention operation alone; the projections around
+it, every LayerNorm and every feed-forward network exist once for each modality.  224,369,206 parameters at its size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from edgefl.errors import MethodError
+from edgefl.models.tower import drop_path_rates, initialise
+
+MODALITIES = ("image", "text")
+RESERVED = 2
+"""Rows at the start of a position table that belong to no position (fairseq's padding index and what precedes it)."""
+
+Tokens = dict[str, Tensor]
+"""The tokens ``[batch, tokens, dim]`` of the modalities at hand, image before text."""
+
+
+class MultiwayOptions(BaseModel):
+    """Fields of ``model: {multiway: {...}}``; the defaults are BEiT-3 base."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    blocks: PositiveInt = Field(12, description="encoder layers at full depth")
+    width: PositiveInt = Field(768, description="dimension of a token")
+    heads: PositiveInt = Field(12, description="attention heads; must divide the width")
+    mlp_ratio: float = Field(4.0, gt=0, description="hidden width of a feed-forward network over the width")
+    drop_path: float = Field(0.1, ge=0, lt=1, description="stochastic depth of the last layer, rising linearly to it")
+    patch: PositiveInt = Field(16, description="side of a patch in pixels; must divide the image size")
+    tokens: PositiveInt = Field(64, description="length that texts are padded or cut to")
+    positions: PositiveInt = Field(1024, description="rows of the text's position table, two of which are reserved")
+    shared_attention: bool = Field(
+        False,
+        description="one set of attention projections for both modalities, as PmcmFL's text has it; its code has two",
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> MultiwayOptions:
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} can't be split over {self.heads} heads")
+        if self.tokens + RESERVED > self.positions:
+            raise ValueError(
+                f"{self.positions} positions are too few for {self.tokens} tokens and {RESERVED} reserved rows"
+            )
+        return self
+
+
+class Experts(nn.Module):
+    """The same layer once for each modality, or once for both: tokens of a modality go through its own."""
+
+    def __init__(self, make: Callable[[], nn.Module], *, shared: bool = False):
+        super().__init__()
+        self.shared = shared
+        for name in ("both",) if shared else MODALITIES:
+            self.add_module(name, make())
+
+    def forward(self, tokens: Tokens) -> Tokens:
+        """``[batch, tokens, dim] -> [batch, tokens, out]`` of every modality."""
+        return {m: self.get_submodule("both" if self.shared else m)(x) for m, x in tokens.items()}
+
+
+class MultiwayAttention(nn.Module):
+    """Attention among the tokens of all modalities at hand, between projections of each modality's own."""
+
+    def __init__(self, width: int, heads: int, shared: bool):
+        super().__init__()
+        self.heads = heads
+        for name in ("q", "k", "v", "out"):
+            self.add_module(name, Experts(lambda: nn.Linear(width, width), shared=shared))
+        self.norm = Experts(lambda: nn.LayerNorm(width), shared=shared)
+
+    def _heads(self, projection: str, tokens: Tokens) -> Tensor:
+        projected = list(self.get_submodule(projection)(tokens).values())
+        x: Tensor = torch.cat(projected, 1) if len(projected) > 1 else projected[0]
+        batch, length, width = x.shape
+        return x.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
+
+    def forward(self, tokens: Tokens) -> Tokens:
+        """Attend without a mask: to padding too, as the other towers do."""
+        q, k, v = (self._heads(projection, tokens) for projection in ("q", "k", "v"))
+        seen = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        apart = seen.split([x.shape[1] for x in tokens.values()], 1)
+        out: Tokens = self.get_submodule("out")(self.norm(dict(zip(tokens, apart, strict=True))))
+        return out
+
+
+class FeedForward(nn.Module):
+    """``fc2(LN(gelu(fc1(x))))``."""
+
+    def __init__(self, width: int, hidden: int):
+        super().__init__()
+        self.fc1 = nn.Linear(width, hidden)
+        self.norm = nn.LayerNorm(hidden)
+        self.fc2 = nn.Linear(hidden, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[batch, tokens, dim] -> [batch, tokens, dim]``."""
+        return self.fc2(self.norm(F.gelu(self.fc1(x))))  # type: ignore[no-any-return]
+
+
+class MultiwayBlock(nn.Module):
+    """Pre-LN layer with a second LayerNorm inside its attention and its feed-forward network (Magneto's sub-LN)."""
+
+    def __init__(self, options: MultiwayOptions, drop_path: float):
+        super().__init__()
+        width, hidden = options.width, int(options.width * options.mlp_ratio)
+        self.norm1 = Experts(lambda: nn.LayerNorm(width))
+        self.attn = MultiwayAttention(width, options.heads, options.shared_attention)
+        self.norm2 = Experts(lambda: nn.LayerNorm(width))
+        self.ffn = Experts(lambda: FeedForward(width, hidden))
+        self.drop_path = drop_path
+
+    def _add(self, tokens: Tokens, change: Tokens) -> Tokens:
+        if self.drop_path and self.training:
+            x = next(iter(tokens.values()))
+            keep = x.new_empty(x.shape[0], 1, 1).bernoulli_(1 - self.drop_path) / (1 - self.drop_path)
+            change = {m: x * keep for m, x in change.items()}
+        return {m: x + change[m] for m, x in tokens.items()}
+
+    def forward(self, tokens: Tokens) -> Tokens:
+        """``[batch, tokens, dim] -> [batch, tokens, dim]`` of every modality; a sample is dropped as a whole."""
+        tokens = self._add(tokens, self.attn(self.norm1(tokens)))
+        return self._add(tokens, self.ffn(self.norm2(tokens)))
+
+
+class MultiwayEmbedding(nn.Module):
+    """Patches behind a class token, and words, each with learned positions.
+
+    ``mask`` stands for a hidden patch in BEiT-3's own pre-training: nothing here reads it, and it is in the state.
+    """
+
+    def __init__(self, channels: int, size: int, vocabulary: int, options: MultiwayOptions):
+        super().__init__()
+        width = options.width
+        self.patch = nn.Conv2d(channels, width, options.patch, options.patch)
+        self.cls, self.mask = (nn.Parameter(torch.empty(1, 1, width)) for _ in range(2))
+        self.image_position = nn.Embedding(RESERVED + 1 + (size // options.patch) ** 2, width)
+        self.word = nn.Embedding(vocabulary, width)
+        self.text_position = nn.Embedding(options.positions, width)
+
+    def forward(self, batch: Mapping[str, Tensor]) -> Tokens:
+        """Images ``[batch, channels, size, size]`` and texts ``[batch, tokens]`` -> their tokens, what there is."""
+        tokens: Tokens = {}
+        if "image" in batch:
+            x = self.patch(batch["image"]).flatten(2).transpose(1, 2)
+            x = torch.cat([self.cls.expand(x.shape[0], -1, -1), x], 1)
+            tokens["image"] = x + self.image_position.weight[RESERVED:]
+        if "text" in batch:
+            x = self.word(batch["text"])
+            tokens["text"] = x + self.text_position.weight[RESERVED : RESERVED + x.shape[1]]
+        return tokens
+
+
+class MultiwayEncoder(nn.Module):
+    """Embedding and ``depth`` layers; there is no LayerNorm after the last."""
+
+    def __init__(self, description: Mapping[str, Any]):
+        super().__init__()
+        options = MultiwayOptions(**{k: v for k, v in description.items() if k in MultiwayOptions.model_fields})
+        self.width = options.width
+        self.checkpointing = bool(description.get("checkpointing"))
+        self.embedding = MultiwayEmbedding(
+            description["channels"], description["size"], description["vocabulary"], options
+        )
+        rates = drop_path_rates(options.drop_path, options.blocks, description["depth"])
+        self.blocks = nn.ModuleList(MultiwayBlock(options, rate) for rate in rates)
+        self._initialise(options)
+
+    def _initialise(self, options: MultiwayOptions) -> None:
+        initialise(self)
+        for token in (self.embedding.cls, self.embedding.mask):
+            nn.init.trunc_normal_(token, std=0.02)
+        # sub-LN's scale of what writes into the residual stream, which also goes by the full depth
+        gain = math.sqrt(math.log(2 * options.blocks))
+        for name, parameter in self.blocks.named_parameters():
+            if name.endswith("weight") and {"v", "out", "fc1", "fc2"} & set(name.split(".")):
+                with torch.no_grad():
+                    parameter.mul_(gain)
+
+    def forward(self, batch: Mapping[str, Tensor]) -> Tokens:
+        """A batch of one modality or of pairs -> tokens ``[batch, tokens, dim]`` of each."""
+        tokens: Tokens = self.embedding(batch)
+        for block in self.blocks:
+            if self.checkpointing and torch.is_grad_enabled():
+                tokens = checkpoint(block, tokens, use_reentrant=False)
+            else:
+                tokens = block(tokens)
+        return tokens
+
+
+class Fusion(nn.Module):
+    """PmcmFL's F: ``tanh(Linear([LN(h_i); LN(h_t)]) / 2)``, two features ``[batch, dim]`` -> one."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.norm = Experts(lambda: nn.LayerNorm(width))
+        self.proj = nn.Linear(2 * width, width)
+
+    def forward(self, image: Tensor, text: Tensor) -> Tensor:
+        """``[batch, dim], [batch, dim] -> [batch, dim]``."""
+        normed = self.norm({"image": image, "text": text})
+        return torch.tanh(self.proj(torch.cat([normed["image"], normed["text"]], -1)) / 2)
+
+
+class MultiwayModel(nn.Module):
+    """The encoder as ``multiway`` and, if it classifies, fusion and head under ``joint``.
+
+    Every kind of client has all of it: one whose samples have only images trains only the images' experts.
+    """
+
+    def __init__(self, description: Mapping[str, Any]):
+        super().__init__()
+        self.modalities = tuple(description["modalities"])
+        self.multiway = MultiwayEncoder(description["towers"]["multiway"])
+        width = self.multiway.width
+        if classes := description["joint"].get("classes"):
+            self.joint = nn.Module()
+            self.joint.fusion = Fusion(width)
+            self.joint.head = nn.Sequential(
+                nn.Linear(width, 2 * width), nn.LayerNorm(2 * width), nn.GELU(), nn.Linear(2 * width, classes)
+            )
+            initialise(self.joint)
+
+    def tower(self, modality: str) -> MultiwayEncoder:
+        """The one encoder, whatever the modality."""
+        return self.multiway
+
+    @property
+    def dimension(self) -> int:
+        """Width of ``feature`` and ``embed``."""
+        return self.multiway.width
+
+    def classes(self, pattern: str) -> int:
+        """How many classes samples of any pattern are told apart into."""
+        return int(cast(nn.Linear, self.get_submodule("joint.head.3")).out_features)
+
+    def features(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The first token of each modality in ``batch``, ``[batch, dim]``; two modalities attend to each other."""
+        return {m: tokens[:, 0] for m, tokens in self.multiway(batch).items()}
+
+    def feature(self, modality: str, x: Tensor) -> Tensor:
+        """The first token of a modality by itself: ``[batch, dim]``."""
+        return self.features({modality: x})[modality]
+
+    def embed(self, modality: str, x: Tensor) -> Tensor:
+        """The feature on the unit sphere, ``[batch, dim]``."""
+        return F.normalize(self.feature(modality, x), dim=-1)
+
+    def fuse(self, image: Tensor, text: Tensor) -> Tensor:
+        """The joint feature of two features ``[batch, dim]``; what stands in for a missing one is the caller's."""
+        fused: Tensor = self.get_submodule("joint.fusion")(image, text)
+        return fused
+
+    def scores(self, fused: Tensor) -> Tensor:
+        """Class scores of a joint feature: ``[batch, dim] -> [batch, classes]``."""
+        scores: Tensor = self.get_submodule("joint.head")(fused)
+        return scores
+
+    def classify(self, pattern: str, batch: Mapping[str, Tensor]) -> Tensor:
+        """Class scores ``[batch, classes]`` of ``image-text``, ``image`` or ``text``; a missing feature is zero."""
+        found = self.features({m: batch[m] for m in pattern.split("-")})
+        some = next(iter(found.values()))
+        image, text = (found[m] if m in found else torch.zeros_like(some) for m in MODALITIES)
+        return self.scores(self.fuse(image, text))
+
+    def logits(self, modality: str, x: Tensor) -> Tensor:
+        """Class scores of one modality: ``[batch, classes]``."""
+        return self.classify(modality, {modality: x})
+
+
+def build_multiway(description: Mapping[str, Any]) -> MultiwayModel:
+    """The model named ``multiway``."""
+    return MultiwayModel(description)
+
+
+def describe_multiway(
+    options: MultiwayOptions,
+    modalities: Sequence[str],
+    task: str,
+    facts: Mapping[str, Mapping[str, int]],
+    *,
+    checkpointing: bool = False,
+) -> dict[str, Any]:
+    """The description of a client kind's model at full depth: the whole model, whatever the kind's modalities.
+
+    ``facts`` must therefore know an image's channels and size and a text's vocabulary.  Raises MethodError where they
+    don't, for a modality other than image and text, for sizes that don't fit, and for classes that differ.
+    """
+    if other := [m for m in modalities if m not in MODALITIES]:
+        raise MethodError(f"the multiway model reads image and text; these clients have {other[0]}")
+    tower = {**options.model_dump(), "depth": options.blocks}
+    for modality, fields in (("image", ("channels", "size")), ("text", ("vocabulary",))):
+        for field in fields:
+            if field not in facts.get(modality, {}):
+                raise MethodError(f"the multiway model needs the {field} of {modality}, which the data don't have")
+            tower[field] = facts[modality][field]
+    if tower["size"] % options.patch:
+        raise MethodError(f"patch {options.patch} doesn't divide the image size {tower['size']}")
+    if checkpointing:
+        tower["checkpointing"] = True
+    joint = {}
+    if task == "classify":
+        classes = {facts[m]["classes"] for m in modalities}
+        if len(classes) > 1:
+            raise MethodError(f"one head can't tell apart {' and '.join(map(str, sorted(classes)))} classes")
+        joint["classes"] = classes.pop()
+    return {"name": "multiway", "modalities": list(modalities), "towers": {"multiway": tower}, "joint": joint}
