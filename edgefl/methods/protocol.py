@@ -52,6 +52,11 @@ class Kind:
         """Width of the model's representations (its ``embed``)."""
         return _dimension(_Frozen(self.model))
 
+    @property
+    def dimension(self) -> int:
+        """Width of the model's representations (its ``embed``)."""
+        return _dimension(_Frozen(self.model))
+
 
 class _Frozen:
     """A description as a key of a cache."""
@@ -68,6 +73,12 @@ class _Frozen:
 
 
 Specs = dict[str, TensorSpec]
+
+
+@cache
+def _dimension(key: _Frozen) -> int:
+    with torch.device("meta"):
+        return int(models.build(key.description).dimension)  # type: ignore[arg-type]
 
 
 @cache
