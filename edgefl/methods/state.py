@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from edgefl.work import Address, Work
-from edgefl.work.description import DTYPES
 
 
 @dataclass(frozen=True)
@@ -31,22 +30,28 @@ class ServerState:
         versions = {**self.versions, **{a: self.versions.get(a, -1) + 1 for a in tensors}}
         return ServerState({**self.tensors, **tensors}, versions)
 
-    def inputs(self, work: Work) -> dict[str, Tensor]:
-        """What a work starts from, by item name, in the precision that travels."""
-        return {i.name: self.tensors[i.source].to(DTYPES[i.dtype]) for p in work.down for i in p.items}
+    def wire(self, work: Work, held: Container[str] = ()) -> dict[str, Tensor]:
+        """What a work's node is sent, or has from when it was sent; items in ``held`` it has as the server does."""
+        tensors = {i.name: self.tensors[i.source] for p in work.down for i in p.items}
+        return {name: value for p in work.down for name, value in p.encoded(tensors, {}, held).items()}
 
-    def base(self, work: Work) -> dict[Address, Tensor]:
+    def inputs(self, work: Work, held: Container[str] = ()) -> dict[str, Tensor]:
+        """What a work starts from, by item name, as it arrives."""
+        return dict(work.received(self.wire(work, held)))
+
+    def base(self, work: Work, inputs: Mapping[str, Tensor] | None = None) -> dict[Address, Tensor]:
         """The same by address and in the server's precision: what an update is the difference to."""
-        sent = {i.source: DTYPES[i.dtype] for p in work.down for i in p.items}
-        return {a: self.tensors[a].to(dtype).to(self.tensors[a].dtype) for a, dtype in sent.items()}
+        inputs = self.inputs(work) if inputs is None else inputs
+        sent = ((i.source, inputs[i.name]) for p in work.down for i in p.items)
+        return {address: value.to(self.tensors[address].dtype) for address, value in sent}
 
 
 @dataclass(frozen=True)
 class Update:
     """What a client sends up, with what it started from.
 
-    ``samples`` counts its private samples by pattern; ``base`` are the values it was sent, by address; ``discount``
-    is the round policy's factor on its weight, applied after normalising.
+    ``samples`` counts its private samples by pattern; ``payloads`` are as they arrive, decoded; ``base`` are the values
+    it started from, by address; ``discount`` is the round policy's factor on its weight, applied after normalising.
     """
 
     client: int

@@ -22,6 +22,7 @@ from edgefl.scenario.document import Document, KeyPath, Place, placed, read_file
 from edgefl.scenario.problems import ScenarioErrors, raise_all, show, validate
 from edgefl.scenario.sections import FORMAT, SECTIONS, TOP, VERSION, Section
 from edgefl.simulation.options import EvaluationOptions, RoundOptions
+from edgefl.simulation.payloads import PayloadOptions
 from edgefl.training.options import ExecutorOptions
 from edgefl.work.options import TrainingOptions
 
@@ -46,6 +47,7 @@ class Scenario:
     schedule_name: str
     schedule_options: Any
     training: TrainingOptions
+    payload: PayloadOptions
     fleet: FleetOptions
     round: RoundOptions
     executor: ExecutorOptions
@@ -266,12 +268,12 @@ def _section(document: Document, key: str, section: Section) -> tuple[str, BaseM
 
 def _disagreements(document: Document, parts: Mapping[str, BaseModel], names: Mapping[str, str]) -> list[ScenarioError]:
     """What no room can see alone: client kinds without a tower, stages that the towers don't have."""
-    towers = cast(ModelOptions, parts["model"]).towers
+    model = cast(ModelOptions, parts["model"])
     errors = []
     clients = cast(DataOptions, parts["data"]).clients
     for kind, count in clients.items():
         for modality in kind.split("-"):
-            if count and modality not in towers:
+            if count and modality not in model.modalities:
                 message = f"{kind} clients need a tower for {modality}: add model.{modality}"
                 errors.append(document.error(("data", "clients", kind), message, at_key=True))
     errors += _wrong_data(document, cast(DataOptions, parts["data"]))
@@ -298,8 +300,7 @@ def _disagreements(document: Document, parts: Mapping[str, BaseModel], names: Ma
         message = f"a quorum of {round_.quorum} is never reached: clients in a cohort: {size}"
         errors.append(document.error(("round", "quorum"), message))
     try:
-        blocks = {modality: tower.blocks for modality, tower in towers.items()}
-        registry.get("schedule", names["schedule"])(parts["schedule"], blocks)
+        registry.get("schedule", names["schedule"])(parts["schedule"], model.blocks)
     except EdgeflError as error:
         stated = ("schedule", "stages") if ("schedule", "stages") in document.places else ("schedule",)
         errors.append(document.error(stated, str(error)))

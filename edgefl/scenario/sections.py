@@ -14,6 +14,7 @@ from edgefl.devices import FleetOptions
 from edgefl.errors import EdgeflError
 from edgefl.models import MODALITIES, ModelOptions
 from edgefl.simulation.options import EvaluationOptions, RoundOptions
+from edgefl.simulation.payloads import PayloadOptions
 from edgefl.training.options import ExecutorOptions
 from edgefl.work.options import TrainingOptions
 
@@ -78,6 +79,7 @@ SECTIONS: dict[str, Section] = {
     "method": Section("the federated method", short="name", noun="method", default="fedavg"),
     "schedule": Section("what trains in which round", short="name", noun="schedule", default="end-to-end"),
     "training": Section("what a client does in a round", TrainingOptions),
+    "payload": Section("in what form models and tables travel", PayloadOptions),
     "fleet": Section("the clients' devices, links and budgets", FleetOptions),
     "round": Section("who takes part and when a round ends", RoundOptions, short="policy"),
     "executor": Section("where the real training runs", ExecutorOptions, short="name"),

@@ -23,9 +23,9 @@ from edgefl.methods import ServerState, Update
 from edgefl.runs import SUMMED
 from edgefl.schedules import Stage, restrict
 from edgefl.simulation.judging import judged
-from edgefl.simulation.ledger import Ledger, final_blocks
+from edgefl.simulation.ledger import Ledger, final_blocks, preinstalled
 from edgefl.simulation.rounds import Flight
-from edgefl.simulation.setup import Plan, Planner, Setup
+from edgefl.simulation.setup import Plan, Planner, Setup, Start
 from edgefl.training import Executor, Report, Task
 from edgefl.work import Source, Work
 
@@ -169,7 +169,7 @@ class Simulation:
             outcome = "below quorum"
         before = self.state
         if outcome == "completed":
-            updates = [self._update(f, reports[f.plan.client], before, round) for f in arrived]
+            updates = self._updates(arrived, reports, before, round)
             self.state = self.setup.method.aggregate(self.state, updates)
             yield from self._serve(env, self.setup.method.after(self.state, round), round, "after", server)
         last = round == self.setup.schedule.rounds
@@ -263,9 +263,9 @@ class Simulation:
 
     # clients ----------------------------------------------------------------------------------------------------
 
-    def _inputs(self, work: Work, client: int | None = None) -> dict[str, Tensor]:
-        kept = self.kept.get(client, {}) if client is not None else {}
-        return {**self.state.inputs(work), **{name: kept[name] for name in work.keep if name in kept}}
+    def _inputs(self, plan: Plan, start: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        kept = self.kept.get(plan.client, {})
+        return {**start, **{name: kept[name] for name in plan.work.keep if name in kept}}
 
     def _dispatch(self, plans: Sequence[Plan], round: int, arrive: Callable[[Flight], None]) -> list[Flight]:
         setup = self.setup
@@ -275,10 +275,14 @@ class Simulation:
             metered[plan.client] = setup.measure == "all" or plan.key not in self.metered
             self.metered.add(plan.key)
         futures = {}
+        starts: dict[Start, dict[str, Tensor]] = {}
         # the longest first, so that no worker is left with it when the others are done; results don't depend on it
         for plan in sorted(plans, key=lambda p: -p.cost.budgets()["flops"]):
             seed = seeds.key(setup.seed, "training", plan.client, round)
-            inputs = self._inputs(plan.work, plan.client)
+            if plan.start not in starts:
+                held = preinstalled(plan.work, plan.down, self.state.versions)
+                starts[plan.start] = self.state.wire(plan.work, held)
+            inputs = self._inputs(plan, starts[plan.start])
             futures[plan.client] = self.executor.submit(
                 Task(plan.work, inputs, plan.client, seed, metered[plan.client])
             )
@@ -308,18 +312,30 @@ class Simulation:
         self.observe("client", {"round": round, "client": flight.plan.client, "loss": report.result.loss})
         return report
 
-    def _update(self, flight: Flight, report: Report | None, state: ServerState, round: int) -> Update:
-        assert report is not None
-        plan = flight.plan
-        source = self.setup.clients.client(plan.client)
-        private = {
-            q: source.size(replace(p, patterns=(q,)))
-            for p in plan.work.passes
-            if p.data == "private"
-            for q in p.patterns
-        }
-        base = state.base(plan.work)
-        return Update(plan.client, plan.kind, private, plan.work, report.result.payloads, base, round)
+    def _updates(
+        self, flights: Sequence[Flight], reports: Mapping[int, Report | None], state: ServerState, round: int
+    ) -> list[Update]:
+        """What arrived, decoded, beside what it started from: ``state`` as it was at dispatch."""
+        starts: dict[Start, tuple[dict[str, Tensor], dict[str, Tensor]]] = {}
+        updates = []
+        for flight in flights:
+            plan, report = flight.plan, reports[flight.plan.client]
+            assert report is not None
+            if plan.start not in starts:
+                inputs = state.inputs(plan.work, preinstalled(plan.work, plan.down, state.versions))
+                starts[plan.start] = inputs, state.base(plan.work, inputs)
+            inputs, base = starts[plan.start]
+            bases, sent = plan.work.bases(inputs), report.result.payloads
+            payloads = {p.name: p.decoded(sent[p.name], bases) for p in plan.work.up}
+            source = self.setup.clients.client(plan.client)
+            private = {
+                q: source.size(replace(p, patterns=(q,)))
+                for p in plan.work.passes
+                if p.data == "private"
+                for q in p.patterns
+            }
+            updates.append(Update(plan.client, plan.kind, private, plan.work, payloads, base, round))
+        return updates
 
     def _client_record(self, flight: Flight, report: Report | None, round: int) -> dict[str, Any]:
         plan, setup = flight.plan, self.setup
@@ -364,7 +380,7 @@ class Simulation:
         metered = self.setup.measure == "all" or key not in self.metered
         self.metered.add(key)
         seed = seeds.key(self.setup.seed, f"server {when}", round, index)
-        future = self.executor.submit(Task(work, self._inputs(work), None, seed, metered))
+        future = self.executor.submit(Task(work, self.state.inputs(work), None, seed, metered))
         return _ServerWork(work, when, computed, future)
 
     def _server_work(self, env: simpy.Environment, under_way: _ServerWork, server: list[dict[str, Any]]) -> Events:

@@ -1,4 +1,9 @@
-"""The ledger: which version of what each client holds, and so what must travel to it."""
+"""The ledger: which version of what each client holds, and so what must travel to it.
+
+Where payloads are encoded, a client has the decoded value of whatever was sent to it at that version, however long ago:
+decoding gives the same in every round.  Only a frozen part that is still at version 0 is exact, as it was preinstalled.
+An active part travels in every round, encoded, at version 0 too.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +45,18 @@ def travelling(work: Work, stage: Stage, old: tuple[Address, ...]) -> tuple[Payl
     return tuple(p for p in payloads if p.items)
 
 
+def preinstalled(work: Work, down: tuple[Payload, ...], current: Versions) -> frozenset[str]:
+    """Names of a work's items that its client has as the server does: at version 0 and not in ``down``, or kept."""
+    sent = {item.name for payload in down for item in payload.items}
+    first = {i.name for p in work.down for i in p.items if i.name not in sent and not current[i.source]}
+    return frozenset(first.union(work.keep))
+
+
 def final_blocks(work: Work, stage: Stage) -> Payload:
     """A finished stage's own blocks, as LW-FedMML delivers them once to everyone (its Algorithm 1, line 12)."""
     items = (i for p in work.up for i in p.items if ".blocks." in i.name and always(i, stage))
-    return Payload("final", tuple(items))
+    # they are what goes up, and travel as what goes down does
+    return Payload("final", tuple(items), codec=next((p.codec for p in work.down if p.codec), None))
 
 
 class Ledger:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Protocol
 
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ from edgefl.methods import Method
 from edgefl.schedules import Schedule, Stage, restrict
 from edgefl.simulation.ledger import Versions, stale, travelling
 from edgefl.simulation.options import EvaluationOptions, RoundOptions
+from edgefl.simulation.payloads import PayloadOptions, encoded
 from edgefl.training import Sources
 from edgefl.work import Address, Payload, Source, Work, digest
 
@@ -58,6 +60,7 @@ class Setup:
     round: RoundOptions
     evaluation: EvaluationOptions
     measure: str = "first"
+    payload: PayloadOptions = field(default_factory=lambda: PayloadOptions.model_validate({}))
 
     def kind_of(self, client: int) -> str:
         """The kind of a client."""
@@ -67,6 +70,10 @@ class Setup:
         """Clients of a kind, ascending."""
         index = self.clients.kinds.index(kind)
         return [int(i) for i in (self.clients.client_kind == index).nonzero()[0]]
+
+
+Start = tuple[str, int, tuple[str, ...]]
+"""What decides the values that a client starts a round from: its kind, its stage, and which copies it needs anew."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +88,11 @@ class Plan:
     old: tuple[str, ...]
     down: tuple[Payload, ...]
     cost: ClientCost
+
+    @property
+    def start(self) -> Start:
+        """Equal for clients that start the round from equal values."""
+        return self.kind, self.stage.index, self.old
 
 
 class Planner:
@@ -104,7 +116,8 @@ class Planner:
             if known is not None and replace(known, optimizer=full.optimizer) == full:
                 work = replace(work, optimizer=full.optimizer)  # a round as the last but for its learning rate
             else:
-                work = restrict(full, stage)
+                # the method and the schedule know nothing of it, nor does a prediction: arriving, all is as they said
+                work = encoded(restrict(full, stage), self.setup.payload, self.buffers, self.setup.method)
                 self._stages[kind, stage.index] = full, work
                 # works of equal cost may send different things, in another round or to another kind
                 self._traffic = {k: v for k, v in self._traffic.items() if k[:2] != (kind, stage.index)}
@@ -128,10 +141,11 @@ class Planner:
         key = (work.kind, stage.index, base, old)
         if key not in self._traffic:
             down = travelling(work, stage, old)
-            self._traffic[key] = down, traffic(down, tuple(p for p in work.up if p.items), self._buffers())
+            self._traffic[key] = down, traffic(down, tuple(p for p in work.up if p.items), self.buffers)
         return self._traffic[key]
 
-    def _buffers(self) -> frozenset[Address]:
+    @cached_property
+    def buffers(self) -> frozenset[Address]:
         """Addresses of the buffers of all client models: names that the model has and that can't train."""
         return frozenset(
             f"{kind.name}/{name}"

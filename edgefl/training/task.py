@@ -23,8 +23,8 @@ from edgefl.work import CUDA_ROUNDING, Meter, Result, Source, Trace, Work, diges
 class Task:
     """A work with the tensors that it starts from.
 
-    ``client`` is None for the server; ``inputs`` are by item name and hold the whole model at its stage, whether it
-    travelled or was kept; ``seed`` is of this client and round alone.
+    ``client`` is None for the server; ``inputs`` are by item name, or as payloads' codecs encode them, and hold the
+    whole model at its stage, whether it travelled or was kept; ``seed`` is of this client and round alone.
     """
 
     work: Work
@@ -143,11 +143,11 @@ class Node:
             # the first product of two matrices allocates a workspace that belongs to no work
             torch.zeros(8, 8, device=device) @ torch.zeros(8, 8, device=device)
 
-    def _module(self, task: Task) -> nn.Module:
+    def _module(self, task: Task, inputs: Mapping[str, Tensor]) -> nn.Module:
         key = digest(task.work.model)
         module = self._modules.get(key)
         # what the work doesn't bring, buffers included, must not be left over from another node
-        if module is None or module.state_dict().keys() - task.inputs.keys():
+        if module is None or module.state_dict().keys() - inputs.keys():
             with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
                 torch.manual_seed(seeds.key(task.seed, "module"))
                 module = self._modules[key] = models.build(task.work.model).to(self.device)
@@ -160,10 +160,11 @@ class Node:
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # with more, sums differ from machine to machine
         try:
-            module = self._module(task)
+            inputs = task.work.received(task.inputs)
+            module = self._module(task, inputs)
             meter = Meter(CUDA_ROUNDING if self.device.type == "cuda" else 1) if task.metered else None
             base = self._before(module) if meter else 0
-            result = run(task.work, task.inputs, source, module=module, device=self.device, seed=task.seed, meter=meter)
+            result = run(task.work, inputs, source, module=module, device=self.device, seed=task.seed, meter=meter)
             measured = None
             if result.trace is not None:
                 peak = result.trace.peak_memory_bytes
