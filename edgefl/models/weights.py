@@ -85,14 +85,17 @@ def fill(
     optional: Collection[str] = (),
     cut: Collection[str] = (),
 ) -> None:
-    """Copy a file's tensors into the parameters of a tower's ``parts``; what the file has beyond them is left.
+    """Copy a file's tensors into a tower's ``parts``; what the file has beyond them is left.
 
+    Running statistics are filled as parameters are; a buffer of whole numbers follows from the tower and is left.
     A part in ``optional`` may be missing from the file as a whole; a parameter in ``cut`` takes the first rows of a
     longer table.  Raises MethodError naming the file and the first tensor that is missing or has another shape.
     """
     from safetensors import SafetensorError, safe_open
 
-    wanted = {n: p for n, p in module.named_parameters() if n.partition(".")[0] in parts}
+    statistics = ((n, b) for n, b in module.named_buffers() if b.is_floating_point())
+    state = (*module.named_parameters(), *statistics)
+    wanted = {n: p for n, p in state if n.partition(".")[0] in parts}
     try:
         with safe_open(file, framework="pt") as stored:
             names = {spell(name, spelling): name for name in stored.keys()}  # noqa: SIM118
@@ -110,7 +113,7 @@ def fill(
         raise MethodError(f"weights {file}: not a safetensors file ({error})") from error
 
 
-def _copy(parameter: nn.Parameter, value: Tensor, file: Path, upstream: str, name: str, cut: bool) -> None:
+def _copy(parameter: Tensor, value: Tensor, file: Path, upstream: str, name: str, cut: bool) -> None:
     if cut and value.shape[1:] == parameter.shape[1:]:
         value = value[: parameter.shape[0]]
     if value.shape != parameter.shape:
