@@ -138,7 +138,7 @@ def _name(dtype: torch.dtype) -> str:
 def _cast(values: Tensor, dtype: torch.dtype) -> Tensor:
     """Rounded to nearest, and to the largest finite value where rounding would make an infinity of a number."""
     most = torch.finfo(dtype).max
-    if torch.finfo(values.dtype).max <= most:
+    if torch.finfo(values.dtype).max <= most or all(end.abs() <= most for end in values.aminmax()):
         return values.to(dtype)
     return torch.where(values.isinf(), values, values.clamp(-most, most)).to(dtype)
 
