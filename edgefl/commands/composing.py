@@ -90,5 +90,6 @@ def compose(scenario: Scenario, report: Callable[[str], None] = _silent) -> Setu
 
 
 def predictor_of(scenario: Scenario) -> Predictor:
-    """A memoised predictor for the device that the scenario trains on."""
-    return Predictor(cache_folder() / "costs", device_of(scenario.executor.device).type)
+    """A memoised predictor for the type of device that the scenario trains on, whether this machine has it or not."""
+    name = scenario.executor.device
+    return Predictor(cache_folder() / "costs", device_of("auto").type if name == "auto" else name)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -113,6 +114,30 @@ def cost_key(work: Work, source: Source, device: str = "cpu") -> str:
     return digest([work_key(work), passes_key(work, source), device])
 
 
+class _Fakes(FakeTensorMode):
+    """Fake tensors that know what a CPU's norms keep under autocast.
+
+    The real kernels keep mean and deviation in the dtype of their weights; the shapes-only ones of torch 2.13 take the
+    input's.
+    """
+
+    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """What an operator gives back."""
+        out = super().dispatch(func, types, args, kwargs or {})
+        if func not in _NORMS:
+            return out
+        weight = args[_NORMS[func]]
+        if weight is None or weight.dtype == args[0].dtype or out[0].device.type != "cpu":
+            return out
+        with self:
+            kept = [o if not o.numel() else torch.empty(o.shape, dtype=weight.dtype, device=o.device) for o in out[1:]]
+        return (out[0], *kept)
+
+
+_NORMS = {torch.ops.aten.native_layer_norm.default: 2, torch.ops.aten.native_batch_norm.default: 1}
+"""Place of the weight among the arguments."""
+
+
 def _fake(module: nn.Module, mode: FakeTensorMode, device: torch.device) -> nn.Module:
     """Move a module that was built on ``meta`` to fake tensors of ``device``, in place."""
     with mode:
@@ -148,7 +173,7 @@ def timeline(work: Work, source: Source, device: str = "cpu") -> Timeline:
 def _predict(work: Work, source: Source, device: str, moments: list[Moment] | None) -> Meter:
     place = torch.device(device if device == "cpu" or torch.cuda.is_available() else "cpu")
     module = models.on_meta(work.model)
-    mode = FakeTensorMode()
+    mode = _Fakes()
     module = _fake(module, mode, place)
     meter = Meter(CUDA_ROUNDING if device == "cuda" else 1, moments=moments)
     own = {n for n, _ in module.named_parameters()} | {n for n, _ in module.named_buffers()}

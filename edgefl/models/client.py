@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from edgefl import registry
 from edgefl.errors import MethodError
+from edgefl.models.multiway import describe_multiway
 from edgefl.models.options import ModelOptions
 from edgefl.models.tower import initialise
 
@@ -140,6 +141,8 @@ def describe(
     ``dimension`` is set, a norm and a projection each.  Where weights come from is not in it: no cost depends on it.
     Raises MethodError for a modality without a tower or widths that don't meet.
     """
+    if options.multiway is not None:
+        return describe_multiway(options.multiway, modalities, task, facts, checkpointing=checkpointing)
     towers = options.towers
     for modality in modalities:
         if modality not in towers:

@@ -7,6 +7,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_validator, model_validator
 
 from edgefl import registry
+from edgefl.models.multiway import MODALITIES as MULTIWAY_MODALITIES
+from edgefl.models.multiway import MultiwayOptions
 
 MODALITIES = {"image": "vit", "text": "transformer", "audio": "ast"}
 """What a tower can read, and the tower that reads it unless another is named."""
@@ -39,6 +41,9 @@ class ModelOptions(BaseModel):
     image: Any = Field(None, description="the image tower: {tower: vit, blocks, width, heads, patch, ...}")
     text: Any = Field(None, description="the text tower: {tower: transformer, blocks, width, heads, tokens, ...}")
     audio: Any = Field(None, description="the audio tower: {tower: ast, blocks, width, heads, ...}")
+    multiway: MultiwayOptions | None = Field(
+        None, description="one encoder for image and text instead of a tower each: {blocks, width, heads, patch, ...}"
+    )
     dimension: int | None = Field(
         None,
         gt=0,
@@ -49,7 +54,9 @@ class ModelOptions(BaseModel):
         "pairs", description="whether models of one modality have the projection too, below their classifier"
     )
     projection: Projection | None = Field(None, description="the projection as an MLP; a linear layer if null")
-    fusion: Fusion = Field(default_factory=lambda: Fusion.model_validate({}), description="the classifier of a kind that classifies pairs")
+    fusion: Fusion = Field(
+        default_factory=lambda: Fusion.model_validate({}), description="the classifier of a kind that classifies pairs"
+    )
 
     @field_validator("image", "text", "audio", mode="before")
     @classmethod
@@ -63,8 +70,12 @@ class ModelOptions(BaseModel):
 
     @model_validator(mode="after")
     def _some(self) -> ModelOptions:
-        if not self.towers:
-            raise ValueError("a model needs at least one tower: image, text or audio")
+        if self.multiway is not None and self.towers:
+            raise ValueError(f"multiway is the tower of every modality: remove {', '.join(self.towers)}")
+        if self.multiway is not None and self.dimension is not None:
+            raise ValueError("multiway has no projection: remove dimension")
+        if not self.modalities:
+            raise ValueError("a model needs at least one tower: image, text or audio, or multiway")
         if self.projection is not None and self.dimension is None:
             raise ValueError("a projection needs the dimension that it ends in: set dimension")
         return self
@@ -75,6 +86,18 @@ class ModelOptions(BaseModel):
         return {m: t for m in MODALITIES if (t := getattr(self, m)) is not None}
 
     @property
+    def modalities(self) -> tuple[str, ...]:
+        """What clients may have."""
+        return MULTIWAY_MODALITIES if self.multiway is not None else tuple(self.towers)
+
+    @property
+    def blocks(self) -> dict[str, int]:
+        """Blocks of each tower at full depth, as a schedule cuts them."""
+        if self.multiway is not None:
+            return {"multiway": self.multiway.blocks}
+        return {modality: tower.blocks for modality, tower in self.towers.items()}
+
+    @property
     def weights(self) -> dict[str, str]:
         """Where the towers with pre-trained weights have them from, by modality."""
         return {m: w for m, t in self.towers.items() if (w := getattr(t, "weights", None)) is not None}
@@ -82,4 +105,5 @@ class ModelOptions(BaseModel):
     @property
     def tokens(self) -> int:
         """Length of a text, in tokens (a text tower's setting that the tokenizer follows)."""
-        return int(self.text.tokens) if self.text is not None else 16
+        text = self.text or self.multiway
+        return int(text.tokens) if text is not None else 16

@@ -18,7 +18,7 @@ def import_torchvision() -> None:
     part registers fakes for are then declared here, without kernels: no model of ours calls them.
     """
     try:
-        import torchvision  # noqa: F401
+        import torchvision
     except RuntimeError as error:
         if "torchvision::nms does not exist" not in str(error) or _keep:
             raise

@@ -26,6 +26,9 @@ BACKENDS = {
 _FLASH_HEAD, _FLASH_STEP = 256, 8
 
 
+_WHOLE = frozenset({F.layer_norm, F.group_norm, F.softmax, F.log_softmax, torch.softmax, torch.log_softmax})
+
+
 @contextmanager
 def attention(choice: str, device: torch.device, kernels: str) -> Iterator[None]:
     """Compute attention by ``choice`` ("device" or a key of BACKENDS) inside.
@@ -61,6 +64,11 @@ class _AsOnCuda(TorchFunctionMode):
             return self._attend(*args, **kwargs)
         if func in (F.dropout, torch.dropout):
             return _dropout(*args, **kwargs)
+        if func in _WHOLE and torch.is_autocast_enabled("cpu"):
+            # a GPU's autocast computes these in float32, which a CPU's doesn't
+            with torch.autocast("cpu", enabled=False):
+                first, *rest = args
+                return func(first.float() if first.is_floating_point() else first, *rest, **kwargs)
         return func(*args, **kwargs)
 
     def _attend(

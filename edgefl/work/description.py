@@ -155,8 +155,8 @@ class Work:
     """What a node does in one round, as plain data.
 
     ``model`` describes the module (edgefl.models.build); ``trainable`` names the parameters that train, after
-    edits; ``optimizer``, ``precision`` and ``attention`` are plain settings; ``passes`` come in true order; ``down`` and ``up``
-    travel; ``keep`` names items of ``down`` that stay on the node: they have their first value from there, never
+    edits; ``optimizer``, ``precision`` and ``attention`` are plain settings; ``passes`` come in true order; ``down``
+    and ``up`` travel; ``keep`` names items of ``down`` that stay on the node: they have their first value from there, never
     travel, and start every later round as the node left them; ``reference`` asks for a frozen copy of the model as
     it starts.
     """

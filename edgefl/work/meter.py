@@ -39,6 +39,9 @@ CUDA_ROUNDING = 512
 METERED = 2
 """Places of a distinct pass, and steps of a pattern in them, that are metered: from the second on nothing changes."""
 
+WITHOUT_GRADIENT = "without gradient"
+"""Stands for a part of the model where a training step runs it without gradient."""
+
 aten = torch.ops.aten
 
 
@@ -50,6 +53,11 @@ def _cpu_flash_backward(grad: Tensor, query: Tensor, key: Tensor, value: Tensor,
     return int(sdpa_backward_flop_count(grad.shape, query.shape, key.shape, value.shape))
 
 
+def _cudnn_rnn(input: Tensor, weight: list[Tensor], *_: Any, **__: Any) -> int:
+    # every matrix meets every token once
+    return 2 * input.shape[0] * input.shape[1] * sum(w.numel() for w in weight if w.dim() == 2)
+
+
 # torch's own counter has no formula for attention on a CPU, and would count it as nothing
 _FLOPS: dict[Any, Callable[..., int]] = {
     **{packet: (lambda *a, _f=formula, **k: int(_f(*a, **k))) for packet, formula in flop_registry.items()},
@@ -57,6 +65,11 @@ _FLOPS: dict[Any, Callable[..., int]] = {
     aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda *a, out_val=None, **k: _cpu_flash_backward(
         *a, **k
     ),
+    aten._cudnn_rnn: lambda *a, out_val=None, **k: _cudnn_rnn(*a, **k),
+    aten._cudnn_rnn_backward: lambda *a, out_val=None, **k: 2 * _cudnn_rnn(*a, **k),
+    # pointwise, whatever their names say: the products of a cell are operators of their own
+    aten._thnn_fused_gru_cell: lambda *a, **k: 0,
+    aten._thnn_fused_gru_cell_backward: lambda *a, **k: 0,
 }
 _MATMUL_WORDS = frozenset(
     "mm addmm bmm baddbmm addbmm mv addmv dot vdot ger addr matmul linear einsum lstm gru rnn cdist bilinear "
@@ -133,6 +146,7 @@ class Meter(TorchDispatchMode):
         self._peak_parts = dict(self._totals)
         self._part, self._backward = "activations", False
         self._step: StepCost | None = None
+        self._trains = False
         self._scope: list[str] = []
         self._place, self._phase, self._behind = (0, "", 0), "", ""
         self._seen: Counter[tuple[int, str]] = Counter()
@@ -172,7 +186,7 @@ class Meter(TorchDispatchMode):
     def step(self, distinct_pass: int, pattern: str) -> Iterator[None]:
         """Meter what runs inside as one step; the last step under a key is the one that is kept."""
         self._step = self.steps[distinct_pass, pattern] = StepCost()
-        self._part, self._backward = "activations", False
+        self._part, self._backward, self._trains = "activations", False, torch.is_grad_enabled()
         self._seen[distinct_pass, pattern] += 1
         self._place = distinct_pass, pattern, self._seen[distinct_pass, pattern]
         self._phase, self._behind = {"<": "start", ">": "finish"}.get(pattern, "forward"), ""
@@ -206,9 +220,11 @@ class Meter(TorchDispatchMode):
         # a recomputation that is stopped early leaves parts without having entered them
         if self._scope:
             self._scope.pop()
-        if self.moments is not None and isinstance(out, Tensor) and out.requires_grad:
-            # its gradient is there: what comes next in the backward pass is this part's
-            out.register_hook(lambda _: setattr(self, "_behind", name))
+        if self.moments is not None:
+            for tensor in tree_leaves(out):
+                if isinstance(tensor, Tensor) and tensor.requires_grad:
+                    # its gradient is there: what comes next in the backward pass is this part's
+                    tensor.register_hook(lambda _: setattr(self, "_behind", name))
 
     # operators --------------------------------------------------------------------------------------------------
 
@@ -247,7 +263,9 @@ class Meter(TorchDispatchMode):
                 macs = flops // 2
                 if packet is aten.native_layer_norm:
                     macs = 5 * outs[0].numel()
-                self._step.macs[self._scope[0]] += macs
+                # a forward of a frozen copy within a training step has no backward, whatever the part trains
+                aside = self._trains and not torch.is_grad_enabled()
+                self._step.macs[WITHOUT_GRADIENT if aside else self._scope[0]] += macs
         if packet in _GATHERS:
             touched = 2 * sum(t.numel() * t.element_size() for t in outs)
         else:
