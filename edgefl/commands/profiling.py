@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from edgefl.commands.composing import compose, predictor_of, scenario_of
+from edgefl.commands.schedule_costs import evaluation_totals, followed, round_totals, server_rows, stretches
 from edgefl.cost import ClientCost, duration
+from edgefl.cost import timeline as trace_timeline
 from edgefl.devices import Device, Link, device, link
+from edgefl.errors import ScenarioError, UnknownName
+from edgefl.report import FIGURE_FORMS, TIMELINE_FORMS, check_figure, draw_stages, draw_timeline
 from edgefl.scenario import Scenario
 from edgefl.schedules import Stage
-from edgefl.simulation import Ledger, Planner, Setup, final_blocks, stale
+from edgefl.simulation import Planner, Setup
+from edgefl.work import Timeline
 
 Observe = Callable[[str, Mapping[str, Any]], None]
 
@@ -24,11 +29,14 @@ ROW_FIELDS = (
     "memory_bytes",
     "forward_flops",
     "backward_flops",
+    "fvcore_macs",
     "fvcore_macs_per_sample",
     "download_bytes",
     "upload_bytes",
     "download_bytes_by_payload",
     "upload_bytes_by_payload",
+    "download_bytes_by_part",
+    "upload_bytes_by_part",
     "serialised_download_bytes",
     "serialised_upload_bytes",
     "download_seconds",
@@ -43,58 +51,127 @@ def _silent(event: str, facts: Mapping[str, Any]) -> None:
     return None
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """What a profile is asked for: the device and link that price it, and the stage and kind that it is held to.
+
+    None takes the fleet's most common device and link, and every stage and kind.
+    """
+
+    device: str | None = None
+    link: str | None = None
+    stage: int | None = None
+    kind: str | None = None
+
+
 def profile(
     scenario: str | os.PathLike[str] | dict[str, Any] | Scenario,
     overrides: Sequence[str] = (),
     *,
     device: str | None = None,
     link: str | None = None,
+    stage: int | None = None,
+    kind: str | None = None,
+    timeline: str | os.PathLike[str] | None = None,
+    figure: str | os.PathLike[str] | None = None,
     observe: Observe = _silent,
 ) -> dict[str, Any]:
     """What one client's round costs at each stage, by client kind, and what a whole schedule adds up to.
 
     ``rows`` has one entry per stage and kind: the round of the kind's client with the most samples, when it holds
     everything frozen already, on ``device`` and ``link`` (by default the fleet's most common ones).  ``totals``
-    follows one client of each kind that takes part in every round, with all that travels to it.  Nothing is trained,
-    so declared data will do.  If the scenario compares, ``combinations`` has rows and totals of each by label.
+    follows one client of each kind that takes part in every round, with all that travels to it.  ``server_rows`` are
+    the server's works, ``round_totals`` a round of all selected clients with the server, ``evaluation_totals`` an
+    evaluation.  Nothing is trained, so declared data will do.  If the scenario compares, ``combinations`` has all
+    this of each by label.
 
-    Raises ScenarioError for a scenario that can't be run, UnknownName for an unknown device or link.
+    ``stage`` and ``kind`` leave the rest out, and the totals that would need it.  ``timeline`` draws live memory over
+    the work that peaks highest (html, png), ``figure`` the stages' curves (png, pdf, svg).
+
+    Raises ScenarioError for a scenario that can't be run or a stage that it lacks, UnknownName for an unknown device,
+    link or kind, RunError for a figure that can't be written.
     """
+    for path, forms in ((timeline, TIMELINE_FORMS), (figure, FIGURE_FORMS)):
+        if path is not None:
+            check_figure(path, forms)
     whole = scenario_of(scenario, overrides)
-    found: dict[str, Any] = {"scenario": whole.name, **_profiled(whole, device, link, observe, whole.name)}
+    wanted = Wanted(device, link, stage, kind)
+    found: dict[str, Any] = {"scenario": whole.name}
+    planners = {whole.name: _planner(whole, observe)}
+    combinations = whole.combinations() if whole.compare else []
+    others = {label: _planner(each, observe) for label, each in combinations}
+    _check(wanted, [planner.setup for planner in (*planners.values(), *others.values())])
+    found |= _profiled(planners[whole.name], wanted, observe, whole.name)
     if whole.compare:
-        combinations = whole.combinations()
         found["combinations"] = {}
-        for index, (label, each) in enumerate(combinations):
+        for index, (label, planner) in enumerate(others.items()):
             observe("combination", {"label": label, "index": index, "of": len(combinations)})
-            found["combinations"][label] = _profiled(each, device, link, observe, label)
+            found["combinations"][label] = _profiled(planner, wanted, observe, label)
+    if timeline is not None:
+        traced, facts = _timeline(planners[whole.name], found["rows"])
+        draw_timeline(traced, Path(timeline), f"{whole.name}: {facts['kind']}, stage {facts['stage']}")
+        found["timeline"] = facts
+    if figure is not None:
+        draw_stages(found.get("combinations") or {whole.name: found}, Path(figure))
     return found
 
 
-def _profiled(
-    scenario: Scenario, device_name: str | None, link_name: str | None, observe: Observe, label: str
-) -> dict[str, Any]:
+def _planner(scenario: Scenario, observe: Observe) -> Planner:
     def report(text: str) -> None:
         observe("prepare", {"what": text})
 
-    setup = compose(scenario, report)
-    place = device(device_name) if device_name else _commonest(setup.fleet.devices, setup.fleet.device_index)
-    way = link(link_name) if link_name else _commonest(setup.fleet.links, setup.fleet.link_index)
-    planner = Planner(setup, predictor_of(scenario))
+    return Planner(compose(scenario, report), predictor_of(scenario))
+
+
+def _check(wanted: Wanted, setups: Sequence[Setup]) -> None:
+    """Raise for a stage or kind that none of the combinations has; one that only some have is left out of others."""
+    kinds = dict.fromkeys(kind for setup in setups for kind in setup.clients.kinds)
+    if wanted.kind is not None and wanted.kind not in kinds:
+        raise UnknownName("client kind", wanted.kind, kinds)
+    last = max(len(setup.schedule.stages) for setup in setups)
+    if wanted.stage is not None and not 1 <= wanted.stage <= last:
+        there = f"stages 1 to {last}" if last > 1 else "stage 1 only"
+        raise ScenarioError(f"there is no stage {wanted.stage}: the schedule has {there}")
+
+
+def _profiled(planner: Planner, wanted: Wanted, observe: Observe, label: str) -> dict[str, Any]:
+    setup = planner.setup
+    place = device(wanted.device) if wanted.device else _commonest(setup.fleet.devices, setup.fleet.device_index)
+    way = link(wanted.link) if wanted.link else _commonest(setup.fleet.links, setup.fleet.link_index)
+    kinds = [kind for kind in setup.clients.kinds if wanted.kind in (None, kind)]
+    stages = [stage for stage in setup.schedule.stages if wanted.stage in (None, stage.index)]
+    if not kinds or not stages:
+        return {"rows": [], "totals": [], "server_rows": [], "round_totals": [], "evaluation_totals": []}
+
+    def say(what: str) -> None:
+        observe("prepare", {"what": f"{label}: {what}"})
+
     rows = []
-    for stage in setup.schedule.stages:
-        for kind in setup.clients.kinds:
-            observe("prepare", {"what": f"{label}: stage {stage.index} of {len(setup.schedule.stages)}, {kind}"})
+    for stage in stages:
+        for kind in kinds:
+            say(f"stage {stage.index} of {len(setup.schedule.stages)}, {kind}")
             rows.append(_row(planner, stage, kind, place, way))
-    epochs = scenario.training.epochs
-    followed = _followed(planner)
-    totals = [_total(followed[kind], [r for r in rows if r["kind"] == kind], epochs) for kind in setup.clients.kinds]
-    return {"rows": rows, "totals": totals}
+    say("server and totals")
+    found = stretches(planner, wanted.stage)
+    server = server_rows(planner, found, wanted.kind)
+    largest = {kind: _largest(setup, kind) for kind in kinds}
+    return {
+        "rows": rows,
+        "totals": followed(planner, found, largest, place, way) if wanted.stage is None else [],
+        "server_rows": server,
+        "round_totals": round_totals(planner, found, server) if wanted.kind is None else [],
+        "evaluation_totals": evaluation_totals(server) if wanted.kind is None else [],
+    }
 
 
 def _commonest(profiles: Sequence[Any], index: Any) -> Any:
     """The profile that most clients have; of equally common ones the first listed."""
     return profiles[int(np.bincount(index, minlength=len(profiles)).argmax())]
+
+
+def _largest(setup: Setup, kind: str) -> int:
+    """The client of a kind with the most samples."""
+    return max(setup.of_kind(kind), key=lambda c: int(setup.clients.client_samples[c]))
 
 
 def _rounds(setup: Setup, stage: Stage, kind: str) -> list[int]:
@@ -103,77 +180,59 @@ def _rounds(setup: Setup, stage: Stage, kind: str) -> list[int]:
     return [r for r in range(first, first + stage.rounds) if setup.method.participates(kind, r)]
 
 
+def _round(setup: Setup, stage: Stage, kind: str) -> int:
+    """The round whose work a row shows: the first of the stage in which the kind takes part.
+
+    A stage without rounds has a cost all the same: the one that its work would have at that point.
+    """
+    before = sum(s.rounds for s in setup.schedule.stages if s.index < stage.index)
+    rounds = _rounds(setup, stage, kind)
+    return rounds[0] if rounds else min(max(before, 1), setup.schedule.rounds)
+
+
 def _row(planner: Planner, stage: Stage, kind: str, place: Device, way: Link) -> dict[str, Any]:
     setup = planner.setup
-    rounds = _rounds(setup, stage, kind)
-    # a stage without rounds has a cost all the same: the one that its work would have at that point
-    before = sum(s.rounds for s in setup.schedule.stages if s.index < stage.index)
-    round = rounds[0] if rounds else min(max(before, 1), setup.schedule.rounds)
-    clients = setup.of_kind(kind)
-    client = max(clients, key=lambda c: int(setup.clients.client_samples[c]))
+    client = _largest(setup, kind)
     source = setup.clients.client(client)
-    work, base = planner.work(kind, round, stage)
+    work, base = planner.work(kind, _round(setup, stage, kind), stage)
     _, computed = planner.compute(work.fitted(source.size), source, base, client)
     _, moved = planner.moved(work, base, stage, ())
     record = ClientCost(computed, moved, duration(computed, moved, place, way)).record()
     return {
         "kind": kind,
         "stage": stage.index,
-        "rounds": len(rounds),
+        "rounds": len(_rounds(setup, stage, kind)),
         **{field: record[field] for field in ROW_FIELDS},
+        "runtime_overhead_bytes": place.runtime_overhead_bytes,
+        "process_memory_bytes": computed.peak_memory_bytes + place.runtime_overhead_bytes,
         "samples": int(setup.clients.client_samples[client]),
         "device": place.name,
         "link": way.name,
     }
 
 
-@dataclass
-class _Follower:
-    """A client of one kind that takes part in every round, and what has travelled to and from it."""
-
-    kind: str
-    ledger: Ledger
-    bytes: int = 0
-    serialised: int = 0
-
-
-def _total(followed: _Follower, rows: Sequence[Mapping[str, Any]], epochs: int) -> dict[str, Any]:
-    done = [row for row in rows if row["rounds"]]
-    return {
-        "kind": followed.kind,
-        "peak_memory_bytes": max((row["peak_memory_bytes"] for row in done), default=0),
-        "traffic_bytes": followed.bytes,
-        "serialised_traffic_bytes": followed.serialised,
-        "fvcore_macs_per_sample_all_rounds": sum(
-            row["rounds"] * epochs * row["fvcore_macs_per_sample"] for row in done
-        ),
-    }
-
-
-def _followed(planner: Planner) -> dict[str, _Follower]:
-    """Walk the schedule with one client of each kind in every round: whatever goes up changes at the server."""
+def _timeline(planner: Planner, rows: Sequence[Mapping[str, Any]]) -> tuple[Timeline, dict[str, Any]]:
+    """Live memory over the work of the row with the highest peak, and the facts of its peak."""
     setup = planner.setup
-    followers = {kind: _Follower(kind, Ledger()) for kind in setup.clients.kinds}
-    versions: Counter[str] = Counter()
-    for round in range(1, setup.schedule.rounds + 1):
-        stage = setup.schedule.stage(round)
-        changed: set[str] = set()
-        works = {}
-        for kind, follower in followers.items():
-            if not setup.method.participates(kind, round):
-                continue
-            work, base = works[kind] = planner.work(kind, round, stage)
-            old = stale(work, stage, follower.ledger.held(0), versions)
-            down, moved = planner.moved(work, base, stage, old)
-            follower.bytes += moved.download_bytes + moved.upload_bytes
-            follower.serialised += moved.serialised_download_bytes + moved.serialised_upload_bytes
-            follower.ledger.sent(0, down, versions)
-            changed |= {item.source for payload in work.up for item in payload.items}
-        versions.update(dict.fromkeys(changed, 1))
-        if setup.schedule.deliver_final and setup.schedule.ends(round):
-            for kind, (work, _) in works.items():
-                payload = final_blocks(work, stage)
-                followers[kind].bytes += payload.tensor_bytes
-                followers[kind].serialised += payload.serialised_bytes
-                followers[kind].ledger.sent(0, (payload,), versions)
-    return followers
+    if not rows:
+        raise ScenarioError("there is nothing to draw: the scenario as written has no such stage and kind")
+    row = max(rows, key=lambda r: int(r["peak_memory_bytes"]))
+    kind, stage = str(row["kind"]), setup.schedule.stages[row["stage"] - 1]
+    source = setup.clients.client(_largest(setup, kind))
+    work, _ = planner.work(kind, _round(setup, stage, kind), stage)
+    traced = trace_timeline(work.fitted(source.size), source, planner.predictor.device)
+    peak = traced.moments[traced.peak]
+    facts = {
+        "kind": kind,
+        "stage": stage.index,
+        "peak_memory_bytes": peak.bytes,
+        "operator": peak.operator,
+        "scope": peak.scope,
+        "phase": peak.phase,
+        "distinct_pass": peak.distinct_pass,
+        "pattern": peak.pattern,
+        "step": peak.step,
+        "moment": traced.peak,
+        "moments": len(traced.moments),
+    }
+    return traced, facts

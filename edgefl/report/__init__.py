@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 from edgefl.report.facts import compared, facts_of, summary
+from edgefl.report.figures import FIGURE_FORMS, TIMELINE_FORMS, check_figure, draw_stages
+from edgefl.report.profile import print_compared_profiles, print_cost_difference, print_profile, profile_csv
 from edgefl.report.progress import Lines, Live, make_progress
 from edgefl.report.tables import (
     print_devices,
     print_methods,
-    print_profile,
     print_summary,
     print_sweep,
     print_validation,
     screen,
 )
+from edgefl.report.timeline import draw_timeline
 
 __all__ = [
+    "FIGURE_FORMS",
     "Lines",
     "Live",
+    "TIMELINE_FORMS",
+    "check_figure",
     "compared",
+    "draw_stages",
+    "draw_timeline",
     "facts_of",
     "make_progress",
+    "print_compared_profiles",
+    "print_cost_difference",
     "print_devices",
     "print_methods",
     "print_profile",
     "print_summary",
     "print_sweep",
     "print_validation",
+    "profile_csv",
     "screen",
     "summary",
 ]

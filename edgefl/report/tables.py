@@ -250,51 +250,6 @@ def _compared_table(rows: Sequence[Facts]) -> Table:
 # --- the other commands ----------------------------------------------------------------------------------------------
 
 
-def print_profile(found: Facts, console: Console | None = None) -> None:
-    """What ``edgefl.profile`` found, every combination of a comparing scenario after the other."""
-    console = console or screen()
-    parts = found.get("combinations") or {found["scenario"]: found}
-    for label, part in parts.items():
-        rows = part["rows"]
-        where = f"on {rows[0]['device']} over {rows[0]['link']}" if rows else ""
-        console.print(Text(f"=== {label} {where} ===", style="bold"))
-        console.print()
-        cost = _table(
-            "stage", "rounds", "kind", "peak memory", "forward", "backward", "MACs/sample", "time", "energy", left=0
-        )
-        moved = _table("stage", "kind", "down", "up", "down serialised", "up serialised", "payloads down", left=0)
-        parts_of = [n for n in dict.fromkeys(n for r in rows for n in r["memory_bytes"])
-                    if any(r["memory_bytes"].get(n) for r in rows)]  # fmt: skip
-        memory_table = _table("stage", "kind", *parts_of, left=0)
-        for table, column in ((cost, 2), (moved, 1), (moved, 6), (memory_table, 1)):
-            table.columns[column].justify = "left"
-        for row in rows:
-            stage = str(row["stage"])
-            cost.add_row(
-                stage, str(row["rounds"]), row["kind"], units.show_bytes(row["peak_memory_bytes"]),
-                units.show_flops(row["forward_flops"]), units.show_flops(row["backward_flops"]),
-                units.show_flops(row["fvcore_macs_per_sample"]).removesuffix("FLOP"),
-                units.show_seconds(row["virtual_seconds"]), units.show_joules(row["energy_joules"]),
-            )  # fmt: skip
-            moved.add_row(
-                stage, row["kind"], *(units.show_bytes(row[f"{way}_bytes"]) for way in ("download", "upload")),
-                *(units.show_bytes(row[f"serialised_{way}_bytes"]) for way in ("download", "upload")),
-                ", ".join(f"{n} {units.show_bytes(b)}" for n, b in row["download_bytes_by_payload"].items()),
-            )  # fmt: skip
-            memory_table.add_row(stage, row["kind"], *(_mib(row["memory_bytes"].get(n, 0)) for n in parts_of))
-        _print(console, "One client's round (MACs: one sample, one local epoch, as fvcore counts)", cost)
-        _print(console, "Peak memory by part, MiB", memory_table)
-        _print(console, "What travels, active parts only", moved)
-        totals = _table("kind", "peak memory", "traffic", "serialised", "MACs/sample, all rounds")
-        for total in part["totals"]:
-            totals.add_row(
-                total["kind"], units.show_bytes(total["peak_memory_bytes"]), units.show_bytes(total["traffic_bytes"]),
-                units.show_bytes(total["serialised_traffic_bytes"]),
-                units.show_flops(total["fvcore_macs_per_sample_all_rounds"]).removesuffix("FLOP"),
-            )  # fmt: skip
-        _print(console, "Over the whole schedule, one client in every round", totals)
-
-
 def _mib(value: float) -> str:
     return f"{value / 2**20:.2f}" if value else "0"
 

@@ -13,11 +13,17 @@ from edgefl.errors import ScenarioError, UnknownName
 from edgefl.scenario import load
 
 ROW = set(
-    "kind stage rounds peak_memory_bytes memory_bytes forward_flops backward_flops fvcore_macs_per_sample "
-    "download_bytes upload_bytes download_bytes_by_payload upload_bytes_by_payload serialised_download_bytes "
+    "kind stage rounds peak_memory_bytes memory_bytes runtime_overhead_bytes process_memory_bytes forward_flops "
+    "backward_flops fvcore_macs fvcore_macs_per_sample download_bytes upload_bytes download_bytes_by_payload "
+    "upload_bytes_by_payload download_bytes_by_part upload_bytes_by_part serialised_download_bytes "
     "serialised_upload_bytes virtual_seconds energy_joules".split()
 )
-TOTAL = {"kind", "peak_memory_bytes", "traffic_bytes", "serialised_traffic_bytes", "fvcore_macs_per_sample_all_rounds"}
+TOTAL = set(
+    "kind rounds peak_memory_bytes traffic_bytes serialised_traffic_bytes fvcore_macs_per_sample_all_rounds "
+    "fvcore_macs forward_flops backward_flops download_bytes upload_bytes serialised_download_bytes "
+    "serialised_upload_bytes download_bytes_by_payload upload_bytes_by_payload download_bytes_by_part "
+    "upload_bytes_by_part virtual_seconds energy_joules".split()
+)
 DECLARED = {"source": "declared", "clients": {"image": 2, "text": 2, "image-text": 2}, "samples": 40,
             "shapes": {"image": {"channels": 1, "size": 32, "classes": 12}, "text": {"vocabulary": 200}}}  # fmt: skip
 TWO_STAGES = {"name": "layerwise", "stages": 2, "rounds": 5}
@@ -40,7 +46,10 @@ def test_rows_and_totals_have_the_documented_fields_and_are_json(tiny: Tiny) -> 
     for row in found["rows"]:
         assert row.keys() >= ROW
         assert sum(row["memory_bytes"].values()) == row["peak_memory_bytes"]
-        assert sum(row["download_bytes_by_payload"].values()) == row["download_bytes"]
+        assert row["process_memory_bytes"] == row["peak_memory_bytes"] + device(row["device"]).runtime_overhead_bytes
+    for entry in found["rows"] + found["totals"]:
+        for name in ("download_bytes", "upload_bytes"):
+            assert sum(entry[f"{name}_by_payload"].values()) == sum(entry[f"{name}_by_part"].values()) == entry[name]
     assert all(total.keys() == TOTAL for total in found["totals"])
     assert json.loads(json.dumps(found)) == found
 

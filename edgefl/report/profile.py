@@ -1,0 +1,248 @@
+"""What a profile, a comparison of profiles and a difference of two costs look like."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from edgefl import units
+from edgefl.report.tables import MOST_COLUMNS, NOTHING, _counted, _mib, _or, _print, _table, screen
+
+Facts = Mapping[str, Any]
+
+
+def _macs(value: float) -> str:
+    return units.show_flops(value).removesuffix("FLOP")
+
+
+def print_profile(found: Facts, console: Console | None = None) -> None:
+    """What ``edgefl.profile`` found, every combination of a comparing scenario after the other."""
+    console = console or screen()
+    parts = found.get("combinations") or {found["scenario"]: found}
+    for label, part in parts.items():
+        rows = part["rows"]
+        where = f"on {rows[0]['device']} over {rows[0]['link']}" if rows else "has no such stage and kind"
+        console.print(Text(f"=== {label} {where} ===", style="bold"))
+        console.print()
+        if rows:
+            _print_rows(console, rows)
+            _print_traffic(console, rows)
+        _print_server(console, part["server_rows"])
+        _print_rounds(console, part)
+        _print_totals(console, part["totals"])
+    if "timeline" in found:
+        facts = found["timeline"]
+        console.print(
+            Text(
+                f"The peak of {facts['kind']}, stage {facts['stage']}: {units.show_bytes(facts['peak_memory_bytes'])} "
+                f"at {facts['operator']} in {facts['scope'] or 'no part of the model'} ({facts['phase']})"
+            )
+        )
+
+
+def _print_rows(console: Console, rows: Sequence[Facts]) -> None:
+    cost = _table(
+        "stage", "rounds", "kind", "peak memory", "forward", "backward", "MACs/sample", "time", "energy", left=0
+    )
+    cost.columns[2].justify = "left"
+    for row in rows:
+        cost.add_row(
+            str(row["stage"]), str(row["rounds"]), row["kind"], units.show_bytes(row["peak_memory_bytes"]),
+            units.show_flops(row["forward_flops"]), units.show_flops(row["backward_flops"]),
+            _macs(row["fvcore_macs_per_sample"]), units.show_seconds(row["virtual_seconds"]),
+            units.show_joules(row["energy_joules"]),
+        )  # fmt: skip
+    _print(console, "One client's round (MACs: one sample, one local epoch, as fvcore counts)", cost)
+    names = _present(row["memory_bytes"] for row in rows)
+    memory = _table("stage", "kind", *names, left=0)
+    memory.columns[1].justify = "left"
+    for row in rows:
+        memory.add_row(str(row["stage"]), row["kind"], *(_mib(row["memory_bytes"].get(n, 0)) for n in names))
+    overhead = f"+ overhead of {rows[0]['device']}, apart: {units.show_bytes(rows[0]['runtime_overhead_bytes'])}"
+    _print(console, "Peak memory by part, MiB", memory, overhead)
+
+
+def _present(counts: Iterable[Mapping[str, float]]) -> list[str]:
+    """The parts that some row has anything of, in their order."""
+    counts = list(counts)
+    return [n for n in dict.fromkeys(n for c in counts for n in c) if any(c.get(n) for c in counts)]
+
+
+def _print_traffic(console: Console, rows: Sequence[Facts]) -> None:
+    moved = _table("stage", "kind", "down", "up", "down serialised", "up serialised", "payloads down", left=0)
+    for column in (1, 6):
+        moved.columns[column].justify = "left"
+    for row in rows:
+        moved.add_row(
+            str(row["stage"]), row["kind"], *(units.show_bytes(row[f"{way}_bytes"]) for way in ("download", "upload")),
+            *(units.show_bytes(row[f"serialised_{way}_bytes"]) for way in ("download", "upload")),
+            ", ".join(f"{n} {units.show_bytes(b)}" for n, b in row["download_bytes_by_payload"].items()),
+        )  # fmt: skip
+    _print(console, "What travels, active parts only", moved)
+    names = _present(row[f"{way}_bytes_by_part"] for row in rows for way in ("download", "upload"))
+    parts = _table("stage", "kind", "", *names, left=0)
+    for column in (1, 2):
+        parts.columns[column].justify = "left"
+    for row in rows:
+        for way in ("download", "upload"):
+            by = row[f"{way}_bytes_by_part"]
+            parts.add_row(*((str(row["stage"]), row["kind"]) if way == "download" else ("", "")),
+                          way.removesuffix("load"), *(_mib(by.get(n, 0)) for n in names))  # fmt: skip
+    _print(console, "The same by part, MiB", parts)
+
+
+def _print_server(console: Console, rows: Sequence[Facts]) -> None:
+    if not rows:
+        return
+    table = _table("stage", "rounds", "when", "kind", "steps", "peak memory", "FLOP", "MACs", "time", left=0)
+    for column in (2, 3, 4):
+        table.columns[column].justify = "left"
+    for row in rows:
+        table.add_row(
+            str(row["stage"]), str(row["rounds"]), row["when"], row["kind"], ", ".join(dict.fromkeys(row["steps"])),
+            units.show_bytes(row["peak_memory_bytes"]),
+            units.show_flops(row["forward_flops"] + row["backward_flops"]).removesuffix("FLOP"),
+            _macs(row["fvcore_macs"]), units.show_seconds(row["compute_seconds"]),
+        )  # fmt: skip
+    overhead = f"+ overhead of {rows[0]['device']}, apart: {units.show_bytes(rows[0]['runtime_overhead_bytes'])}"
+    _print(console, f"The server's works, each time, on {rows[0]['device']}", table, overhead)
+
+
+def _print_rounds(console: Console, part: Facts) -> None:
+    if not part["round_totals"]:
+        return
+    table = _table("stage", "rounds", "clients", "MACs", "forward", "backward", "down", "up", left=0)
+    table.columns[2].justify = "left"
+    for total in part["round_totals"]:
+        selected = {kind: f"{n:.3g}" for kind, n in total["selected"].items()}
+        table.add_row(
+            str(total["stage"]), str(total["rounds"]), ", ".join(f"{kind} {n}" for kind, n in selected.items()),
+            _macs(total["fvcore_macs"]), units.show_flops(total["forward_flops"]),
+            units.show_flops(total["backward_flops"]), units.show_bytes(total["download_bytes"]),
+            units.show_bytes(total["upload_bytes"]),
+        )  # fmt: skip
+    _print(console, "A round: all selected clients (expected) and the server; without evaluation", table)
+
+
+def _print_totals(console: Console, totals: Sequence[Facts]) -> None:
+    if not totals:
+        return
+    table = _table(
+        "kind", "rounds", "peak memory", "down", "up", "serialised", "FLOP", "MACs/\nsample", "time", "energy"
+    )
+    for total in totals:
+        table.add_row(
+            total["kind"], str(total["rounds"]), units.show_bytes(total["peak_memory_bytes"]),
+            units.show_bytes(total["download_bytes"]), units.show_bytes(total["upload_bytes"]),
+            units.show_bytes(total["serialised_traffic_bytes"]),
+            units.show_flops(total["forward_flops"] + total["backward_flops"]).removesuffix("FLOP"),
+            _macs(total["fvcore_macs_per_sample_all_rounds"]), units.show_seconds(total["virtual_seconds"]),
+            units.show_joules(total["energy_joules"]),
+        )  # fmt: skip
+    _print(console, "Over the whole schedule, one client in every round", table)
+
+
+# --- rows for a spreadsheet ------------------------------------------------------------------------------------------
+
+
+def flat(row: Facts) -> dict[str, Any]:
+    """A row without nesting: ``memory_bytes.activations``."""
+    found: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            found |= {f"{name}.{part}": each for part, each in value.items()}
+        else:
+            found[name] = value
+    return found
+
+
+def profile_csv(found: Facts) -> str:
+    """The rows as CSV, one line a stage and kind; a first column names the combination or scenario if there are more.
+
+    What a row doesn't have (another's payload) is left empty.
+    """
+    parts: Mapping[str, Facts]
+    parts, first = {"": found}, ""
+    for name, word in (("combinations", "combination"), ("profiles", "scenario")):
+        if name in found:
+            parts, first = found[name], word
+    rows = [({first: label} if first else {}) | flat(row) for label, part in parts.items() for row in part["rows"]]
+    # parts of one quantity stay together, whichever row has them first
+    order = list(dict.fromkeys(name.partition(".")[0] for row in rows for name in row))
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = sorted(names, key=lambda name: order.index(name.partition(".")[0]))
+    file = io.StringIO()
+    writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return file.getvalue()
+
+
+# --- profiles side by side -------------------------------------------------------------------------------------------
+
+COMPARED = (
+    ("peak memory", "peak_memory_bytes", units.show_bytes),
+    ("MACs/sample", "fvcore_macs_per_sample", _macs),
+    ("FLOP", "flops", units.show_flops),
+    ("traffic", "traffic_bytes", units.show_bytes),
+    ("time", "virtual_seconds", units.show_seconds),
+    ("energy", "energy_joules", units.show_joules),
+)
+
+
+def print_compared_profiles(found: Facts, console: Console | None = None) -> None:
+    """What ``compare_profiles`` found: a column for each scenario, ratios to the first in brackets."""
+    console = console or screen()
+    labels = list(found["profiles"])
+    by = {(row["label"], row["kind"]): row for row in found["rows"]}
+    over = f"stage {found['stage']}, one round" if found["stage"] else "the whole schedule, one client in every round"
+    for start in range(0, len(labels), MOST_COLUMNS):
+        shown = labels[start : start + MOST_COLUMNS]
+        table = _table("", *shown)
+        for kind in dict.fromkeys(row["kind"] for row in found["rows"]):
+            table.add_row(Text(kind, style="bold"))
+            for title, name, show in COMPARED:
+                cells = []
+                for label in shown:
+                    row = by.get((label, kind))
+                    ratio = row["ratios"][name] if row and label != found["reference"] else None
+                    cells.append((_or(show, row[name]) if row else NOTHING) + (f" ({ratio:.2f})" if ratio else ""))
+                table.add_row(f"  {title}", *cells)
+        _print(console, f"Over {over} (ratio to {found['reference']})", table)
+
+
+# --- what changed between two profiles -------------------------------------------------------------------------------
+
+
+def _amount(name: str, value: float | None) -> str:
+    if value is None:
+        return NOTHING
+    for ending, show in (("_bytes", units.show_bytes), ("_flops", units.show_flops), ("_seconds", units.show_seconds),
+                         ("_joules", units.show_joules), ("", _macs)):  # fmt: skip
+        if name.endswith(ending):
+            return show(value)
+    return f"{value:g}"
+
+
+def print_cost_difference(found: Facts, console: Console | None = None) -> None:
+    """What ``cost_diff`` found: every figure that changed, those that grew too much marked, and rows of one side."""
+    console = console or screen()
+    limit = f"{100 * found['fail_above']:g} %"
+    if found["changed"]:
+        table = _table("", "figure", "old", "new", "change", "", left=2)
+        for one in found["changed"]:
+            growth = "from nothing" if one["growth"] is None else f"{100 * one['growth']:+.3g} %"
+            table.add_row(one["where"], one["figure"], _amount(one["figure"], one["old"]),
+                          _amount(one["figure"], one["new"]), growth, "<<" if one["grew"] else "")  # fmt: skip
+        _print(console, "What changed", table)
+    for word in ("removed", "added"):
+        for where in found[word]:
+            console.print(Text(f"{word}: {where}"))
+    grew = sum(one["grew"] for one in found["changed"])
+    compared = _counted({"figures": found["figures"], "changed": len(found["changed"])})
+    console.print(Text(f"{compared}, grown by more than {limit} {grew}"))
