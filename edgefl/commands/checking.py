@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from edgefl import models, registry, seeds
 from edgefl.commands.composing import compose
 from edgefl.cost import Predictor, cost_key
-from edgefl.memo import cache_folder
 from edgefl.errors import EdgeflError, MethodError, UnknownName
+from edgefl.memo import cache_folder
 from edgefl.methods import Method, ServerState, Update
 from edgefl.scenario import Scenario, load
 from edgefl.schedules import Schedule, Stage, restrict
@@ -118,7 +118,8 @@ def check_method(
     """
     kind = _loaded(method)
     name = method if isinstance(method, str) else kind.__name__
-    setup = compose(_scenario(kinds))
+    scenario = _scenario(kinds, kind.needs)
+    setup = compose(scenario)
     setting = setup.method.setting
     section = _options("method", name, kind, options)
     findings = _Findings()
@@ -129,7 +130,7 @@ def check_method(
     blocks: dict[str, int] = {}
     for each in setting.kinds.values():
         blocks |= models.blocks(each.model)
-    checker = _Checker(made, lambda: kind(section, setting), setup, findings)
+    checker = _Checker(made, lambda: kind(section, setting), scenario, setup, findings)
     stages = registry.names("schedule") if schedules is None else schedules
     with _alone():
         for wanted in stages:
@@ -153,8 +154,9 @@ def _alone() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _scenario(kinds: Sequence[str]) -> Scenario:
-    return load({**_SETTING, "data": {**_SETTING["data"], "clients": dict.fromkeys(kinds, 2)}})
+def _scenario(kinds: Sequence[str], needs: Mapping[str, Any]) -> Scenario:
+    data = {**_SETTING["data"], "clients": dict.fromkeys(kinds, 2), **needs.get("data", {})}
+    return load({**_SETTING, **needs, "data": data})
 
 
 def _loaded(method: str | type[Method]) -> type[Method]:
@@ -249,8 +251,11 @@ def _flat(result: Result) -> dict[str, Tensor]:
 class _Checker:
     """One method in one tiny federation."""
 
-    def __init__(self, method: Method, again: Callable[[], Method], setup: Setup, findings: _Findings):
+    def __init__(
+        self, method: Method, again: Callable[[], Method], scenario: Scenario, setup: Setup, findings: _Findings
+    ):
         self.method, self.again, self.setup, self.findings = method, again, setup, findings
+        self.scenario = scenario
         self.node = Node(setup.clients, device_of("cpu"))
         self.predictor = Predictor()
         self.measured: set[str] = set()
@@ -448,8 +453,7 @@ class _Checker:
 
     def elsewhere(self) -> None:
         """The same tasks in a worker process."""
-        scenario = _scenario(self.setup.clients.kinds)
-        tokens = scenario.model.tokens
+        scenario, tokens = self.scenario, self.scenario.model.tokens
         with Processes(scenario.data, scenario.seed, tokens, cache_folder(), 1, "cpu") as executor:
             futures = [executor.submit(task) for _, task, _ in self.tasks]
             for (where, _, report), future in zip(self.tasks, futures, strict=True):

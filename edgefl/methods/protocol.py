@@ -52,11 +52,6 @@ class Kind:
         """Width of the model's representations (its ``embed``)."""
         return _dimension(_Frozen(self.model))
 
-    @property
-    def dimension(self) -> int:
-        """Width of the model's representations (its ``embed``)."""
-        return _dimension(_Frozen(self.model))
-
 
 class _Frozen:
     """A description as a key of a cache."""
@@ -73,12 +68,6 @@ class _Frozen:
 
 
 Specs = dict[str, TensorSpec]
-
-
-@cache
-def _dimension(key: _Frozen) -> int:
-    with torch.device("meta"):
-        return int(models.build(key.description).dimension)  # type: ignore[arg-type]
 
 
 @cache
@@ -141,6 +130,8 @@ class Method:
 
     summary: ClassVar[str] = ""
     """One line for ``edgefl methods``."""
+    needs: ClassVar[Mapping[str, Any]] = {}
+    """Sections of a scenario that the method can't do without; ``check_method`` adds them to its federation."""
 
     def __init__(self, options: Any, setting: Setting):
         self.options, self.setting = options, setting
