@@ -34,15 +34,23 @@ from edgefl.work.description import DTYPES
 
 
 class _FewBatches:
-    """A source seen as shapes: at most ``most`` batches of each pattern, of the largest shapes."""
+    """A source seen as shapes: at most ``most`` batches of each pattern, of the largest shapes.
+
+    At a pass's second place everything exists that a step finds there later, so one batch shows it, or two where
+    gradients of the batch before may be about.
+    """
 
     def __init__(self, source: Source, most: int):
         self._source, self._most = source, most
+        self._again = 1 if most == METERED else 2
+        self._seen: list[Pass] = []
         self.spec, self.counts, self.size = source.spec, source.counts, source.size
 
     def batches(self, pass_: Pass, seed: int) -> Iterator[tuple[str, dict[str, Tensor]]]:
+        most = self._again if pass_ in self._seen else self._most
+        self._seen.append(pass_)
         for pattern, count in self.counts(pass_).items():
-            for _ in range(min(count, self._most)):
+            for _ in range(min(count, most)):
                 yield pattern, {name: _empty(spec) for name, spec in self.spec(pass_, pattern).items()}
 
 

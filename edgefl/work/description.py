@@ -156,9 +156,9 @@ class Work:
 
     ``model`` describes the module (edgefl.models.build); ``trainable`` names the parameters that train, after
     edits; ``optimizer``, ``precision`` and ``attention`` are plain settings; ``passes`` come in true order; ``down``
-    and ``up`` travel; ``keep`` names items of ``down`` that stay on the node: they have their first value from there, never
-    travel, and start every later round as the node left them; ``reference`` asks for a frozen copy of the model as
-    it starts.
+    and ``up`` travel; ``keep`` names items of ``down`` that stay on the node: they have their first value from there,
+    never travel, and start every later round as the node left them; ``reference`` asks for a frozen copy of the model
+    as it starts.
     """
 
     kind: str

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
@@ -43,6 +44,7 @@ WITHOUT_GRADIENT = "without gradient"
 """Stands for a part of the model where a training step runs it without gradient."""
 
 aten = torch.ops.aten
+_DEVICE = torch.ops.prim.device.default
 
 
 def _cpu_flash(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int:
@@ -229,13 +231,15 @@ class Meter(TorchDispatchMode):
     # operators --------------------------------------------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is _DEVICE and isinstance(args[0], FakeTensor):
+            return args[0].fake_device  # asked several times an operator, and no work
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
-        outs = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
+        outs = [out] if isinstance(out, Tensor) else [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
         packet = func._overloadpacket
         if not func.is_view:
             self.adopt([t for t in outs if t.untyped_storage()._cdata not in self._live], self._part)
-            # a question such as prim.device, which only fake tensors are asked, is no work
+            # a question, which only fake tensors are asked, is no work
             works = outs or func._schema.is_mutable
             if works and packet not in _FREE and self._step is not None:
                 self._charge(packet, args, kwargs, out, outs)
@@ -269,13 +273,21 @@ class Meter(TorchDispatchMode):
         if packet in _GATHERS:
             touched = 2 * sum(t.numel() * t.element_size() for t in outs)
         else:
-            seen = {id(t): t for t in (*tree_leaves((args, kwargs)), *outs) if isinstance(t, Tensor)}
+            seen = {id(t): t for t in (*_tensors(args), *_tensors(kwargs.values()), *outs)}
             touched = sum(t.numel() * t.element_size() for t in seen.values())
         self._step.operators[flops, touched] += 1
 
     def trace(self) -> Trace:
         """What was seen so far."""
         return Trace(self.peak, dict(self._peak_parts), dict(self.steps))
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value)
 
 
 def parts(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
