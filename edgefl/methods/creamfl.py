@@ -122,7 +122,8 @@ class CreamFL(Method):
         self.pattern = "-".join(self.modalities)
         if len(self.modalities) != 2:
             raise MethodError(
-                f"creamfl exchanges representations between two modalities; the clients have {', '.join(self.modalities)}"
+                "creamfl exchanges representations between two modalities; the clients have "
+                + ", ".join(self.modalities)
             )
         held = setting.public.get(self.pattern, 0)
         self.pairs = options.pairs or held
@@ -278,8 +279,10 @@ class CreamFL(Method):
         options, passes = self.options, []
         if options.server == "own" and options.order == "server-last":
             passes += [self._public("contrast", self.modalities)] * options.server_epochs
-        flags = state.tensors[CONTRIBUTED].tolist()
-        reached = [m for m, flag in zip(self.modalities, flags, strict=True) if flag]
+        flags = state.tensors[CONTRIBUTED]
+        # a profile asks with a state of shapes alone: what does a round cost that everybody contributes to
+        seen = [True] * len(flags) if flags.is_meta else flags.tolist()
+        reached = [m for m, flag in zip(self.modalities, seen, strict=True) if flag]
         if reached and options.distillation:
             settings: dict[str, Any] = {"weight": options.distillation, "distance": options.distance}
             passes.append(self._public("distill", reached, index=True, **settings))

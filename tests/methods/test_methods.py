@@ -35,7 +35,7 @@ def setting(width: int = 16) -> Setting:
     for name in ("image", "text", "image-text"):
         towers, task = tuple(name.split("-")), "retrieve" if "-" in name else "classify"
         kinds[name] = Kind(name, towers, task, models.describe(model, towers, task, FACTS))
-    return Setting(kinds, TrainingOptions(batch=8, epochs=2))
+    return Setting(kinds, TrainingOptions(batch=8, epochs=2), model=model, facts=FACTS, public={"image-text": 20})
 
 
 def method(name: str, **options: Any) -> Any:
