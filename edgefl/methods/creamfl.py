@@ -156,6 +156,11 @@ class CreamFL(Method):
         model = options.model or setting.model
         if model is None:
             raise MethodError("creamfl needs the towers of the server's own model")
+        if setting.model is not None and model.tokens != setting.model.tokens:
+            raise MethodError(
+                f"the server's own text tower reads {model.tokens} tokens, but public texts have the clients' "
+                f"{setting.model.tokens}: set method.model.text.tokens to that"
+            )
         checkpointing = setting.training.checkpointing
         described = models.describe(model, self.modalities, "retrieve", setting.facts, checkpointing=checkpointing)
         return Kind(SERVER, self.modalities, "retrieve", described, model.weights)

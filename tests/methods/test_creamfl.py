@@ -311,6 +311,7 @@ def test_a_table_of_old_representations_says_what_the_frozen_copy_says() -> None
             {"model": {"image": {"width": 32}, "text": {"width": 32, "tokens": 12}}},
             "have 16 dimensions, the server's 32",
         ),
+        ({"model": {"image": {}, "text": {"tokens": 9}}}, "reads 9 tokens, but public texts have the clients' 12"),
         ({"server": "federated", "clients": "private"}, "can't stay private"),
         ({"server": "federated", "order": "server-last"}, "order is of a server's own model"),
         ({"pair_clients": "plain"}, "would exchange nothing"),
