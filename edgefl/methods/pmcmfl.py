@@ -90,7 +90,9 @@ class PmcmFL(Method):
                 raise MethodError(
                     f"pmcmfl classifies, but {kind.name} clients retrieve: set data.tasks: {{{kind.name}: classify}}"
                 )
-            classes[kind.name], self.dimension = kind.parameters()["joint.head.3.weight"].shape[0], kind.dimension
+            shapes = kind.parameters()
+            classes[kind.name] = shapes["joint.head.3.weight"].shape[0]
+            self.dimension = shapes["joint.fusion.proj.weight"].shape[0]
         if len(set(classes.values())) > 1:
             told = ", ".join(f"{kind} {n}" for kind, n in classes.items())
             raise MethodError(f"pmcmfl has one model for every client, and the kinds differ in classes: {told}")

@@ -1,0 +1,328 @@
+"""PmcmFL's parts against closed forms; its library of prototypes; its rounds, trained and predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from edgefl_toys import CPU, FACTS, Toy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from torch import Tensor
+
+import edgefl
+from edgefl import models
+from edgefl.commands.composing import compose
+from edgefl.errors import EdgeflError, MethodError
+from edgefl.methods import Kind, ServerState, Setting, Update
+from edgefl.methods.pmcmfl import PmcmFL, prototype_weight
+from edgefl.models.multiway import MultiwayOptions, describe_multiway
+from edgefl.scenario import load
+from edgefl.work import Context, Pass, Work
+from edgefl.work.options import TrainingOptions
+from edgefl.work.prototypes import TABLES, ClassifyCompleted, ClassMeans, answer_loss, prototype_contrast
+
+KINDS, CLASSES, DIM = ("image", "text", "image-text"), 5, 16
+SMALL = {"blocks": 2, "width": DIM, "heads": 2, "patch": 4, "tokens": 6, "positions": 10, "drop_path": 0.0}
+EQUAL_BY_NAME = [f"table/prototypes.{t}" for t in TABLES]
+
+Tiny = Callable[..., dict[str, Any]]
+
+
+def kinds(names: tuple[str, ...] = KINDS, task: str = "classify", facts: Any = FACTS) -> dict[str, Kind]:
+    found = {}
+    for name in names:
+        modalities = tuple(name.split("-"))
+        model = describe_multiway(MultiwayOptions(**SMALL), modalities, task, facts)
+        found[name] = Kind(name, modalities, task, model)
+    return found
+
+
+def method(names: tuple[str, ...] = KINDS, **options: Any) -> PmcmFL:
+    return PmcmFL(PmcmFL.Options(**options), Setting(kinds(names), TrainingOptions(batch=8, epochs=2)))
+
+
+def draw(*shape: int, seed: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+# steps --------------------------------------------------------------------------------------------------------------
+
+
+def test_the_losses_have_their_closed_forms() -> None:
+    scores, label = draw(4, CLASSES, seed=1), torch.tensor([3, 0, 3, 1])
+    p = scores.sigmoid()
+    one = [-p[b, y].log() - sum((1 - p[b, c]).log() for c in range(CLASSES) if c != y) for b, y in enumerate(label)]
+    torch.testing.assert_close(answer_loss(scores, label), torch.stack(one).mean())
+    fused, near = draw(4, DIM, seed=2), draw(4, DIM, seed=3)
+    e = torch.exp(fused.double() @ near.double().T / 7)
+    expected = -(e.diagonal() / e.sum(1)).log().mean()
+    torch.testing.assert_close(prototype_contrast(fused.double(), near.double(), 7.0), expected)
+
+
+def context(of: Mapping[str, Tensor] | None = None) -> Context:
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        model = models.build(kinds()["image-text"].model).eval()
+    tables = {f"prototypes.{t}": draw(CLASSES, DIM, seed=i) for i, t in enumerate(TABLES)} if of is None else dict(of)
+    return Context(Work("any", {}, (), ()), model, Toy(), CPU, tables)
+
+
+BATCH = {
+    "image": draw(4, 1, 16, 16, seed=5),
+    "text": torch.arange(24).view(4, 6),
+    "label": torch.tensor([3, 0, 3, 1]),
+}
+
+
+def loss(ctx: Context, pattern: str, **args: Any) -> Tensor:
+    args = {"mask": "prototype", "contrast": 0.0, "temperature": 0.07, **args}
+    pass_ = Pass("classify-completed", "private", (pattern,), 4, True, args)
+    return ClassifyCompleted().loss(ctx, {n: BATCH[n] for n in (*pattern.split("-"), "label")}, pattern, pass_)
+
+
+@pytest.mark.parametrize("missing", ["image", "text", None])
+def test_a_prototype_of_the_class_stands_for_what_is_missing(missing: str | None) -> None:
+    ctx = context()
+    for table in ctx.received.values():
+        table.requires_grad_()
+    model: Any = ctx.model
+    there = {m: BATCH[m] for m in ("image", "text") if m != missing}
+    pattern, label = "-".join(there), BATCH["label"]
+    h = model.features(there)
+    h |= {missing: ctx.received[f"prototypes.{missing}"][label]} if missing else {}
+    fused = model.fuse(h["image"], h["text"])
+    task = answer_loss(model.scores(fused), label)
+    torch.testing.assert_close(loss(ctx, pattern), task)
+    contrast = prototype_contrast(fused, ctx.received["prototypes.fused"][label], 0.07)
+    torch.testing.assert_close(loss(ctx, pattern, contrast=0.5), task + 0.5 * contrast)
+    if missing:
+        zero = answer_loss(model.logits(pattern, BATCH[pattern]), label)
+        torch.testing.assert_close(loss(ctx, pattern, mask="zero"), zero)
+        torch.manual_seed(0)
+        one, other = (loss(ctx, pattern, mask="random") for _ in range(2))
+        torch.manual_seed(0)
+        assert loss(ctx, pattern, mask="random") == one != other
+
+
+@pytest.mark.parametrize("absent", ["zero", "received"])
+@pytest.mark.parametrize("of", [TABLES, ("image",), ()])
+def test_a_client_sends_the_mean_features_of_its_classes(of: tuple[str, ...], absent: str) -> None:
+    ctx, step = context(), ClassMeans()
+    pattern = "image-text" if len(of) > 1 else "image"
+    pass_ = Pass("class-means", "private", (pattern,), 3, False, {"of": list(of), "absent": absent})
+    named = (*pattern.split("-"), "label")
+    whole = {n: torch.cat([BATCH[n], BATCH[n][:2]]) for n in named}
+    whole["label"][4:] = -1  # the last batch is filled up
+    with torch.no_grad():
+        step.start(ctx, pass_)
+        for first in (0, 3):
+            step.loss(ctx, {n: whole[n][first : first + 3] for n in named}, pattern, pass_)
+        step.finish(ctx, pass_)
+        h = ctx.model.features({m: BATCH[m] for m in pattern.split("-")})  # type: ignore[operator]
+        if "fused" in of:
+            h["fused"] = ctx.model.fuse(h["image"], h["text"])  # type: ignore[operator]
+    for table in TABLES:
+        received = ctx.received[f"prototypes.{table}"]
+        expected = received.clone() if absent == "received" else torch.zeros(CLASSES, DIM)
+        if table in of:
+            for c in (0, 1, 3):
+                expected[c] = h[table][BATCH["label"] == c].mean(0)
+        torch.testing.assert_close(ctx.outputs[f"prototypes.{table}"], expected)
+
+
+# the server's half ----------------------------------------------------------------------------------------------------
+
+
+def update(
+    pmcmfl: PmcmFL, kind: str, client: int, samples: int, has: list[bool], seed: int = 0, discount: float = 1.0
+) -> Update:
+    """A client whose rows of classes that it lacks are zero."""
+    work = pmcmfl.work(kind, 2)
+    tables = {f"prototypes.{t}": draw(CLASSES, DIM, seed=seed + i) * torch.tensor(has)[:, None]
+              for i, t in enumerate(TABLES)}  # fmt: skip
+    base = {i.source: torch.zeros(i.shape) for p in work.down for i in p.items}
+    sent = {i.name: torch.full(i.shape, float(client)) for i in work.up[0].items}
+    return Update(client, kind, {kind: samples}, work, {"model": sent, "prototypes": tables}, base, discount=discount)
+
+
+CLIENT = st.tuples(
+    st.sampled_from(KINDS), st.integers(0, 50), st.lists(st.booleans(), min_size=CLASSES, max_size=CLASSES)
+)
+PLAIN = method()
+FIRST = PLAIN.initial(1)
+
+
+@settings(deadline=None, max_examples=30)
+@given(clients=st.lists(CLIENT, min_size=1, max_size=5), absent=st.sampled_from(["left-out", "zero"]))
+def test_a_prototype_is_the_mean_of_those_who_have_the_class(clients: Any, absent: str) -> None:
+    pmcmfl = method(absent=absent)
+    sent = [update(pmcmfl, kind, i, n, has, 10 * i) for i, (kind, n, has) in enumerate(clients)]
+    for table in TABLES:
+        new, old = pmcmfl._prototypes(FIRST, sent, table), FIRST.tensors[f"table/prototypes.{table}"]
+        for c in range(CLASSES):
+            with_it = [u for u, (_, _, has) in zip(sent, clients, strict=True) if has[c]]
+            if not with_it:  # absent classes leave prototypes untouched
+                assert torch.equal(new[c], old[c])
+                continue
+            votes = {u.client: prototype_weight(u, table) for u in (with_it if absent == "left-out" else sent)}
+            expected = sum(
+                votes[u.client] / sum(votes.values()) * u.payloads["prototypes"][f"prototypes.{table}"][c].double()
+                for u in with_it
+            )
+            torch.testing.assert_close(new[c].double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_weights_are_one_and_the_samples_that_a_table_is_of() -> None:
+    has = [True] * CLASSES
+    for kind, expected in (("image", (31, 1, 1)), ("text", (1, 31, 1)), ("image-text", (31, 31, 31))):
+        assert tuple(prototype_weight(update(PLAIN, kind, 0, 30, has), t) for t in TABLES) == expected
+
+
+def test_a_discount_keeps_its_share_of_the_old_row() -> None:
+    sent = update(PLAIN, "image-text", 0, 3, [True] * CLASSES, discount=0.25)
+    new, old = PLAIN._prototypes(FIRST, [sent], "fused"), FIRST.tensors["table/prototypes.fused"]
+    torch.testing.assert_close(new, 0.25 * sent.payloads["prototypes"]["prototypes.fused"] + 0.75 * old)
+
+
+def test_every_kind_has_the_one_model() -> None:
+    """FedAvg over all clients: 10 image samples at 1, 30 of pairs at 3."""
+    sent = [update(PLAIN, "image", 1, 10, [False] * CLASSES), update(PLAIN, "image-text", 3, 30, [True] * CLASSES)]
+    zero = ServerState.first({a: t if a.startswith("table/") else 0 * t for a, t in FIRST.tensors.items()})
+    state = PLAIN.aggregate(zero, sent)
+    assert all((state.tensors[a] == 2.5).all() for a in state.tensors if not a.startswith("table/"))
+    assert set(state.versions.values()) == {1}
+    names = [a.split("/")[1] for a in FIRST.tensors if a.startswith("text/")]
+    assert len(names) > 50 and all(torch.equal(FIRST.tensors[f"text/{n}"], FIRST.tensors[f"image/{n}"]) for n in names)
+
+
+@pytest.mark.parametrize("initial", ["normal", "zeros"])
+def test_the_library_before_anybody_made_one(initial: str) -> None:
+    state = method(initial=initial).initial(3)
+    tables = torch.stack([state.tensors[a] for a in EQUAL_BY_NAME])
+    assert tables.shape == (3, CLASSES, DIM)
+    assert bool(tables.any()) == (initial == "normal")
+
+
+# works --------------------------------------------------------------------------------------------------------------
+
+
+def test_the_model_and_the_library_travel_both_ways_to_everybody() -> None:
+    table = 4 * CLASSES * DIM
+    for kind in KINDS:
+        work = PLAIN.work(kind, 1)
+        for side in (work.down, work.up):
+            assert [p.name for p in side] == ["model", "prototypes"]
+            assert side[1].tensor_bytes == 3 * table
+        assert [p.step for p in work.passes] == ["classify-completed"] * 2 + ["class-means"]
+        assert work.passes[2].args["of"] == (list(TABLES) if kind == "image-text" else [])
+        assert method(prototypes_of="all").work(kind, 1).passes[2].args["of"][:1] == [kind.split("-")[0]]
+        assert (work.passes[0].args["contrast"], PLAIN.work(kind, 2).passes[0].args["contrast"]) == (0, 0.01)
+    masked = method(mask="random", contrast=0)
+    assert [[p.name for p in side] for side in (masked.work("image", 2).down, masked.work("image", 2).up)] == [
+        ["model"], ["model"]
+    ]  # fmt: skip
+    assert not [a for a in masked.initial(1).tensors if a.startswith("table/")]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": {"image": {"width": 16}, "text": {"width": 16}}}, "needs the multiway model"),
+        ({"tasks": {}}, r"image-text clients retrieve: set data.tasks: \{image-text: classify\}"),
+        ({"mask": "ignore"}, "ignore leaves out samples that lack a modality"),
+        ({"mask": "prototypes"}, "prototype"),
+        ({"absent": "skip"}, "left-out"),
+        ({"payload": {"up": {"top_k": "10%"}}}, "'prototypes.image', which is no update of a parameter"),
+    ],
+)
+def test_what_makes_no_sense_is_said_before_anything_trains(tiny: Tiny, change: Any, message: str) -> None:
+    with pytest.raises(EdgeflError, match=message) as error:
+        compose(load(scenario(tiny, **change)))
+    assert error.value.exit_code == 2 and "\n" not in str(error.value)
+
+
+def test_without_pairs_somebody_else_makes_the_prototypes() -> None:
+    with pytest.raises(MethodError, match="there are none: set contrast: 0"):
+        method(("image", "text"))
+    with pytest.raises(MethodError, match="there are none: set prototypes_of: all, or mask: zero"):
+        method(("image",), contrast=0)
+    assert method(("image",), contrast=0, mask="zero").options.library is False
+    assert method(("image", "text"), contrast=0, prototypes_of="all").options.library
+
+
+def test_kinds_that_differ_in_classes_are_refused() -> None:
+    facts = {**FACTS, "text": {**FACTS["text"], "classes": 4}}
+    setting = Setting({**kinds(("image",)), **kinds(("text",), facts=facts)}, TrainingOptions(batch=8))
+    with pytest.raises(MethodError, match="image 5, text 4"):
+        PmcmFL(PmcmFL.Options(contrast=0, prototypes_of="all"), setting)
+    with pytest.raises(ValidationError, match="greater than or equal to 0"):
+        PmcmFL.Options(contrast=-1)
+
+
+# runs ---------------------------------------------------------------------------------------------------------------
+
+
+def scenario(
+    tiny: Tiny, *, tasks: Any = None, model: Any = None, payload: Any = None, **options: Any
+) -> dict[str, Any]:
+    given = tiny(method={"name": "pmcmfl", **options})
+    data = {
+        **given["data"],
+        "clients": {"image": 1, "text": 1, "image-text": 2},
+        "partition": "iid",
+        "tasks": {"image-text": "classify"} if tasks is None else tasks,
+        "size": 16,
+        "samples": 24,
+    }
+    multiway = {"multiway": {"blocks": 1, "width": 16, "heads": 2, "patch": 8, "tokens": 12}}
+    return {**given, "data": data, "model": model or multiway, **({"payload": payload} if payload else {})}
+
+
+def test_it_trains_and_costs_what_was_predicted(tiny: Tiny, tmp_path: Path) -> None:
+    training = {"batch": 8, "lr": 3e-3}
+    found = edgefl.run({**scenario(tiny), "training": training}, output=tmp_path / "run")
+    rounds, clients = found.records("rounds"), found.records("clients")
+    assert [r["outcome"] for r in rounds] == ["completed"] * 2
+    assert all(rounds[1]["losses"][kind] < rounds[0]["losses"][kind] for kind in KINDS)
+    measured = [c["memory_error"] for c in clients if c["memory_error"] is not None]
+    assert len(measured) >= 6 and set(measured) == {0}  # the contrast makes round 2 a cost of its own
+    weights = found.weights()
+    parameters = {a for a in weights if a.startswith("image/")}
+    assert all(torch.equal(weights[a], weights[a.replace("image/", f"{k}/", 1)]) for a in parameters for k in KINDS)
+    model: Any = found.model("image-text")
+    fused = weights["table/prototypes.fused"]
+    assert fused.shape == (model.classes("image-text"), 16)
+    # a class that pairs had is a mean of tanh, any other is as it was drawn
+    first = compose(load(scenario(tiny))).method.initial(tiny()["seed"]).tensors["table/prototypes.fused"]
+    changed = (fused != first).any(1)
+    assert changed.any() and fused[changed].abs().max() < 1 and torch.equal(fused[~changed], first[~changed])
+    assert {"accuracy", "macro_f1"} <= set(found.result["metrics"]["image-text"])
+
+
+@pytest.mark.slow
+def test_prototypes_help_where_a_modality_is_missing(tiny: Tiny, tmp_path: Path) -> None:
+    """Twelve rounds: everybody learns, and pairs are told apart better than by chance."""
+    given = {**scenario(tiny), "schedule": {"name": "end-to-end", "rounds": 12}}
+    given["training"] = {"batch": 8, "epochs": 3, "lr": 3e-3}
+    found = edgefl.run(given, output=tmp_path / "run")
+    assert found.result["metrics"]["image-text"]["accuracy"] > 0.2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"contrast": 5.0, "absent": "received", "initial": "zeros"},
+        {"prototypes_of": "all", "absent": "zero", "mask": "zero"},
+        {"mask": "random", "contrast": 0.0},
+        {"prototypes_of": "all", "contrast": 0.0, "kinds": ("image", "text")},
+    ],
+)
+def test_every_form_keeps_the_contract(options: dict[str, Any]) -> None:
+    report = edgefl.check_method("pmcmfl", **{"processes": True, **options})
+    assert report.ok, str(report)

@@ -1,0 +1,64 @@
+"""PmcmFL's traffic from its shapes: the whole model and three tables, both ways, for five clients a round."""
+
+from __future__ import annotations
+
+import pytest
+
+import edgefl
+from edgefl.commands.composing import compose
+from edgefl.scenario import load
+
+MIB, WIDTH = 2**20, 768
+# everything but the last layer of the head: patches, class and mask token, positions, words; two experts in each of 12
+# layers; fusion; the head's first layer and norm
+EXPERT = 4 * (WIDTH**2 + WIDTH) + 8 * WIDTH**2 + 5 * WIDTH + 2 * (2 * WIDTH + WIDTH + 4 * WIDTH)
+EMBEDDING = (64_010 + 16 * 16 * 3 + 1 + 1 + 1 + 903 + 1024) * WIDTH
+FUSION = 4 * WIDTH + 2 * WIDTH**2 + WIDTH
+HEAD = 2 * WIDTH**2 + 2 * WIDTH + 2 * 2 * WIDTH
+BODY = EMBEDDING + 24 * EXPERT + FUSION + HEAD
+MODEL = {k: BODY + 2 * WIDTH * k + k for k in (310, 3129)}
+PRINTED = {310: (224_369_206, 855.9006, 2.7246, 0.3183), 3129: (228_702_009, 872.4289, 27.5010, 3.1522)}
+
+
+@pytest.mark.parametrize("classes", [310, 3129])
+def test_model_and_library_travel_both_ways(classes: int) -> None:
+    method = compose(load(f"papers/pmcmfl-{classes}")).method
+    table = 4 * classes * WIDTH
+    for kind in method.setting.kinds:
+        work = method.work(kind, 2)
+        for side in (work.down, work.up):
+            assert {p.name: p.tensor_bytes for p in side} == {"model": 4 * MODEL[classes], "prototypes": 3 * table}
+    share = 100 * 3 * table / (4 * MODEL[classes])
+    found = MODEL[classes], round(4 * MODEL[classes] / MIB, 4), round(3 * table / MIB, 4), round(share, 4)
+    assert found == PRINTED[classes]
+
+
+def test_without_prototypes_only_the_model_travels() -> None:
+    """What its baselines of zero and random masks send."""
+    method = compose(load("papers/pmcmfl-310", ["method.mask=random", "method.contrast=0"])).method
+    assert {p.name for kind in method.setting.kinds for p in method.work(kind, 2).down} == {"model"}
+
+
+@pytest.mark.slow
+def test_the_profile_adds_up_a_round_of_five() -> None:
+    found = edgefl.profile("papers/pmcmfl-310")
+    one_way = 4 * MODEL[310] + 4 * 3 * 310 * WIDTH
+    for row in found["rows"]:
+        for way in ("download", "upload"):
+            assert row[f"{way}_bytes"] == one_way
+            assert row[f"{way}_bytes_by_payload"] == {"model": 4 * MODEL[310], "prototypes": 4 * 3 * 310 * WIDTH}
+    for total in found["round_totals"]:
+        assert total["download_bytes"] + total["upload_bytes"] == 5 * 2 * one_way
+    assert round(5 * 2 * one_way / MIB, 4) == 8586.2521
+    assert {t["traffic_bytes"] for t in found["totals"]} == {30 * 2 * one_way}
+
+
+@pytest.mark.slow
+def test_layer_by_layer_a_stage_sends_its_two_layers() -> None:
+    """Six stages of two layers, active parts only; the library travels in each."""
+    overrides = ["schedule={name: layerwise, stages: 6, rounds: 30}", "data.clients={image-text: 30}"]
+    found = edgefl.profile("papers/pmcmfl-310", overrides)
+    joint = MODEL[310] - EMBEDDING - 24 * EXPERT
+    down = [r["download_bytes_by_payload"]["model"] for r in found["rows"]]
+    assert down == [4 * (EMBEDDING + 4 * EXPERT + joint), *[4 * (4 * EXPERT + joint)] * 5]
+    assert (round(down[0] / MIB, 4), round(down[1] / MIB, 4)) == (314.5530, 119.1194)
