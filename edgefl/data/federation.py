@@ -20,7 +20,7 @@ from edgefl.data.collection import Collection, DataSet, IntArray, Report
 from edgefl.data.options import KINDS, DataOptions, Kind, Task
 from edgefl.data.split import SPLITS, by_kind, hold_out, one_per_text, usable
 from edgefl.data.store import Array, Entry, cache_folder, entry
-from edgefl.data.vocabulary import encoded, train_wordpiece
+from edgefl.data.vocabulary import encoded, ready_tokenizer, tokenizer_file, train_wordpiece
 from edgefl.errors import DataError
 from edgefl.work.description import Pass, TensorSpec, digest
 
@@ -288,6 +288,8 @@ def _open(chosen: DataSet, options: DataOptions, seed: int, tokens: int, cache: 
     made_of |= {"versions": chosen.versions() | {"numpy": version("numpy")}}
     collection = entry(cache, f"{options.source}-{digest(made_of)}", lambda: _collect(chosen, options, report))
     parted_of = [made_of, options.model_dump(), seed, tokens, version("tokenizers")]
+    if isinstance(options.vocabulary, str):
+        parted_of.append(tokenizer_file(options.vocabulary).read_text(encoding="utf-8"))
     parted = entry(
         cache,
         f"federation-{digest(parted_of)}",
@@ -348,7 +350,10 @@ def _part(made: Collection, options: DataOptions, seed: int, tokens: int, report
         meta |= {"mean": mean, "deviation": deviation}
     if made.text is not None:
         corpus = {text for place in np.unique(made.text[train]) for text in (made.texts[place], made.masked[place])}
-        tokenizer = train_wordpiece(corpus, options.vocabulary, tokens)
+        if isinstance(options.vocabulary, str):
+            tokenizer = ready_tokenizer(tokenizer_file(options.vocabulary), tokens)
+        else:
+            tokenizer = train_wordpiece(corpus, options.vocabulary, tokens)
         files["tokenizer.json"] = tokenizer.to_str(pretty=False)
         arrays["tokens_whole"] = encoded(tokenizer, made.texts, tokens)
         arrays["tokens_masked"] = encoded(tokenizer, made.masked, tokens)

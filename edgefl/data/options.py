@@ -82,8 +82,10 @@ class DataOptions(BaseModel):
         ge=0,
         description="names that only the server has, to train on: a share if below 1, else their number",
     )
-    vocabulary: int = Field(
-        default=1000, ge=32, description="size of the WordPiece that is trained on the training texts"
+    vocabulary: Annotated[int, Field(ge=32)] | str = Field(
+        default=1000,
+        description="size of the WordPiece that is trained on the training texts; or a ready one: minilm (of the "
+        "package that has its weights), or a tokenizer.json",
     )
     size: int | None = Field(
         default=None, ge=4, description="height and width of the pictures in pixels; the set's own if null"

