@@ -86,7 +86,7 @@ def profile(
     this of each by label.
 
     ``stage`` and ``kind`` leave the rest out, and the totals that would need it.  ``timeline`` draws live memory over
-    the work that peaks highest (html, png), ``figure`` the stages' curves (png, pdf, svg).
+    the row with rounds that peaks highest (html, png), ``figure`` the stages' curves (png, pdf, svg).
 
     Raises ScenarioError for a scenario that can't be run or a stage that it lacks, UnknownName for an unknown device,
     link or kind, RunError for a figure that can't be written.
@@ -216,7 +216,8 @@ def _timeline(planner: Planner, rows: Sequence[Mapping[str, Any]]) -> tuple[Time
     setup = planner.setup
     if not rows:
         raise ScenarioError("there is nothing to draw: the scenario as written has no such stage and kind")
-    row = max(rows, key=lambda r: int(r["peak_memory_bytes"]))
+    # a stage without rounds is drawn only where nothing else is asked for
+    row = max(rows, key=lambda r: (bool(r["rounds"]), int(r["peak_memory_bytes"])))
     kind, stage = str(row["kind"]), setup.schedule.stages[row["stage"] - 1]
     source = setup.clients.client(_largest(setup, kind))
     work, _ = planner.work(kind, _round(setup, stage, kind), stage)

@@ -58,10 +58,10 @@ def draw_stages(parts: Mapping[str, Facts], path: Path) -> None:
             for index, kind in enumerate(kinds):
                 rows = [row for row in part["rows"] if row["kind"] == kind]
                 stages, values = [row["stage"] for row in rows], [value(row) for row in rows]
-                if len(rows) == 1 and last > 1:  # one stage beside others' many: the same all along
-                    stages, values = [1, last], values * 2
-                axes.plot(stages, values, label=kind, color=KIND_COLOURS[index % len(KIND_COLOURS)],
-                          marker=MARKS[index % len(MARKS)], markersize=5)  # fmt: skip
+                style: dict[str, Any] = {"marker": MARKS[index % len(MARKS)], "markersize": 5}
+                if stages == [1] and last > 1:  # one stage beside others' many: the same all along
+                    stages, values, style = [1, last], values * 2, {"linestyle": "--"}
+                axes.plot(stages, values, label=kind, color=KIND_COLOURS[index % len(KIND_COLOURS)], **style)
             axes.grid(alpha=0.25)
             axes.set_ylim(bottom=0)
             axes.set_xticks(range(1, last + 1))

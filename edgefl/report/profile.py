@@ -185,11 +185,17 @@ def profile_csv(found: Facts) -> str:
 
 # --- profiles side by side -------------------------------------------------------------------------------------------
 
+
+def _all_digits(value: float) -> str:
+    """Bytes as the papers' tables print them."""
+    return f"{value / 2**20:,.2f} MiB"
+
+
 COMPARED = (
-    ("peak memory", "peak_memory_bytes", units.show_bytes),
+    ("peak memory", "peak_memory_bytes", _all_digits),
     ("MACs/sample", "fvcore_macs_per_sample", _macs),
     ("FLOP", "flops", units.show_flops),
-    ("traffic", "traffic_bytes", units.show_bytes),
+    ("traffic", "traffic_bytes", _all_digits),
     ("time", "virtual_seconds", units.show_seconds),
     ("energy", "energy_joules", units.show_joules),
 )

@@ -135,6 +135,20 @@ def test_rounds_that_differ_are_told_apart_and_the_server_is_charged(tiny: Tiny)
         assert row["upload_bytes_by_part"]["tables"] == row["upload_bytes_by_payload"]["representations"]
 
 
+def test_what_is_narrowed_is_narrower_in_every_split(
+    tiny: Tiny, layerwise: dict[str, Any], found: dict[str, Any]
+) -> None:
+    narrow = edgefl.profile({**layerwise, "payload": {"down": "float16", "up": "int8"}}, stage=2, kind="image")
+    (row,) = narrow["rows"]
+    (plain,) = (r for r in found["rows"] if (r["stage"], r["kind"]) == (2, "image"))
+    for way in ("download", "upload"):
+        by_part = row[f"{way}_bytes_by_part"]
+        assert sum(by_part.values()) == sum(row[f"{way}_bytes_by_payload"].values()) == row[f"{way}_bytes"]
+    assert row["download_bytes_by_part"]["blocks"] == plain["download_bytes_by_part"]["blocks"] // 2
+    assert plain["upload_bytes"] // 4 < row["upload_bytes"] < plain["upload_bytes"] // 3
+    assert row["peak_memory_bytes"] == plain["peak_memory_bytes"]
+
+
 @pytest.mark.parametrize(
     ("wanted", "left"), [({"kind": "text"}, 2), ({"stage": 2}, 3), ({"stage": 1, "kind": "image"}, 1)]
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,16 @@ from edgefl_toys import Toy, described, make_work, scoring_pass, training_pass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.cost import ClientCost, ComputeCost, compute_cost, duration, predict, traffic, transfer_seconds
+from edgefl.cost import (
+    TRAFFIC_PARTS,
+    ClientCost,
+    ComputeCost,
+    compute_cost,
+    duration,
+    predict,
+    traffic,
+    transfer_seconds,
+)
 from edgefl.devices import Device, Link
 from edgefl.work import Item, Payload, Work
 
@@ -34,6 +44,7 @@ def test_flops_grow_with_batches_and_epochs() -> None:
     assert many.backward_flops == 15 * one.backward_flops
     assert many.peak_memory_bytes == one.peak_memory_bytes
     assert many.fvcore_macs_per_sample == one.fvcore_macs_per_sample
+    assert (one.fvcore_macs, many.fvcore_macs) == tuple(n * one.fvcore_macs_per_sample for n in (2 * 16, 6 * 80))
 
 
 @given(epochs=st.integers(2, 9), batches=st.integers(2, 9))
@@ -52,7 +63,7 @@ OPERATORS = {(2, 2): compute_cost(make_work(), Toy(16), TRACE).operators}
 
 def test_an_evaluation_has_no_backward_flops() -> None:
     scored = computed(make_work(passes=(scoring_pass(),)), Toy(40))
-    assert scored.backward_flops == 0 == scored.fvcore_macs_per_sample
+    assert scored.backward_flops == 0 == scored.fvcore_macs_per_sample < scored.fvcore_macs
     assert scored.forward_flops > 0
 
 
@@ -107,6 +118,29 @@ def test_traffic_by_payload() -> None:
     assert (moved.download_bytes, moved.upload_bytes) == (4400, 4000)
     assert moved.serialised_upload_bytes == MODEL.serialised_bytes > 4000
     assert moved.serialised_download_bytes == MODEL.serialised_bytes + PARTNER.serialised_bytes
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "part"),
+    [
+        ("image.blocks.3.attn.qkv.weight", "image/image.blocks.3.attn.qkv.weight", "blocks"),
+        ("image.blocks.3.attn.qkv.partner", "text/text.blocks.3.attn.qkv.weight", "blocks"),
+        ("text.embedding.word.weight", "text/text.embedding.word.weight", "embedding"),
+        ("joint.norm.weight", "image-text/joint.norm.weight", "norm"),
+        ("image.pooler.weight", "image/image.pooler.weight", "pooler"),
+        ("image.rep.1.running_mean", "image/image.rep.1.running_mean", "buffers"),
+        ("prototypes.head", "table/prototypes.image", "tables"),
+        ("confusion", "image/confusion", "tables"),
+    ],
+)
+def test_every_item_is_of_one_part(name: str, source: str, part: str) -> None:
+    payload = Payload("any", (Item(name, (5,), "float32", source),))
+    moved = traffic((payload, MODEL), (), frozenset({"image/image.rep.1.running_mean"}))
+    assert set(moved.download_bytes_by_part) == set(moved.upload_bytes_by_part) == set(TRAFFIC_PARTS)
+    expected = Counter({part: 20}) + Counter({"tables": 4000})  # the other one's name says nothing
+    assert {p: n for p, n in moved.download_bytes_by_part.items() if n} == expected
+    assert sum(moved.download_bytes_by_part.values()) == moved.download_bytes
+    assert not any(moved.upload_bytes_by_part.values())
 
 
 def test_time_and_energy_of_a_round() -> None:
