@@ -328,9 +328,10 @@ def test_what_makes_no_sense_is_said_before_anything_trains(tiny: Tiny, change: 
 # runs ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("server", ["own", "federated"])
+@pytest.mark.parametrize("server", ["own", pytest.param("federated", marks=pytest.mark.slow)])
 def test_it_trains_and_costs_what_was_predicted(tiny: Tiny, tmp_path: Path, server: str) -> None:
-    found = edgefl.run(scenario(tiny, server=server), output=tmp_path / "run")
+    given = scenario(tiny, {"image": 1, "text": 1, "image-text": 1}, server=server)
+    found = edgefl.run(given, output=tmp_path / "run")
     rounds, clients = found.records("rounds"), found.records("clients")
     assert [r["outcome"] for r in rounds] == ["completed"] * 2
     assert {w["when"] for w in rounds[0]["server_works"]} == {"before", "after"}
