@@ -122,6 +122,11 @@ def profile(
     figure: Annotated[
         str | None, typer.Option(metavar="FILE", help="Draw memory, MACs and traffic by stage: .png, .pdf or .svg.")
     ] = None,
+    measure: Annotated[
+        bool,
+        typer.Option("--measure", help="Run the same steps here for real, and print how far off the prediction is."),
+    ] = False,
+    fvcore: Annotated[bool, typer.Option("--fvcore", help="Count forward MACs by fvcore as well.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print the rows as CSV instead of tables.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -134,6 +139,8 @@ def profile(
         raise typer.BadParameter("several scenarios need --compare", param_hint="SCENARIO")
     if compare and timeline:
         raise typer.BadParameter("a timeline is of one scenario, without --compare", param_hint="--timeline")
+    if compare and (measure or fvcore):
+        raise typer.BadParameter("one scenario is measured at a time, without --compare", param_hint="--measure")
     found: dict[str, Any]
     with _observing() as observe:
         if compare:
@@ -150,12 +157,27 @@ def profile(
                 scenarios[0], overrides or (), device=device, link=link, stage=stage, kind=kind, timeline=timeline,
                 figure=figure, observe=observe,
             )  # fmt: skip
+        if measure or fvcore:
+            from edgefl.commands import measuring
+
+            held = {"kind": kind, "stage": stage, "hear": observe}
+            if measure:
+                found["measured"] = measuring.measure(scenarios[0], overrides or (), **held)
+            if fvcore:
+                found["fvcore"] = measuring.count(scenarios[0], overrides or (), **held)
     if as_json:
         _print_json(found)
     elif as_csv:
         sys.stdout.write(profile_csv(found))
     else:
         print_compared_profiles(found) if compare else print_profile(found)
+        if measure or fvcore:
+            from edgefl.report import print_counts, print_measured
+
+            if measure:
+                print_measured(found["measured"])
+            if fvcore:
+                print_counts(found["fvcore"])
 
 
 @app.command()

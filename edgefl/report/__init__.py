@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from edgefl.report.facts import compared, facts_of, summary
 from edgefl.report.figures import FIGURE_FORMS, TIMELINE_FORMS, check_figure, draw_stages
+from edgefl.report.measured import print_counts, print_measured
 from edgefl.report.profile import print_compared_profiles, print_cost_difference, print_profile, profile_csv
 from edgefl.report.progress import Lines, Live, make_progress
 from edgefl.report.tables import (
@@ -29,7 +30,9 @@ __all__ = [
     "make_progress",
     "print_compared_profiles",
     "print_cost_difference",
+    "print_counts",
     "print_devices",
+    "print_measured",
     "print_methods",
     "print_profile",
     "print_summary",

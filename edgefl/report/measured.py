@@ -1,0 +1,103 @@
+"""What a measured profile and the two counts of MACs look like."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from edgefl import units
+from edgefl.report.tables import NOTHING, _mib, _or, _print, _table, screen
+
+Facts = Mapping[str, Any]
+
+
+def _share(error: float) -> str:
+    return "0 %" if error == 0 else f"{100 * error:+.3g} %"
+
+
+def print_measured(found: Facts, console: Console | None = None) -> None:
+    """What ``commands.measuring.measure`` found: memory, FLOPs and seconds, and memory by part."""
+    console = console or screen()
+    rows = found["rows"]
+    on = found["device"]
+    table = _table(
+        "stage", "kind", "batch", "peak MiB\npredicted", "\nmeasured", "\nerror", "profiler\nMiB", "\nerror",
+        "FLOPs\nerror", "RSS MiB\nbefore", "\npeak", left=0,
+    )  # fmt: skip
+    table.columns[1].justify = "left"
+    for row in rows:
+        table.add_row(
+            str(row["stage"]), row["kind"], str(row["batch"]), _mib(row["peak_memory_bytes"]),
+            _mib(row["measured_peak_memory_bytes"]), _share(row["memory_error"]),
+            _or(_mib, row["witness_peak_memory_bytes"]), _or(_share, row["witness_error"]), _share(row["flops_error"]),
+            f"{row['rss_bytes_before'] / 2**20:.0f}", f"{row['rss_bytes_peak'] / 2**20:.0f}",
+        )  # fmt: skip
+    how = (
+        "Measured by the allocator (max_memory_allocated)."
+        if on != "cpu"
+        else "Measured by live storage, and by torch.profiler's events of the allocator as a witness.\n"
+        "RSS is the whole process, with Python, libraries and what the allocator keeps."
+    )
+    _print(console, f"Predicted against measured on {on}, the first steps of a round on random batches", table, how)
+    _print_parts(console, rows)
+    _print_seconds(console, found)
+
+
+def _print_parts(console: Console, rows: Sequence[Facts]) -> None:
+    names = [
+        name
+        for name in dict.fromkeys(n for row in rows for n in row["memory_bytes"])
+        if any(row["memory_bytes"].get(name) or row["measured_memory_bytes"].get(name) for row in rows)
+    ]
+    table = _table("stage", "kind", "", *names, left=0)
+    for column in (1, 2):
+        table.columns[column].justify = "left"
+    for row in rows:
+        for title, field in (("predicted", "memory_bytes"), ("measured", "measured_memory_bytes")):
+            first = (str(row["stage"]), row["kind"]) if title == "predicted" else ("", "")
+            table.add_row(*first, title, *(_mib(row[field].get(name, 0)) for name in names))
+    _print(console, "Memory at the peak by part, MiB", table)
+
+
+def _print_seconds(console: Console, found: Facts) -> None:
+    machine = found["machine"]
+    table = _table("stage", "kind", "step", "predicted", "measured", "error", "on the wall", left=0)
+    for column in (1, 2):
+        table.columns[column].justify = "left"
+    for row in found["rows"]:
+        for step in row["steps"]:
+            table.add_row(
+                str(row["stage"]), row["kind"], f"{step['pattern']}, pass {step['distinct_pass'] + 1}",
+                _or(units.show_seconds, step["seconds"]), units.show_seconds(step["measured_cpu_seconds"]),
+                _or(_share, step["error"]), units.show_seconds(step["measured_wall_seconds"]),
+            )  # fmt: skip
+    note = (
+        "Seconds are predicted for a CPU only."
+        if machine is None
+        else f"One thread of this machine as calibrated just now: {units.show_rate(machine['flops_per_second'])}, "
+        f"{units.show_bytes_per_second(machine['memory_bytes_per_second'])}, "
+        f"{units.show_seconds(machine['seconds_per_operator'])} an operator.\n"
+        "Measured are CPU seconds of the fastest step."
+    )
+    _print(console, "Seconds of a step", table, note)
+
+
+def print_counts(rows: Sequence[Facts], console: Console | None = None) -> None:
+    """What ``commands.measuring.count`` found."""
+    console = console or screen()
+    table = _table("stage", "kind", "meter", "fvcore", "error", left=0)
+    table.columns[1].justify = "left"
+    for row in rows:
+        table.add_row(
+            str(row["stage"]), row["kind"], f"{row['forward_macs']:,}", f"{row['fvcore_forward_macs']:,}",
+            _share(row["error"]),
+        )  # fmt: skip
+    _print(console, "Forward MACs of one sample, LayerNorm at 5 an element, BatchNorm left out of both", table)
+    for row in rows:
+        for line in row["differing"]:
+            console.print(Text(f"differs: {row['kind']}, stage {row['stage']}, {line}"))
+    if not rows:
+        console.print(Text(NOTHING))
