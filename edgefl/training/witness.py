@@ -171,14 +171,26 @@ def _run(work: Work, source: RandomBatches, device: torch.device, seed: int, met
         module = models.build(work.model).to(device)
         own = {n for n, _ in module.named_parameters()} | {n for n, _ in module.named_buffers()}
         # what isn't the model's own: partners' weights, tables
-        inputs = {
-            i.name: 0.02 * torch.randn(i.shape, dtype=DTYPES[i.dtype])
-            for payload in work.down
-            for i in payload.items
-            if i.name not in own
-        }
+        inputs = _Drawn({i.name: i.spec for p in work.down for i in p.items if i.name not in own})
         execute(work, inputs, source, module=module, device=device, seed=seed, meter=meter)
     return torch.cuda.max_memory_allocated(device) - base if cuda else 0
+
+
+class _Drawn(Mapping[str, Tensor]):
+    """Random tensors, each made when it is asked for: nobody but the work that asked holds them."""
+
+    def __init__(self, specs: Mapping[str, TensorSpec]):
+        self._specs = specs
+
+    def __getitem__(self, name: str) -> Tensor:
+        spec = self._specs[name]
+        return torch.randn(spec.shape).mul_(0.02).to(DTYPES[spec.dtype])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._specs)
+
+    def __len__(self) -> int:
+        return len(self._specs)
 
 
 def _profiled_peak(work: Work, source: Source, device: torch.device, seed: int) -> int:
