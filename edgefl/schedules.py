@@ -172,7 +172,8 @@ class Layerwise(Schedule):
         rounds = allocate(options.allocation, len(depths), options.rounds or 10)
         firsts = [dict.fromkeys(blocks, 0), *depths]
         stages = tuple(
-            Stage(i + 1, depth, firsts[i], PARTS if i == 0 else PARTS[len(EARLY) :], rounds[i]) for i, depth in enumerate(depths)
+            Stage(i + 1, depth, firsts[i], PARTS if i == 0 else PARTS[len(EARLY) :], rounds[i])
+            for i, depth in enumerate(depths)
         )
         super().__init__(stages, deliver_final=options.deliver_final)
 

@@ -74,8 +74,8 @@ def compose(scenario: Scenario, report: Callable[[str], None] = _silent) -> Setu
     schedule: Schedule = registry.get("schedule", scenario.schedule_name)(scenario.schedule_options, blocks)
     fleet = Fleet.draw(scenario.fleet, len(federation.client_kind), scenario.seed)
     if scenario.payload.top_k is not None:
-        for name in kinds:  # a method that it doesn't fit is said now, before anything is written
-            encoded(method.work(name, 1), scenario.payload, (), method)
+        for kind in kinds.values():  # a method that it doesn't fit is said now, before anything is written
+            encoded(method.work(kind.name, 1), scenario.payload, (), method)
     return Setup(
         scenario.seed,
         method,

@@ -131,7 +131,7 @@ class _Fakes(FakeTensorMode):
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """What an operator gives back."""
-        out = super().dispatch(func, types, args, kwargs or {})
+        out: Any = super().dispatch(func, types, args, kwargs or {})
         if func not in _NORMS:
             return out
         weight = args[_NORMS[func]]

@@ -19,9 +19,10 @@ from edgefl import registry, seeds
 from edgefl.data.collection import Collection, DataSet, IntArray, Report
 from edgefl.data.options import KINDS, DataOptions, Kind, Task
 from edgefl.data.split import SPLITS, by_kind, hold_out, one_per_text, usable
-from edgefl.data.store import Array, Entry, cache_folder, entry
+from edgefl.data.store import Array, Entry, entry
 from edgefl.data.vocabulary import encoded, ready_tokenizer, tokenizer_file, train_wordpiece
 from edgefl.errors import DataError
+from edgefl.memo import cache_folder
 from edgefl.work.description import Pass, TensorSpec, digest
 
 REVISION = 1

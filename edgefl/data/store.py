@@ -7,7 +7,6 @@ so a reader finds it whole or not at all, and two processes that build the same 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -19,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from edgefl.errors import DataError
-from edgefl.memo import cache_folder
 
 Array = npt.NDArray[Any]
 

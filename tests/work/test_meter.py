@@ -99,8 +99,9 @@ def flops(trace: Trace) -> dict[tuple[int, str], tuple[int, int]]:
 # variants of what other cases hold already
 RARE = {
     "accumulation in one place, foreach, clip", "adam with decay", "bfloat16 with gates", "flash attention",
-    "more batches an update than there are", "two batches an update", "clip, foreach", "clip, for-loop", "no full batch", "one step an epoch",
-    "pair with projections", "proximal of tensors", "second stage of layer-wise", "sgd", "sgd fused",
+    "more batches an update than there are", "two batches an update", "clip, foreach", "clip, for-loop",
+    "no full batch", "one step an epoch", "pair with projections", "proximal of tensors",
+    "second stage of layer-wise", "sgd", "sgd fused",
 }  # fmt: skip
 
 
