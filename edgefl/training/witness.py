@@ -127,7 +127,7 @@ class Observed:
 
 
 def observe(work: Work, source: Source, device: torch.device, say: Callable[[str], object], seed: int = 0) -> Observed:
-    """Run the first steps of a work for real, thrice: metered, under the profiler, and bare for time and memory.
+    """Run the first steps of a work for real, thrice: bare for time and resident memory, metered, profiled.
 
     ``work`` should be ``shortened``; only the shapes of ``source`` are read.  ``say`` hears what comes next.
     """
@@ -137,16 +137,17 @@ def observe(work: Work, source: Source, device: torch.device, say: Callable[[str
         if device.type == "cuda":
             # the first product of two matrices allocates a workspace that belongs to no work
             torch.zeros(8, 8, device=device) @ torch.zeros(8, 8, device=device)
-        say("metered")
-        meter = Meter(CUDA_ROUNDING if device.type == "cuda" else 1)
-        peak = _run(work, RandomBatches(source, work.model, metered_steps(work)), device, seed, meter)
-        say("under torch.profiler")
-        witness = None if device.type == "cuda" else _profiled_peak(work, source, device, seed)
+        # first, because what the C library keeps of a run would hide the next one's memory
         say("bare")
         finished = torch.cuda.synchronize if device.type == "cuda" else _nothing
         timed = RandomBatches(source, work.model, metered_steps(work) + 1, finished=finished)
         with _Resident() as resident:
             _run(work, timed, device, seed, None)
+        say("metered")
+        meter = Meter(CUDA_ROUNDING if device.type == "cuda" else 1)
+        peak = _run(work, RandomBatches(source, work.model, metered_steps(work)), device, seed, meter)
+        say("under torch.profiler")
+        witness = None if device.type == "cuda" else _profiled_peak(work, source, device, seed)
         return Observed(
             meter.trace(), peak or meter.peak, witness, _fastest(work, timed), resident.before, resident.peak,
             resident.after,
