@@ -16,6 +16,16 @@ from edgefl.report.tables import MOST_COLUMNS, NOTHING, _counted, _mib, _or, _pr
 Facts = Mapping[str, Any]
 
 
+SHORT = {
+    "parameters": "param.",
+    "gradients": "grad.",
+    "optimizer": "optim.",
+    "activations": "activ.",
+    "temporaries": "temp.",
+}
+"""Parts of memory, so that a table of all of them fits a terminal."""
+
+
 def _macs(value: float) -> str:
     return units.show_flops(value).removesuffix("FLOP")
 
@@ -59,7 +69,7 @@ def _print_rows(console: Console, rows: Sequence[Facts]) -> None:
         )  # fmt: skip
     _print(console, "One client's round (MACs: one sample, one local epoch, as fvcore counts)", cost)
     names = _present(row["memory_bytes"] for row in rows)
-    memory = _table("stage", "kind", *names, left=0)
+    memory = _table("stage", "kind", *(SHORT.get(name, name) for name in names), left=0)
     memory.columns[1].justify = "left"
     for row in rows:
         memory.add_row(str(row["stage"]), row["kind"], *(_mib(row["memory_bytes"].get(n, 0)) for n in names))

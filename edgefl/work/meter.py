@@ -55,6 +55,22 @@ def _cpu_flash_backward(grad: Tensor, query: Tensor, key: Tensor, value: Tensor,
     return int(sdpa_backward_flop_count(grad.shape, query.shape, key.shape, value.shape))
 
 
+def _convolved(places: Tensor, weight: Tensor) -> int:
+    # the whole kernel once at every place that it is put to, whatever the number of groups
+    return int(2 * (places.numel() // max(places.shape[1], 1)) * weight.numel())
+
+
+def _convolution(x: Tensor, weight: Tensor, *rest: Any, out_val: Tensor, **named: Any) -> int:
+    transposed = named.get("transposed", rest[4] if len(rest) > 4 else False)
+    return _convolved(x if transposed else out_val, weight)
+
+
+def _convolution_backward(gradient: Tensor, x: Tensor, weight: Tensor, *rest: Any, **_: Any) -> int:
+    # grad of the input and of the weight, where they are wanted
+    transposed, wanted = rest[4], rest[7]
+    return sum(wanted[:2]) * _convolved(x if transposed else gradient, weight)
+
+
 def _cudnn_rnn(input: Tensor, weight: list[Tensor], *_: Any, **__: Any) -> int:
     # every matrix meets every token once
     return 2 * input.shape[0] * input.shape[1] * sum(w.numel() for w in weight if w.dim() == 2)
@@ -67,6 +83,9 @@ _FLOPS: dict[Any, Callable[..., int]] = {
     aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda *a, out_val=None, **k: _cpu_flash_backward(
         *a, **k
     ),
+    # torch's own formula for the gradient of a weight takes no notice of groups
+    aten.convolution: _convolution,
+    aten.convolution_backward: lambda *a, out_val=None, **k: _convolution_backward(*a, **k),
     aten._cudnn_rnn: lambda *a, out_val=None, **k: _cudnn_rnn(*a, **k),
     aten._cudnn_rnn_backward: lambda *a, out_val=None, **k: 2 * _cudnn_rnn(*a, **k),
     # pointwise, whatever their names say: the products of a cell are operators of their own

@@ -209,6 +209,21 @@ def test_flops_of_single_layers() -> None:
     assert metered(nn.LayerNorm(7), torch.rand(3, 7)) == 0
 
 
+@pytest.mark.parametrize("groups", [1, 2, 6])
+def test_flops_of_convolutions_know_their_groups(groups: int) -> None:
+    x = torch.rand(2, 6, 9, 9, requires_grad=True)
+    meter = Meter()
+    for layer in (nn.Conv2d(6, 12, 3, groups=groups), nn.ConvTranspose2d(6, 12, 3, groups=groups)):
+        with meter.step(0, "image"):
+            y = layer(x)
+            meter.enter("backward")
+            y.sum().backward()
+        places = 2 * (7 * 7 if isinstance(layer, nn.Conv2d) else 9 * 9)
+        forward = 2 * places * 6 * 12 * 9 // groups
+        step = meter.steps[0, "image"]
+        assert (step.forward_flops, step.backward_flops) == (forward, 2 * forward)
+
+
 class Attend(nn.Module):
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return nn.functional.scaled_dot_product_attention(q, k, v)
