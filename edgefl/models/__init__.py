@@ -90,7 +90,8 @@ def load_weights(module: nn.Module, description: Mapping[str, Any], weights: Map
     """
     for name, source in weights.items():
         tower = description["towers"].get(name)
-        if tower is not None:
+        # shapes without data have nothing to fill
+        if tower is not None and not any(p.is_meta for p in module.parameters()):
             registry.get("tower", tower["tower"]).load(module.get_submodule(name), source, tower)
 
 

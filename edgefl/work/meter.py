@@ -68,7 +68,7 @@ def _convolution(x: Tensor, weight: Tensor, *rest: Any, out_val: Tensor, **named
 def _convolution_backward(gradient: Tensor, x: Tensor, weight: Tensor, *rest: Any, **_: Any) -> int:
     # grad of the input and of the weight, where they are wanted
     transposed, wanted = rest[4], rest[7]
-    return sum(wanted[:2]) * _convolved(x if transposed else gradient, weight)
+    return int(sum(wanted[:2])) * _convolved(x if transposed else gradient, weight)
 
 
 def _cudnn_rnn(input: Tensor, weight: list[Tensor], *_: Any, **__: Any) -> int:
