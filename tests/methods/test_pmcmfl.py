@@ -273,7 +273,7 @@ def scenario(
     given = tiny(method={"name": "pmcmfl", **options})
     data = {
         **given["data"],
-        "clients": {"image": 1, "text": 1, "image-text": 2},
+        "clients": {"image": 1, "image-text": 1},
         "partition": "iid",
         "tasks": {"image-text": "classify"} if tasks is None else tasks,
         "size": 16,
@@ -288,12 +288,12 @@ def test_it_trains_and_costs_what_was_predicted(tiny: Tiny, tmp_path: Path) -> N
     found = edgefl.run({**scenario(tiny), "training": training}, output=tmp_path / "run")
     rounds, clients = found.records("rounds"), found.records("clients")
     assert [r["outcome"] for r in rounds] == ["completed"] * 2
-    assert all(rounds[1]["losses"][kind] < rounds[0]["losses"][kind] for kind in KINDS)
+    assert all(rounds[1]["losses"][kind] < rounds[0]["losses"][kind] for kind in ("image", "image-text"))
     measured = [c["memory_error"] for c in clients if c["memory_error"] is not None]
-    assert len(measured) >= 6 and set(measured) == {0}  # the contrast makes round 2 a cost of its own
+    assert len(measured) == 4 and set(measured) == {0}  # the contrast makes round 2 a cost of its own
     weights = found.weights()
     parameters = {a for a in weights if a.startswith("image/")}
-    assert all(torch.equal(weights[a], weights[a.replace("image/", f"{k}/", 1)]) for a in parameters for k in KINDS)
+    assert all(torch.equal(weights[a], weights[a.replace("image/", "image-text/", 1)]) for a in parameters)
     model: Any = found.model("image-text")
     fused = weights["table/prototypes.fused"]
     assert fused.shape == (model.classes("image-text"), 16)
@@ -305,9 +305,10 @@ def test_it_trains_and_costs_what_was_predicted(tiny: Tiny, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_prototypes_help_where_a_modality_is_missing(tiny: Tiny, tmp_path: Path) -> None:
-    """Twelve rounds: everybody learns, and pairs are told apart better than by chance."""
+def test_it_learns(tiny: Tiny, tmp_path: Path) -> None:
+    """Twelve rounds of all three kinds: pairs are told apart better than by chance, one in twelve."""
     given = {**scenario(tiny), "schedule": {"name": "end-to-end", "rounds": 12}}
+    given["data"] = {**given["data"], "clients": {"image": 2, "text": 2, "image-text": 2}}
     given["training"] = {"batch": 8, "epochs": 3, "lr": 3e-3}
     found = edgefl.run(given, output=tmp_path / "run")
     assert found.result["metrics"]["image-text"]["accuracy"] > 0.2
