@@ -108,7 +108,9 @@ def traffic_part(item: Item, buffers: Container[Address] = ()) -> str:
         return "tables"
     if item.source in buffers:
         return "buffers"
-    part = (*item.name.split("."), "", "")[1]
+    tower, part = (*item.name.split("."), "", "")[:2]
+    if tower == "joint" and part not in MODEL_PARTS:
+        return "head"  # what joins modalities before they are told apart
     return part if part in MODEL_PARTS else "tables"
 
 

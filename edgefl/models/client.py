@@ -65,7 +65,8 @@ class ClientModel(nn.Module):
     def feature(self, modality: str, x: Tensor) -> Tensor:
         """What a tower reads from its tokens, normalised, and projected if it has a rep: ``[batch, dim]``."""
         tower = self.tower(modality)
-        feature: Tensor = tower.read(tower(x))
+        tokens: Tensor = tower(x)
+        feature: Tensor = tower.read(tokens) if hasattr(tower, "read") else tokens[:, 0]
         if hasattr(self, "joint") and hasattr(self.joint, "norm"):
             feature = cast(nn.Module, self.joint.norm)(feature)
         return tower.rep(feature) if hasattr(tower, "rep") else feature

@@ -189,6 +189,12 @@ def test_a_discount_keeps_its_share_of_the_old_row() -> None:
     torch.testing.assert_close(new, 0.25 * sent.payloads["prototypes"]["prototypes.fused"] + 0.75 * old)
 
 
+def test_initial_state_depends_on_the_seed_alone() -> None:
+    first, second, other = (PLAIN.initial(seed).tensors for seed in (1, 1, 2))
+    assert all(torch.equal(first[a], second[a]) for a in first)
+    assert not all(torch.equal(first[a], other[a]) for a in first)
+
+
 def test_every_kind_has_the_one_model() -> None:
     """FedAvg over all clients: 10 image samples at 1, 30 of pairs at 3."""
     sent = [update(PLAIN, "image", 1, 10, [False] * CLASSES), update(PLAIN, "image-text", 3, 30, [True] * CLASSES)]
