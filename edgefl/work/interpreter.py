@@ -188,6 +188,15 @@ def _once(ctx: Context, meter: Meter | None, index: int, last: bool = False) -> 
     meter.adopt(ctx.metrics.values(), "outputs")
 
 
+# what torch refuses because of settings that no room can judge alone, by a part of its message
+_REFUSED = {
+    "more than 1 value per channel": "its model's BatchNorm gets a single value a channel from a batch of 1; set "
+    "training.batch to 2 or more, and give each client 2 samples or more (data.samples, data.clients)",
+    "No available kernel": "no kernel that training.attention allows computes its model's attention (flash takes no "
+    "mask, on a CPU no dropout, on a GPU no float32); set training.attention to device or math",
+}
+
+
 def _step(
     ctx: Context,
     step: Step,
@@ -198,8 +207,14 @@ def _step(
     meter: Meter | None,
 ) -> Tensor | None:
     mixed = ctx.work.precision != "float32"
-    with torch.autocast(ctx.device.type, DTYPES[ctx.work.precision]) if mixed else nullcontext():
-        loss = step.loss(ctx, batch, pattern, pass_)
+    autocast = torch.autocast(ctx.device.type, DTYPES[ctx.work.precision]) if mixed else nullcontext()
+    try:
+        with autocast:
+            loss = step.loss(ctx, batch, pattern, pass_)
+    except (RuntimeError, ValueError) as error:
+        if told := next((told for sign, told in _REFUSED.items() if sign in str(error)), None):
+            raise MethodError(f"a work of kind {ctx.work.kind!r} can't be done: {told}") from error
+        raise
     if not pass_.train or loss is None or update is None:
         return None
     if meter:

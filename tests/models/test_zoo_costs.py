@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from edgefl import models
 from edgefl.cost import predict
+from edgefl.errors import MethodError
 from edgefl.models import ModelOptions
 from edgefl.work import Meter, Pass, TensorSpec, Trace, Work, run
 
@@ -125,6 +126,14 @@ def test_what_is_predicted_is_measured_at_the_published_size(tower: str, precisi
     )
     source = Random(PUBLISHED, tokens=40, samples=2)
     assert predict(work, source) == measured(work, source)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch's own, which say why
+def test_a_kernel_that_does_not_fit_the_tower_is_refused_in_a_line() -> None:
+    """A CPU's flash kernel knows no dropout, which DistilBERT has."""
+    work = replace(small_work("distilbert"), attention="flash")
+    with pytest.raises(MethodError, match="set training.attention to device or math"):
+        predict(work, Random(FACTS))
 
 
 @pytest.mark.slow

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from edgefl_toys import Prototypes, Toy, do, inputs_of, make_work, scoring_pass, training_pass
+from edgefl_toys import Prototypes, Toy, described, do, inputs_of, make_work, scoring_pass, training_pass
 
 from edgefl import models
+from edgefl.cost import predict
 from edgefl.errors import MethodError, UnknownName
 from edgefl.work import Item, Pass, Payload, Result, Work, distinct
 
@@ -19,8 +20,6 @@ def equal(a: Result, b: Result) -> bool:
 
 
 def dropping() -> Work:
-    from edgefl_toys import described
-
     return make_work(model=described(drop_path=0.5))
 
 
@@ -137,3 +136,13 @@ def test_the_toys_are_found_as_a_plug_ins_parts_are() -> None:
     from edgefl import registry
 
     assert registry.get("step", "toy-prototypes") is Prototypes
+
+
+def test_a_batch_norm_needs_more_than_one_sample() -> None:
+    description = described(("image", "text"), blocks=1)
+    rep = {"hidden": [8], "batch_norm": True, "dropout": 0.0, "dimension": 8}
+    towers = {m: {**t, "rep": rep} for m, t in description["towers"].items()}
+    work = make_work(("image", "text"), model={**description, "towers": towers, "joint": {}}).fitted(lambda _: 1)
+    for told in (lambda: predict(work, Toy(1)), lambda: do(work, Toy(1))):
+        with pytest.raises(MethodError, match="a batch of 1; set training.batch to 2 or more"):
+            told()
