@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from edgefl.models.tower import EncoderOptions, Tower
+from edgefl.models.hugging_face import TextOptions, settings
+from edgefl.models.tower import Tower, chosen
 from edgefl.models.vision import import_torchvision
 from edgefl.models.weights import fill, locate, minilm_folder
 
@@ -34,16 +35,11 @@ class BertTower(Tower):
 class Bert:
     """The tower named ``bert``: post-LN blocks; padding is attended to, as in every text tower."""
 
-    class Options(EncoderOptions):
+    class Options(TextOptions):
         """Fields of ``text: {tower: bert}``."""
 
         tower: Literal["bert"] = "bert"
-        tokens: PositiveInt = Field(40, description="length that texts are padded or cut to")
-        blocks: PositiveInt = Field(6, description="transformer blocks at full depth")
         width: PositiveInt = Field(384, description="dimension of a token")
-        heads: PositiveInt = Field(12, description="attention heads; must divide the width")
-        positions: PositiveInt = Field(512, description="rows of the position table; no fewer than tokens")
-        dropout: float = Field(0.1, ge=0, lt=1, description="dropout of hidden states and of attention")
         read: Literal["first", "mean"] = Field("first", description="what stands for a text: [CLS] or the mean token")
         weights: str | None = Field(
             None,
@@ -51,32 +47,20 @@ class Bert:
             "model.safetensors, a .safetensors file, or pretrained (downloaded); random if absent",
         )
 
-        @model_validator(mode="after")
-        def _placed(self) -> Bert.Options:
-            if self.tokens > self.positions:
-                raise ValueError(f"{self.tokens} tokens don't fit {self.positions} positions")
-            return self
-
     @staticmethod
     def build(description: Mapping[str, Any], norm: bool) -> Tower:
         """A tower from ``{vocabulary, depth, ...options}``; it has no final norm to leave out."""
         import_torchvision()
         from transformers import BertConfig, BertModel
 
-        options = Bert.Options(**{k: v for k, v in description.items() if k in Bert.Options.model_fields})
-        settings: dict[str, Any] = {
-            "vocab_size": description["vocabulary"],
-            "max_position_embeddings": options.positions,
-            "type_vocab_size": 2,
-            "hidden_size": options.width,
-            "num_hidden_layers": description["depth"],
-            "num_attention_heads": options.heads,
-            "intermediate_size": int(options.width * options.mlp_ratio),
-            "hidden_dropout_prob": options.dropout,
-            "attention_probs_dropout_prob": options.dropout,
-            "attn_implementation": "sdpa",
-        }
-        model: Any = BertModel(BertConfig(**settings), add_pooling_layer=False)
+        options = chosen(Bert.Options, description)
+        config = BertConfig(
+            **settings(options, description["depth"]),
+            vocab_size=description["vocabulary"],
+            max_position_embeddings=options.positions,
+            type_vocab_size=2,
+        )
+        model: Any = BertModel(config, add_pooling_layer=False)
         embedding = model.embeddings
         for name in ("position_ids", "token_type_ids"):
             if hasattr(embedding, name):

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from edgefl.models.tower import EncoderOptions, Tower
+from edgefl.models.hugging_face import TextOptions
+from edgefl.models.tower import Tower, chosen
 from edgefl.models.vision import import_torchvision
 from edgefl.models.weights import fill, locate
 
@@ -29,25 +30,14 @@ class DistilBertTower(Tower):
 class DistilBert:
     """The tower named ``distilbert``; padding is attended to, as in every text tower."""
 
-    class Options(EncoderOptions):
+    class Options(TextOptions):
         """Fields of ``text: {tower: distilbert}``."""
 
         tower: Literal["distilbert"] = "distilbert"
-        tokens: PositiveInt = Field(40, description="length that texts are padded or cut to")
-        blocks: PositiveInt = Field(6, description="transformer blocks at full depth")
         width: PositiveInt = Field(768, description="dimension of a token")
-        heads: PositiveInt = Field(12, description="attention heads; must divide the width")
-        positions: PositiveInt = Field(512, description="rows of the position table; no fewer than tokens")
-        dropout: float = Field(0.1, ge=0, lt=1, description="dropout of hidden states and of attention")
         position_ids: bool = Field(
             False, description="keep the positions' numbers as part of the state (int64), as DistilBERT once did"
         )
-
-        @model_validator(mode="after")
-        def _placed(self) -> DistilBert.Options:
-            if self.tokens > self.positions:
-                raise ValueError(f"{self.tokens} tokens don't fit {self.positions} positions")
-            return self
 
     @staticmethod
     def build(description: Mapping[str, Any], norm: bool) -> Tower:
@@ -55,7 +45,7 @@ class DistilBert:
         import_torchvision()
         from transformers import DistilBertConfig, DistilBertModel
 
-        options = DistilBert.Options(**{k: v for k, v in description.items() if k in DistilBert.Options.model_fields})
+        options = chosen(DistilBert.Options, description)
         settings: dict[str, Any] = {
             "vocab_size": description["vocabulary"],
             "max_position_embeddings": options.positions,

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, computed_field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from edgefl.models.tower import Tower
+from edgefl.models.tower import Tower, chosen
 
 
 class GruOptions(BaseModel):
@@ -76,7 +76,7 @@ class Gru:
     @staticmethod
     def build(description: Mapping[str, Any], norm: bool) -> GruTower:
         """A tower from ``{vocabulary, depth, ...options}``; it has no norm of its own to leave out."""
-        options = GruOptions(**{k: v for k, v in description.items() if k in GruOptions.model_fields})
+        options = chosen(GruOptions, description)
         return GruTower(
             options, description["vocabulary"], description["depth"], bool(description.get("checkpointing"))
         )

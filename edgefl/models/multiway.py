@@ -14,10 +14,10 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from edgefl.errors import MethodError
-from edgefl.models.tower import drop_path_rates, initialise
+from edgefl.models.tower import chosen, drop_path_rates, initialise, through
+from edgefl.models.vit import check_patch
 
 MODALITIES = ("image", "text")
 RESERVED = 2
@@ -167,7 +167,7 @@ class MultiwayEncoder(nn.Module):
 
     def __init__(self, description: Mapping[str, Any]):
         super().__init__()
-        options = MultiwayOptions(**{k: v for k, v in description.items() if k in MultiwayOptions.model_fields})
+        options = chosen(MultiwayOptions, description)
         self.width = options.width
         self.checkpointing = bool(description.get("checkpointing"))
         self.embedding = MultiwayEmbedding(
@@ -192,10 +192,7 @@ class MultiwayEncoder(nn.Module):
         """A batch of one modality or of pairs -> tokens ``[batch, tokens, dim]`` of each."""
         tokens: Tokens = self.embedding(batch)
         for block in self.blocks:
-            if self.checkpointing and torch.is_grad_enabled():
-                tokens = checkpoint(block, tokens, use_reentrant=False)
-            else:
-                tokens = block(tokens)
+            tokens = through(block, tokens, self.checkpointing)
         return tokens
 
 
@@ -305,8 +302,7 @@ def describe_multiway(
             if field not in facts.get(modality, {}):
                 raise MethodError(f"the multiway model needs the {field} of {modality}, which the data don't have")
             tower[field] = facts[modality][field]
-    if tower["size"] % options.patch:
-        raise MethodError(f"patch {options.patch} doesn't divide the image size {tower['size']}")
+    check_patch(options.patch, tower["size"])
     if checkpointing:
         tower["checkpointing"] = True
     joint = {}

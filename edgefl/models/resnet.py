@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
+from collections.abc import Mapping
 from typing import Any, Literal
 
-import torch
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
-from edgefl.models.tower import Tower
+from edgefl.models.tower import Tower, chosen
 from edgefl.models.vision import import_torchvision
 from edgefl.models.weights import Spelling, fill, locate
 
@@ -57,24 +53,6 @@ class ResNetOptions(BaseModel):
         return 512 if self.layers < 50 else 2048
 
 
-@contextmanager
-def _unrecorded(module: nn.Module) -> Iterator[None]:
-    """Leave the running statistics of every batch norm as they are: a recomputed batch was recorded before."""
-    norms = [m for m in module.modules() if isinstance(m, nn.BatchNorm2d)]
-    kept = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
-    for norm in norms:
-        norm.momentum, norm.num_batches_tracked = 0.0, None
-    try:
-        yield
-    finally:
-        for norm, (momentum, seen) in zip(norms, kept, strict=True):
-            norm.momentum, norm.num_batches_tracked = momentum, seen
-
-
-def _contexts(block: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    return nullcontext(), _unrecorded(block)
-
-
 class ResNetTower(Tower):
     """``embedding`` (the stem) and up to four ``blocks`` (the stages); no norm of its own."""
 
@@ -96,13 +74,7 @@ class ResNetTower(Tower):
 
     def forward(self, image: Tensor) -> Tensor:
         """Images ``[batch, channels, height, width]`` -> ``[batch, positions, channels]`` of the last stage."""
-        x = self.embedding(image)
-        for block in self.blocks:
-            if self.checkpointing and torch.is_grad_enabled():
-                x = checkpoint(block, x, use_reentrant=False, context_fn=partial(_contexts, block))
-            else:
-                x = block(x)
-        return x.flatten(2).transpose(1, 2)  # type: ignore[no-any-return]
+        return super().forward(image).flatten(2).transpose(1, 2)
 
     def read(self, tokens: Tensor) -> Tensor:
         """The mean over positions, ``[batch, width]``: channels that only later stages would have are zero."""
@@ -118,9 +90,8 @@ class ResNet:
     @staticmethod
     def build(description: Mapping[str, Any], norm: bool) -> ResNetTower:
         """A tower from ``{channels, depth, ...options}``; it has no norm of its own to leave out."""
-        fields = {k: v for k, v in description.items() if k in ResNetOptions.model_fields}
         return ResNetTower(
-            ResNetOptions(**fields),
+            chosen(ResNetOptions, description),
             description["channels"],
             description["depth"],
             bool(description.get("checkpointing")),

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from edgefl.models.tower import Tower, TransformerOptions, assemble
+from edgefl.models.tower import Tower, TransformerOptions, assemble, chosen
 from edgefl.models.vit import published_vit
 from edgefl.models.weights import fill, locate
 
@@ -41,8 +41,7 @@ class TextTransformer:
     @staticmethod
     def build(description: Mapping[str, Any], norm: bool) -> Tower:
         """A tower from ``{vocabulary, tokens, depth, ...options}``."""
-        fields = {k: v for k, v in description.items() if k in TextTransformer.Options.model_fields}
-        options = TextTransformer.Options(**fields)
+        options = chosen(TextTransformer.Options, description)
         embedding = TextEmbedding(description["vocabulary"], options.tokens, options.width)
         return assemble(embedding, options, description, norm)
 

@@ -11,9 +11,9 @@ from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor, nn
 
 from edgefl.errors import MethodError, suggestion
-from edgefl.models.tower import Tower, TransformerOptions, drop_path_rates
+from edgefl.models.tower import Tower, TransformerOptions, chosen, drop_path_rates
 from edgefl.models.vision import import_torchvision
-from edgefl.models.vit import VIT_SIZES
+from edgefl.models.vit import VIT_SIZES, check_patch
 from edgefl.models.weights import Spelling, fill, locate
 
 SPELLING: Spelling = (
@@ -108,10 +108,8 @@ class TimmViT:
         import timm
         from timm.layers.drop import DropPath
 
-        fields = {k: v for k, v in description.items() if k in TimmViT.Options.model_fields}
-        options, size = TimmViT.Options(**fields), description["size"]
-        if size % options.patch:
-            raise MethodError(f"patch {options.patch} doesn't divide the image size {size}")
+        options, size = chosen(TimmViT.Options, description), description["size"]
+        check_patch(options.patch, size)
         shape = {"width": "embed_dim", "heads": "num_heads", "mlp_ratio": "mlp_ratio", "patch": "patch_size"}
         published = {} if options.variant in VIT_SIZES else _published(options.variant)
         # what is as published isn't said, because some models name it otherwise

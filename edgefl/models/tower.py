@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 
@@ -38,6 +41,14 @@ class TransformerOptions(EncoderOptions):
     """What the transformers of our own blocks have."""
 
     drop_path: float = Field(0.0, ge=0, lt=1, description="stochastic depth of the last block, rising linearly to it")
+
+
+Chosen = TypeVar("Chosen", bound=BaseModel)
+
+
+def chosen(options: type[Chosen], description: Mapping[str, Any]) -> Chosen:
+    """The tower's options within its description, which has computed fields and what the data fix beside them."""
+    return options(**{name: value for name, value in description.items() if name in options.model_fields})
 
 
 def drop_path_rates(last: float, blocks: int, depth: int) -> list[float]:
@@ -131,10 +142,7 @@ class Tower(nn.Module):
         """An input batch -> tokens ``[batch, tokens, dim]``, normalised if the tower has its own norm."""
         x = self.embed(x)
         for block in self.blocks:
-            if self.checkpointing and torch.is_grad_enabled():
-                x = checkpoint(_through, block, x, use_reentrant=False)
-            else:
-                x = _through(block, x)
+            x = through(block, x, self.checkpointing)
         return self.norm(x) if hasattr(self, "norm") else x
 
     def read(self, tokens: Tensor) -> Tensor:
@@ -142,10 +150,30 @@ class Tower(nn.Module):
         return tokens[:, 0]
 
 
-def _through(block: nn.Module, x: Tensor) -> Tensor:
+def through(block: nn.Module, x: Any, checkpointing: bool = False) -> Any:
+    """What a block makes of tokens; with ``checkpointing`` the backward pass recomputes what is within it."""
+    if checkpointing and torch.is_grad_enabled():
+        return checkpoint(through, block, x, use_reentrant=False, context_fn=partial(_contexts, block))
     out = block(x)
-    tokens: Tensor = out[0] if isinstance(out, tuple) else out
-    return tokens
+    return out[0] if isinstance(out, tuple) else out
+
+
+def _contexts(block: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    return nullcontext(), _unrecorded(block)
+
+
+@contextmanager
+def _unrecorded(block: nn.Module) -> Iterator[None]:
+    """Leave the running statistics of every batch norm as they are: a recomputed batch was recorded before."""
+    norms = [part for part in block.modules() if isinstance(part, _BatchNorm)]
+    kept = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
+    for norm in norms:
+        norm.momentum, norm.num_batches_tracked = 0.0, None
+    try:
+        yield
+    finally:
+        for norm, (momentum, seen) in zip(norms, kept, strict=True):
+            norm.momentum, norm.num_batches_tracked = momentum, seen
 
 
 def initialise(module: nn.Module) -> None:

@@ -10,7 +10,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from edgefl.errors import MethodError
-from edgefl.models.tower import Tower, TransformerOptions, assemble
+from edgefl.models.tower import Tower, TransformerOptions, assemble, chosen
 from edgefl.models.weights import Spelling, fill, locate
 
 VIT_SIZES = {
@@ -57,10 +57,8 @@ class ViT:
     @staticmethod
     def build(description: Mapping[str, Any], norm: bool) -> Tower:
         """A tower from ``{channels, size, depth, ...options}``.  Raises MethodError if the patch doesn't fit."""
-        fields = {k: v for k, v in description.items() if k in ViT.Options.model_fields}
-        options, size = ViT.Options(**fields), description["size"]
-        if size % options.patch:
-            raise MethodError(f"patch {options.patch} doesn't divide the image size {size}")
+        options, size = chosen(ViT.Options, description), description["size"]
+        check_patch(options.patch, size)
         embedding = PatchEmbedding(description["channels"], size, options.patch, options.width)
         return assemble(embedding, options, description, norm)
 
@@ -68,6 +66,12 @@ class ViT:
     def load(module: nn.Module, weights: str, description: Mapping[str, Any]) -> None:
         """Fill the tower from a file in timm's names, or from timm's published ViT of this width and patch."""
         fill(module, locate(weights, lambda: published_vit(description["width"], description["patch"])), TIMM)
+
+
+def check_patch(patch: int, size: int) -> None:
+    """Raises MethodError for a patch that doesn't divide the image size."""
+    if size % patch:
+        raise MethodError(f"patch {patch} doesn't divide the image size {size}")
 
 
 def published_vit(width: int, patch: int) -> str:

@@ -1,0 +1,73 @@
+"""What the towers of transformers' own blocks share: their fields, their settings, their layers' names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field, PositiveInt, model_validator
+from torch import nn
+
+from edgefl.models.tower import EncoderOptions
+from edgefl.models.weights import PARTS, Spelling
+
+LAYER: Spelling = (
+    (r"^encoder\.layer\.|^layers\.", "blocks."),
+    (r"^embeddings\.", "embedding."),
+    (r"^layernorm\.", "norm."),
+    # a layer's names before transformers 5.18 (and in every published file) -> its names since
+    (r"^(blocks\.\d+\.attention)\.attention\.query\.", r"\1.q_proj."),
+    (r"^(blocks\.\d+\.attention)\.attention\.key\.", r"\1.k_proj."),
+    (r"^(blocks\.\d+\.attention)\.attention\.value\.", r"\1.v_proj."),
+    (r"^(blocks\.\d+\.attention)\.output\.dense\.", r"\1.o_proj."),
+    (r"^(blocks\.\d+)\.intermediate\.dense\.", r"\1.mlp.fc1."),
+    (r"^(blocks\.\d+)\.output\.dense\.", r"\1.mlp.fc2."),
+)
+"""Names of transformers' ViT and AST -> the tower's."""
+
+
+class VisionOptions(EncoderOptions):
+    """What ViT and AST have, whose blocks are the same."""
+
+    dropout: float = Field(0.0, ge=0, lt=1, description="dropout of hidden states and of attention")
+    load_norm: bool = Field(True, description="take the final norm from the weights too; LW-FedMML doesn't")
+
+
+class TextOptions(EncoderOptions):
+    """What the BERTs have."""
+
+    tokens: PositiveInt = Field(40, description="length that texts are padded or cut to")
+    blocks: PositiveInt = Field(6, description="transformer blocks at full depth")
+    heads: PositiveInt = Field(12, description="attention heads; must divide the width")
+    positions: PositiveInt = Field(512, description="rows of the position table; no fewer than tokens")
+    dropout: float = Field(0.1, ge=0, lt=1, description="dropout of hidden states and of attention")
+
+    @model_validator(mode="after")
+    def _placed(self) -> TextOptions:
+        if self.tokens > self.positions:
+            raise ValueError(f"{self.tokens} tokens don't fit {self.positions} positions")
+        return self
+
+
+def settings(options: VisionOptions | TextOptions, depth: int) -> dict[str, Any]:
+    """The fields of transformers' configurations (all but DistilBERT's) for ``depth`` blocks of these options."""
+    return {
+        "hidden_size": options.width,
+        "num_hidden_layers": depth,
+        "num_attention_heads": options.heads,
+        "intermediate_size": int(options.width * options.mlp_ratio),
+        "hidden_dropout_prob": options.dropout,
+        "attention_probs_dropout_prob": options.dropout,
+        "attn_implementation": "sdpa",
+    }
+
+
+def layers(model: Any) -> nn.ModuleList:
+    """The blocks of a ViT or AST of transformers, where this version of it keeps them."""
+    found: nn.ModuleList = model.layers if hasattr(model, "layers") else model.encoder.layer
+    return found
+
+
+def loaded_parts(description: Mapping[str, Any]) -> list[str]:
+    """The parts that a ViT or AST takes from its weights."""
+    return [part for part in PARTS if part != "norm" or description["load_norm"]]
