@@ -18,6 +18,8 @@ TIMELINE_FORMS = ("html", "png")
 
 KIND_COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#aa3377", "#66ccee", "#bbbbbb")
 MARKS = "osD^vPX"
+COLOURS = 64
+"""Of a PNG: as many as lines and their edges need, so that the file is a third of the size."""
 
 
 def check_figure(path: str | os.PathLike[str], forms: Sequence[str]) -> None:
@@ -39,16 +41,18 @@ def draw_stages(parts: Mapping[str, Facts], path: Path) -> None:
 
     ``parts`` are profiles by label (a scenario's combinations).  Rows share their axis, so that labels compare.
     """
+    import numpy as np
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from PIL import Image
 
     curves: tuple[tuple[str, Callable[[Facts], float]], ...] = (
         ("peak memory, MiB", lambda row: row["peak_memory_bytes"] / 2**20),
         ("GMACs a sample", lambda row: row["fvcore_macs_per_sample"] / 1e9),
         ("traffic a round, MiB", lambda row: (row["download_bytes"] + row["upload_bytes"]) / 2**20),
     )
-    figure = Figure(figsize=(1.6 + 2.6 * len(parts), 6.4), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = Figure(figsize=(1.6 + 2.6 * len(parts), 6.4), layout="constrained", dpi=140)
+    canvas: Any = FigureCanvasAgg(figure)
     grid: Any = figure.subplots(len(curves), len(parts), sharex=True, sharey="row", squeeze=False)
     last = max((row["stage"] for part in parts.values() for row in part["rows"]), default=1)
     kinds = list(dict.fromkeys(row["kind"] for part in parts.values() for row in part["rows"]))
@@ -72,4 +76,8 @@ def draw_stages(parts: Mapping[str, Facts], path: Path) -> None:
     handles, names = grid[0][0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=max(len(kinds), 1), frameon=False)
     with writing(path):
-        figure.savefig(path, dpi=140)
+        if path.suffix.lower() != ".png":
+            figure.savefig(path)
+            return
+        canvas.draw()
+        Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3]).quantize(COLOURS).save(path, optimize=True)
