@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from edgefl.cost import ComputeCost, Duration, Traffic, duration, traffic, work_key
 from edgefl.data import Federation
 from edgefl.devices import Device, Link
+from edgefl.errors import MethodError
 from edgefl.methods import Method, ServerState
 from edgefl.schedules import Stage, restrict
 from edgefl.simulation import Ledger, Planner, Setup, final_blocks, stale
@@ -82,13 +84,26 @@ def _shapes(method: Method) -> ServerState | None:
         return None
     # weights decide no cost, and what is to be loaded may not be there
     kinds = {name: replace(kind, weights={}) for name, kind in method.setting.kinds.items()}
-    with torch.device("meta"):
+    with torch.device("meta"), _shapes_alone(method):
         return type(method)(method.options, replace(method.setting, kinds=kinds)).initial(0)
 
 
+@contextmanager
+def _shapes_alone(method: Method) -> Iterator[None]:
+    """Say whose fault it is where values are asked for that shapes don't have."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise MethodError(
+            f"a profile needs {type(method).__name__}'s initial(), before() and after() to do with tensors on the meta "
+            f"device, which have shapes and no values: {str(error).splitlines()[0]}"
+        ) from error
+
+
 def _server_works(setup: Setup, state: ServerState, round: int, stage: Stage) -> tuple[tuple[str, Work], ...]:
-    works = [("before", w) for w in setup.method.before(state, round)]
-    works += [("after", w) for w in setup.method.after(state, round)]
+    with _shapes_alone(setup.method):
+        works = [("before", w) for w in setup.method.before(state, round)]
+        works += [("after", w) for w in setup.method.after(state, round)]
     return tuple((when, _staged(setup, w, stage)) for when, w in works)
 
 

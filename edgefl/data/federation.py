@@ -21,7 +21,7 @@ from edgefl.data.options import KINDS, DataOptions, Kind, Task
 from edgefl.data.split import SPLITS, by_kind, hold_out, one_per_text, usable
 from edgefl.data.store import Array, Entry, entry
 from edgefl.data.vocabulary import encoded, ready_tokenizer, tokenizer_file, train_wordpiece
-from edgefl.errors import DataError
+from edgefl.errors import DataError, suggestion
 from edgefl.memo import cache_folder
 from edgefl.work.description import Pass, TensorSpec, digest
 
@@ -59,6 +59,9 @@ class Samples:
             raise DataError(f"{self.title} has no {pattern!r} samples; it has: {', '.join(self.specs)}")
         held = {**self.specs[pattern], "index": TensorSpec((), "int64")}
         wanted = pass_.args.get("fields", self.specs[pattern])
+        for name in wanted:
+            if name not in held:
+                raise DataError(f"{pattern} samples of {self.title} have no field {name!r}{suggestion(name, held)}")
         return {name: TensorSpec((pass_.batch, *held[name].shape), held[name].dtype) for name in wanted}
 
     def counts(self, pass_: Pass) -> dict[str, int]:

@@ -9,6 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 Kind = Literal["image", "text", "image-text", "audio", "image-audio"]
 KINDS: tuple[Kind, ...] = ("image", "text", "image-text", "audio", "image-audio")
 Task = Literal["classify", "retrieve"]
+USUAL: dict[Kind, Task] = {kind: "retrieve" if kind == "image-text" else "classify" for kind in KINDS}
+"""What each kind learns unless the scenario says otherwise."""
 
 Partition = str | dict[str, Any]
 Count = Annotated[int, Field(ge=1)]
@@ -133,7 +135,7 @@ class DataOptions(BaseModel):
 
     def task_of(self, kind: Kind) -> Task:
         """What clients of this kind learn."""
-        return self.tasks.get(kind, "retrieve" if kind == "image-text" else "classify")
+        return self.tasks.get(kind, USUAL[kind])
 
     def samples_of(self, kind: Kind) -> int | None:
         """The cap on samples of one client of this kind, if any."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from edgefl.data.collection import BoolArray, Collection, IntArray
-from edgefl.data.options import KINDS, Kind, Task
+from edgefl.data.options import KINDS, USUAL, Kind, Task
 from edgefl.errors import DataError
 
 SPLITS = ("train", "validation", "test", "public")
@@ -77,8 +77,7 @@ def by_kind(
     more than one picture, and the other kinds share the rest.
     """
     kinds = [kind for kind in KINDS if clients.get(kind)]
-    usual: dict[Kind, Task] = {kind: "retrieve" if kind == "image-text" else "classify" for kind in KINDS}
-    asked = {**usual, **(tasks or {})}
+    asked = USUAL | dict(tasks or {})
     serves = {kind: usable(collection, kind, asked[kind]) for kind in kinds}
     for kind in kinds:
         if not serves[kind][rows].any():

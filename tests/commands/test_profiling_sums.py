@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -10,8 +11,15 @@ import pytest
 
 import edgefl
 from edgefl.commands.composing import compose
+from edgefl.commands.schedule_costs import stretches
+from edgefl.cost import Predictor
 from edgefl.devices import device
+from edgefl.errors import MethodError
+from edgefl.methods import ServerState
+from edgefl.methods.fedavg import FedAvg
 from edgefl.scenario import load
+from edgefl.simulation import Planner
+from edgefl.work import Work
 
 Tiny = Callable[..., dict[str, Any]]
 
@@ -117,6 +125,20 @@ def test_without_strata_places_are_shared_by_size(tiny: Tiny) -> None:
     assert total["selected"] == {"image": 2, "text": 1}
     found = edgefl.profile(tiny(data=data, round={"cohort": 2, "stratify": False}))
     assert found["round_totals"][0]["selected"] == {"image": pytest.approx(4 / 3), "text": pytest.approx(2 / 3)}
+
+
+class Looking(FedAvg):
+    """A method whose server decides by what its tensors say."""
+
+    def after(self, state: ServerState, round: int) -> Sequence[Work]:
+        return () if all(bool(tensor.any()) for tensor in state.tensors.values()) else ()
+
+
+def test_a_server_that_asks_for_values_is_told_that_a_profile_has_shapes(tiny: Tiny) -> None:
+    setup = compose(load(tiny(data=DECLARED)))
+    looking = replace(setup, method=Looking(setup.method.options, setup.method.setting))
+    with pytest.raises(MethodError, match=r"Looking's .*after\(\).* shapes and no values"):
+        stretches(Planner(looking, Predictor()))
 
 
 @pytest.mark.slow

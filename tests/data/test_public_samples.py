@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from edgefl.data import Federation
+from edgefl.errors import DataError
 from edgefl.work import Pass
 
 
@@ -49,3 +50,8 @@ def test_without_a_public_split_a_client_has_its_own_samples_only(glyph_federati
         "image",
         "label",
     }
+
+
+def test_a_field_that_is_not_there_is_named(glyph_federation: Federation) -> None:
+    with pytest.raises(DataError, match=r"no field 'imag'; did you mean 'image'"):
+        glyph_federation.client(0).spec(look(fields=["imag"]), "image-text")
