@@ -70,7 +70,7 @@ def run(
         typer.Argument(metavar="SCENARIO", help="A scenario file, or the name of a shipped one: quickstart."),
     ] = None,
     output: Annotated[
-        str | None, typer.Option("--output", "-o", metavar="DIR", help="A new folder for it [default: runs/NAME].")
+        str | None, typer.Option("--output", "-o", metavar="DIR", help="A new folder for it, else runs/NAME.")
     ] = None,
     resume: Annotated[
         str | None, typer.Option("--resume", metavar="DIR", help="Go on with the run or comparison in this folder.")
@@ -108,16 +108,17 @@ def profile(
     ],
     overrides: Overrides = None,
     device: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Price time and energy on this device [default: the commonest].")
+        str | None, typer.Option(metavar="NAME", help="Price time and energy on this device, else on the commonest.")
     ] = None,
-    link: Annotated[str | None, typer.Option(metavar="NAME", help="And on this link [default: the commonest].")] = None,
+    link: Annotated[str | None, typer.Option(metavar="NAME", help="And over this link, else the commonest.")] = None,
     stage: Annotated[int | None, typer.Option(metavar="N", help="This stage of the schedule only.")] = None,
     kind: Annotated[str | None, typer.Option(metavar="NAME", help="This kind of client only.")] = None,
     compare: Annotated[
         bool, typer.Option("--compare", help="Several scenarios in one table, with ratios to the first.")
     ] = False,
     timeline: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Draw live memory over the hungriest work: .html or .png.")
+        str | None,
+        typer.Option(metavar="FILE", help="Draw live memory over the work with the highest peak: .html, .png."),
     ] = None,
     figure: Annotated[
         str | None, typer.Option(metavar="FILE", help="Draw memory, MACs and traffic by stage: .png, .pdf or .svg.")
@@ -135,6 +136,8 @@ def profile(
 
     if as_csv and as_json:
         raise typer.BadParameter("give --csv or --json: one of the two", param_hint="--csv")
+    if as_csv and (measure or fvcore):
+        raise typer.BadParameter("CSV has predicted rows only, --json the measured ones too", param_hint="--csv")
     if len(scenarios) > 1 and not compare:
         raise typer.BadParameter("several scenarios need --compare", param_hint="SCENARIO")
     if compare and timeline:

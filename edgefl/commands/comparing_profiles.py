@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgefl.commands.composing import scenario_of
-from edgefl.commands.profiling import Observe, _silent, profile
+from edgefl.commands.composing import Observe, scenario_of, silent
+from edgefl.commands.profiling import profile
 from edgefl.errors import ScenarioError
 from edgefl.report import FIGURE_FORMS, check_figure, draw_stages
 
@@ -25,7 +25,7 @@ def compare_profiles(
     stage: int | None = None,
     kind: str | None = None,
     figure: str | os.PathLike[str] | None = None,
-    observe: Observe = _silent,
+    observe: Observe = silent,
 ) -> dict[str, Any]:
     """Profiles of several scenarios, and ``rows`` with what each costs a client of each kind, by ``COMPARED``.
 
@@ -38,6 +38,8 @@ def compare_profiles(
     if figure is not None:
         check_figure(figure, FIGURE_FORMS)
     loaded = [scenario_of(each, overrides) for each in scenarios]
+    if sum(len(each.combinations()) for each in loaded) < 2:
+        raise ScenarioError("--compare takes two scenarios or more, or one that compares")
     names = Counter(each.name for each in loaded)
     profiles: dict[str, dict[str, Any]] = {}
     for given, each in zip(scenarios, loaded, strict=True):
@@ -47,8 +49,6 @@ def compare_profiles(
         for combination, part in parts.items():
             whole = combination if len(loaded) == 1 else ": ".join(filter(None, (label, combination)))
             profiles[_free(whole, profiles)] = part
-    if len(profiles) < 2:
-        raise ScenarioError("--compare takes two scenarios or more, or one that compares")
     reference = next(iter(profiles))
     rows = [row for label, part in profiles.items() for row in _rows(label, part, stage)]
     first = {row["kind"]: row for row in rows if row["label"] == reference}

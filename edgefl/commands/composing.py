@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from edgefl import models, registry
@@ -18,8 +18,15 @@ from edgefl.simulation import Setup
 from edgefl.simulation.payloads import encoded
 from edgefl.training import device_of
 
+Observe = Callable[[str, Mapping[str, Any]], None]
+"""Hears what a command is at: an event and its facts."""
+
 _OPEN = 8
 _federations: dict[tuple[str, int, int], Federation] = {}
+
+
+def silent(event: str, facts: Mapping[str, Any]) -> None:
+    """An ``Observe`` that nobody listens to."""
 
 
 def federation_of(scenario: Scenario, report: Callable[[str], None]) -> Federation:
@@ -39,11 +46,7 @@ def scenario_of(given: str | os.PathLike[str] | dict[str, Any] | Scenario, overr
     return load(given if isinstance(given, dict) else os.fspath(given), overrides)
 
 
-def _silent(_: str) -> None:
-    return None
-
-
-def compose(scenario: Scenario, report: Callable[[str], None] = _silent) -> Setup:
+def compose(scenario: Scenario, report: Callable[[str], None] = lambda _: None) -> Setup:
     """Everything that a run is a function of.
 
     ``report`` hears of data being built.  Raises DataError, MethodError or DeviceError where sections don't fit

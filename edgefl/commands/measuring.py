@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,11 +11,12 @@ import psutil
 import torch
 
 from edgefl import units
-from edgefl.commands.composing import compose, predictor_of, scenario_of
+from edgefl.commands.composing import Observe, compose, predictor_of, scenario_of, silent
+from edgefl.commands.profiling import Wanted, check_wanted, largest, shown_round
 from edgefl.cost import shortened
 from edgefl.cost.fvcore_count import count_twice
 from edgefl.devices import Device
-from edgefl.errors import ScenarioError, UnknownName
+from edgefl.errors import ScenarioError
 from edgefl.scenario import Scenario
 from edgefl.schedules import Stage
 from edgefl.simulation import Planner
@@ -24,7 +25,6 @@ from edgefl.training.calibration import SECONDS, calibrate_here
 from edgefl.training.witness import Observed, observe, step_seconds
 from edgefl.work import Source, Trace, Work
 
-Hear = Callable[[str, Mapping[str, Any]], None]
 SPARE = 0.9
 """Share of the free memory that a measured work may take."""
 
@@ -44,10 +44,6 @@ class _Case:
         return f"{self.kind} at stage {self.stage}"
 
 
-def _silent(event: str, facts: Mapping[str, Any]) -> None:
-    return None
-
-
 def measure(
     scenario: str | os.PathLike[str] | dict[str, Any] | Scenario,
     overrides: Sequence[str] = (),
@@ -55,7 +51,7 @@ def measure(
     kind: str | None = None,
     stage: int | None = None,
     calibration_seconds: float = SECONDS,
-    hear: Hear = _silent,
+    hear: Observe = silent,
 ) -> dict[str, Any]:
     """Run the steps that a prediction runs for real, on random batches, and compare.
 
@@ -93,7 +89,7 @@ def count(
     *,
     kind: str | None = None,
     stage: int | None = None,
-    hear: Hear = _silent,
+    hear: Observe = silent,
 ) -> list[dict[str, Any]]:
     """Forward MACs of one sample by the meter and by fvcore, for each kind and stage, by part of the model."""
     whole = scenario_of(scenario, overrides)
@@ -126,22 +122,13 @@ def count(
 def _works(planner: Planner, kind: str | None, stage: int | None) -> Iterator[tuple[str, Stage, Work, Source]]:
     """The work of each kind's client with the most samples at each stage."""
     setup = planner.setup
-    kinds, stages = setup.clients.kinds, setup.schedule.stages
-    if kind is not None and kind not in kinds:
-        raise UnknownName("client kind", kind, kinds)
-    if stage is not None and not 1 <= stage <= len(stages):
-        there = f"stages 1 to {len(stages)}" if len(stages) > 1 else "stage 1 only"
-        raise ScenarioError(f"there is no stage {stage}: the schedule has {there}")
-    first = 1
-    for at in stages:
-        own = range(first, first + at.rounds)
-        first += at.rounds
-        for each in kinds:
+    check_wanted(Wanted(stage=stage, kind=kind), [setup])
+    for at in setup.schedule.stages:
+        for each in setup.clients.kinds:
             if kind in (None, each) and stage in (None, at.index):
-                round = next((r for r in own if setup.method.participates(each, r)), max(own.start - 1, 1))
-                client = max(setup.of_kind(each), key=lambda c: int(setup.clients.client_samples[c]))
-                source = setup.clients.client(client)
-                yield each, at, planner.work(each, round, at)[0].fitted(source.size), source
+                source = setup.clients.client(largest(setup, each))
+                work, _ = planner.work(each, shown_round(setup, at, each), at)
+                yield each, at, work.fitted(source.size), source
 
 
 def _cases(planner: Planner, kind: str | None, stage: int | None, say: Callable[[str], None]) -> Iterator[_Case]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from edgefl.commands.composing import compose, predictor_of, scenario_of
+from edgefl.commands.composing import Observe, compose, predictor_of, scenario_of, silent
 from edgefl.commands.schedule_costs import evaluation_totals, followed, round_totals, server_rows, stretches
 from edgefl.cost import ClientCost, duration
 from edgefl.cost import timeline as trace_timeline
@@ -21,8 +21,6 @@ from edgefl.scenario import Scenario
 from edgefl.schedules import Stage
 from edgefl.simulation import Planner, Setup
 from edgefl.work import Timeline
-
-Observe = Callable[[str, Mapping[str, Any]], None]
 
 ROW_FIELDS = (
     "peak_memory_bytes",
@@ -45,10 +43,6 @@ ROW_FIELDS = (
     "virtual_seconds",
     "energy_joules",
 )
-
-
-def _silent(event: str, facts: Mapping[str, Any]) -> None:
-    return None
 
 
 @dataclass(frozen=True)
@@ -74,7 +68,7 @@ def profile(
     kind: str | None = None,
     timeline: str | os.PathLike[str] | None = None,
     figure: str | os.PathLike[str] | None = None,
-    observe: Observe = _silent,
+    observe: Observe = silent,
 ) -> dict[str, Any]:
     """What one client's round costs at each stage, by client kind, and what a whole schedule adds up to.
 
@@ -100,7 +94,7 @@ def profile(
     planners = {whole.name: _planner(whole, observe)}
     combinations = whole.combinations() if whole.compare else []
     others = {label: _planner(each, observe) for label, each in combinations}
-    _check(wanted, [planner.setup for planner in (*planners.values(), *others.values())])
+    check_wanted(wanted, [planner.setup for planner in (*planners.values(), *others.values())])
     found |= _profiled(planners[whole.name], wanted, observe, whole.name)
     if whole.compare:
         found["combinations"] = {}
@@ -123,7 +117,7 @@ def _planner(scenario: Scenario, observe: Observe) -> Planner:
     return Planner(compose(scenario, report), predictor_of(scenario))
 
 
-def _check(wanted: Wanted, setups: Sequence[Setup]) -> None:
+def check_wanted(wanted: Wanted, setups: Sequence[Setup]) -> None:
     """Raise for a stage or kind that none of the combinations has; one that only some have is left out of others."""
     kinds = dict.fromkeys(kind for setup in setups for kind in setup.clients.kinds)
     if wanted.kind is not None and wanted.kind not in kinds:
@@ -154,10 +148,10 @@ def _profiled(planner: Planner, wanted: Wanted, observe: Observe, label: str) ->
     say("server and totals")
     found = stretches(planner, wanted.stage)
     server = server_rows(planner, found, wanted.kind)
-    largest = {kind: _largest(setup, kind) for kind in kinds}
+    followers = {kind: largest(setup, kind) for kind in kinds}
     return {
         "rows": rows,
-        "totals": followed(planner, found, largest, place, way) if wanted.stage is None else [],
+        "totals": followed(planner, found, followers, place, way) if wanted.stage is None else [],
         "server_rows": server,
         "round_totals": round_totals(planner, found, server) if wanted.kind is None else [],
         "evaluation_totals": evaluation_totals(server) if wanted.kind is None else [],
@@ -169,7 +163,7 @@ def _commonest(profiles: Sequence[Any], index: Any) -> Any:
     return profiles[int(np.bincount(index, minlength=len(profiles)).argmax())]
 
 
-def _largest(setup: Setup, kind: str) -> int:
+def largest(setup: Setup, kind: str) -> int:
     """The client of a kind with the most samples."""
     return max(setup.of_kind(kind), key=lambda c: int(setup.clients.client_samples[c]))
 
@@ -180,7 +174,7 @@ def _rounds(setup: Setup, stage: Stage, kind: str) -> list[int]:
     return [r for r in range(first, first + stage.rounds) if setup.method.participates(kind, r)]
 
 
-def _round(setup: Setup, stage: Stage, kind: str) -> int:
+def shown_round(setup: Setup, stage: Stage, kind: str) -> int:
     """The round whose work a row shows: the first of the stage in which the kind takes part.
 
     A stage without rounds has a cost all the same: the one that its work would have at that point.
@@ -192,9 +186,9 @@ def _round(setup: Setup, stage: Stage, kind: str) -> int:
 
 def _row(planner: Planner, stage: Stage, kind: str, place: Device, way: Link) -> dict[str, Any]:
     setup = planner.setup
-    client = _largest(setup, kind)
+    client = largest(setup, kind)
     source = setup.clients.client(client)
-    work, base = planner.work(kind, _round(setup, stage, kind), stage)
+    work, base = planner.work(kind, shown_round(setup, stage, kind), stage)
     _, computed = planner.compute(work.fitted(source.size), source, base, client)
     _, moved = planner.moved(work, base, stage, ())
     record = ClientCost(computed, moved, duration(computed, moved, place, way)).record()
@@ -219,8 +213,8 @@ def _timeline(planner: Planner, rows: Sequence[Mapping[str, Any]]) -> tuple[Time
     # a stage without rounds is drawn only where nothing else is asked for
     row = max(rows, key=lambda r: (bool(r["rounds"]), int(r["peak_memory_bytes"])))
     kind, stage = str(row["kind"]), setup.schedule.stages[row["stage"] - 1]
-    source = setup.clients.client(_largest(setup, kind))
-    work, _ = planner.work(kind, _round(setup, stage, kind), stage)
+    source = setup.clients.client(largest(setup, kind))
+    work, _ = planner.work(kind, shown_round(setup, stage, kind), stage)
     traced = trace_timeline(work.fitted(source.size), source, planner.predictor.device)
     peak = traced.moments[traced.peak]
     facts = {

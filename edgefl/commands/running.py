@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from edgefl.commands.composing import compose, federation_of, predictor_of
+from edgefl.commands.composing import Observe, compose, federation_of, predictor_of, silent
 from edgefl.errors import DataError, RunError
 from edgefl.runs import (
     Run,
@@ -25,12 +25,6 @@ from edgefl.runs.directory import new_folder
 from edgefl.scenario import Scenario, load
 from edgefl.simulation import Setup, Simulation
 from edgefl.training import Inline, Processes, device_of, make_executor
-
-Observe = Callable[[str, Mapping[str, Any]], None]
-
-
-def _silent(event: str, facts: Mapping[str, Any]) -> None:
-    return None
 
 
 class _Executors:
@@ -72,7 +66,7 @@ def run(
     output: str | os.PathLike[str] | None = None,
     resume: str | os.PathLike[str] | None = None,
     overrides: Sequence[str] = (),
-    observe: Observe = _silent,
+    observe: Observe = silent,
 ) -> Run:
     """Run a scenario (a file, a shipped name or plain data), or go on with a run that was cut off.
 

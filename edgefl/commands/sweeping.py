@@ -7,14 +7,14 @@ import io
 import json
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.commands.composing import compose, predictor_of, scenario_of
+from edgefl.commands.composing import Observe, compose, predictor_of, scenario_of, silent
 from edgefl.cost import Predictor
 from edgefl.data import Federation
 from edgefl.eligibility import Verdict
@@ -26,12 +26,6 @@ from edgefl.schedules import Stage
 from edgefl.simulation import Ledger, Plan, Planner, Setup, judged
 from edgefl.work import digest
 
-Observe = Callable[[str, Mapping[str, Any]], None]
-
-
-def _silent(event: str, facts: Mapping[str, Any]) -> None:
-    return None
-
 
 def sweep(
     scenario: str | os.PathLike[str] | dict[str, Any] | Scenario,
@@ -39,7 +33,7 @@ def sweep(
     *,
     overrides: Sequence[str] = (),
     output: str | os.PathLike[str] | None = None,
-    observe: Observe = _silent,
+    observe: Observe = silent,
 ) -> list[dict[str, Any]]:
     """One row per combination of ``axes`` (``fleet.budgets.memory=16MiB,32MiB``) and of what the scenario compares.
 

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from edgefl.commands.composing import compose, scenario_of
+from edgefl.commands.composing import Observe, compose, scenario_of, silent
 from edgefl.scenario import Scenario
 from edgefl.simulation import Setup
-
-Observe = Callable[[str, Mapping[str, Any]], None]
-
-
-def _silent(event: str, facts: Mapping[str, Any]) -> None:
-    return None
 
 
 def validate(
     scenario: str | os.PathLike[str] | dict[str, Any] | Scenario,
     overrides: Sequence[str] = (),
     *,
-    observe: Observe = _silent,
+    observe: Observe = silent,
 ) -> dict[str, Any]:
     """What a run of this scenario would be made of, each combination that it compares included.
 

@@ -227,7 +227,8 @@ def print_compared_profiles(found: Facts, console: Console | None = None) -> Non
                 for label in shown:
                     row = by.get((label, kind))
                     ratio = row["ratios"][name] if row and label != found["reference"] else None
-                    cells.append((_or(show, row[name]) if row else NOTHING) + (f" ({ratio:.2f})" if ratio else ""))
+                    in_brackets = "" if ratio is None else f" ({ratio:.2f})"
+                    cells.append((_or(show, row[name]) if row else NOTHING) + in_brackets)
                 table.add_row(f"  {title}", *cells)
         _print(console, f"Over {over} (ratio to {found['reference']})", table)
 

@@ -196,6 +196,12 @@ def test_validate(call: Call, declared: str) -> None:
     assert yaml.safe_load(out) == json.loads(call("validate", declared, "--json")[1])["resolved"]
 
 
+@pytest.mark.parametrize("asked", ["--json", "--measure", "--fvcore"])
+def test_csv_is_refused_where_it_would_leave_something_out(call: Call, asked: str) -> None:
+    code, _, err = call("profile", "quickstart", "--csv", asked)
+    assert code == 2 and "--csv" in err and "--json" in err
+
+
 def test_devices(call: Call) -> None:
     code, out, _ = call("devices")
     assert code == 0 and "raspberry-pi-zero-2w" in out and "wifi-5" in out and max(map(len, out.splitlines())) <= 100

@@ -149,7 +149,9 @@ def test_the_profile_draws_what_peaks_highest(scenario: dict[str, Any], tmp_path
     assert facts["peak_memory_bytes"] == hungriest["peak_memory_bytes"]
     assert facts["phase"] in ("forward", "backward", "optimizer") and facts["operator"].startswith("aten.")
     assert 0 <= facts["moment"] < facts["moments"]
-    assert (tmp_path / "t.png").stat().st_size and (tmp_path / "f.png").stat().st_size
+    assert (tmp_path / "t.png").stat().st_size
+    with Image.open(tmp_path / "f.png") as picture:
+        assert picture.mode == "P" and picture.height > picture.width > 0
     json.dumps(found)
 
 
