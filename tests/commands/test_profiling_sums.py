@@ -131,7 +131,8 @@ class Looking(FedAvg):
     """A method whose server decides by what its tensors say."""
 
     def after(self, state: ServerState, round: int) -> Sequence[Work]:
-        return () if all(bool(tensor.any()) for tensor in state.tensors.values()) else ()
+        trained = any(bool(tensor.any()) for tensor in state.tensors.values())
+        return [self.work(kind, round) for kind in self.setting.kinds if trained]
 
 
 def test_a_server_that_asks_for_values_is_told_that_a_profile_has_shapes(tiny: Tiny) -> None:
