@@ -16,6 +16,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from edgefl import registry
+from edgefl.errors import MethodError
 from edgefl.models.client import describe
 from edgefl.models.options import MODALITIES, ModelOptions
 
@@ -92,7 +93,10 @@ def load_weights(module: nn.Module, description: Mapping[str, Any], weights: Map
         tower = description["towers"].get(name)
         # shapes without data have nothing to fill
         if tower is not None and not any(p.is_meta for p in module.parameters()):
-            registry.get("tower", tower["tower"]).load(module.get_submodule(name), source, tower)
+            load = getattr(registry.get("tower", tower["tower"]), "load", None)
+            if load is None:
+                raise MethodError(f"model.{name}.weights is {source!r}, but tower {tower['tower']!r} can't load any")
+            load(module.get_submodule(name), source, tower)
 
 
 def blocks(description: Mapping[str, Any]) -> dict[str, int]:

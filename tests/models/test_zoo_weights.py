@@ -255,3 +255,9 @@ def test_minilm_computes_what_transformers_computes() -> None:
         expected = theirs(texts).last_hidden_state
         assert torch.equal(module(texts), expected)
         assert torch.equal(module.read(module(texts)), expected.mean(1))
+
+
+def test_a_tower_that_takes_no_weights_says_so() -> None:
+    description = models.describe(ModelOptions(text={"tower": "gru"}), ["text"], "classify", FACTS)
+    with pytest.raises(MethodError, match="tower 'gru' can't load any"):
+        models.load_weights(models.build(description), description, {"text": "pretrained"})
