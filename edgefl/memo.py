@@ -23,11 +23,13 @@ def cache_folder() -> Path:
 
 def remembered(folder: Path | None, key: str, read: Callable[[Any], Answer], what: str) -> Answer | None:
     """The answer kept under ``key``, as ``read`` understands it; None, with a warning, if its file is damaged."""
-    path = folder / f"{key}.json" if folder else None
-    if path is None or not path.is_file():
+    if folder is None:
         return None
+    path = folder / f"{key}.json"
     try:
         return read(json.loads(path.read_text(encoding="utf-8")))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     except (ValueError, KeyError, TypeError, AttributeError, OSError):
         warnings.warn(f"{path.name} in the memo of {what} can't be read; making it anew", stacklevel=3)
         return None

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from edgefl import models
+from edgefl.cost.predict import replaced
 from edgefl.work import Meter, TensorSpec
 from edgefl.work.description import DTYPES
 from edgefl.work.meter import parts
@@ -78,9 +79,10 @@ def count_twice(description: Mapping[str, Any], pattern: str, task: str, spec: M
     ``task`` is "classify" or "retrieve"; ``spec`` has the shapes of a batch by modality.  A trace can't be made on
     torch's meta device, so this computes, with zeros for weights and samples: take a batch of one.
     """
-    with torch.device("meta"):
-        module = _Forward(models.build({**description, "towers": _plain(description["towers"])}), pattern, task).eval()
-    _zero(module)
+    model = models.on_meta({**description, "towers": _plain(description["towers"])})
+    # as zeros, whose pages the system gives only once they are written
+    model = replaced(model, lambda old: torch.zeros_like(old, device="cpu"))
+    module = _Forward(model, pattern, task).eval()
     values = tuple(torch.zeros(spec[m].shape, dtype=DTYPES[spec[m].dtype]) for m in pattern.split("-"))
     with torch.no_grad():
         meter = Meter()
@@ -100,17 +102,6 @@ def count_twice(description: Mapping[str, Any], pattern: str, task: str, spec: M
         {n: {o: m for o, m in c.items() if m} for n, c in by_part.items()},
         unknown,
     )
-
-
-def _zero(module: nn.Module) -> None:
-    """Move what was built on ``meta`` to the CPU, as zeros: pages that the system gives only once they are written."""
-    for part in module.modules():
-        for name, parameter in part._parameters.items():
-            if parameter is not None:
-                part._parameters[name] = nn.Parameter(torch.zeros_like(parameter, device="cpu"), requires_grad=False)
-        for name, buffer in part._buffers.items():
-            if buffer is not None:
-                part._buffers[name] = torch.zeros_like(buffer, device="cpu")
 
 
 def _plain(towers: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -146,18 +146,26 @@ _NORMS = {torch.ops.aten.native_layer_norm.default: 2, torch.ops.aten.native_bat
 """Place of the weight among the arguments."""
 
 
-def _fake(module: nn.Module, mode: FakeTensorMode, device: torch.device) -> nn.Module:
-    """Move a module that was built on ``meta`` to fake tensors of ``device``, in place."""
-    with mode:
-        for part in module.modules():
-            for name, parameter in part._parameters.items():
-                if parameter is not None:
-                    part._parameters[name] = nn.Parameter(
-                        torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
-                    )
-            for name, buffer in part._buffers.items():
-                if buffer is not None:
-                    part._buffers[name] = torch.empty(buffer.shape, dtype=buffer.dtype, device=device)
+def replaced(module: nn.Module, make: Callable[[Tensor], Tensor]) -> nn.Module:
+    """Put ``make(tensor)`` in the place of every parameter and buffer of a module that was built on ``meta``.
+
+    A tensor that stands at two places is replaced by one that does.
+    """
+    made: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def other(old: Tensor) -> Tensor:
+        if id(old) not in made:
+            new = make(old)
+            # the old one is kept so that nobody else gets its id
+            made[id(old)] = old, nn.Parameter(new) if isinstance(old, nn.Parameter) else new
+        return made[id(old)][1]
+
+    for part in module.modules():
+        tensors: tuple[dict[str, Any], ...] = (part._parameters, part._buffers)
+        for held in tensors:
+            for name, tensor in held.items():
+                if tensor is not None:
+                    held[name] = other(tensor)
     return module
 
 
@@ -178,11 +186,17 @@ def timeline(work: Work, source: Source, device: str = "cpu") -> Timeline:
     return Timeline(moments)
 
 
+def _stand_in(device: str) -> str:
+    """The device whose fake tensors a prediction for ``device`` runs on: a CPU's where there is no GPU."""
+    return device if device == "cpu" or torch.cuda.is_available() else "cpu"
+
+
 def _predict(work: Work, source: Source, device: str, moments: list[Moment] | None) -> Meter:
-    place = torch.device(device if device == "cpu" or torch.cuda.is_available() else "cpu")
+    place = torch.device(_stand_in(device))
     module = models.on_meta(work.model)
     mode = _Fakes()
-    module = _fake(module, mode, place)
+    with mode:
+        module = replaced(module, lambda old: torch.empty(old.shape, dtype=old.dtype, device=place))
     meter = Meter(CUDA_ROUNDING if device == "cuda" else 1, moments=moments)
     own = {n for n, _ in module.named_parameters()} | {n for n, _ in module.named_buffers()}
     with torch.random.fork_rng([place] if place.type == "cuda" else []), mode:
@@ -208,7 +222,7 @@ class Predictor:
         """The trace of this work, predicted at most once; ``key`` is its cost key if that is known already."""
         key = key or cost_key(work, source, self.device)
         if key not in self._known:
-            name = digest([key, _code(work)])
+            name = digest([key, _code(work), _stand_in(self.device)])
             self._known[key] = remembered(self.folder, name, Trace.from_json, "costs") or self._predict(
                 name, work, source
             )

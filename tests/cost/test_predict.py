@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from edgefl_toys import Toy, described, make_work, scoring_pass, training_pass
+from torch import nn
 
 from edgefl.cost import Predictor, cost_key, predict, shortened
+from edgefl.cost.predict import replaced
 from edgefl.work import Item, Payload, Work
 
 BASE = make_work()
@@ -117,3 +120,21 @@ def test_a_gpu_prediction_rounds_as_its_allocator(tmp_path: Path) -> None:
     cpu, cuda = predict(BASE, Toy()), predict(BASE, Toy(), "cuda")
     assert cuda.peak_memory_bytes > cpu.peak_memory_bytes
     assert cuda.memory_bytes["parameters"] % 512 == 0
+
+
+def test_a_memo_that_cannot_be_read_costs_time_and_a_warning(tmp_path: Path) -> None:
+    expected = Predictor(tmp_path).trace(BASE, Toy())
+    (path,) = tmp_path.iterdir()
+    path.unlink()
+    path.mkdir()  # a test may be run by somebody who may read every file
+    with pytest.warns(UserWarning, match="can't be read"):
+        assert Predictor(tmp_path).trace(BASE, Toy()) == expected
+
+
+def test_a_tensor_at_two_places_stays_one() -> None:
+    with torch.device("meta"):
+        first, second = nn.Linear(3, 3), nn.Linear(3, 3)
+    second.weight = first.weight
+    module = replaced(nn.Sequential(first, second), lambda old: torch.zeros_like(old, device="cpu"))
+    assert first.weight is second.weight
+    assert [p.device.type for p in module.parameters()] == ["cpu"] * 3
