@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from edgefl import units
+from edgefl.report.profile import SHORT, _present
 from edgefl.report.tables import NOTHING, _mib, _or, _print, _table, screen
 
 Facts = Mapping[str, Any]
@@ -47,12 +48,8 @@ def print_measured(found: Facts, console: Console | None = None) -> None:
 
 
 def _print_parts(console: Console, rows: Sequence[Facts]) -> None:
-    names = [
-        name
-        for name in dict.fromkeys(n for row in rows for n in row["memory_bytes"])
-        if any(row["memory_bytes"].get(name) or row["measured_memory_bytes"].get(name) for row in rows)
-    ]
-    table = _table("stage", "kind", "", *names, left=0)
+    names = _present(row[field] for row in rows for field in ("memory_bytes", "measured_memory_bytes"))
+    table = _table("stage", "kind", "", *(SHORT.get(name, name) for name in names), left=0)
     for column in (1, 2):
         table.columns[column].justify = "left"
     for row in rows:
