@@ -16,18 +16,18 @@ import simpy
 from torch import Tensor
 
 from edgefl import registry, seeds
-from edgefl.cost import ClientCost, ComputeCost, Predictor, compute_cost, duration, traffic, transfer_seconds
+from edgefl.cost import ComputeCost, Predictor, duration, traffic, transfer_seconds
 from edgefl.eligibility import Verdict
 from edgefl.errors import RunError
 from edgefl.methods import ServerState, Update
 from edgefl.runs import SUMMED
-from edgefl.schedules import Stage, restrict
 from edgefl.simulation.judging import judged
 from edgefl.simulation.ledger import Ledger, final_blocks, preinstalled
+from edgefl.simulation.records import client_record, server_record, verdict_record
 from edgefl.simulation.rounds import Flight
 from edgefl.simulation.setup import Plan, Planner, Setup, Start
 from edgefl.training import Executor, Report, Task
-from edgefl.work import Source, Work
+from edgefl.work import Work
 
 Observer = Callable[[str, Mapping[str, Any]], None]
 Events = Generator[simpy.Event, Any, Any]
@@ -179,7 +179,7 @@ class Simulation:
             metrics = yield from self._evaluate(env, round, split, server)
             self.metrics = metrics
         final = yield from self._deliver_final(env, round, [p for c, p in plans.items() if verdicts[c].eligible])
-        clients = [self._client_record(f, reports[f.plan.client], round) for f in flights]
+        clients = [client_record(self.setup, f, reports[f.plan.client], round) for f in flights]
         for record in clients:
             for field in SUMMED:
                 spent[field] += record[field]
@@ -234,32 +234,10 @@ class Simulation:
         for client in sorted(plans):
             plan, verdict = plans[client], verdicts[client]
             sign = f"{plan.stage.index}/{verdict.eligible}/{verdict.binding}"
-            if self.said.get(client) == sign:
-                continue
-            self.said[client] = sign
-            records.append(
-                {
-                    "round": round,
-                    **self._who(plan),
-                    "eligible": verdict.eligible,
-                    "binding": verdict.binding,
-                    "margins": dict(verdict.margins),
-                    "reason": verdict.reason,
-                    "costs": plan.cost.budgets(),
-                }
-            )
+            if self.said.get(client) != sign:
+                self.said[client] = sign
+                records.append(verdict_record(self.setup, plan, verdict, round))
         return records
-
-    def _who(self, plan: Plan) -> dict[str, Any]:
-        """Whom a record is of."""
-        return {
-            "client": plan.client,
-            "kind": plan.kind,
-            "device": self.setup.fleet.device(plan.client).name,
-            "link": self.setup.fleet.link(plan.client).name,
-            "stage": plan.stage.index,
-            "samples": int(self.setup.clients.client_samples[plan.client]),
-        }
 
     # clients ----------------------------------------------------------------------------------------------------
 
@@ -337,28 +315,6 @@ class Simulation:
             updates.append(Update(plan.client, plan.kind, private, plan.work, payloads, base, round))
         return updates
 
-    def _client_record(self, flight: Flight, report: Report | None, round: int) -> dict[str, Any]:
-        plan, setup = flight.plan, self.setup
-        cost = ClientCost(plan.cost.compute, plan.cost.traffic, flight.duration)
-        loss = report.result.loss if report is not None and flight.finished else None
-        return {
-            "round": round,
-            **self._who(plan),
-            "outcome": "finished" if flight.finished else "late",
-            "loss": loss,
-            **cost.record(),
-            **self._measured(plan.work, setup.clients.client(plan.client), cost.compute, report),
-        }
-
-    def _measured(self, work: Work, source: Source, predicted: ComputeCost, report: Report | None) -> dict[str, Any]:
-        names = ("measured_peak_memory_bytes", "measured_forward_flops", "measured_backward_flops", "memory_error")
-        if report is None or report.measured is None:
-            return dict.fromkeys(names)
-        peak = report.measured.peak_memory_bytes
-        found = compute_cost(work, source, report.measured.trace)
-        error = (predicted.peak_memory_bytes - peak) / peak if peak else None
-        return dict(zip(names, (peak, found.forward_flops, found.backward_flops, error), strict=True))
-
     # the server -------------------------------------------------------------------------------------------------
 
     def _serve(
@@ -367,13 +323,9 @@ class Simulation:
         """The server's own works one after the other, charged to its device; each changes the state."""
         stage = self.setup.schedule.stage(round)
         for index, work in enumerate(works):
-            work = self._staged(work, stage)
+            work = self.setup.staged(work, stage)
             report = yield from self._server_work(env, self._submit(work, round, when, index), server)
             self.state = self.setup.method.absorb(self.state, work, report.result)
-
-    def _staged(self, work: Work, stage: Stage) -> Work:
-        """A work on the model of a client kind is held to the stage; the server's own model is under no schedule."""
-        return restrict(work, stage) if work.kind in self.setup.clients.kinds else work
 
     def _submit(self, work: Work, round: int, when: str, index: int) -> _ServerWork:
         key, computed = self.planner.server(work)
@@ -388,25 +340,14 @@ class Simulation:
         spent = duration(computed, traffic((), ()), self.setup.fleet.server, None)
         yield env.timeout(spent.compute_seconds)
         report = under_way.future.result()
-        server.append(
-            {
-                "when": under_way.when,
-                "kind": work.kind,
-                "steps": [p.step for p in work.passes],
-                "seconds": spent.compute_seconds,
-                "peak_memory_bytes": computed.peak_memory_bytes,
-                "forward_flops": computed.forward_flops,
-                "backward_flops": computed.backward_flops,
-                **self._measured(work, self.setup.clients.server(), computed, report),
-            }
-        )
+        server.append(server_record(self.setup, work, under_way.when, computed, spent.compute_seconds, report))
         return report
 
     def _evaluate(self, env: simpy.Environment, round: int, split: str, server: list[dict[str, Any]]) -> Events:
         stage = self.setup.schedule.stage(round)
         submitted = {
             kind: self._submit(
-                self._staged(self.setup.method.evaluate(kind, split), stage), round, f"evaluate {split}", i
+                self.setup.staged(self.setup.method.evaluate(kind, split), stage), round, f"evaluate {split}", i
             )
             for i, kind in enumerate(self.setup.clients.kinds)
         }

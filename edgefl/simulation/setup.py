@@ -66,6 +66,10 @@ class Setup:
         """The kind of a client."""
         return self.clients.kinds[int(self.clients.client_kind[client])]
 
+    def staged(self, work: Work, stage: Stage) -> Work:
+        """A work on the model of a client kind is held to the stage; the server's own model is under no schedule."""
+        return restrict(work, stage) if work.kind in self.clients.kinds else work
+
     def of_kind(self, kind: str) -> list[int]:
         """Clients of a kind, ascending."""
         index = self.clients.kinds.index(kind)
