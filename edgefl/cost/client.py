@@ -60,7 +60,7 @@ def compute_cost(work: Work, source: Source, trace: Trace) -> ComputeCost:
         once = pattern in (START, FINISH, UPDATE)
         times = places[index] * (1 if once else source.counts(pass_)[pattern])
         if pattern == UPDATE:
-            times *= -(-sum(source.counts(pass_).values()) // work.optimizer["accumulation"])
+            times *= -(-sum(source.counts(pass_).values()) // work.accumulation)
         forward += times * step.forward_flops
         backward += times * step.backward_flops
         for operator, count in step.operators.items():

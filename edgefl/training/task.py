@@ -133,15 +133,19 @@ def device_of(name: str) -> torch.device:
     return torch.device(name)
 
 
+def warm(device: torch.device) -> None:
+    """Let a GPU allocate what belongs to no work: the workspace of its first product of two matrices."""
+    if device.type == "cuda":
+        torch.zeros(8, 8, device=device) @ torch.zeros(8, 8, device=device)
+
+
 class Node:
     """Runs tasks one after the other on one device, with one resident module per model description."""
 
     def __init__(self, sources: Sources, device: torch.device):
         self.sources, self.device = sources, device
         self._modules: dict[str, nn.Module] = {}
-        if device.type == "cuda":
-            # the first product of two matrices allocates a workspace that belongs to no work
-            torch.zeros(8, 8, device=device) @ torch.zeros(8, 8, device=device)
+        warm(device)
 
     def _module(self, task: Task, inputs: Mapping[str, Tensor]) -> nn.Module:
         key = digest(task.work.model)

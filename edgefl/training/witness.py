@@ -20,6 +20,7 @@ from torch import Tensor
 from edgefl import models
 from edgefl.cost import compute_cost
 from edgefl.devices import Device
+from edgefl.training.task import warm
 from edgefl.work import (
     CUDA_ROUNDING,
     UPDATE,
@@ -134,9 +135,7 @@ def observe(work: Work, source: Source, device: torch.device, say: Callable[[str
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        if device.type == "cuda":
-            # the first product of two matrices allocates a workspace that belongs to no work
-            torch.zeros(8, 8, device=device) @ torch.zeros(8, 8, device=device)
+        warm(device)
         # first, because what the C library keeps of a run would hide the next one's memory
         say("bare")
         finished = torch.cuda.synchronize if device.type == "cuda" else _nothing
@@ -241,7 +240,7 @@ def _without_probes() -> Iterator[None]:
 
 def _fastest(work: Work, source: RandomBatches) -> dict[tuple[int, str], tuple[float, float]]:
     """The fastest step by distinct pass and pattern, the mean of an update's where several steps make one."""
-    every: int = work.optimizer.get("accumulation", 1)
+    every = work.accumulation
     order = [repr(pass_) for pass_ in distinct(work)]
     found = {}
     for (pass_, pattern), seconds in source.seconds.items():
@@ -279,7 +278,7 @@ class _Resident:
 
 def step_seconds(work: Work, source: Source, trace: Trace, device: Device) -> dict[tuple[int, str], float]:
     """What ``device`` needs for a step, by distinct pass and pattern: the roofline of ``ComputeCost``."""
-    every: int = work.optimizer.get("accumulation", 1)
+    every = work.accumulation
     found = {}
     for index, pass_ in enumerate(distinct(work)):
         one = replace(work, passes=(pass_,))

@@ -174,6 +174,11 @@ class Work:
     reference: bool = False
     attention: str = "device"
 
+    @property
+    def accumulation(self) -> int:
+        """Batches whose gradients make one update of the optimizer."""
+        return int(self.optimizer.get("accumulation", 1))
+
     def encode(self) -> str:
         """JSON text from which ``decode`` makes an equal Work."""
         return json.dumps(asdict(self), sort_keys=True)

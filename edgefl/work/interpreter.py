@@ -235,7 +235,7 @@ class Update:
     def __init__(self, work: Work, trained: list[nn.Parameter], device: torch.device):
         self.settings, self.trained = work.optimizer, trained
         self.optimizer = make_optimizer(work.optimizer, trained)
-        self.every: int = work.optimizer.get("accumulation", 1)
+        self.every = work.accumulation
         self.pending = 0
         self.scaler = torch.amp.GradScaler(device.type) if work.precision == "float16" else None
 
@@ -276,8 +276,7 @@ def metered_steps(work: Work) -> int:
     Where several batches make an update, the first batch of the second update has the optimizer's state but no
     gradients yet, and the second has both.
     """
-    every: int = work.optimizer.get("accumulation", 1)
-    return METERED if every == 1 else every + METERED
+    return METERED if work.accumulation == 1 else work.accumulation + METERED
 
 
 def run(
