@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from edgefl_toys import Toy, make_work
 
 import edgefl
+from edgefl.cost import predict
 
 pytestmark = pytest.mark.gpu
 TINY = ["data.samples=200", "executor=inline", "evaluation.every=100", "compare=null"]
@@ -23,6 +25,37 @@ def test_predicted_memory_is_what_the_allocator_had_at_most(tmp_path: Path, sche
     metered = run.clients[run.clients.measured_peak_memory_bytes.notna()]
     assert set(metered.kind) == {"image", "text", "image-text"}
     assert metered.memory_error.abs().max() < TOLERANCE
+
+
+SETTINGS = {
+    "attention by products": ["training.attention=math"],
+    "efficient attention": ["training.attention=efficient"],
+    "flash attention in bfloat16": ["training.attention=flash", "training.precision=bfloat16"],
+    "float16": ["training.precision=float16", "training.clip=1"],
+    "accumulation": ["training.accumulation=2"],
+    "checkpointing": ["training.checkpointing=true"],
+    "library towers": [
+        "model={image: {tower: timm-vit, variant: tiny, blocks: 2, patch: 8}, "
+        "text: {tower: distilbert, width: 192, heads: 3, blocks: 2, tokens: 16}}",
+        "method={name: fedcola, complementary: none}",
+    ],
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_settings_of_training_are_predicted(tmp_path: Path, setting: str) -> None:
+    overrides = [*TINY, "schedule={name: end-to-end, rounds: 1}", "executor.device=cuda", *SETTINGS[setting]]
+    run = edgefl.run("quickstart", output=tmp_path / "run", overrides=overrides)
+    assert run.clients.memory_error.abs().max() < TOLERANCE
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_gpu_is_predicted_alike_where_there_is_none(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = make_work(("image", "text"), precision=precision)
+    here = predict(work, Toy(), "cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    elsewhere = predict(work, Toy(), "cuda")
+    assert elsewhere.peak_memory_bytes == pytest.approx(here.peak_memory_bytes, rel=TOLERANCE)
 
 
 def test_auto_takes_the_gpu(tmp_path: Path) -> None:
