@@ -1,7 +1,8 @@
 """Data: sets, partitions, tokenizers, and the Source that a work reads."""
 
 from edgefl.data.collection import Collection, DataSet
-from edgefl.data.federation import Federation, Samples, open_federation
+from edgefl.data.federation import Federation, open_federation
 from edgefl.data.options import KINDS, DataOptions
+from edgefl.data.samples import Samples
 
 __all__ = ["KINDS", "Collection", "DataOptions", "DataSet", "Federation", "Samples", "open_federation"]

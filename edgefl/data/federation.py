@@ -1,9 +1,9 @@
-"""A federation's data: which client holds which samples, what the server evaluates on, and the batches of both."""
+"""A federation's data: which client holds which samples, and what the server evaluates on."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
@@ -18,97 +18,19 @@ from torch import Tensor
 from edgefl import registry, seeds
 from edgefl.data.collection import Collection, DataSet, IntArray, Report
 from edgefl.data.options import KINDS, DataOptions, Kind, Task
+from edgefl.data.samples import Samples
 from edgefl.data.split import SPLITS, by_kind, hold_out, one_per_text, usable
 from edgefl.data.store import Array, Entry, entry
 from edgefl.data.vocabulary import encoded, ready_tokenizer, tokenizer_file, train_wordpiece
-from edgefl.errors import DataError, suggestion
+from edgefl.errors import DataError
 from edgefl.memo import cache_folder
-from edgefl.work.description import Pass, TensorSpec, digest
+from edgefl.work.description import TensorSpec, digest
 
 REVISION = 1
 """Part of every cache key: raised when the layout, the splits or the draws change."""
 
 PAIRS = 500
 """Pairs that a retrieval evaluation ranks unless its pass says otherwise (``args.samples``)."""
-
-PADDING = -1
-"""Label of the samples that fill the last batch of an evaluation."""
-
-
-@dataclass(frozen=True)
-class Samples:
-    """The data side of a work (protocol ``Source``): the sample rows that one node can see.
-
-    ``rows[data, pattern]`` are positions in ``fields``; a declared source has their numbers but no ``fields``.
-    ``most[pattern]`` is how many samples an evaluation reads of a pattern unless its pass says otherwise.
-    """
-
-    title: str
-    specs: Mapping[str, Mapping[str, TensorSpec]]
-    rows: Callable[[str, str], IntArray]
-    fields: Callable[[str, IntArray], dict[str, Tensor]] | None
-    most: Mapping[str, int] = field(default_factory=dict)
-
-    def spec(self, pass_: Pass, pattern: str) -> dict[str, TensorSpec]:
-        """Shapes of every batch of this pattern: [batch, ...].  Raises DataError for an unknown pattern.
-
-        ``args.fields`` of the pass chooses among its fields; ``index``, a sample's place in the split, is there only
-        where it is asked for.
-        """
-        if pattern not in self.specs:
-            raise DataError(f"{self.title} has no {pattern!r} samples; it has: {', '.join(self.specs)}")
-        held = {**self.specs[pattern], "index": TensorSpec((), "int64")}
-        wanted = pass_.args.get("fields", self.specs[pattern])
-        for name in wanted:
-            if name not in held:
-                raise DataError(f"{pattern} samples of {self.title} have no field {name!r}{suggestion(name, held)}")
-        return {name: TensorSpec((pass_.batch, *held[name].shape), held[name].dtype) for name in wanted}
-
-    def counts(self, pass_: Pass) -> dict[str, int]:
-        """Batches per pattern: full ones only when training, rounded up else."""
-        return {
-            pattern: len(self._rows(pass_, pattern)) // pass_.batch
-            if pass_.train
-            else -(-len(self._rows(pass_, pattern)) // pass_.batch)
-            for pattern in pass_.patterns
-        }
-
-    def size(self, pass_: Pass) -> int:
-        """Samples that one place of the pass draws from, over its patterns; padding isn't counted."""
-        return sum(len(self._rows(pass_, pattern)) for pattern in pass_.patterns)
-
-    def batches(self, pass_: Pass, seed: int) -> Iterator[tuple[str, dict[str, Tensor]]]:
-        """Fresh tensors, pattern after pattern.
-
-        Training passes are shuffled by ``seed`` and drop the rest; others keep their order, and their last batch is
-        filled by repeating samples with label ``PADDING``.  Raises DataError for a set that is only declared.
-        """
-        if self.fields is None:
-            raise DataError(
-                f"{self.title} is declared only: it has shapes to profile with, but no samples to train or evaluate on"
-            )
-        for place, pattern in enumerate(pass_.patterns):
-            wanted = self.spec(pass_, pattern)
-            rows, batch = self._rows(pass_, pattern), pass_.batch
-            order = np.arange(len(rows))
-            if pass_.train:
-                order = seeds.generator(seed, "shuffle", place).permutation(order)
-            for index in range(self.counts(pass_)[pattern]):
-                chosen = order[index * batch : (index + 1) * batch]
-                real = len(chosen)
-                chosen = np.resize(chosen, batch)
-                fields = self.fields(pattern, rows[chosen])
-                fields["label"][real:] = PADDING
-                fields["index"] = torch.from_numpy(chosen)
-                yield pattern, {name: fields[name] for name in wanted}
-
-    def _rows(self, pass_: Pass, pattern: str) -> IntArray:
-        rows = self.rows(pass_.data, pattern)
-        if pass_.data == "public":
-            rows = rows[: pass_.args.get("samples")]
-        elif pass_.data != "private":
-            rows = rows[: pass_.args.get("samples", self.most.get(pattern))]
-        return rows
 
 
 @dataclass(frozen=True)
