@@ -17,7 +17,7 @@ from edgefl.data import Federation
 from edgefl.devices import Device, Link
 from edgefl.errors import MethodError
 from edgefl.methods import Method, ServerState
-from edgefl.schedules import Stage, restrict
+from edgefl.schedules import Stage
 from edgefl.simulation import Ledger, Planner, Setup, final_blocks, stale
 from edgefl.simulation.selection import places
 from edgefl.work import Work
@@ -104,12 +104,7 @@ def _server_works(setup: Setup, state: ServerState, round: int, stage: Stage) ->
     with _shapes_alone(setup.method):
         works = [("before", w) for w in setup.method.before(state, round)]
         works += [("after", w) for w in setup.method.after(state, round)]
-    return tuple((when, _staged(setup, w, stage)) for when, w in works)
-
-
-def _staged(setup: Setup, work: Work, stage: Stage) -> Work:
-    """A work on the model of a client kind is held to the stage as in a run; the server's own is under no schedule."""
-    return restrict(work, stage) if work.kind in setup.clients.kinds else work
+    return tuple((when, setup.staged(w, stage)) for when, w in works)
 
 
 def server_rows(planner: Planner, found: Sequence[Stretch], kind: str | None = None) -> list[dict[str, Any]]:
@@ -129,7 +124,7 @@ def server_rows(planner: Planner, found: Sequence[Stretch], kind: str | None = N
             continue
         whole = replace(rounds[0], rounds=sum(one.rounds for one in rounds))
         for name in setup.clients.kinds:
-            work = _staged(setup, setup.method.evaluate(name, split), stage)
+            work = setup.staged(setup.method.evaluate(name, split), stage)
             patterns = {pattern for p in work.passes for pattern in p.patterns}
             if kind in (None, name) and all(setup.clients.server_samples.get(split, {}).get(p) for p in patterns):
                 rows.append(_server_row(planner, whole, f"evaluate {split}", work))
