@@ -25,8 +25,8 @@ BACKENDS = {
 }
 _FLASH_HEAD, _FLASH_STEP = 256, 8
 
-
 _WHOLE = frozenset({F.layer_norm, F.group_norm, F.softmax, F.log_softmax, torch.softmax, torch.log_softmax})
+"""What a GPU's autocast computes in float32, a CPU's in half precision."""
 
 
 @contextmanager
@@ -65,10 +65,8 @@ class _AsOnCuda(TorchFunctionMode):
         if func in (F.dropout, torch.dropout):
             return _dropout(*args, **kwargs)
         if func in _WHOLE and torch.is_autocast_enabled("cpu"):
-            # a GPU's autocast computes these in float32, which a CPU's doesn't
             with torch.autocast("cpu", enabled=False):
-                first, *rest = args
-                return func(first.float() if first.is_floating_point() else first, *rest, **kwargs)
+                return func(*map(_whole, args), **{name: _whole(value) for name, value in kwargs.items()})
         return func(*args, **kwargs)
 
     def _attend(
@@ -113,6 +111,10 @@ class _AsOnCuda(TorchFunctionMode):
             return self.choice
         half = query.dtype in (torch.float16, torch.bfloat16)
         return "flash" if half and mask is None and query.shape[-1] <= _FLASH_HEAD else "efficient"
+
+
+def _whole(value: Any) -> Any:
+    return value.float() if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
 def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:

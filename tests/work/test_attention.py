@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 from edgefl_toys import CPU, Toy, described, do, inputs_of, make_work, training_pass
+from torch.nn import functional as F
 
 from edgefl import models
 from edgefl.cost import cost_key, predict, timeline
 from edgefl.errors import MethodError
 from edgefl.work import Work, execute
+from edgefl.work.attention import attention
 
 BATCH, TOKENS, HEADS, WIDTH = 8, 17, 2, 16
 
@@ -122,3 +124,9 @@ def test_half_precision_learns_with_a_scaled_loss() -> None:
     full = do(make_work(passes=(training_pass(),) * 4))
     assert half.loss is not None and full.loss is not None
     assert half.loss == pytest.approx(full.loss, rel=0.02)
+
+
+def test_a_gpus_autocast_takes_its_norms_in_float32_however_they_are_called() -> None:
+    x = torch.ones(2, 4, dtype=torch.bfloat16)
+    with attention("device", CPU, "cuda"), torch.autocast("cpu", torch.bfloat16):
+        assert F.softmax(x, -1).dtype == F.softmax(input=x, dim=-1).dtype == torch.float32
