@@ -24,6 +24,7 @@ BACKENDS = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
 }
 _FLASH_HEAD, _FLASH_STEP = 256, 8
+_HALF = (torch.float16, torch.bfloat16)
 
 _WHOLE = frozenset({F.layer_norm, F.group_norm, F.softmax, F.log_softmax, torch.softmax, torch.log_softmax})
 """What a GPU's autocast computes in float32, a CPU's in half precision."""
@@ -34,7 +35,8 @@ def attention(choice: str, device: torch.device, kernels: str) -> Iterator[None]
     """Compute attention by ``choice`` ("device" or a key of BACKENDS) inside.
 
     ``kernels`` "cuda" on a CPU stands for a GPU that isn't there: its attention and dropout kernels are then called by
-    name, which fake tensors allow.  Raises MethodError for a back-end that a CPU doesn't have.
+    name, which fake tensors allow.  Raises MethodError for a back-end that a CPU doesn't have, and inside for what a
+    GPU's refuses.
     """
     if kernels == "cuda" and device.type == "cpu":
         with _AsOnCuda(choice):
@@ -89,6 +91,13 @@ class _AsOnCuda(TorchFunctionMode):
                 return F.scaled_dot_product_attention(
                     query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
                 )
+        if choice in ("flash", "cudnn") and query.dtype not in _HALF:
+            raise MethodError(
+                f"training.attention is {choice!r}, which on a GPU takes half precision alone: set training.precision "
+                "to bfloat16 or float16, or training.attention to efficient"
+            )
+        if choice == "flash" and attn_mask is not None:
+            raise MethodError("training.attention is 'flash', which takes no mask: set it to device or efficient")
         grads = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
         if choice == "flash":
             width = query.shape[-1]
@@ -109,8 +118,7 @@ class _AsOnCuda(TorchFunctionMode):
         """Torch's order on a GPU: flash for half precision without a mask, else the memory-efficient kernel."""
         if self.choice != "device":
             return self.choice
-        half = query.dtype in (torch.float16, torch.bfloat16)
-        return "flash" if half and mask is None and query.shape[-1] <= _FLASH_HEAD else "efficient"
+        return "flash" if query.dtype in _HALF and mask is None and query.shape[-1] <= _FLASH_HEAD else "efficient"
 
 
 def _whole(value: Any) -> Any:

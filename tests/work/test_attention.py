@@ -39,7 +39,7 @@ def test_the_kernel_that_is_asked_for_answers() -> None:
         ("device", "float32", "efficient"),
         ("device", "bfloat16", "flash"),
         ("efficient", "bfloat16", "efficient"),
-        ("flash", "float32", "flash"),
+        ("flash", "bfloat16", "flash"),
         ("cudnn", "bfloat16", "cudnn"),
     ],
 )
@@ -63,10 +63,19 @@ def test_results_do_not_depend_on_the_kernel() -> None:
         torch.testing.assert_close(value, flash[name], atol=1e-4, rtol=1e-3)
 
 
+@pytest.mark.parametrize("kernel", ["flash", "cudnn"])
+def test_a_gpu_that_is_not_there_refuses_what_one_that_is_would(kernel: str) -> None:
+    with pytest.raises(MethodError, match="half precision alone: set training.precision to bfloat16"):
+        predict(work(kernel), Toy(), "cuda")
+
+
 def test_flops_do_not_depend_on_the_kernel_going_forward() -> None:
-    found = {a: predict(work(a), Toy(), "cuda").steps[0, "image"].forward_flops for a in ("math", "efficient", "flash")}
-    assert len(set(found.values())) == 1
-    backward = {a: predict(work(a), Toy(), "cuda").steps[0, "image"].backward_flops for a in ("math", "flash")}
+    steps = {
+        a: predict(work(a, precision="bfloat16"), Toy(), "cuda").steps[0, "image"]
+        for a in ("math", "efficient", "flash")
+    }
+    assert len({step.forward_flops for step in steps.values()}) == 1
+    backward = {a: steps[a].backward_flops for a in ("math", "flash")}
     # 4 products against 5: the scores are made once more
     product = 2 * BATCH * HEADS * TOKENS**2 * (WIDTH // HEADS)
     assert backward["flash"] - backward["math"] == product
