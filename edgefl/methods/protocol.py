@@ -202,4 +202,6 @@ class Method:
         args = {} if described.task == "classify" else {"samples": self.setting.pairs}
         pass_ = Pass(step, split, (described.pattern,), self.setting.evaluation_batch, False, args)  # type: ignore[arg-type]
         attention = self.setting.training.attention
+        if attention in ("flash", "cudnn"):
+            attention = "device"  # an evaluation is in float32, which these don't take on a GPU
         return Work(kind, described.model, (), (pass_,), (self.model_payload(kind),), attention=attention)

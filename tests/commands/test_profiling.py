@@ -143,3 +143,10 @@ def test_overrides_apply_to_a_scenario_that_is_loaded_already(tiny: Tiny) -> Non
     assert small["peak_memory_bytes"] < large["peak_memory_bytes"]
     with pytest.raises(ScenarioError, match="batch"):
         edgefl.profile(loaded, ["training.batch=-1"])
+
+
+def test_flash_attention_is_for_training_alone(tiny: Tiny) -> None:
+    """An evaluation is in float32, which a GPU's flash kernel doesn't take."""
+    wanted = {"attention": "flash", "precision": "bfloat16"}
+    found = edgefl.profile(tiny(data=DECLARED, training=wanted, executor={"device": "cuda"}), kind="image")
+    assert found["rows"] and found["server_rows"]
