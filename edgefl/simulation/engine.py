@@ -344,18 +344,16 @@ class Simulation:
         return report
 
     def _evaluate(self, env: simpy.Environment, round: int, split: str, server: list[dict[str, Any]]) -> Events:
-        stage = self.setup.schedule.stage(round)
-        submitted = {
-            kind: self._submit(
-                self.setup.staged(self.setup.method.evaluate(kind, split), stage), round, f"evaluate {split}", i
-            )
-            for i, kind in enumerate(self.setup.clients.kinds)
-        }
-        metrics = {}
-        for kind, under_way in submitted.items():
+        stage, method = self.setup.schedule.stage(round), self.setup.method
+        works = {kind: self.setup.staged(method.evaluate(kind, split), stage) for kind in self.setup.clients.kinds}
+        # a method whose one model stands for several kinds is evaluated once
+        distinct = [work for i, work in enumerate(works.values()) if work not in list(works.values())[:i]]
+        submitted = [self._submit(work, round, f"evaluate {split}", i) for i, work in enumerate(distinct)]
+        found = []
+        for under_way in submitted:
             report = yield from self._server_work(env, under_way, server)
-            metrics[kind] = dict(report.result.metrics)
-        return metrics
+            found.append(report.result.metrics)
+        return {kind: dict(found[distinct.index(work)]) for kind, work in works.items()}
 
     def _deliver_final(self, env: simpy.Environment, round: int, plans: Sequence[Plan]) -> Events:
         """Send a finished stage's blocks once to every client that can hold them; tensor and serialised bytes."""

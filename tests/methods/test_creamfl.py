@@ -350,6 +350,10 @@ def test_it_trains_and_costs_what_was_predicted(tiny: Tiny, tmp_path: Path, serv
             assert weights[f"table/{name}.{modality}"].norm(dim=1).max() <= 1 + 1e-5
         assert weights[f"table/public.{modality}"].norm(dim=1) == pytest.approx(1, abs=1e-5)
     assert "r@1" in found.result["metrics"]["image-text"]
+    evaluations = [w for w in rounds[-1]["server_works"] if w["when"].startswith("evaluate")]
+    # the server's own model stands for every kind, and is scored once
+    assert len(evaluations) == (1 if server == "own" else 3)
+    assert set(found.result["metrics"]) == {"image", "text", "image-text"}
 
 
 @pytest.mark.slow
