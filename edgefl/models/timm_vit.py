@@ -10,11 +10,11 @@ import torch
 from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor, nn
 
-from edgefl.errors import MethodError, suggestion
+from edgefl.errors import suggestion
 from edgefl.models.tower import Tower, TransformerOptions, chosen, drop_path_rates
 from edgefl.models.vision import import_torchvision
 from edgefl.models.vit import VIT_SIZES, check_patch
-from edgefl.models.weights import Spelling, fill, locate
+from edgefl.models.weights import Spelling, fill, locate, timm_repository
 
 SPELLING: Spelling = (
     (r"^(module|model)\.", ""),
@@ -137,14 +137,3 @@ class TimmViT:
 
 def _name(variant: str) -> str:
     return f"vit_{variant}_patch16_224" if variant in VIT_SIZES else variant
-
-
-def timm_repository(name: str) -> str:
-    """Where the hub has the weights of a timm model.  Raises MethodError if they aren't there."""
-    import_torchvision()
-    import timm
-
-    published = timm.get_pretrained_cfg(name) if timm.is_model(name) else None
-    if published is None or not published.hf_hub_id:
-        raise MethodError(f"weights 'pretrained': timm publishes none for {name!r} on the hub; give a folder instead")
-    return str(published.hf_hub_id)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from edgefl.errors import MethodError
 from edgefl.models.tower import Tower, TransformerOptions, assemble, chosen
-from edgefl.models.weights import Spelling, fill, locate
+from edgefl.models.weights import Spelling, fill, locate, timm_repository
 
 VIT_SIZES = {
     "tiny": {"blocks": 12, "width": 192, "heads": 3},
@@ -76,8 +76,6 @@ def check_patch(patch: int, size: int) -> None:
 
 def published_vit(width: int, patch: int) -> str:
     """Where the hub has timm's ViT of this width.  Raises MethodError if there is none."""
-    from edgefl.models.timm_vit import timm_repository
-
     sizes = {size["width"]: name for name, size in VIT_SIZES.items()}
     if width not in sizes:
         raise MethodError(f"weights 'pretrained': no ViT of width {width} is published; widths: {sorted(sizes)}")

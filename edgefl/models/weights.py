@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from edgefl.errors import MethodError
+from edgefl.models.vision import import_torchvision
 
 Spelling = Sequence[tuple[str, str]]
 """Regular expressions and what they become, in order: a library's name for a tensor -> the tower's.
@@ -127,3 +128,14 @@ def _copy(parameter: Tensor, value: Tensor, file: Path, upstream: str, name: str
         )
     with torch.no_grad():
         parameter.copy_(value)
+
+
+def timm_repository(name: str) -> str:
+    """Where the hub has the weights of a timm model.  Raises MethodError if they aren't there."""
+    import_torchvision()
+    import timm
+
+    published = timm.get_pretrained_cfg(name) if timm.is_model(name) else None
+    if published is None or not published.hf_hub_id:
+        raise MethodError(f"weights 'pretrained': timm publishes none for {name!r} on the hub; give a folder instead")
+    return str(published.hf_hub_id)
