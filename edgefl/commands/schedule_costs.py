@@ -123,14 +123,9 @@ def server_rows(planner: Planner, found: Sequence[Stretch], kind: str | None = N
         if not rounds:
             continue
         whole = replace(rounds[0], rounds=sum(one.rounds for one in rounds))
-        seen: list[Work] = []
-        for name in setup.clients.kinds:
-            work = setup.staged(setup.method.evaluate(name, split), stage)
-            if work in seen:
-                continue  # one model stands for several kinds
-            seen.append(work)
+        for work, kinds in setup.evaluations(split, stage):
             patterns = {pattern for p in work.passes for pattern in p.patterns}
-            if kind in (None, name) and all(setup.clients.server_samples.get(split, {}).get(p) for p in patterns):
+            if kind in (None, *kinds) and all(setup.clients.server_samples.get(split, {}).get(p) for p in patterns):
                 rows.append(_server_row(planner, whole, f"evaluate {split}", work))
     return sorted(rows, key=lambda row: (row["first_round"], row["when"].startswith("evaluate")))
 

@@ -344,16 +344,13 @@ class Simulation:
         return report
 
     def _evaluate(self, env: simpy.Environment, round: int, split: str, server: list[dict[str, Any]]) -> Events:
-        stage, method = self.setup.schedule.stage(round), self.setup.method
-        works = {kind: self.setup.staged(method.evaluate(kind, split), stage) for kind in self.setup.clients.kinds}
-        # a method whose one model stands for several kinds is evaluated once
-        distinct = [work for i, work in enumerate(works.values()) if work not in list(works.values())[:i]]
-        submitted = [self._submit(work, round, f"evaluate {split}", i) for i, work in enumerate(distinct)]
-        found = []
-        for under_way in submitted:
+        works = self.setup.evaluations(split, self.setup.schedule.stage(round))
+        submitted = [self._submit(work, round, f"evaluate {split}", i) for i, (work, _) in enumerate(works)]
+        found: dict[str, dict[str, float]] = {}
+        for under_way, (_, kinds) in zip(submitted, works, strict=True):
             report = yield from self._server_work(env, under_way, server)
-            found.append(report.result.metrics)
-        return {kind: dict(found[distinct.index(work)]) for kind, work in works.items()}
+            found |= {kind: dict(report.result.metrics) for kind in kinds}
+        return {kind: found[kind] for kind in self.setup.clients.kinds}
 
     def _deliver_final(self, env: simpy.Environment, round: int, plans: Sequence[Plan]) -> Events:
         """Send a finished stage's blocks once to every client that can hold them; tensor and serialised bytes."""

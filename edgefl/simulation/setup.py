@@ -70,6 +70,22 @@ class Setup:
         """A work on the model of a client kind is held to the stage; the server's own model is under no schedule."""
         return restrict(work, stage) if work.kind in self.clients.kinds else work
 
+    def evaluations(self, split: str, stage: Stage) -> list[tuple[Work, list[str]]]:
+        """The works that score every kind's model at a stage, each with the kinds whose model it scores.
+
+        A method whose one model stands for several kinds is evaluated once.
+        """
+        found: list[tuple[Work, list[str]]] = []
+        for kind in self.clients.kinds:
+            work = self.staged(self.method.evaluate(kind, split), stage)
+            for known, kinds in found:
+                if known == work:
+                    kinds.append(kind)
+                    break
+            else:
+                found.append((work, [kind]))
+        return found
+
     def of_kind(self, kind: str) -> list[int]:
         """Clients of a kind, ascending."""
         index = self.clients.kinds.index(kind)

@@ -356,6 +356,12 @@ def test_it_trains_and_costs_what_was_predicted(tiny: Tiny, tmp_path: Path, serv
     assert set(found.result["metrics"]) == {"image", "text", "image-text"}
 
 
+def test_the_servers_own_model_is_evaluated_for_whichever_kind_is_asked_for(tiny: Tiny) -> None:
+    given = scenario(tiny, {"image": 1, "text": 1, "image-text": 1}, server="own")
+    rows = edgefl.profile(given, kind="text", stage=1)["server_rows"]
+    assert sum(row["when"].startswith("evaluate") for row in rows) == 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
