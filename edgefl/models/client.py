@@ -46,7 +46,7 @@ class ClientModel(nn.Module):
         if "norm" in joint:
             self.joint.norm = nn.LayerNorm(joint["norm"], eps=1e-6)
         if "classes" in joint:
-            self.joint.head = _classifier(sum(self.widths.values()), joint)
+            self.joint.head = _mlp(sum(self.widths.values()), joint["hidden"], joint["classes"], joint["dropout"])
 
     def tower(self, modality: str) -> Any:
         """The tower of a modality, whatever its class."""
@@ -90,35 +90,30 @@ class ClientModel(nn.Module):
 
 
 def _projection(width: int, rep: int | Mapping[str, Any]) -> nn.Module:
-    """A linear layer, or the projection of LW-FedMML (linear, dropout, batch norm, ReLU; the last without a scale)."""
+    """A linear layer, or the projection of LW-FedMML."""
     if isinstance(rep, int):
         layer = nn.Linear(width, rep, bias=False)
         initialise(layer)
         return layer
-    layers: list[nn.Module] = []
-    for hidden in rep["hidden"]:
-        layers.append(nn.Linear(width, hidden, bias=False))
-        layers += [nn.Dropout(rep["dropout"])] if rep["dropout"] else []
-        layers += [nn.BatchNorm1d(hidden)] if rep["batch_norm"] else []
-        layers.append(nn.ReLU())
-        width = hidden
-    layers.append(nn.Linear(width, rep["dimension"], bias=False))
-    layers += [nn.BatchNorm1d(rep["dimension"], affine=False)] if rep["batch_norm"] else []
-    projection = nn.Sequential(*layers)
-    initialise(projection)
-    return projection
+    return _mlp(width, rep["hidden"], rep["dimension"], rep["dropout"], bias=False, batch_norm=rep["batch_norm"])
 
 
-def _classifier(width: int, joint: Mapping[str, Any]) -> nn.Sequential:
+def _mlp(
+    width: int, hidden: Sequence[int], out: int, dropout: float, *, bias: bool = True, batch_norm: bool = False
+) -> nn.Sequential:
+    """Hidden layers of linear, dropout, batch norm and ReLU under a linear layer, whose batch norm has no scale."""
     layers: list[nn.Module] = []
-    for hidden in joint["hidden"]:
-        layers.append(nn.Linear(width, hidden))
-        layers += [nn.Dropout(joint["dropout"])] if joint["dropout"] else []
+    for each in hidden:
+        layers.append(nn.Linear(width, each, bias=bias))
+        layers += [nn.Dropout(dropout)] if dropout else []
+        layers += [nn.BatchNorm1d(each)] if batch_norm else []
         layers.append(nn.ReLU())
-        width = hidden
-    classifier = nn.Sequential(*layers, nn.Linear(width, joint["classes"]))
-    initialise(classifier)
-    return classifier
+        width = each
+    layers.append(nn.Linear(width, out, bias=bias))
+    layers += [nn.BatchNorm1d(out, affine=False)] if batch_norm else []
+    mlp = nn.Sequential(*layers)
+    initialise(mlp)
+    return mlp
 
 
 def build_client_model(description: Mapping[str, Any]) -> ClientModel:

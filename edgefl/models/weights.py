@@ -64,12 +64,11 @@ def minilm_folder() -> Path:
 
 
 def _download(repository: str) -> Path:
-    from huggingface_hub import constants, get_session, hf_hub_download
+    from huggingface_hub import constants, get_session, hf_hub_download, try_to_load_from_cache
 
-    try:
-        return Path(hf_hub_download(repository, _FILE, local_files_only=True))
-    except Exception:
-        pass  # not here yet
+    here = try_to_load_from_cache(repository, _FILE)
+    if isinstance(here, str):
+        return Path(here)
     try:
         # asked first, because a download tries again for half a minute
         get_session().head(constants.ENDPOINT, timeout=_HUB_SECONDS)

@@ -13,8 +13,8 @@ from edgefl.work.description import (
     digest,
     serialised_bytes,
 )
-from edgefl.work.interpreter import FINISH, START, UPDATE, Result, distinct, execute, metered_steps, run
-from edgefl.work.meter import CUDA_ROUNDING, METERED, PARTS, Meter, StepCost, Trace
+from edgefl.work.interpreter import Result, distinct, execute, metered_steps, run
+from edgefl.work.meter import CUDA_ROUNDING, FINISH, METERED, PARTS, START, UPDATE, Meter, StepCost, Trace
 from edgefl.work.steps import Context, Step
 from edgefl.work.timeline import Moment, Timeline
 

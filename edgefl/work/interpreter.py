@@ -15,11 +15,8 @@ from edgefl import registry, seeds
 from edgefl.errors import MethodError
 from edgefl.work.attention import attention
 from edgefl.work.description import DTYPES, Pass, Source, Work
-from edgefl.work.meter import METERED, Meter, Trace
+from edgefl.work.meter import FINISH, METERED, START, UPDATE, Meter, Trace
 from edgefl.work.steps import Context, Step
-
-START, FINISH, UPDATE = "<", ">", "="
-"""Stand for a pattern where the cost is of a pass's start or finish, once a place, or of an update of several steps."""
 
 
 @dataclass(frozen=True)
@@ -165,11 +162,9 @@ def _passes(ctx: Context, trained: list[nn.Parameter], seed: int, meter: Meter |
                         steps += 1
                 del batch, loss
                 if update and update.every > 1 and update.pending == update.every:
-                    with metered.step(index, UPDATE) if metered and now else nullcontext():
-                        update(metered if now else None)
+                    update.alone(index, now)
             if update and update.pending:  # a pass's last few batches are an update too
-                with metered.step(index, UPDATE) if metered else nullcontext():
-                    update(metered)
+                update.alone(index, metered)
         with torch.no_grad(), _once(ctx, metered, index, last=True):
             step.finish(ctx, pass_)
     return total, steps
@@ -247,6 +242,11 @@ class Update:
         if self.scaler is not None:
             loss = self.scaler.scale(loss)
         loss.backward()
+
+    def alone(self, index: int, meter: Meter | None) -> None:
+        """Use up the gradients of several steps, metered as a step of its own."""
+        with meter.step(index, UPDATE) if meter else nullcontext():
+            self(meter)
 
     def __call__(self, meter: Meter | None) -> None:
         """Use the gradients up."""

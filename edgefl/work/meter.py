@@ -37,6 +37,9 @@ PARTS = (
 CUDA_ROUNDING = 512
 """PyTorch's CUDA caching allocator rounds every block up to a multiple of 512 bytes."""
 
+START, FINISH, UPDATE = "<", ">", "="
+"""Stand for a pattern where the cost is of a pass's start or finish, once a place, or of an update of several steps."""
+
 METERED = 2
 """Places of a distinct pass, and steps of a pattern in them, that are metered: from the second on nothing changes."""
 
@@ -123,7 +126,7 @@ class StepCost:
 class Trace:
     """What the meter saw: peak bytes by part at the highest moment, and the cost of each distinct step.
 
-    ``steps`` is keyed ``(distinct pass, pattern)``, with ``<`` and ``>`` as patterns for a pass's start and finish.
+    ``steps`` is keyed ``(distinct pass, pattern)``, with START, FINISH and UPDATE beside patterns.
     """
 
     peak_memory_bytes: int
@@ -210,7 +213,7 @@ class Meter(TorchDispatchMode):
         self._part, self._backward, self._trains = "activations", False, torch.is_grad_enabled()
         self._seen[distinct_pass, pattern] += 1
         self._place = distinct_pass, pattern, self._seen[distinct_pass, pattern]
-        self._phase, self._behind = {"<": "start", ">": "finish"}.get(pattern, "forward"), ""
+        self._phase, self._behind = {START: "start", FINISH: "finish"}.get(pattern, "forward"), ""
         with self:
             yield
         self._step = None
