@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from edgefl_toys import PUBLISHED_FACTS as PUBLISHED
+from edgefl_toys import TOWER_FACTS as FACTS
 from edgefl_toys import inputs_of, make_work, skeleton, training_pass
 from torch import Tensor
 
@@ -17,16 +19,6 @@ from edgefl.errors import MethodError
 from edgefl.models import ModelOptions
 from edgefl.work import Meter, Pass, TensorSpec, Trace, Work, run
 
-FACTS: dict[str, dict[str, int]] = {
-    "image": {"channels": 3, "size": 32, "classes": 5},
-    "text": {"vocabulary": 60, "classes": 5},
-    "audio": {"bins": 36, "frames": 46, "classes": 5},
-}
-PUBLISHED: dict[str, dict[str, int]] = {
-    "image": {"channels": 3, "size": 224, "classes": 5},
-    "text": {"vocabulary": 30522, "classes": 5},
-    "audio": {"bins": 128, "frames": 1024, "classes": 5},
-}
 SMALL = {"blocks": 2, "width": 32, "heads": 4}
 TOWERS: dict[str, tuple[str, dict[str, Any]]] = {
     "timm-vit": ("image", {"drop_path": 0.2}),

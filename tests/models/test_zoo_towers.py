@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from edgefl_toys import PUBLISHED_FACTS as PUBLISHED
+from edgefl_toys import TOWER_FACTS as FACTS
 from edgefl_toys import skeleton
 from pydantic import ValidationError
 
@@ -15,16 +17,6 @@ from edgefl import models
 from edgefl.errors import MethodError
 from edgefl.models import ModelOptions
 
-PUBLISHED: dict[str, dict[str, int]] = {
-    "image": {"channels": 3, "size": 224, "classes": 5},
-    "text": {"vocabulary": 30522, "classes": 5},
-    "audio": {"bins": 128, "frames": 1024, "classes": 5},
-}
-FACTS: dict[str, dict[str, int]] = {
-    "image": {"channels": 3, "size": 32, "classes": 5},
-    "text": {"vocabulary": 60, "classes": 5},
-    "audio": {"bins": 36, "frames": 46, "classes": 5},
-}
 MODALITY = {"timm-vit": "image", "hf-vit": "image", "distilbert": "text", "bert": "text", "ast": "audio"}
 SMALL = {"blocks": 3, "width": 32, "heads": 4}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+from edgefl_toys import Memory
 from torch import Tensor
 
 import edgefl
@@ -29,20 +30,6 @@ BOTH = {"down": "int8", "up": {"dtype": "int8", "top_k": "10%"}}
 CLIENTS = {"image": 2, "text": 2, "image-text": 1}
 PREDICTOR = Predictor()
 COSTS = ("peak_memory_bytes", "memory_bytes", "forward_flops", "backward_flops", "compute_seconds")
-
-
-class Memory:
-    """A journal that keeps everything."""
-
-    def __init__(self) -> None:
-        self.tables: dict[str, list[Mapping[str, Any]]] = {}
-        self.states: dict[int, tuple[dict[str, Tensor], Mapping[str, Any]]] = {}
-
-    def append(self, table: Any, records: Sequence[Mapping[str, Any]]) -> None:
-        self.tables.setdefault(table, []).extend(records)
-
-    def checkpoint(self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        self.states[round] = dict(tensors), state
 
 
 class Watched(Inline):

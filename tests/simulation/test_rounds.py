@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from edgefl_toys import Memory
 from torch import Tensor
 
 import edgefl
@@ -30,20 +31,6 @@ SUMMED = (
     "backward_flops",
     "energy_joules",
 )
-
-
-class Memory:
-    """A journal that keeps everything."""
-
-    def __init__(self) -> None:
-        self.tables: dict[str, list[Mapping[str, Any]]] = {}
-        self.states: dict[int, tuple[dict[str, Tensor], Mapping[str, Any]]] = {}
-
-    def append(self, table: Any, records: Sequence[Mapping[str, Any]]) -> None:
-        self.tables.setdefault(table, []).extend(records)
-
-    def checkpoint(self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        self.states[round] = dict(tensors), state
 
 
 PREDICTOR = Predictor()

@@ -22,6 +22,17 @@ FACTS = {
     "image": {"channels": 1, "size": 16, "classes": 5},
     "text": {"vocabulary": 40, "tokens": 6, "classes": 5},
 }
+TOWER_FACTS: dict[str, dict[str, int]] = {
+    "image": {"channels": 3, "size": 32, "classes": 5},
+    "text": {"vocabulary": 60, "classes": 5},
+    "audio": {"bins": 36, "frames": 46, "classes": 5},
+}
+PUBLISHED_FACTS: dict[str, dict[str, int]] = {
+    "image": {"channels": 3, "size": 224, "classes": 5},
+    "text": {"vocabulary": 30522, "classes": 5},
+    "audio": {"bins": 128, "frames": 1024, "classes": 5},
+}
+"""What data fix about a tower: small, and as published."""
 CPU = torch.device("cpu")
 
 
@@ -139,6 +150,20 @@ def do(work: Work, source: Any = None, *, seed: int = 1, meter: Meter | None = N
     """Do a work for real on a fresh module."""
     module = module or models.build(work.model)
     return run(work, inputs_of(work), source or Toy(), module=module, device=CPU, seed=seed, meter=meter)
+
+
+class Memory:
+    """A journal that keeps everything."""
+
+    def __init__(self) -> None:
+        self.tables: dict[str, list[Mapping[str, Any]]] = {}
+        self.states: dict[int, tuple[dict[str, Tensor], Mapping[str, Any]]] = {}
+
+    def append(self, table: Any, records: Sequence[Mapping[str, Any]]) -> None:
+        self.tables.setdefault(table, []).extend(records)
+
+    def checkpoint(self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        self.states[round] = dict(tensors), state
 
 
 class Prototypes(Step):
