@@ -14,7 +14,7 @@ from edgefl.memo import cache_folder
 from edgefl.methods import Kind, Method, Setting
 from edgefl.scenario import Scenario, load
 from edgefl.schedules import Schedule
-from edgefl.simulation import Setup
+from edgefl.simulation import Planner, Setup
 from edgefl.simulation.payloads import encoded
 from edgefl.training import device_of
 
@@ -96,3 +96,8 @@ def predictor_of(scenario: Scenario) -> Predictor:
     """A memoised predictor for the type of device that the scenario trains on, whether this machine has it or not."""
     name = scenario.executor.device
     return Predictor(cache_folder() / "costs", device_of("auto").type if name == "auto" else name)
+
+
+def planner_of(scenario: Scenario, observe: Observe = silent) -> Planner:
+    """What plans and prices this scenario's works; ``observe`` hears of data being built."""
+    return Planner(compose(scenario, lambda text: observe("prepare", {"what": text})), predictor_of(scenario))

@@ -11,7 +11,7 @@ import psutil
 import torch
 
 from edgefl import units
-from edgefl.commands.composing import Observe, compose, predictor_of, scenario_of, silent
+from edgefl.commands.composing import Observe, planner_of, scenario_of, silent
 from edgefl.commands.profiling import Wanted, check_wanted, largest, shown_round
 from edgefl.cost import shortened
 from edgefl.cost.fvcore_count import count_twice
@@ -67,7 +67,7 @@ def measure(
     def say(what: str) -> None:
         hear("prepare", {"what": what})
 
-    planner = Planner(compose(whole, say), predictor_of(whole))
+    planner = planner_of(whole, hear)
     device = device_of(whole.executor.device)
     cases = []
     for case in _cases(planner, kind, stage, say):
@@ -97,7 +97,7 @@ def count(
     def say(what: str) -> None:
         hear("prepare", {"what": what})
 
-    planner = Planner(compose(whole, say), predictor_of(whole))
+    planner = planner_of(whole, hear)
     rows = []
     for each, at, work, source in _works(planner, kind, stage):
         say(f"fvcore: {each} at stage {at.index}")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.commands.composing import Observe, compose, predictor_of, scenario_of, silent
+from edgefl.commands.composing import Observe, planner_of, scenario_of, silent
 from edgefl.commands.schedule_costs import evaluation_totals, followed, round_totals, server_rows, stretches
 from edgefl.cost import ClientCost, duration
 from edgefl.cost import timeline as trace_timeline
@@ -91,9 +91,9 @@ def profile(
     whole = scenario_of(scenario, overrides)
     wanted = Wanted(device, link, stage, kind)
     found: dict[str, Any] = {"scenario": whole.name}
-    planners = {whole.name: _planner(whole, observe)}
+    planners = {whole.name: planner_of(whole, observe)}
     combinations = whole.combinations() if whole.compare else []
-    others = {label: _planner(each, observe) for label, each in combinations}
+    others = {label: planner_of(each, observe) for label, each in combinations}
     check_wanted(wanted, [planner.setup for planner in (*planners.values(), *others.values())])
     found |= _profiled(planners[whole.name], wanted, observe, whole.name)
     if whole.compare:
@@ -108,13 +108,6 @@ def profile(
     if figure is not None:
         draw_stages(found.get("combinations") or {whole.name: found}, Path(figure))
     return found
-
-
-def _planner(scenario: Scenario, observe: Observe) -> Planner:
-    def report(text: str) -> None:
-        observe("prepare", {"what": text})
-
-    return Planner(compose(scenario, report), predictor_of(scenario))
 
 
 def check_wanted(wanted: Wanted, setups: Sequence[Setup]) -> None:
