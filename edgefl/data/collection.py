@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,14 +21,24 @@ Report = Callable[[str], None]
 """Told what is being built, for people who wait."""
 
 
+OFFICIAL = ("train", "validation", "test")
+"""The splits that a data set may be published with."""
+
+
 @dataclass(frozen=True)
 class Collection:
     """``n`` samples.
 
     ``label`` [n] indexes ``classes``; ``len(classes)`` marks a sample of no class, which serves retrieval only.
     ``group`` [n] is the unit that is held out: samples of a group never stand on both sides of a split.
-    ``images`` [n, channels, size, size] are bytes 0..255.  ``text`` [n] indexes ``texts`` (the whole name, for
+    ``images`` [m, channels, size, size] are bytes 0..255, one for each sample, or ``image`` [n] says which of them a
+    sample has (a picture with several captions stands once).  ``text`` [n] indexes ``texts`` (the whole name, for
     retrieval) and ``masked`` (the same without the words of the classes, for classification; "" if nothing is left).
+    ``audio`` [n, frames, bins] are log mel energies, float32.
+
+    ``answer`` and ``score`` [n, answers] are soft targets: a class, or -1 for none, and what it is worth; ``label`` is
+    the best.  ``owner`` [n] is the client that a sample belongs to by nature, ``official`` [n] its published split
+    (``OFFICIAL``).
     """
 
     classes: tuple[str, ...]
@@ -38,19 +48,74 @@ class Collection:
     text: IntArray | None = None
     texts: tuple[str, ...] = ()
     masked: tuple[str, ...] = ()
+    image: IntArray | None = None
+    audio: npt.NDArray[np.float32] | None = None
+    answer: IntArray | None = None
+    score: npt.NDArray[np.float32] | None = None
+    owner: IntArray | None = None
+    official: IntArray | None = None
 
     def __post_init__(self) -> None:
         n = len(self.label)
-        for name in ("group", "images", "text"):
+        for name in ("group", "text", "image", "audio", "answer", "score", "owner", "official"):
             array = getattr(self, name)
             if array is not None and len(array) != n:
                 raise DataError(f"{name} has {len(array)} entries for {n} labels")
+        if self.images is not None and self.image is None and len(self.images) != n:
+            raise DataError(f"images has {len(self.images)} entries for {n} labels")
         if not n or self.label.min() < 0 or self.label.max() > len(self.classes):
             raise DataError(f"labels must be 0..{len(self.classes)} (the last for no class), one for each sample")
-        if self.images is None and self.text is None:
-            raise DataError("a collection needs images or texts")
+        if self.images is None and self.text is None and self.audio is None:
+            raise DataError("a collection needs images, texts or audio")
+        if self.image is not None and (self.images is None or not 0 <= self.image.min() <= self.image.max() < len(self.images)):
+            raise DataError("image must say for each sample which of the images it has")
         if len(self.texts) != len(self.masked):
             raise DataError(f"{len(self.texts)} texts, but {len(self.masked)} masked ones")
+        if (self.answer is None) != (self.score is None):
+            raise DataError("answer and score belong together: soft targets are classes and what each is worth")
+        if self.official is not None and not 0 <= self.official.min() <= self.official.max() < len(OFFICIAL):
+            raise DataError(f"official must be 0..{len(OFFICIAL) - 1}: {', '.join(OFFICIAL)}")
+
+    @property
+    def modalities(self) -> frozenset[str]:
+        """What its samples have."""
+        there = {"image": self.images, "text": self.text, "audio": self.audio}
+        return frozenset(name for name, array in there.items() if array is not None)
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Everything but texts and classes, by name: what there is."""
+        names = ("label", "group", "images", "text", "image", "audio", "answer", "score", "owner", "official")
+        return {name: array for name in names if (array := getattr(self, name)) is not None}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a folder is read for.
+
+    ``size`` is the height and width of pictures (None: the set's own), ``columns`` what the columns of a user's table
+    are called.  ``scratch`` is an empty folder for arrays that are too large for memory: a memory map in it may be
+    among the collection's arrays, and is gone once they are kept.
+    """
+
+    size: int | None
+    folder: Path
+    report: Report
+    scratch: Path
+    columns: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FolderSet:
+    """A data set that is read from a folder of the user's: what an entry point in ``edgefl.datasets`` may name.
+
+    ``find(given)`` is the folder, where the scenario gives one or where it is looked for; it raises DataError with
+    every place tried.  What was read is kept on disk under (``revision``, the folder's files and their times, size,
+    columns): raise ``revision`` whenever ``build`` changes what it returns.
+    """
+
+    build: Callable[[Wanted], Collection]
+    find: Callable[[Path | None], Path]
+    revision: int = 1
 
 
 @dataclass(frozen=True)
