@@ -19,7 +19,6 @@ from torch import Tensor
 
 from edgefl import models
 from edgefl.errors import MethodError
-from edgefl.methods.aggregation import combine
 from edgefl.methods.protocol import Kind, Method, Setting
 from edgefl.methods.state import ServerState, Update
 from edgefl.models import MODALITIES, ModelOptions
@@ -249,8 +248,7 @@ class CreamFL(Method):
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         """A target for each modality that a client sent; models by kind where they travel."""
-        parameters = {a: t for a, t in state.tensors.items() if not a.startswith("table/")}
-        changed = combine(parameters, updates, lambda address, cohort: {address: 1.0}) if self.options.averaged else {}
+        changed = self.combine(state, updates, lambda address, cohort: {address: 1.0}) if self.options.averaged else {}
         contributed = []
         for modality in self.modalities:
             sent = [

@@ -13,7 +13,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from edgefl.errors import MethodError
-from edgefl.methods.aggregation import Cohort, combine
+from edgefl.methods.aggregation import Cohort
 from edgefl.methods.protocol import Method
 from edgefl.methods.state import ServerState, Update
 from edgefl.work import Address, Edit, Item, Payload, Work
@@ -166,4 +166,4 @@ class FedCola(Method):
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         """Uni-modal and collaborative aggregation in one coefficient table."""
-        return state.changed(combine(state.tensors, updates, self.mix))
+        return state.changed(self.combine(state, updates, self.mix))

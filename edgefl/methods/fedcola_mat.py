@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 
 from edgefl.errors import MethodError, suggestion
-from edgefl.methods.aggregation import Cohort, combine
+from edgefl.methods.aggregation import Cohort
 from edgefl.methods.protocol import Kind, Method, Setting
 from edgefl.methods.state import ServerState, Update
 from edgefl.work import Address, Work
@@ -175,4 +175,4 @@ class FedColaMat(Method):
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         """Shared and private parameters in one coefficient table."""
-        return state.changed(combine(state.tensors, updates, self.mix))
+        return state.changed(self.combine(state, updates, self.mix))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from edgefl import seeds
 from edgefl.errors import MethodError
-from edgefl.methods.aggregation import Cohort, combine
+from edgefl.methods.aggregation import Cohort
 from edgefl.methods.protocol import Method, Setting
 from edgefl.methods.state import ServerState, Update
 from edgefl.work import Address, Item, Pass, Payload, Work
@@ -153,8 +153,8 @@ class PmcmFL(Method):
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         """One model, which stands under every kind; the library."""
         first, *others = self.setting.kinds
-        common = {a: t for a, t in state.tensors.items() if a.startswith(f"{first}/")}
-        averaged = {a.split("/", 1)[1]: t for a, t in combine(common, updates, self.mix).items()}
+        found = self.combine(state, updates, self.mix, among=f"{first}/")
+        averaged = {a.split("/", 1)[1]: t for a, t in found.items()}
         changed = {f"{kind}/{name}": t for kind in (first, *others) for name, t in averaged.items()}
         if self.options.library:
             changed |= {f"table/prototypes.{t}": self._prototypes(state, updates, t) for t in TABLES}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, ClassVar
@@ -13,7 +13,8 @@ from torch import Tensor
 
 from edgefl import models, seeds
 from edgefl.memo import cache_folder, remember, remembered
-from edgefl.methods.aggregation import combine
+from edgefl.methods.aggregation import Mix, by_samples, combine
+from edgefl.methods.aggregation_options import MEAN, AggregationOptions
 from edgefl.methods.state import ServerState, Update
 from edgefl.models import ModelOptions
 from edgefl.work import Address, Item, Pass, Payload, Result, TensorSpec, Work, digest
@@ -114,6 +115,7 @@ class Setting:
     model: ModelOptions | None = None
     facts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     public: Mapping[str, int] = field(default_factory=dict)
+    aggregation: AggregationOptions = MEAN
 
 
 class Method:
@@ -193,7 +195,23 @@ class Method:
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         """The next state.  Pure, and independent of the order of ``updates``.  Default: FedAvg per client kind."""
-        return state.changed(combine(state.tensors, updates, lambda address, cohort: {address: 1.0}))
+        return state.changed(self.combine(state, updates, lambda address, cohort: {address: 1.0}))
+
+    def combine(
+        self,
+        state: ServerState,
+        updates: Sequence[Update],
+        mix: Mix,
+        *,
+        weight: Callable[[Update], float] = by_samples,
+        among: str = "",
+    ) -> dict[Address, Tensor]:
+        """The parameters that change, as the scenario's ``aggregation`` section has it; tables are the method's own.
+
+        ``among`` limits it to the addresses that begin so.
+        """
+        parameters = {a: t for a, t in state.tensors.items() if a.startswith(among) and not a.startswith("table/")}
+        return combine(parameters, updates, mix, weight, self.setting.aggregation)
 
     def evaluate(self, kind: str, split: str) -> Work:
         """The server's work that scores the model of a client kind on a split of the server's data."""
