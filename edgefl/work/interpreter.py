@@ -14,8 +14,10 @@ from torch import Tensor, nn
 from edgefl import registry, seeds
 from edgefl.errors import MethodError
 from edgefl.work.attention import attention
+from edgefl.work.beside import batches
 from edgefl.work.description import DTYPES, Pass, Source, Work
 from edgefl.work.meter import FINISH, METERED, START, UPDATE, Meter, Trace
+from edgefl.work.rates import grouped
 from edgefl.work.steps import Context, Step
 
 
@@ -39,11 +41,17 @@ def distinct(work: Work) -> list[Pass]:
     return found
 
 
-def make_optimizer(settings: Mapping[str, Any], parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """The optimizer of a work.  Raises MethodError for an unknown one."""
+def make_optimizer(settings: Mapping[str, Any], named: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer:
+    """The optimizer of a work for parameters by name, in groups where rates differ by part.
+
+    Raises MethodError for an unknown one.
+    """
     implementation = settings.get("implementation", "fused")
     flags = {"foreach": implementation == "foreach", "fused": implementation == "fused"}
     rates = {"lr": settings["lr"], "weight_decay": settings.get("weight_decay", 0.0)}
+    parameters: list[Any] = list(named.values())
+    if settings.get("rates"):
+        parameters = [{**own, "params": [named[n] for n in names]} for own, names in grouped(settings, named)]
     match settings["name"]:
         case "sgd":
             return torch.optim.SGD(parameters, momentum=settings.get("momentum", 0.0), **rates, **flags)
@@ -108,11 +116,11 @@ def execute(
             meter.adopt(module.buffers(), "buffers")
             meter.adopt(received.values(), "received")
             meter.adopt(reference.values(), "reference")
-        trained = [parameters[n] for n in parameters if n in wanted]
+        trained = {n: p for n, p in parameters.items() if n in wanted}
         hooks = []
         if meter:
             hooks = [
-                p.register_post_accumulate_grad_hook(lambda p: meter.adopt([p.grad], "gradients")) for p in trained
+                p.register_post_accumulate_grad_hook(lambda p: meter.adopt([p.grad], "gradients")) for p in trained.values()
             ]
         try:
             with (
@@ -123,12 +131,12 @@ def execute(
         finally:
             for hook in hooks:
                 hook.remove()
-            for parameter in trained:
+            for parameter in trained.values():
                 parameter.grad = None
     return ctx, total, steps
 
 
-def _passes(ctx: Context, trained: list[nn.Parameter], seed: int, meter: Meter | None) -> tuple[Tensor, int]:
+def _passes(ctx: Context, trained: Mapping[str, nn.Parameter], seed: int, meter: Meter | None) -> tuple[Tensor, int]:
     work = ctx.work
     training = any(p.train for p in work.passes)
     update = Update(work, trained, ctx.device) if training and trained else None
@@ -149,7 +157,7 @@ def _passes(ctx: Context, trained: list[nn.Parameter], seed: int, meter: Meter |
             step.start(ctx, pass_)
         seen: Counter[str] = Counter()
         with torch.set_grad_enabled(pass_.train):
-            for pattern, batch in ctx.source.batches(pass_, seeds.key(seed, "shuffle", index, place)):
+            for pattern, batch in batches(ctx.source, pass_, seeds.key(seed, "shuffle", index, place)):
                 seen[pattern] += 1
                 batch = {name: value.to(ctx.device, non_blocking=True) for name, value in batch.items()}
                 now = metered if metered and seen[pattern] <= most else None
@@ -227,8 +235,8 @@ class Update:
     overflows is left out, as is usual.
     """
 
-    def __init__(self, work: Work, trained: list[nn.Parameter], device: torch.device):
-        self.settings, self.trained = work.optimizer, trained
+    def __init__(self, work: Work, trained: Mapping[str, nn.Parameter], device: torch.device):
+        self.settings, self.trained = work.optimizer, list(trained.values())
         self.optimizer = make_optimizer(work.optimizer, trained)
         self.every = work.accumulation
         self.pending = 0
