@@ -35,7 +35,7 @@ def class_metrics(hits: Tensor, true: Tensor, predicted: Tensor) -> dict[str, Te
 
 
 def place_among(scores: Tensor, label: Tensor, k: int) -> Tensor:
-    """``[batch]``: whether the label is among the ``k`` best of ``[batch, classes]``; equal scores share their places."""
+    """``[batch]``: whether the label is among the ``k`` best of ``[batch, classes]``; equal scores share places."""
     own = scores.gather(1, label[:, None])
     above, tied = (scores > own).sum(1), (scores == own).sum(1)
     return ((k - above) / tied.clamp_min(1)).clamp(0, 1)
@@ -58,7 +58,7 @@ class ScoreClassify(Step):
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> None:
         """Count predictions."""
-        scores = ctx.client_model.classify(pattern, batch)
+        scores = self.scores(ctx, batch, pattern, pass_)
         confusion = ctx.outputs[self._confusion(pass_, pattern)]
         predicted, real = scores.argmax(-1), (batch["label"] >= 0).to(confusion.dtype)
         label = batch["label"].clamp_min(0)
@@ -70,6 +70,10 @@ class ScoreClassify(Step):
             else:
                 worth = place_among(scores, label, TOP)
             ctx.outputs[name][place] += (worth * real).sum()
+
+    def scores(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
+        """Class scores ``[batch, classes]``: a step that completes what is missing in its own way has its own."""
+        return ctx.client_model.classify(pattern, batch)
 
     def finish(self, ctx: Context, pass_: Pass) -> None:
         """The metrics, of all patterns and, if there are several, of each that has samples."""
