@@ -74,6 +74,7 @@ def compose(scenario: Scenario, report: Callable[[str], None] = lambda _: None) 
         scenario.model,
         federation.facts,
         federation.server_samples.get("public", {}),
+        fold=scenario.evaluation.fold,
     )
     method: Method = registry.get("method", scenario.method_name)(scenario.method_options, setting)
     blocks: dict[str, int] = {}

@@ -116,6 +116,7 @@ class Setting:
     facts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     public: Mapping[str, int] = field(default_factory=dict)
     aggregation: AggregationOptions = MEAN
+    fold: int = 1000
 
 
 class Method:
@@ -218,6 +219,8 @@ class Method:
         described = self.setting.kinds[kind]
         step = "score-classify" if described.task == "classify" else "score-retrieve"
         args = {} if described.task == "classify" else {"samples": self.setting.pairs}
+        if args and self.setting.pairs > self.setting.fold:
+            args["fold"] = self.setting.fold
         pass_ = Pass(step, split, (described.pattern,), self.setting.evaluation_batch, False, args)  # type: ignore[arg-type]
         attention = self.setting.training.attention
         if attention in ("flash", "cudnn"):

@@ -140,3 +140,7 @@ class EvaluationOptions(BaseModel):
     final: Literal["validation", "test"] = Field("test", description="split of the last evaluation")
     batch: PositiveInt = Field(100, description="samples a step")
     pairs: PositiveInt = Field(500, description="pairs that retrieval ranks at most")
+    fold: PositiveInt = Field(
+        1000,
+        description="where it ranks more pairs, it also ranks disjoint folds of so many images, as the papers' R@1 on 1K",
+    )
