@@ -29,6 +29,7 @@ from edgefl.simulation.options import EvaluationOptions, RoundOptions
 from edgefl.simulation.payloads import PayloadOptions, encoded
 from edgefl.training import Sources
 from edgefl.work import Address, Payload, Source, Work, digest
+from edgefl.work.rates import at_stage
 
 Integers = NDArray[Any]
 
@@ -199,8 +200,9 @@ class Planner:
             full = self.setup.method.work(kind, round)
             known, work, base = self._stages.get((kind, stage.index), (None, full, ""))
             if known is not None and replace(known, optimizer=full.optimizer) == full:
-                if work.optimizer != full.optimizer:  # a round as the last but for its learning rate
-                    work = replace(work, optimizer=full.optimizer)
+                optimizer = at_stage(full.optimizer, stage.index)
+                if work.optimizer != optimizer:  # a round as the last but for its learning rate
+                    work = replace(work, optimizer=optimizer)
             else:
                 # the method and the schedule know nothing of it, nor does a prediction: arriving, all is as they said
                 work = encoded(restrict(full, stage), self.setup.payload, self.buffers, self.setup.method)

@@ -120,7 +120,8 @@ def execute(
         hooks = []
         if meter:
             hooks = [
-                p.register_post_accumulate_grad_hook(lambda p: meter.adopt([p.grad], "gradients")) for p in trained.values()
+                p.register_post_accumulate_grad_hook(lambda p: meter.adopt([p.grad], "gradients"))
+                for p in trained.values()
             ]
         try:
             with (
