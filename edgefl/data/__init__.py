@@ -1,8 +1,19 @@
 """Data: sets, partitions, tokenizers, and the Source that a work reads."""
 
-from edgefl.data.collection import Collection, DataSet
-from edgefl.data.federation import Federation, open_federation
+from edgefl.data.collection import Collection, DataSet, FolderSet, Wanted
+from edgefl.data.federation import Federation
+from edgefl.data.opening import open_federation
 from edgefl.data.options import KINDS, DataOptions
 from edgefl.data.samples import Samples
 
-__all__ = ["KINDS", "Collection", "DataOptions", "DataSet", "Federation", "Samples", "open_federation"]
+__all__ = [
+    "KINDS",
+    "Collection",
+    "DataOptions",
+    "DataSet",
+    "Federation",
+    "FolderSet",
+    "Samples",
+    "Wanted",
+    "open_federation",
+]

@@ -67,7 +67,9 @@ class Collection:
             raise DataError(f"labels must be 0..{len(self.classes)} (the last for no class), one for each sample")
         if self.images is None and self.text is None and self.audio is None:
             raise DataError("a collection needs images, texts or audio")
-        if self.image is not None and (self.images is None or not 0 <= self.image.min() <= self.image.max() < len(self.images)):
+        if self.image is not None and (
+            self.images is None or not 0 <= self.image.min() <= self.image.max() < len(self.images)
+        ):
             raise DataError("image must say for each sample which of the images it has")
         if len(self.texts) != len(self.masked):
             raise DataError(f"{len(self.texts)} texts, but {len(self.masked)} masked ones")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from edgefl import seeds
+from edgefl.data.collection import IntArray
 from edgefl.data.federation import Federation
-from edgefl.data.options import KINDS, DataOptions, Shapes
+from edgefl.data.missing import draw
+from edgefl.data.options import KINDS, DataOptions, Kind, Shapes
 from edgefl.errors import DataError
 
 SAMPLES = 500
@@ -26,6 +30,10 @@ def load(options: DataOptions, *, tokens: int, seed: int = 1) -> Federation:
         draw = seeds.generator(seed, "declared samples", index)
         parts.append(draw.integers(fewest, most, options.clients[kind], np.int32, endpoint=True))
     samples = np.concatenate(parts)
+    patterns, dropped = _lacking(options, kinds, parts, seed)
+    if patterns is not None:
+        parts = [each.sum(1) for each in patterns]
+        samples = np.concatenate(parts)
     kind_of = np.repeat(np.arange(len(kinds), dtype=np.uint8), [options.clients[kind] for kind in kinds])
     server: dict[str, dict[str, int]] = {}
     for data in ("validation", "test", "public"):
@@ -50,4 +58,21 @@ def load(options: DataOptions, *, tokens: int, seed: int = 1) -> Federation:
         },
         server_samples=server,
         tasks={kind: options.task_of(kind) for kind in kinds},
+        client_patterns=None if patterns is None else np.concatenate(patterns),
+        client_dropped=None if dropped is None else np.concatenate(dropped),
     )
+
+
+def _lacking(
+    options: DataOptions, kinds: Sequence[Kind], samples: Sequence[IntArray], seed: int
+) -> tuple[list[IntArray], list[IntArray]] | tuple[None, None]:
+    """Samples [clients, 3] by pattern for each kind, and those dropped; None where no sample lacks anything."""
+    if not any(options.missing_of(kind) for kind in kinds):
+        return None, None
+    patterns, dropped = [], []
+    for index, (kind, held) in enumerate(zip(kinds, samples, strict=True)):
+        rates, rng = options.missing_of(kind), seeds.generator(seed, "missing", index)
+        drawn = [draw(kind, rates, int(n), rng) if rates else np.zeros(int(n), np.int8) for n in held]
+        patterns.append(np.stack([np.bincount(each[each >= 0], minlength=3) for each in drawn]))
+        dropped.append(np.array([int((each < 0).sum()) for each in drawn]))
+    return patterns, dropped

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
+
+from edgefl.data.missing import parse_rates
 
 Kind = Literal["image", "text", "image-text", "audio", "image-audio"]
 KINDS: tuple[Kind, ...] = ("image", "text", "image-text", "audio", "image-audio")
 Task = Literal["classify", "retrieve"]
 USUAL: dict[Kind, Task] = {kind: "retrieve" if kind == "image-text" else "classify" for kind in KINDS}
 """What each kind learns unless the scenario says otherwise."""
+
+PUBLIC = "public"
+"""Beside the kinds, what a source can be named for."""
 
 Partition = str | dict[str, Any]
 Count = Annotated[int, Field(ge=1)]
@@ -77,7 +84,21 @@ class DataOptions(BaseModel):
     """A data set, how it is spread over clients of each kind, and what is held out."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    source: str = Field(default="glyphs", description="name of a registered data set")
+    source: str | dict[str, str] = Field(
+        default="glyphs",
+        description="name of a registered data set; or one for each kind, and for the public samples: {image: "
+        "cifar100, text: ag-news, image-text: flickr30k, public: coco}",
+    )
+    folders: dict[str, Path] = Field(
+        default={},
+        description="where sets that are read from a folder lie: {cifar100: /data/cifar-100-binary}; else "
+        "$EDGEFL_DATA/NAME or data/NAME",
+    )
+    columns: dict[str, str] = Field(
+        default={},
+        description="columns of a table of one's own (source: table): {image: file, text: caption, label: class, "
+        "client: user, split: part}",
+    )
     clients: dict[Kind, Annotated[int, Field(ge=0)]] = Field(
         default={"image": 12, "text": 10, "image-text": 8},
         description="number of clients of each kind",
@@ -85,7 +106,8 @@ class DataOptions(BaseModel):
     partition: Partition = Field(
         default={"dirichlet": 0.5},
         description="how the samples of a kind are spread over its clients: iid, {dirichlet: alpha}, "
-        "{quantity: alpha}, or one of these for each kind, e.g. {image: {dirichlet: 0.5}, image-text: iid}",
+        "{quantity: alpha}, natural (the clients that the data name), or one of these for each kind, e.g. {image: "
+        "{dirichlet: 0.5}, image-text: iid}",
     )
     samples: Count | CountRange | dict[Kind, Count | CountRange] | None = Field(
         default=None,
@@ -119,6 +141,12 @@ class DataOptions(BaseModel):
         default={},
         description="what a kind learns, where it isn't the usual: image-text retrieves, every other kind classifies",
     )
+    missing: Any = Field(
+        default=None,
+        description="what samples of clients with two modalities lack: a share for all (30%), by modality ({image: "
+        "30%, text: 10%}), by kind, or exact shares of patterns ({image-text: {patterns: {image-text: 50%, image: "
+        "25%, text: 25%}}}); a sample that lacks both is dropped",
+    )
     shapes: Shapes | None = Field(default=None, description="shapes of a declared set (only for source: declared)")
 
     @field_validator("partition")
@@ -128,6 +156,33 @@ class DataOptions(BaseModel):
             raise ValueError("an empty partition; write iid, {dirichlet: 0.5} or {quantity: 0.5}")
         if isinstance(value, dict) and not set(value) & set(KINDS) and len(value) != 1:
             raise ValueError(f"one partition is expected, found {len(value)}: {', '.join(value)}")
+        return value
+
+    @field_validator("missing")
+    @classmethod
+    def _rates(cls, value: Any) -> dict[str, dict[str, Any]] | None:
+        if value is None:
+            return None
+        pairs = [kind for kind in KINDS if "-" in kind]
+        if isinstance(value, Mapping) and value and set(value) <= set(KINDS) and any("-" in kind for kind in value):
+            if single := [kind for kind in value if "-" not in kind]:
+                raise ValueError(f"{single[0]} clients have one modality, which they can't lack")
+            return {kind: parse_rates(kind, rates) for kind, rates in value.items()}
+        if isinstance(value, Mapping):
+            known = {m for kind in pairs for m in kind.split("-")}
+            if unknown := [str(name) for name in value if name not in known]:
+                raise ValueError(f"{unknown[0]!r} is no modality; a sample can lack: {', '.join(sorted(known))}")
+
+        def own(kind: str) -> Any:
+            return {m: v for m, v in value.items() if m in kind.split("-")} if isinstance(value, Mapping) else value
+
+        return {kind: parse_rates(kind, own(kind)) for kind in pairs}
+
+    @field_validator("source")
+    @classmethod
+    def _sources(cls, value: str | dict[str, str]) -> str | dict[str, str]:
+        if isinstance(value, dict) and (unknown := [name for name in value if name not in (*KINDS, PUBLIC)]):
+            raise ValueError(f"{unknown[0]!r} is no kind of client; a source is for: {', '.join((*KINDS, PUBLIC))}")
         return value
 
     @field_validator("tasks")
@@ -144,9 +199,49 @@ class DataOptions(BaseModel):
             raise ValueError("no clients: give at least one kind a number above 0, e.g. {image: 4, text: 4}")
         if self.shapes is not None and self.source != "declared":
             raise ValueError(f"shapes are declared, but the samples come from {self.source!r}: remove one of the two")
+        if isinstance(self.source, dict):
+            if lacking := [kind for kind, count in self.clients.items() if count and kind not in self.source]:
+                raise ValueError(f"source names no data set for {lacking[0]} clients")
+            if "declared" in self.source.values():
+                raise ValueError("declared has shapes for every kind: write source: declared")
         if self.source != "declared" and any(isinstance(self._samples(kind), tuple) for kind in KINDS):
             raise ValueError(f"samples: a range is for a declared set; {self.source!r} is partitioned: give the most")
         return self
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The data sets, each once, in order of the kinds that they serve."""
+        if isinstance(self.source, str):
+            return (self.source,)
+        used = [self.source[kind] for kind in KINDS if self.clients.get(kind)]
+        return tuple(dict.fromkeys([*used, *([self.source[PUBLIC]] if PUBLIC in self.source else [])]))
+
+    @property
+    def title(self) -> str:
+        """The data sets' names."""
+        return " + ".join(self.sources)
+
+    @property
+    def public_source(self) -> str:
+        """The data set that public samples are held out of: that of the pairs unless another is named."""
+        if isinstance(self.source, str):
+            return self.source
+        pairs = [self.source[kind] for kind in KINDS if self.clients.get(kind) and "-" in kind]
+        return self.source.get(PUBLIC) or (*pairs, *self.sources)[0]
+
+    def of_source(self, name: str) -> DataOptions:
+        """What one of the data sets is asked for: its kinds' clients, and the public samples if they are its."""
+        if isinstance(self.source, str):
+            return self
+        kinds = {kind: n if self.source.get(kind) == name else 0 for kind, n in self.clients.items()}
+        public = self.public if name == self.public_source else 0.0
+        folders = {place: path for place, path in self.folders.items() if place == name}
+        return self.model_copy(update={"source": name, "clients": kinds, "public": public, "folders": folders})
+
+    def missing_of(self, kind: str) -> dict[str, Any]:
+        """What samples of this kind lack; empty if nothing."""
+        rates = (self.missing or {}).get(kind, {})
+        return cast(dict[str, Any], rates if any(rates.values()) else {})
 
     def _samples(self, kind: Kind) -> int | tuple[int, int] | None:
         return self.samples.get(kind) if isinstance(self.samples, dict) else self.samples

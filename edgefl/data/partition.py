@@ -1,7 +1,9 @@
 """How the samples of one kind are spread over its clients.
 
 A partition is ``f(labels [n], clients, argument, rng) -> one array of sample positions per client``: every position
-in exactly one array.  A label of -1 marks a sample of no class.  A partition is found by name (entry points
+in exactly one array.  A label of -1 marks a sample of no class.  A partition whose attribute ``reads`` is "owner" is
+given the clients that samples belong to by nature instead of their labels, and may leave some samples out.  It is
+found by name (entry points
 ``edgefl.partitions``); a user writes ``{name: argument}``.
 """
 
@@ -73,6 +75,28 @@ def quantity(labels: IntArray, clients: int, argument: Any, rng: np.random.Gener
     cuts = np.minimum((share[:-1] * spare).astype(np.int64), spare)
     sizes = np.diff(cuts, prepend=0, append=spare) + MINIMUM
     return _by_owner(rng.permutation(np.repeat(np.arange(clients), sizes)), clients, rng)
+
+
+def natural(owners: IntArray, clients: int, argument: Any, rng: np.random.Generator) -> list[IntArray]:
+    """The clients that the data themselves name, such as the writer of a text: ``owners`` [n] instead of labels.
+
+    Of all with ``MINIMUM`` samples or more, ``clients`` are drawn; what the others hold is left out.
+    Raises DataError if there are fewer, or if the data name no clients.
+    """
+    if argument is not None:
+        raise DataError(f"the partition natural takes no argument, found {argument!r}")
+    names, owner, held = np.unique(owners, return_inverse=True, return_counts=True)
+    large = np.flatnonzero((held >= MINIMUM) & (names >= 0))
+    if len(large) < clients:
+        raise DataError(
+            f"natural: {clients} clients are asked for, but only {len(large)} of the {len(names)} that the data name "
+            f"have {MINIMUM} samples or more"
+        )
+    chosen = np.sort(rng.permutation(large)[:clients])
+    return [rng.permutation(np.flatnonzero(owner == each)) for each in chosen]
+
+
+natural.reads = "owner"  # type: ignore[attr-defined]
 
 
 def _by_owner(owner: IntArray, clients: int, rng: np.random.Generator) -> list[IntArray]:

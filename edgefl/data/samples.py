@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from edgefl import seeds
 from edgefl.data.collection import IntArray
+from edgefl.data.missing import draw, patterns_of
 from edgefl.errors import DataError, suggestion
 from edgefl.work.description import Pass, TensorSpec
 
@@ -22,25 +23,33 @@ PADDING = -1
 class Samples:
     """The data side of a work (protocol ``Source``): the sample rows that one node can see.
 
-    ``rows[data, pattern]`` are positions in ``fields``; a declared source has their numbers but no ``fields``.
+    ``rows(data, pattern)`` are positions in ``fields(data, whole, pattern, rows, names)``, whose names are those of a
+    pattern's specs, or of ``more(data, whole)``, which a pass has to ask for; a declared source has the numbers of
+    samples but no ``fields``.  ``whole`` is the pattern itself, or the one of which it lacks a part (``args.whole``).
     ``most[pattern]`` is how many samples an evaluation reads of a pattern unless its pass says otherwise.
     """
 
     title: str
     specs: Mapping[str, Mapping[str, TensorSpec]]
     rows: Callable[[str, str], IntArray]
-    fields: Callable[[str, IntArray], dict[str, Tensor]] | None
+    fields: Callable[[str, str, str, IntArray, Collection[str]], dict[str, Tensor]] | None
     most: Mapping[str, int] = field(default_factory=dict)
+    more: Callable[[str, str], Mapping[str, TensorSpec]] = lambda data, whole: {}
 
     def spec(self, pass_: Pass, pattern: str) -> dict[str, TensorSpec]:
         """Shapes of every batch of this pattern: [batch, ...].  Raises DataError for an unknown pattern.
 
-        ``args.fields`` of the pass chooses among its fields; ``index``, a sample's place in the split, is there only
-        where it is asked for.
+        ``args.fields`` of the pass chooses among its fields.  There only where they are asked for: ``index``, a
+        sample's place in the split; ``group``, what belongs together (an image's captions have one); and ``target``
+        [classes], what each class is worth as an answer, where the data have more than one right one.
         """
         if pattern not in self.specs:
             raise DataError(f"{self.title} has no {pattern!r} samples; it has: {', '.join(self.specs)}")
-        held = {**self.specs[pattern], "index": TensorSpec((), "int64")}
+        held = {
+            **self.specs[pattern],
+            "index": TensorSpec((), "int64"),
+            **self.more(pass_.data, pass_.args.get("whole", pattern)),
+        }
         wanted = pass_.args.get("fields", self.specs[pattern])
         for name in wanted:
             if name not in held:
@@ -72,7 +81,7 @@ class Samples:
             )
         for place, pattern in enumerate(pass_.patterns):
             wanted = self.spec(pass_, pattern)
-            rows, batch = self._rows(pass_, pattern), pass_.batch
+            rows, batch, whole = self._rows(pass_, pattern), pass_.batch, pass_.args.get("whole", pattern)
             order = np.arange(len(rows))
             if pass_.train:
                 order = seeds.generator(seed, "shuffle", place).permutation(order)
@@ -80,15 +89,20 @@ class Samples:
                 chosen = order[index * batch : (index + 1) * batch]
                 real = len(chosen)
                 chosen = np.resize(chosen, batch)
-                fields = self.fields(pattern, rows[chosen])
+                fields = self.fields(pass_.data, whole, pattern, rows[chosen], tuple(wanted))
                 fields["label"][real:] = PADDING
                 fields["index"] = torch.from_numpy(chosen)
                 yield pattern, {name: fields[name] for name in wanted}
 
     def _rows(self, pass_: Pass, pattern: str) -> IntArray:
-        rows = self.rows(pass_.data, pattern)
+        whole = pass_.args.get("whole", pattern)
+        rows = self.rows(pass_.data, whole)
         if pass_.data == "public":
             rows = rows[: pass_.args.get("samples")]
         elif pass_.data != "private":
-            rows = rows[: pass_.args.get("samples", self.most.get(pattern))]
+            rows = rows[: pass_.args.get("samples", self.most.get(whole))]
+        if whole in pass_.args.get("missing", {}):
+            # what they lack is the same in every round and for every method: a test of who bears it better
+            lacking = draw(whole, pass_.args["missing"][whole], len(rows), seeds.generator(0, "missing in a test"))
+            rows = rows[lacking == patterns_of(whole).index(pattern)]
         return rows

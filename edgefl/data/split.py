@@ -18,14 +18,22 @@ def hold_out(
 ) -> IntArray:
     """Index into ``SPLITS`` [n]: whole groups are held out, from every class alike.
 
-    Each size is a share of all groups if below 1, else a number of groups.
+    Each size is a share of all groups if below 1, else a number of groups.  A published split is kept; -1 marks
+    samples of it that aren't used.
     """
-    groups, first = np.unique(collection.group, return_index=True)
+    official = collection.official
+    if official is not None:
+        return _published(collection, official, validation, test, public, rng)
+    return _held_out(collection, np.arange(len(collection.label)), (validation, test, public), rng)
+
+
+def _held_out(
+    collection: Collection, rows: IntArray, wanted: tuple[float, float, float], rng: np.random.Generator
+) -> IntArray:
+    """The same for ``rows`` alone; others get -1."""
+    groups, first = np.unique(collection.group[rows], return_index=True)
     n = len(groups)
-    sizes = {
-        name: round(size * n) if size < 1 else round(size)
-        for name, size in (("validation", validation), ("test", test), ("public", public))
-    }
+    sizes = {name: round(size * n) if size < 1 else round(size) for name, size in zip(SPLITS[1:], wanted, strict=True)}
     if sum(sizes.values()) >= n:
         raise DataError(
             "nothing is left to train on: of "
@@ -33,19 +41,39 @@ def hold_out(
             + ", ".join(f"{size} are held out for {name}" for name, size in sizes.items() if size)
         )
     # By class, at random within a class: places at even distances then hold every class in proportion.
-    order = np.lexsort((rng.random(n), collection.label[first]))
+    order = np.lexsort((rng.random(n), collection.label[rows][first]))
     split = np.zeros(n, np.int64)
     for name, size in sizes.items():
         free = order[split[order] == 0]
         split[free[_evenly(size, len(free))]] = SPLITS.index(name)
-    return split[np.searchsorted(groups, collection.group)]
+    found = np.full(len(collection.label), -1, np.int64)
+    found[rows] = split[np.searchsorted(groups, collection.group[rows])]
+    return found
+
+
+def _published(
+    collection: Collection, official: IntArray, validation: float, test: float, public: float, rng: np.random.Generator
+) -> IntArray:
+    """With a published test set (and validation set) that is the one; a size of 1 or more takes so many groups of it.
+
+    What isn't published is held out of the published training set.
+    """
+    found = np.full(len(official), -1, np.int64)
+    for place, size in ((1, validation), (2, test)):
+        rows = np.flatnonzero(official == place)
+        groups = rng.permutation(np.unique(collection.group[rows]))
+        kept = groups[: round(size)] if size >= 1 else groups
+        found[rows[np.isin(collection.group[rows], kept)]] = place
+    there = [bool((official == place).any()) for place in (1, 2)]
+    wanted = (0.0 if there[0] else validation, 0.0 if there[1] else test, public)
+    rest = _held_out(collection, np.flatnonzero(official == 0), wanted, rng)
+    return np.where(rest >= 0, rest, found)
 
 
 def usable(collection: Collection, kind: Kind, task: Task) -> BoolArray:
     """Which samples [n] can serve this kind: classification needs a class, texts need words left after masking."""
-    there = {"image": collection.images is not None, "text": collection.text is not None}
     fits: BoolArray = np.ones(len(collection.label), bool)
-    if not all(there.get(modality, False) for modality in kind.split("-")):
+    if not collection.modalities.issuperset(kind.split("-")):
         return np.zeros_like(fits)
     if task == "classify":
         fits &= collection.label < len(collection.classes)

@@ -38,18 +38,18 @@ def test_kinds_come_in_order_and_no_two_clients_share_a_sample(glyph_federation)
 def test_held_out_names_never_occur_in_training(glyph_federation):
     splits = [set(glyph_federation.names(data)) for data in ("train", "validation", "test", "public")]
     assert len(set.union(*splits)) == sum(map(len, splits))
-    arrays = glyph_federation._arrays
+    arrays = glyph_federation._parts[0].arrays
     trained = set(arrays["text"][np.asarray(arrays["client_rows"])].tolist())
     for data in ("validation", "test"):
         for pattern in PATTERNS:
             assert not trained & set(arrays["text"][arrays[f"{data}.{pattern}"]].tolist())
     # nor a masked name that is spelled the same
-    masked = json.loads((glyph_federation._collection.path / "texts.json").read_text())["masked"]
+    masked = json.loads((glyph_federation._parts[0].collection.path / "texts.json").read_text())["masked"]
     assert not {masked[t] for t in trained} & {masked[t] for t in arrays["text"][arrays["test.text"]]}
 
 
 def test_retrieval_has_one_picture_for_each_name(glyph_federation):
-    texts = glyph_federation._arrays["text"][glyph_federation._arrays["test.image-text"]]
+    texts = glyph_federation._parts[0].arrays["text"][glyph_federation._parts[0].arrays["test.image-text"]]
     assert len(texts) == len(np.unique(texts))
     server = glyph_federation.server()
     assert server.size(scoring("image-text")) == 500
@@ -144,10 +144,10 @@ def test_words_of_held_out_names_alone_are_not_in_the_vocabulary(glyph_federatio
 def test_the_same_options_give_the_same_data_in_another_cache(tmp_path, data_cache):
     options = DataOptions(source="names", clients={"text": 4}, samples=50)
     one, two = (open_federation(options, seed=7, tokens=12, cache=place) for place in (tmp_path, data_cache))
-    assert all(np.array_equal(one._arrays[name], two._arrays[name]) for name in one._arrays)
+    assert all(np.array_equal(one._parts[0].arrays[name], two._parts[0].arrays[name]) for name in one._parts[0].arrays)
     assert one.tokenizer.to_str() == two.tokenizer.to_str()
     other = open_federation(options, seed=8, tokens=12, cache=tmp_path)
-    assert not np.array_equal(one._arrays["client_rows"], other._arrays["client_rows"])
+    assert not np.array_equal(one._parts[0].arrays["client_rows"], other._parts[0].arrays["client_rows"])
     assert one.names("test") == other.names("test")  # seeds are compared on the same names
     assert one.client_samples.tolist() == [50] * 4
 

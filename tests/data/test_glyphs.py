@@ -30,12 +30,12 @@ def test_fifteen_percent_of_names_are_held_out_and_five_hundred_pairs_can_be_ran
 
 def test_pictures_are_grey_32(glyph_federation):
     assert glyph_federation.facts["image"] == {"channels": 1, "size": 32, "classes": 12}
-    assert len(glyph_federation._arrays["images"]) > 50_000
-    assert glyph_federation._arrays["images"].max((1, 2, 3)).min() > 0  # none is blank
+    assert len(glyph_federation._parts[0].arrays["images"]) > 50_000
+    assert glyph_federation._parts[0].arrays["images"].max((1, 2, 3)).min() > 0  # none is blank
 
 
 def test_classified_texts_spell_no_class(glyph_federation):
-    tokenizer, arrays = glyph_federation.tokenizer, glyph_federation._arrays
+    tokenizer, arrays = glyph_federation.tokenizer, glyph_federation._parts[0].arrays
     spelled = re.compile(
         r"\b(latin|arabic|canadian|greek|arrows?|cyrillic|braille|hexagram|georgian|hebrew|armenian)\b"
     )

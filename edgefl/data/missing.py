@@ -1,0 +1,72 @@
+"""Which modality each sample of a client with two lacks, and what the server's samples lack in a test of that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from edgefl.data.collection import IntArray
+from edgefl.units import SHARE
+
+Rates = Mapping[str, float]
+"""By modality, the share of samples that lack it, each sample for itself; or by ``patterns``, exact shares."""
+
+PATTERNS = "patterns"
+DROPPED = -1
+
+
+def patterns_of(kind: str) -> tuple[str, ...]:
+    """The modality patterns that samples of this kind may have, the whole one first: image-text, image, text."""
+    modalities = tuple(kind.split("-"))
+    return (kind, *modalities) if len(modalities) > 1 else (kind,)
+
+
+def parse_rates(kind: str, value: Any) -> dict[str, Any]:
+    """``missing`` of one kind, checked: ``{image: 0.3, text: 0.3}`` or ``{patterns: {image-text: 0.5, ...}}``.
+
+    Raises ValueError for what is no share, for a modality or pattern that the kind doesn't have, and for shares of
+    patterns that don't add up to 1.
+    """
+    modalities = kind.split("-")
+    if not isinstance(value, Mapping):
+        return dict.fromkeys(modalities, _share(value))
+    if set(value) == {PATTERNS} and isinstance(value[PATTERNS], Mapping):
+        allowed = patterns_of(kind)
+        shares = {str(name): _share(share) for name, share in value[PATTERNS].items()}
+        if unknown := [name for name in shares if name not in allowed]:
+            raise ValueError(f"{kind} samples have no pattern {unknown[0]!r}; possible: {', '.join(allowed)}")
+        if abs(sum(shares.values()) - 1) > 1e-9:
+            raise ValueError(f"the shares of patterns add up to {sum(shares.values()):g}, not 1")
+        return {PATTERNS: shares}
+    if unknown := [str(name) for name in value if name not in modalities]:
+        raise ValueError(f"{kind} samples have no {unknown[0]!r} to lack; they have: {', '.join(modalities)}")
+    return {str(name): _share(rate) for name, rate in value.items()}
+
+
+def _share(value: Any) -> float:
+    share = SHARE.parse(value)
+    if not 0 <= share <= 1:
+        raise ValueError(f"{value!r} is no share of samples: write 30% or 0.3")
+    return float(share)
+
+
+def draw(kind: str, rates: Mapping[str, Any], n: int, rng: np.random.Generator) -> IntArray:
+    """For ``n`` samples of a kind the index [n] of each one's pattern among ``patterns_of``; DROPPED if it lacks all.
+
+    A rate is of each modality and sample independently (Bernoulli), so that of two modalities at rate q a share of
+    (1 - q)^2 is whole and q^2 is dropped.  Shares of ``patterns`` are met to within a sample, in random order.
+    """
+    patterns = patterns_of(kind)
+    if PATTERNS in rates:
+        shares = np.array([rates[PATTERNS].get(pattern, 0.0) for pattern in patterns])
+        ends = np.round(np.cumsum(shares) * n).astype(np.int64)
+        ends[-1] = n
+        return rng.permutation(np.repeat(np.arange(len(patterns)), np.diff(ends, prepend=0))).astype(np.int8)
+    first, second = kind.split("-")
+    uniform = rng.random((2, n))
+    there = np.stack([uniform[0] >= rates.get(first, 0.0), uniform[1] >= rates.get(second, 0.0)])
+    code: IntArray = np.array([[DROPPED, 2], [1, 0]], np.int8)
+    found: IntArray = code[there[0].astype(np.int64), there[1].astype(np.int64)]
+    return found

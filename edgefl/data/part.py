@@ -1,0 +1,134 @@
+"""One data set's part of a federation, as it is kept on disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection as Names
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from edgefl.data.collection import IntArray
+from edgefl.data.missing import patterns_of
+from edgefl.data.options import Kind, Task
+from edgefl.data.split import SPLITS
+from edgefl.data.store import Array, Entry
+from edgefl.work.description import TensorSpec
+
+
+@dataclass(frozen=True)
+class Part:
+    """A data set, how it is held out and dealt to its clients; clients are numbered from 0 within it."""
+
+    collection: Entry
+    entry: Entry
+    tasks: Mapping[Kind, Task]
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kinds of its clients."""
+        return tuple(self.entry.meta["kinds"])
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of its classes."""
+        return tuple(self.collection.meta["classes"])
+
+    @property
+    def server_samples(self) -> Mapping[str, Mapping[str, int]]:
+        """How many samples the server has, by split and pattern."""
+        found: Mapping[str, Mapping[str, int]] = self.entry.meta["server_samples"]
+        return found
+
+    @property
+    def clients(self) -> IntArray:
+        """The kind [clients] of each client, as an index into ``kinds``."""
+        return np.array(self.entry.meta["client_kind"], np.int64)
+
+    @cached_property
+    def arrays(self) -> dict[str, Array]:
+        """Everything kept of both, memory-mapped."""
+        both = (self.collection, self.entry)
+        return {name: part.array(name) for part in both for name in part.meta["arrays"]}
+
+    @property
+    def lacking(self) -> bool:
+        """Whether samples of its clients may lack a modality."""
+        return "client_pattern" in self.arrays
+
+    def rows(self, client: int, pattern: str | None = None) -> IntArray:
+        """Positions of a client's samples, of one pattern if one is given: no two clients share one."""
+        first, last = self.arrays["client_offset"][client : client + 2]
+        rows: IntArray = self.arrays["client_rows"][first:last]
+        if pattern is None:
+            return rows
+        kind = self.kinds[self.entry.meta["client_kind"][client]]
+        if not self.lacking:
+            return rows if pattern == kind else rows[:0]
+        mine: IntArray = rows[self.arrays["client_pattern"][first:last] == patterns_of(kind).index(pattern)]
+        return mine
+
+    def client_patterns(self) -> IntArray:
+        """Samples [clients, 3] of each client by pattern, in the order of ``patterns_of`` its kind."""
+        offsets = self.arrays["client_offset"]
+        code = self.arrays["client_pattern"] if self.lacking else np.zeros(offsets[-1], np.int64)
+        owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+        return np.bincount(owner * 3 + code, minlength=3 * (len(offsets) - 1)).reshape(-1, 3)
+
+    def class_counts(self) -> IntArray:
+        """Samples [clients, classes + 1] of each class; the last column counts those of no class."""
+        offsets = self.arrays["client_offset"]
+        clients, width = len(offsets) - 1, len(self.classes) + 1
+        owner = np.repeat(np.arange(clients), np.diff(offsets))
+        cell = owner * width + self.arrays["label"][self.arrays["client_rows"]]
+        return np.bincount(cell, minlength=clients * width).reshape(-1, width)
+
+    def names(self, data: str) -> list[str]:
+        """The whole names in a split, in order of the alphabet."""
+        if "text" not in self.arrays:
+            return []
+        split = self.arrays["split"] == SPLITS.index(data)
+        texts = json.loads((self.collection.path / "texts.json").read_text(encoding="utf-8"))["texts"]
+        return sorted(texts[place] for place in np.unique(self.arrays["text"][split]))
+
+    @property
+    def more(self) -> dict[str, TensorSpec]:
+        """What a pass may ask for besides the usual."""
+        return {"group": TensorSpec((), "int64"), "target": TensorSpec((len(self.classes),))}
+
+    def load(self, pattern: str, rows: IntArray, names: Names[str]) -> dict[str, Tensor]:
+        """The fields of these samples: those of ``names`` that the pattern has, and always the label."""
+        arrays, meta, fields = self.arrays, self.entry.meta, {}
+        if "image" in pattern and "image" in names:
+            pixels = arrays["images"][arrays["image"][rows] if "image" in arrays else rows]
+            mean, deviation = (torch.tensor(meta[name])[:, None, None] for name in ("mean", "deviation"))
+            fields["image"] = torch.from_numpy(pixels).to(torch.float32).sub_(mean).div_(deviation)
+        if "text" in pattern and "text" in names:
+            # Retrieval reads the whole name; a classifier must not read its answer.
+            retrieves = "-" in pattern and self.tasks.get(cast(Kind, pattern), "retrieve") == "retrieve"
+            tokens = arrays["tokens_whole" if retrieves else "tokens_masked"]
+            fields["text"] = torch.from_numpy(tokens[arrays["text"][rows]].astype(np.int64))
+        if "audio" in pattern and "audio" in names:
+            mean, deviation = meta["audio_moments"]
+            fields["audio"] = torch.from_numpy(arrays["audio"][rows]).sub_(mean).div_(2 * deviation)
+        fields["label"] = torch.from_numpy(arrays["label"][rows].astype(np.int64))
+        if "group" in names:
+            fields["group"] = torch.from_numpy(arrays["group"][rows].astype(np.int64))
+        if "target" in names:
+            fields["target"] = self._target(rows)
+        return fields
+
+    def _target(self, rows: IntArray) -> Tensor:
+        """What each class is worth [samples, classes]: as published, or 1 for the label; zeros without a class."""
+        answer, score = self.arrays["label"][rows][:, None], np.ones((len(rows), 1), np.float32)
+        if "answer" in self.arrays:
+            answer, score = self.arrays["answer"][rows], self.arrays["score"][rows]
+        target = np.zeros((len(rows), len(self.classes) + 1), np.float32)
+        # what is no class (-1, or the label behind the last) falls into a column that is left out
+        np.put_along_axis(target, np.where(answer < 0, len(self.classes), answer).astype(np.int64), score, 1)
+        return torch.from_numpy(np.ascontiguousarray(target[:, :-1]))
