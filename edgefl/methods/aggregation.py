@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from edgefl.methods.aggregation_options import MEAN, AggregationOptions
+from edgefl.methods.robust import centre, clipping
 from edgefl.methods.state import Update
 from edgefl.work import Address
 
@@ -86,27 +87,38 @@ def deltas(
 ) -> tuple[dict[Address, Tensor], Cohort]:
     """``D_b = sum_i n_i (w_i,b - base_i,b) / sum_i n_i`` over the updates that sent b, n_i their ``weight``.
 
-    A policy's discount multiplies an update's share without entering the denominator.
+    With compensation the denominator is over all updates of the kind that b belongs to.  A policy's discount
+    multiplies an update's share without entering the denominator.
     """
     updates = sorted(updates, key=lambda update: update.client)
     by_kind: Counter[str] = Counter()
-    by_address: Counter[Address] = Counter()
+    senders: Counter[Address] = Counter()
+    of_kinds: dict[Address, set[str]] = {}
     sent: dict[Address, list[Contribution]] = {}
     for update in updates:
-        counts = weight(update)
+        counts, factor = weight(update), update.discount * clipping(update, options.clip)
         by_kind[update.kind] += counts  # type: ignore[assignment]
         for address, value in update.sent():
-            by_address[address] += counts  # type: ignore[assignment]
+            senders[address] += counts  # type: ignore[assignment]
+            of_kinds.setdefault(address, set()).add(update.kind)
             base = update.base.get(address)
             if base is not None and base.is_floating_point():
-                sent.setdefault(address, []).append(Contribution(value, base, counts, update.discount))
-    found = {a: delta(each, by_address[a]) for a, each in sent.items() if by_address[a]}
+                sent.setdefault(address, []).append(Contribution(value, base, counts, factor))
+    by_address: Mapping[Address, float] = senders
+    if options.compensation:
+        # a parameter that nobody of its kind sent counts too, where it meets those of other kinds
+        kinds = {a: {a.split("/", 1)[0]} & by_kind.keys() or of_kinds.get(a, set()) for a in {**tensors, **of_kinds}}
+        by_address = {a: sum(by_kind[kind] for kind in of) for a, of in kinds.items() if of}
+    found = {a: delta(each, senders[a], by_address[a], options) for a, each in sent.items() if by_address[a]}
     return found, Cohort(by_kind, by_address)
 
 
-def delta(sent: Sequence[Contribution], total: float) -> Tensor:
-    """The mean change of an address over ``total`` samples."""
+def delta(sent: Sequence[Contribution], senders: float, total: float, options: AggregationOptions) -> Tensor:
+    """The mean change of an address over ``total`` samples, of which ``senders`` are theirs who sent it."""
     found = torch.zeros_like(sent[0].base)
-    for one in sent:
-        found.add_(one.value.to(found.dtype) - one.base, alpha=one.weight / total * one.factor)
-    return found
+    if options.rule == "mean":
+        for one in sent:
+            found.add_(one.value.to(found.dtype) - one.base, alpha=one.weight / total * one.factor)
+        return found
+    changes = [(one.value.to(found.dtype) - one.base) * one.factor for one in sent if one.weight]
+    return centre(torch.stack(changes), options) * (senders / total) if changes else found

@@ -13,8 +13,10 @@ from torch import Tensor
 
 from edgefl import models, seeds
 from edgefl.memo import cache_folder, remember, remembered
-from edgefl.methods.aggregation import Mix, by_samples, combine
+from edgefl.methods.aggregation import Cohort, Mix, by_samples, parts_of
 from edgefl.methods.aggregation_options import MEAN, AggregationOptions
+from edgefl.methods.robust import averaged
+from edgefl.methods.server_optimizers import stepped
 from edgefl.methods.state import ServerState, Update
 from edgefl.models import ModelOptions
 from edgefl.work import Address, Item, Pass, Payload, Result, TensorSpec, Work, digest
@@ -170,7 +172,7 @@ class Method:
             (pass_,) * training.epochs,
             (model,),
             (model,),
-            optimizer=training.optimizer_of(round),
+            optimizer=training.optimizer_of(round, described.pattern),
             precision=training.precision,
             attention=training.attention,
         )
@@ -209,10 +211,17 @@ class Method:
     ) -> dict[Address, Tensor]:
         """The parameters that change, as the scenario's ``aggregation`` section has it; tables are the method's own.
 
-        ``among`` limits it to the addresses that begin so.
+        What the server's optimizer remembers is among them.  ``among`` limits it to the addresses that begin so.
         """
-        parameters = {a: t for a, t in state.tensors.items() if a.startswith(among) and not a.startswith("table/")}
-        return combine(parameters, updates, mix, weight, self.setting.aggregation)
+
+        def limited(address: Address, cohort: Cohort) -> Mapping[Address, float]:
+            return mix(address, cohort) if address.startswith(among) else {}
+
+        parameters = {a: t for a, t in state.tensors.items() if averaged(a)}
+        parts = parts_of(parameters, updates, limited, weight, self.setting.aggregation)
+        kinds = self.setting.kinds.values()
+        buffers = {f"{kind.name}/{name}" for kind in kinds for name in kind.parameters().keys() - {*kind.trainable()}}
+        return stepped(state.tensors, parts, buffers, self.setting.aggregation)
 
     def evaluate(self, kind: str, split: str) -> Work:
         """The server's work that scores the model of a client kind on a split of the server's data."""
