@@ -18,8 +18,8 @@ _READ = (
 )  # fmt: skip
 """What is read of a client's record."""
 
-SHOWN_METRICS = ("accuracy", "balanced_accuracy", "r@1", "r@10")
-"""Metrics that tables show; records have more."""
+SHOWN_METRICS = ("accuracy", "balanced_accuracy", "soft_score", "r@1", "r@10", "r@1_sum_folds")
+"""Metrics that tables show where a run has them; records have more."""
 
 
 def summary(run: Run, test_samples: Mapping[str, Mapping[str, int]] | None = None) -> dict[str, Any]:
@@ -230,12 +230,16 @@ def _chance(run: Run, test_samples: Mapping[str, Mapping[str, int]] | None, spli
     """What guessing reaches, by kind and metric: 1/classes, and k/pairs for recall at k."""
     chance: dict[str, dict[str, float]] = {}
     for kind, model in run.models.items():
-        if "-" in kind:
+        towers = {tower.get("classes") for tower in model.get("towers", {}).values()}
+        classes = (towers | {(model.get("joint") or {}).get("classes")}) - {None, 0}
+        if "-" in kind and not classes:
             pairs = run.scenario["evaluation"]["pairs"]
             known = (test_samples or {}).get(split, {}).get(kind, pairs)
-            chance[kind] = {f"r@{k}": min(k / max(min(pairs, known), 1), 1.0) for k in (1, 5, 10)}
+            ranked = max(min(pairs, known), 1)
+            chance[kind] = {f"r@{k}": min(k / ranked, 1.0) for k in (1, 5, 10)}
+            if ranked > (fold := run.scenario["evaluation"].get("fold", ranked)):
+                chance[kind]["r@1_sum_folds"] = 2 / ranked + 2 / fold
             continue
-        classes = {tower.get("classes") for tower in model.get("towers", {}).values()} - {None, 0}
         if len(classes) == 1:
             (count,) = classes
             chance[kind] = {"accuracy": 1 / count, "balanced_accuracy": 1 / count}

@@ -9,9 +9,9 @@ from types import TracebackType
 from typing import Any, Self, TextIO
 
 from edgefl import units
-from edgefl.report.facts import SHOWN_METRICS
 
-SHORT = {"accuracy": "acc", "balanced_accuracy": None, "r@1": None, "r@10": "R@10"}
+SHORT = {"accuracy": "acc", "soft_score": "score", "r@10": "R@10"}
+"""The metrics that fit into a line."""
 
 
 class _Progress:
@@ -65,9 +65,7 @@ class _Progress:
         """The latest metrics in few words: ``image acc 0.48``."""
         words = []
         for kind, values in self.metrics.items():
-            for name in SHOWN_METRICS:
-                if name in values and SHORT[name]:
-                    words.append(f"{kind} {SHORT[name]} {values[name]:.3f}")
+            words += [f"{kind} {short} {values[name]:.3f}" for name, short in SHORT.items() if name in values]
         return ", ".join(words)
 
     def line(self) -> str:

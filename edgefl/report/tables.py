@@ -17,7 +17,10 @@ from edgefl.report.facts import SHOWN_METRICS
 Facts = Mapping[str, Any]
 
 WIDTH = 100
-TITLES = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "r@1": "R@1", "r@10": "R@10"}
+TITLES = {
+    "accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "soft_score": "soft score", "r@1": "R@1",
+    "r@10": "R@10", "r@1_sum_folds": "R@1 sum",
+}  # fmt: skip
 NOTHING = "-"
 MOST_COLUMNS = 4
 """Runs that stand side by side in one comparison table; more make further tables."""
@@ -193,14 +196,21 @@ def _print_metrics(console: Console, facts: Facts) -> None:
     if not facts["metrics"]:
         _print(console, "Nothing has been evaluated yet" if facts["trained"] else "Nothing was trained: costs alone")
         return
-    table = _table("kind", *(TITLES[name] for name in SHOWN_METRICS), "samples")
+    shown = [name for name in SHOWN_METRICS if any(name in values for values in facts["metrics"].values())]
+    table = _table("kind", *(TITLES[name] for name in shown), "samples")
     for kind, values in facts["metrics"].items():
         chance = facts["chance"].get(kind, {})
-        cells = []
-        for name in SHOWN_METRICS:
-            cell = f"{values[name]:.3f}" if name in values else NOTHING
-            cells.append(f"{cell} ({chance[name]:.3f})" if name in values and name in chance else cell)
-        table.add_row(kind, *cells, _or(str, facts["test_samples"].get(kind)))
+        # of what lacks a modality, each pattern is a line of its own under the kind's
+        for of in dict.fromkeys(["", *(f"[{name.split('[')[1]}" for name in values if name.endswith("]"))]):
+            cells = []
+            for name in shown:
+                cell = f"{values[name + of]:.3f}" if name + of in values else NOTHING
+                cells.append(f"{cell} ({chance[name]:.3f})" if name + of in values and name in chance else cell)
+            table.add_row(
+                f"  with {of[1:-1].replace('-', ' and ')}" if of else kind,
+                *cells,
+                NOTHING if of else _or(str, facts["test_samples"].get(kind)),
+            )
     _print(console, f"What was learned: {facts['metrics_split']} split, after round {facts['metrics_round']} "
                     "(chance level in brackets)", table)  # fmt: skip
 

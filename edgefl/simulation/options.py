@@ -142,5 +142,5 @@ class EvaluationOptions(BaseModel):
     pairs: PositiveInt = Field(500, description="pairs that retrieval ranks at most")
     fold: PositiveInt = Field(
         1000,
-        description="where it ranks more pairs, it also ranks disjoint folds of so many images, as the papers' R@1 on 1K",
+        description="where there are more pairs, also rank disjoint folds of so many images, as the papers' R@1 on 1K",
     )

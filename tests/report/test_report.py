@@ -117,3 +117,18 @@ def test_a_line_for_each_round(layerwise_run: Any) -> None:
     assert lines[0].startswith("b (2 of 2): round 1/4, stage 1, clock ") and "eligible 7/7, finished" in lines[0]
     assert "ETA" in lines[2] and "ETA" not in lines[3] and "image acc" in lines[3]
     assert progress.share == 1.0
+
+
+def test_columns_are_those_of_the_metrics_and_patterns_have_lines_of_their_own(layerwise_run: Any) -> None:
+    found = summary(layerwise_run)
+    (facts,) = found["runs"].values()
+    assert "soft score" not in shown(found) and "R@1 sum" not in shown(found)
+    scores = {"accuracy": 0.5, "soft_score": 0.25, "accuracy[image-text]": 0.625, "accuracy[image]": 0.125}
+    facts["metrics"] = {"image": {"accuracy": 0.5, "macro_f1": 0.5}, "image-text": scores}
+    lines = shown(found).splitlines()
+    at = next(i for i, line in enumerate(lines) if line.split()[:2] == ["kind", "accuracy"])
+    assert lines[at].split() == ["kind", "accuracy", "soft", "score", "samples"]
+    assert [line.split()[-3] for line in lines[at + 3 : at + 6]] == ["0.500", "0.625", "0.125"]
+    assert "with image and text" in lines[at + 4] and "with image " in lines[at + 5]
+    facts["metrics"] = {"image-text": {"r@1": 0.25, "r@10": 0.5, "r@1_sum_folds": 1.25, "accuracy": 0.5}}
+    assert "1.250" in shown(found) and max(map(len, shown(found).splitlines())) <= 100
