@@ -17,6 +17,7 @@ from edgefl import registry, seeds
 from edgefl.data import KINDS, DataOptions
 from edgefl.devices import FleetOptions
 from edgefl.errors import EdgeflError, ScenarioError, UnknownName, suggestion
+from edgefl.methods.aggregation_options import AggregationOptions
 from edgefl.models import ModelOptions
 from edgefl.scenario.document import Document, KeyPath, Place, placed, read_file, read_value, spell, write
 from edgefl.scenario.problems import ScenarioErrors, raise_all, show, validate
@@ -25,6 +26,7 @@ from edgefl.simulation.options import EvaluationOptions, RoundOptions
 from edgefl.simulation.payloads import PayloadOptions
 from edgefl.training.options import ExecutorOptions
 from edgefl.work.options import TrainingOptions
+from edgefl.work.rates import TOWERS, stated
 
 MOST_COMBINATIONS = 10_000
 LARGEST_SEED = 2**63 - 1
@@ -48,6 +50,7 @@ class Scenario:
     schedule_options: Any
     training: TrainingOptions
     payload: PayloadOptions
+    aggregation: AggregationOptions
     fleet: FleetOptions
     round: RoundOptions
     executor: ExecutorOptions
@@ -306,11 +309,52 @@ def _disagreements(document: Document, parts: Mapping[str, BaseModel], names: Ma
             f"{round_.selection_name} chooses by losses, and training: none has none; say proxy: samples, or uniform"
         )
         errors.append(document.error(("round", "selection"), message))
+    errors += _wrong_aggregation(document, cast(AggregationOptions, parts["aggregation"]), round_)
     try:
-        registry.get("schedule", names["schedule"])(parts["schedule"], model.blocks)
+        schedule = registry.get("schedule", names["schedule"])(parts["schedule"], model.blocks)
     except EdgeflError as error:
-        stated = ("schedule", "stages") if ("schedule", "stages") in document.places else ("schedule",)
-        errors.append(document.error(stated, str(error)))
+        where = ("schedule", "stages") if ("schedule", "stages") in document.places else ("schedule",)
+        errors.append(document.error(where, str(error)))
+    else:
+        errors += _wrong_rates(document, cast(TrainingOptions, parts["training"]), model, len(schedule.stages))
+    return errors
+
+
+def _wrong_aggregation(
+    document: Document, aggregation: AggregationOptions, round_: RoundOptions
+) -> list[ScenarioError]:
+    """What needs several updates at a time, where each goes into the model alone."""
+    errors = []
+    if registry.get("round policy", round_.policy).at_once:
+        alone = f"{round_.policy} mixes each update into the model alone"
+        if aggregation.rule != "mean":
+            message = (
+                f"a {aggregation.rule} is over several updates, but {alone}; write rule: mean, or policy: buffered"
+            )
+            errors.append(document.error(("aggregation", "rule"), message))
+        if aggregation.compensation:
+            message = f"compensation is for the others of a cohort, but {alone}; write compensation: false"
+            errors.append(document.error(("aggregation", "compensation"), message))
+    return errors
+
+
+def _wrong_rates(
+    document: Document, training: TrainingOptions, model: ModelOptions, stages: int
+) -> list[ScenarioError]:
+    """Learning rates of towers that the model doesn't have, and lists that don't fit the schedule's stages."""
+    errors = []
+    for key, rate in training.rates.items():
+        path: KeyPath = ("training", "rates", key)
+        tower = key.partition(".")[0]
+        if tower in TOWERS and tower not in (*model.blocks, "joint"):
+            have = ", ".join(model.blocks)
+            errors.append(document.error(path, f"the model has no {tower} tower, only {have}", at_key=True))
+        lr = stated(rate).get("lr")
+        if isinstance(lr, list) and len(lr) != stages:
+            place = (*path, "lr") if isinstance(document.data["training"]["rates"][key], dict) else path
+            count = f"{stages} stage{'s' if stages > 1 else ''}"
+            message = f"lists {len(lr)} learning rate{'s' if len(lr) > 1 else ''}, but the schedule has {count}"
+            errors.append(document.error(place, message))
     return errors
 
 
