@@ -8,36 +8,28 @@ average of the image-text clients for the server's model.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Literal
 
 import torch
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 from torch import Tensor
 
-from edgefl import models
 from edgefl.errors import MethodError
-from edgefl.methods.protocol import Kind, Method, Setting
+from edgefl.methods.exchange import Exchange, Sent, mixed, one_thread
+from edgefl.methods.protocol import Kind, Method
 from edgefl.methods.state import ServerState, Update
-from edgefl.models import MODALITIES, ModelOptions
-from edgefl.work import Item, Pass, Payload, Work
-
-SERVER = "server"
-"""The kind of the server's own model, and the first part of its addresses."""
+from edgefl.work import Pass, Work
 
 IOT = 100.0
 """FedIoT's factor on clients with pairs."""
 
-CONTRIBUTED = "table/contributed"
-"""For each modality, whether a client sent representations in the last round: 1 or 0."""
 
-
-class CreamFL(Method):
+class CreamFL(Exchange):
     """Representations of the first ``pairs`` public pairs travel: two tables down, one per modality up."""
 
-    class Options(Method.Options):
+    class Options(Exchange.Options):
         """``method: {name: creamfl, server: own, aggregation: gca}``."""
 
         name: Literal["creamfl"] = "creamfl"
@@ -51,11 +43,6 @@ class CreamFL(Method):
             description="whether clients keep their models, or the server averages them by kind; private with a "
             "server's own model unless said otherwise",
         )
-        model: ModelOptions | None = Field(None, description="towers of the server's own model; the clients' if null")
-        pairs: PositiveInt | None = Field(None, description="public pairs that are used; all if null")
-        public_batch: PositiveInt | None = Field(
-            None, description="public pairs a step; as training.batch for pairs if null"
-        )
         aggregation: Literal["gca", "mean", "average", "iot"] = Field(
             "gca",
             description="of the clients' representations: contrastive weights for each sample, equal ones, by number "
@@ -67,6 +54,11 @@ class CreamFL(Method):
         inter: bool = Field(True, description="clients contrast with the other modality's representations")
         intra: bool = Field(True, description="clients stay near their modality's, and leave their own old ones")
         contrast: NonNegativeFloat = Field(0.5, description="weight of the clients' contrast")
+        steps: Literal["separate", "joint"] = Field(
+            "separate",
+            description="clients contrast in an epoch of its own after each private one (public code), or at every "
+            "private step, with a public batch beside the private one and one loss of both (paper)",
+        )
         rescale: bool = Field(False, description="give the inter term the magnitude of the intra term")
         temperature: PositiveFloat = Field(0.5, description="of the clients' contrast")
         old: Literal["copy", "table"] = Field(
@@ -79,15 +71,9 @@ class CreamFL(Method):
             description="whether clients with pairs contrast and send representations too, or only train; plain "
             "with server: federated unless said otherwise",
         )
-        distillation: NonNegativeFloat = Field(0.3, description="weight of the server's distillation")
-        distance: Literal["mse", "norm"] = Field(
-            "mse", description="of distillation: mean squared error (public code), or mean distance (paper)"
-        )
         order: Literal["server-first", "server-last"] = Field(
             "server-first", description="when the server trains on the pairs: before the clients, or after (paper)"
         )
-        server_epochs: PositiveInt = Field(1, description="the server's epochs on the public pairs a round")
-        server_lr: PositiveFloat | None = Field(None, description="of the server's model; as the clients' if null")
 
         @model_validator(mode="after")
         def _defined(self) -> CreamFL.Options:
@@ -114,55 +100,16 @@ class CreamFL(Method):
     summary = "representations of public pairs instead of models, weighed by contrast (CreamFL)"
     options: CreamFL.Options
 
-    def __init__(self, options: Any, setting: Setting):
-        super().__init__(options, setting)
-        there = {m for kind in setting.kinds.values() for m in kind.modalities}
-        self.modalities = tuple(m for m in MODALITIES if m in there)
-        self.pattern = "-".join(self.modalities)
-        if len(self.modalities) != 2:
-            raise MethodError(
-                "creamfl exchanges representations between two modalities; the clients have "
-                + ", ".join(self.modalities)
-            )
-        held = setting.public.get(self.pattern, 0)
-        self.pairs = options.pairs or held
-        if held < max(self.pairs, 2):
-            raise MethodError(
-                f"creamfl wants {max(self.pairs, 2)} public {self.pattern} samples or more; the data have {held}: "
-                "raise data.public"
-            )
-        self.server = self._server()
-        # what the server does with its model is what a client of one kind would
-        self.side = Method(options, replace(setting, kinds={self.server.name: self.server}))
-        self.dimension = self.server.dimension
-        for kind in map(setting.kinds.__getitem__, self.contributors):
-            if kind.dimension != self.dimension:
-                raise MethodError(
-                    f"representations of {kind.name} clients have {kind.dimension} dimensions, the server's "
-                    f"{self.dimension}: set model.dimension, and model.dimension_for: all"
-                )
-
-    def _server(self) -> Kind:
+    def server_kind(self) -> Kind:
         """The server's model as a kind: its own, or that of the clients with pairs."""
-        kinds, options, setting = self.setting.kinds, self.options, self.setting
-        if options.server == "federated":
-            if self.pattern not in kinds:
-                raise MethodError(
-                    f"server: federated takes the average of {self.pattern} clients for the server's model, and "
-                    f"there are none: add data.clients.{self.pattern}, or set server: own"
-                )
-            return kinds[self.pattern]
-        model = options.model or setting.model
-        if model is None:
-            raise MethodError("creamfl needs the towers of the server's own model")
-        if setting.model is not None and model.tokens != setting.model.tokens:
+        if self.options.server == "own":
+            return super().server_kind()
+        if self.pattern not in self.setting.kinds:
             raise MethodError(
-                f"the server's own text tower reads {model.tokens} tokens, but public texts have the clients' "
-                f"{setting.model.tokens}: set method.model.text.tokens to that"
+                f"server: federated takes the average of {self.pattern} clients for the server's model, and "
+                f"there are none: add data.clients.{self.pattern}, or set server: own"
             )
-        checkpointing = setting.training.checkpointing
-        described = models.describe(model, self.modalities, "retrieve", setting.facts, checkpointing=checkpointing)
-        return Kind(SERVER, self.modalities, "retrieve", described, model.weights)
+        return self.setting.kinds[self.pattern]
 
     @property
     def contributors(self) -> list[str]:
@@ -172,135 +119,97 @@ class CreamFL(Method):
 
     def initial(self, seed: int) -> ServerState:
         """The clients' models, the server's own, and empty tables."""
-        tensors = dict(super().initial(seed).tensors)
-        if self.options.server == "own":
-            tensors |= self.side.initial(seed).tensors
-        for modality in self.modalities:
-            for name in ("public", "target"):
-                tensors[f"table/{name}.{modality}"] = torch.zeros(self.pairs, self.dimension)
-        return ServerState.first({**tensors, CONTRIBUTED: torch.ones(len(self.modalities))})
+        return self.first(seed, ("public", "target"))
 
     # client -----------------------------------------------------------------------------------------------------
 
     def work(self, kind: str, round: int) -> Work:
-        """Each epoch on private data is followed by one on the public samples; in the end they are represented."""
-        work, options = super().work(kind, round), self.options
+        """Training on private data, with the contrast beside or behind it; at last public samples are represented."""
+        work, options = Method.work(self, kind, round), self.options
         if not options.averaged:
             work = replace(work, keep=tuple(i.name for i in work.down[0].items), up=())
         if kind not in self.contributors:
             return work
         own = list(self.setting.kinds[kind].modalities)
-        others = [next(m for m in self.modalities if m != modality) for modality in own]
+        others = [self.other(modality) for modality in own]
         passes, needed = list(work.passes), list[str]()
         if options.contrast and (options.inter or options.intra):
-            contrast = self._public(
+            contrast = self.public_pass(
                 "contrast-public", own, index=True,
                 others=others, inter=options.inter, intra=options.intra, temperature=options.temperature,
                 weight=options.contrast, rescale=options.rescale,
             )  # fmt: skip
-            passes = [p for private in passes for p in (private, contrast)]
+            passes = self._with_contrast(passes, contrast)
             needed = [m for m in self.modalities if (options.intra and m in own) or (options.inter and m in others)]
             if options.intra and options.old == "table":
-                passes.insert(0, self._public("represent", own, train=False, name="before"))
-        passes.append(self._public("represent", own, train=False, name="represented"))
+                passes.insert(0, self.public_pass("represent", own, train=False, name="before"))
+        passes.append(self.represent(own))
         return replace(
             work,
             passes=tuple(passes),
-            down=(*work.down, *([self._table("public", "public", needed)] if needed else [])),
-            up=(*work.up, self._table("represented", "represented", own)),
-            reference=options.old == "copy" and any(p.args.get("intra") for p in passes),
+            down=(*work.down, *([self.table("public", "public", needed)] if needed else [])),
+            up=(*work.up, self.table("represented", "represented", own)),
+            reference=options.old == "copy" and options.intra and bool(needed),
         )
 
-    def _public(
-        self, step: str, modalities: Sequence[str], *, train: bool = True, index: bool = False, **args: Any
-    ) -> Pass:
-        """A pass over the public samples, of whose batches a client loads its own modalities only."""
-        batch = self.options.public_batch or self.setting.training.batch_of(self.pattern)
-        fields = [*modalities, *(["index"] if index else [])]
-        args = {"samples": self.pairs, "fields": fields, "modalities": list(modalities), **args}
-        return Pass(step, "public", (self.pattern,), min(batch, self.pairs), train, args)
-
-    def _table(self, name: str, address: str, modalities: Sequence[str]) -> Payload:
-        shape = (self.pairs, self.dimension)
-        items = (Item(f"{name}.{m}", shape, "float32", f"table/{address}.{m}") for m in modalities)
-        return Payload("representations", tuple(items))
+    def _with_contrast(self, private: Sequence[Pass], contrast: Pass) -> list[Pass]:
+        """Each private pass with public batches beside its own, or each epoch with a public one behind it."""
+        if self.options.steps == "joint":
+            beside = {**asdict(contrast), "patterns": list(contrast.patterns)}
+            return [replace(p, step="joint", args={**p.args, "alone": p.step, "beside": beside}) for p in private]
+        epochs = self.setting.training.epochs
+        each = len(private) // epochs
+        return [p for e in range(epochs) for p in (*private[e * each : (e + 1) * each], contrast)]
 
     # server -----------------------------------------------------------------------------------------------------
 
-    def _on_pairs(self, round: int, passes: Sequence[Pass]) -> Work:
-        """A work on the server's model, which goes back where it came from if it trains."""
-        work = self.side.work(self.server.name, round)
-        if self.options.server_lr is not None:
-            decay = work.optimizer["lr"] / self.setting.training.lr
-            work = replace(work, optimizer={**work.optimizer, "lr": self.options.server_lr * decay})
-        if not any(p.train for p in passes):
-            work = replace(work, trainable=(), up=())
-        return replace(work, passes=tuple(passes))
-
     def before(self, state: ServerState, round: int) -> Sequence[Work]:
         """The server trains on the pairs, if it does so first, and represents them for the clients."""
-        options = self.options
-        passes: list[Pass] = [self._public("represent", self.modalities, train=False, name="represented")]
-        if options.server == "own" and options.order == "server-first":
-            passes = [self._public("contrast", self.modalities)] * options.server_epochs + passes
-        work = self._on_pairs(round, passes)
-        return (replace(work, up=(*work.up, self._table("represented", "public", self.modalities))),)
+        first = self.options.server == "own" and self.options.order == "server-first"
+        work = self.on_pairs(round, [*(self.supervised() if first else []), self.represent(self.modalities)])
+        return (replace(work, up=(*work.up, self.table("represented", "public", self.modalities))),)
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         """A target for each modality that a client sent; models by kind where they travel."""
         changed = self.combine(state, updates, lambda address, cohort: {address: 1.0}) if self.options.averaged else {}
-        contributed = []
         for modality in self.modalities:
-            sent = [
-                (update, update.payloads["representations"][f"represented.{modality}"])
-                for update in sorted(updates, key=lambda update: update.client)
-                if f"represented.{modality}" in update.payloads.get("representations", {})
-            ]
-            contributed.append(float(bool(sent)))
-            if sent:
-                changed[f"table/target.{modality}"] = self._target(state, modality, sent)
-        # values also where everything else is shapes: they decide what the server does next
-        return state.changed({**changed, CONTRIBUTED: torch.tensor(contributed, device="cpu")})
+            if sent := self.sent(updates, modality):
+                old = state.tensors[f"table/public.{modality}"]
+                changed[f"table/target.{modality}"] = mixed(sent, self._shares(state, modality, sent), old)
+        return state.changed({**changed, **self.contributed(updates)})
 
-    def _target(self, state: ServerState, modality: str, sent: Sequence[tuple[Update, Tensor]]) -> Tensor:
-        """What the server is to learn of a modality, ``[pairs, dim]``."""
-        tables, options = [table for _, table in sent], self.options
+    def _shares(self, state: ServerState, modality: str, sent: Sent) -> Tensor:
+        """Of each client in what the server is to learn of a modality: ``[clients, pairs]`` or ``[clients, 1]``."""
+        options = self.options
         if options.aggregation == "gca":
-            (other,) = (m for m in self.modalities if m != modality)
-            seen = state.tensors[f"table/public.{other}"]
+            seen = state.tensors[f"table/public.{self.other(modality)}"]
             with one_thread():
-                scores = [gca_scores(t, seen, own_pair=options.denominator == "all") for t in tables]
-            return weighed(tables, torch.stack(scores).softmax(0))
+                scores = [gca_scores(table, seen, own_pair=options.denominator == "all") for _, table in sent]
+            return torch.stack(scores).softmax(0)
         counts = torch.ones(len(sent))
         if options.aggregation != "mean":
             counts = torch.tensor([float(update.total) for update, _ in sent])
         if options.aggregation == "iot":
             counts *= torch.tensor([IOT if "-" in update.kind else 1.0 for update, _ in sent])
-        return weighed(tables, (counts / counts.sum().clamp_min(1))[:, None])
+        return (counts / counts.sum().clamp_min(1))[:, None]
 
     def after(self, state: ServerState, round: int) -> Sequence[Work]:
         """The server trains on the pairs, if it does so last, and learns from the targets of this round."""
-        options, passes = self.options, []
-        if options.server == "own" and options.order == "server-last":
-            passes += [self._public("contrast", self.modalities)] * options.server_epochs
-        flags = state.tensors[CONTRIBUTED]
-        # a profile asks with a state of shapes alone: what does a round cost that everybody contributes to
-        seen = [True] * len(flags) if flags.is_meta else flags.tolist()
-        reached = [m for m, flag in zip(self.modalities, seen, strict=True) if flag]
-        if reached and options.distillation:
-            settings: dict[str, Any] = {"weight": options.distillation, "distance": options.distance}
-            passes.append(self._public("distill", reached, index=True, **settings))
+        last = self.options.server == "own" and self.options.order == "server-last"
+        passes = self.supervised() if last else []
+        reached = self.reached(state) if self.options.distillation else []
+        if reached:
+            passes.append(self.distil(reached, {"target": self.options.distillation}))
         if not passes:
             return ()
-        work = self._on_pairs(round, passes)
-        targets = self._table("target", "target", reached) if reached and options.distillation else None
-        return (replace(work, down=(*work.down, targets)) if targets else work,)
+        work = self.on_pairs(round, passes)
+        return (replace(work, down=(*work.down, self.table("target", "target", reached))) if reached else work,)
 
     def evaluate(self, kind: str, split: str) -> Work:
         """The server's own model, by retrieval, wherever the server has no model of the clients to score."""
         if self.options.server == "federated" or (self.options.averaged and kind != self.pattern):
-            return super().evaluate(kind, split)
-        return self.side.evaluate(self.server.name, split)
+            return Method.evaluate(self, kind, split)
+        return super().evaluate(kind, split)
 
 
 def gca_scores(table: Tensor, other: Tensor, *, own_pair: bool = False, rows: int = 1024) -> Tensor:
@@ -317,22 +226,3 @@ def gca_scores(table: Tensor, other: Tensor, *, own_pair: bool = False, rows: in
             logits.diagonal(start).fill_(-torch.inf)
         found.append(own - logits.logsumexp(1))
     return torch.cat(found)
-
-
-def weighed(tables: Sequence[Tensor], shares: Tensor) -> Tensor:
-    """``sum_c shares[c] tables[c]``, shares ``[clients, samples]`` or ``[clients, 1]``."""
-    total = torch.zeros(tables[0].shape)
-    for table, share in zip(tables, shares, strict=True):
-        total.addcmul_(table.float(), share[:, None])
-    return total
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """With more, sums of a product of matrices may differ from machine to machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

@@ -51,6 +51,11 @@ class TrainingOptions(BaseModel):
     attention: Literal["device", "math", "flash", "efficient", "cudnn"] = Field(
         "device", description="which kernel computes attention; device leaves it to torch; a CPU has math and flash"
     )
+    missing: Literal["ignore", "zero", "random"] = Field(
+        "zero",
+        description="what stands for the feature of a modality that a sample lacks (data.missing) where pairs are "
+        "classified: zeros, or normal noise; ignore leaves such samples out, as retrieval always does",
+    )
     clip: PositiveFloat | None = Field(None, description="largest norm of all gradients together")
     checkpointing: bool = Field(False, description="recompute each block in the backward pass: less memory, more FLOPs")
     measure: Literal["first", "all"] = Field(

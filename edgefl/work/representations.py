@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from edgefl import registry
+from edgefl.work.beside import BESIDE, companion
 from edgefl.work.description import Pass
 from edgefl.work.steps import Context, Step
 
@@ -102,19 +104,41 @@ class ContrastPublic(Step):
 
 
 class Distill(Step):
-    """Moves each modality's representations to the table ``target.<modality>``.
+    """Moves each modality's representations to tables ``<target>.<modality>``.
 
-    Args: ``modalities``, ``weight``, and ``distance``: ``mse`` (mean over all elements) or ``norm`` (mean length).
+    Args: ``modalities``, ``targets`` (the weight of each) and ``distance``: ``mse`` (mean over all elements) or
+    ``norm`` (mean length).  A table ``<target>-share.<modality>`` [samples], where there is one, says how much of a
+    sample's distance counts.
     """
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
-        """The sum over modalities."""
-        terms = []
+        """The sum over modalities and targets."""
+        index, terms = batch["index"], []
         for modality in pass_.args["modalities"]:
             own = ctx.client_model.embed(modality, batch[modality]).float()
-            apart = own - ctx.received[f"target.{modality}"][batch["index"]]
-            if pass_.args["distance"] == "mse":
-                terms.append(apart.square().mean())
-            else:
-                terms.append(torch.linalg.vector_norm(apart, dim=1).mean())
-        return cast(Tensor, pass_.args["weight"] * torch.stack(terms).sum())
+            for target, weight in pass_.args["targets"].items():
+                apart = own - ctx.received[f"{target}.{modality}"][index]
+                mse = pass_.args["distance"] == "mse"
+                distance = apart.square().mean(1) if mse else torch.linalg.vector_norm(apart, dim=1)
+                share = ctx.received.get(f"{target}-share.{modality}")
+                terms.append(weight * (distance if share is None else distance * share[index]).mean())
+        return torch.stack(terms).sum()
+
+
+class Joint(Step):
+    """The loss of a private batch plus CreamFL's contrast of the public one beside it, in one step.
+
+    ``args.alone`` names the step of the private batch, ``args.beside`` is the public pass, whose fields the batch has
+    as ``beside.<field>``.
+    """
+
+    def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
+        """The sum of both."""
+        private = {name: value for name, value in batch.items() if not name.startswith(BESIDE)}
+        public = {name.removeprefix(BESIDE): value for name, value in batch.items() if name.startswith(BESIDE)}
+        beside = companion(pass_)
+        assert beside is not None
+        alone: Step = registry.get("step", pass_.args["alone"])()
+        loss = alone.loss(ctx, private, pattern, pass_)
+        assert loss is not None
+        return loss + ContrastPublic().loss(ctx, public, beside.patterns[0], beside)

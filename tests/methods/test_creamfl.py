@@ -20,7 +20,8 @@ from edgefl import models
 from edgefl.commands.composing import compose
 from edgefl.errors import EdgeflError, MethodError
 from edgefl.methods import ServerState, Update
-from edgefl.methods.creamfl import gca_scores, weighed
+from edgefl.methods.creamfl import gca_scores
+from edgefl.methods.exchange import best_match, weighed
 from edgefl.scenario import load
 from edgefl.work import Context, Pass, Work
 from edgefl.work.representations import ContrastPublic, Distill, embed_as_before, inter_loss, intra_loss
@@ -199,7 +200,7 @@ def test_a_client_with_pairs_adds_up_both_directions() -> None:
 
 
 def test_distillation_is_a_distance_to_the_targets() -> None:
-    ctx, pass_ = context({"modalities": ["text"], "weight": 2.0, "distance": "mse"}, target_text=units(10, 1))
+    ctx, pass_ = context({"modalities": ["text"], "targets": {"target": 2.0}, "distance": "mse"}, target_text=units(10, 1))
     given = batch()
     apart = ctx.client_model.embed("text", given["text"]) - ctx.received["target.text"][given["index"]]
     torch.testing.assert_close(Distill().loss(ctx, given, "image-text", pass_), 2 * apart.square().mean())

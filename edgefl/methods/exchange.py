@@ -1,0 +1,249 @@
+"""What methods share whose clients and server exchange representations of public pairs instead of models.
+
+The server has a model of its own for the pairs; every client knows the pairs, and the models need nothing in common
+but the width of their representations.  What a method does with the tables is its own file's matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from torch import Tensor
+
+from edgefl import models
+from edgefl.errors import MethodError
+from edgefl.methods.protocol import Kind, Method, Setting
+from edgefl.methods.state import ServerState, Update
+from edgefl.models import MODALITIES, ModelOptions
+from edgefl.work import Item, Pass, Payload, Work
+
+SERVER = "server"
+"""The kind of the server's own model, and the first part of its addresses."""
+
+CONTRIBUTED = "table/contributed"
+"""For each modality, whether a client sent representations in the last round: 1 or 0."""
+
+Sent = Sequence[tuple[Update, Tensor]]
+"""Clients' tables ``[pairs, dim]`` of one modality, beside the updates that they came in, in order of clients."""
+
+
+class Exchange(Method):
+    """Clients keep their models; tables of the first ``pairs`` public pairs travel."""
+
+    class Options(Method.Options):
+        """What a server with a model of its own can be told."""
+
+        model: ModelOptions | None = Field(None, description="towers of the server's own model; the clients' if null")
+        pairs: PositiveInt | None = Field(None, description="public pairs that are used; all if null")
+        public_batch: PositiveInt | None = Field(
+            None, description="public pairs a step; as training.batch for pairs if null"
+        )
+        distillation: NonNegativeFloat = Field(0.3, description="weight of the server's distillation")
+        distance: Literal["mse", "norm"] = Field(
+            "mse", description="of distillation: mean squared error, or mean distance"
+        )
+        server_epochs: NonNegativeInt = Field(1, description="the server's epochs on the public pairs a round")
+        server_lr: PositiveFloat | None = Field(None, description="of the server's model; as the clients' if null")
+
+    options: Exchange.Options
+
+    def __init__(self, options: Any, setting: Setting):
+        super().__init__(options, setting)
+        there = {m for kind in setting.kinds.values() for m in kind.modalities}
+        self.modalities = tuple(m for m in MODALITIES if m in there)
+        self.pattern = "-".join(self.modalities)
+        if len(self.modalities) != 2:
+            raise MethodError(
+                f"{options.name} exchanges representations between two modalities; the clients have "
+                + ", ".join(self.modalities)
+            )
+        held = setting.public.get(self.pattern, 0)
+        self.pairs = options.pairs or held
+        if held < max(self.pairs, 2):
+            raise MethodError(
+                f"{options.name} wants {max(self.pairs, 2)} public {self.pattern} samples or more; the data have "
+                f"{held}: raise data.public"
+            )
+        self.server = self.server_kind()
+        # what the server does with its model is what a client of one kind would
+        self.side = Method(options, replace(setting, kinds={self.server.name: self.server}))
+        self.dimension = self.server.dimension
+        for kind in map(setting.kinds.__getitem__, self.contributors):
+            if kind.dimension != self.dimension:
+                raise MethodError(
+                    f"representations of {kind.name} clients have {kind.dimension} dimensions, the server's "
+                    f"{self.dimension}: set model.dimension, and model.dimension_for: all"
+                )
+
+    def server_kind(self) -> Kind:
+        """The server's own model as a kind."""
+        options, setting = self.options, self.setting
+        model = options.model or setting.model
+        if model is None:
+            raise MethodError(f"{options.name} needs the towers of the server's own model")
+        if setting.model is not None and model.tokens != setting.model.tokens:
+            raise MethodError(
+                f"the server's own text tower reads {model.tokens} tokens, but public texts have the clients' "
+                f"{setting.model.tokens}: set method.model.text.tokens to that"
+            )
+        checkpointing = setting.training.checkpointing
+        described = models.describe(model, self.modalities, "retrieve", setting.facts, checkpointing=checkpointing)
+        return Kind(SERVER, self.modalities, "retrieve", described, model.weights)
+
+    @property
+    def contributors(self) -> list[str]:
+        """Kinds that send representations."""
+        return list(self.setting.kinds)
+
+    def other(self, modality: str) -> str:
+        """The other modality of a pair."""
+        return next(m for m in self.modalities if m != modality)
+
+    def first(self, seed: int, tables: Sequence[str]) -> ServerState:
+        """The clients' models, the server's own, and empty tables of these names, one for each modality."""
+        tensors = dict(super().initial(seed).tensors)
+        if self.server.name == SERVER:
+            tensors |= self.side.initial(seed).tensors
+        for modality in self.modalities:
+            for name in tables:
+                tensors[f"table/{name}.{modality}"] = torch.zeros(self.pairs, self.dimension)
+        return ServerState.first({**tensors, CONTRIBUTED: torch.ones(len(self.modalities))})
+
+    # passes and payloads ----------------------------------------------------------------------------------------
+
+    def public_pass(
+        self, step: str, modalities: Sequence[str], *, train: bool = True, index: bool = False, **args: Any
+    ) -> Pass:
+        """A pass over the public samples, of whose batches a node loads these modalities only."""
+        batch = self.options.public_batch or self.setting.training.batch_of(self.pattern)
+        fields = [*modalities, *(["index"] if index else [])]
+        args = {"samples": self.pairs, "fields": fields, "modalities": list(modalities), **args}
+        return Pass(step, "public", (self.pattern,), min(batch, self.pairs), train, args)
+
+    def represent(self, modalities: Sequence[str]) -> Pass:
+        """Afterwards the outputs have tables ``represented.<modality>``."""
+        return self.public_pass("represent", modalities, train=False, name="represented")
+
+    def distil(self, modalities: Sequence[str], targets: Mapping[str, float]) -> Pass:
+        """Representations move to tables ``<target>.<modality>``, each with its weight."""
+        distance = self.options.distance
+        return self.public_pass("distill", modalities, index=True, targets=dict(targets), distance=distance)
+
+    def table(self, name: str, address: str, modalities: Sequence[str]) -> Payload:
+        """Tables ``<name>.<modality>`` that stand at ``table/<address>.<modality>``."""
+        shape = (self.pairs,) if name.endswith("-share") else (self.pairs, self.dimension)
+        items = (Item(f"{name}.{m}", shape, "float32", f"table/{address}.{m}") for m in modalities)
+        return Payload("representations", tuple(items))
+
+    def tables(self, names: Sequence[str], modalities: Sequence[str]) -> Payload:
+        """Several tables that have their own names as addresses."""
+        items = (item for name in names for item in self.table(name, name, modalities).items)
+        return Payload("representations", tuple(items))
+
+    # works ------------------------------------------------------------------------------------------------------
+
+    def digesting(self, kind: str, round: int, weight: float, address: str) -> Work:
+        """A client's work: near the server's tables at ``address``, then on its own data, then represent.
+
+        Its model stays with it; the tables of its own modalities travel, down only if ``weight`` isn't 0.
+        """
+        work, own = super().work(kind, round), list(self.setting.kinds[kind].modalities)
+        first = [self.distil(own, {"target": weight})] if weight else []
+        down = [self.table("target", address, own)] if weight else []
+        return replace(
+            work,
+            passes=(*first, *work.passes, self.represent(own)),
+            down=(*work.down, *down),
+            up=(self.table("represented", "represented", own),),
+            keep=tuple(item.name for item in work.down[0].items),
+        )
+
+    def on_pairs(self, round: int, passes: Sequence[Pass]) -> Work:
+        """A work on the server's model, which goes back where it came from if it trains."""
+        work = self.side.work(self.server.name, round)
+        if self.options.server_lr is not None:
+            work = replace(work, optimizer=self.setting.training.server_optimizer_of(round, self.options.server_lr))
+        if not any(p.train for p in passes):
+            work = replace(work, trainable=(), up=())
+        return replace(work, passes=tuple(passes))
+
+    def supervised(self) -> list[Pass]:
+        """The server's epochs on the pairs."""
+        return [self.public_pass("contrast", self.modalities)] * self.options.server_epochs
+
+    def before(self, state: ServerState, round: int) -> Sequence[Work]:
+        """The server trains on the pairs and represents them at ``table/public.<modality>``."""
+        work = self.on_pairs(round, [*self.supervised(), self.represent(self.modalities)])
+        return (replace(work, up=(*work.up, self.table("represented", "public", self.modalities))),)
+
+    def evaluate(self, kind: str, split: str) -> Work:
+        """The server's own model, by retrieval, whichever kind is asked for."""
+        return self.side.evaluate(self.server.name, split)
+
+    # what came back ---------------------------------------------------------------------------------------------
+
+    def sent(self, updates: Sequence[Update], modality: str) -> Sent:
+        """Whoever sent a table of this modality."""
+        name = f"represented.{modality}"
+        ordered = sorted(updates, key=lambda update: update.client)
+        found = ((update, update.payloads.get("representations", {})) for update in ordered)
+        return [(update, tables[name]) for update, tables in found if name in tables]
+
+    def contributed(self, updates: Sequence[Update]) -> dict[str, Tensor]:
+        """The flags of this round, which decide what the server does next: values also where all else is shapes."""
+        flags = [float(bool(self.sent(updates, m))) for m in self.modalities]
+        return {CONTRIBUTED: torch.tensor(flags, device="cpu")}
+
+    def reached(self, state: ServerState) -> list[str]:
+        """The modalities that a client sent in the last round."""
+        flags = state.tensors[CONTRIBUTED]
+        # a profile asks with a state of shapes alone: what does a round cost that everybody contributes to
+        seen = [True] * len(flags) if flags.is_meta else flags.tolist()
+        return [m for m, flag in zip(self.modalities, seen, strict=True) if flag]
+
+
+def mixed(sent: Sent, shares: Tensor, old: Tensor) -> Tensor:
+    """``sum_c shares[c] discount_c R_c``, shares ``[clients, samples]`` or ``[clients, 1]``.
+
+    A round policy's discount takes from a client's share without entering the sum; what is lacking is of ``old``.
+    """
+    tables = [table for _, table in sent]
+    discounts = [update.discount for update, _ in sent]
+    if all(discount == 1 for discount in discounts):
+        return weighed(tables, shares)
+    shares = shares * torch.tensor(discounts)[:, None]
+    return weighed([*tables, old], torch.cat([shares, 1 - shares.sum(0, keepdim=True)]))
+
+
+def weighed(tables: Sequence[Tensor], shares: Tensor) -> Tensor:
+    """``sum_c shares[c] tables[c]``, shares ``[clients, samples]`` or ``[clients, 1]``."""
+    total = torch.zeros(tables[0].shape)
+    for table, share in zip(tables, shares, strict=True):
+        total.addcmul_(table.float(), share[:, None])
+    return total
+
+
+def best_match(table: Tensor, other: Tensor, *, rows: int = 1024) -> Tensor:
+    """``[samples]``: for each row, the place of the nearest row of the other modality's table, the first of equals.
+
+    ``rows`` of ``[samples, samples]`` are in memory at a time; the result doesn't depend on it.
+    """
+    with one_thread():
+        parts = [(table[start : start + rows].float() @ other.T).argmax(1) for start in range(0, len(table), rows)]
+    return torch.cat(parts)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """With more, sums of a product of matrices may differ from machine to machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
