@@ -12,6 +12,7 @@ from edgefl import registry
 from edgefl.data import DataOptions
 from edgefl.devices import FleetOptions
 from edgefl.errors import EdgeflError
+from edgefl.methods.aggregation_options import AggregationOptions
 from edgefl.models import MODALITIES, ModelOptions
 from edgefl.simulation.options import EvaluationOptions, RoundOptions
 from edgefl.simulation.payloads import PayloadOptions
@@ -82,6 +83,7 @@ SECTIONS: dict[str, Section] = {
     "schedule": Section("what trains in which round", short="name", noun="schedule", default="end-to-end"),
     "training": Section("what a client does in a round", TrainingOptions, short="mode"),
     "payload": Section("in what form models and tables travel", PayloadOptions),
+    "aggregation": Section("how the server makes one model of many", AggregationOptions, short="rule"),
     "fleet": Section("the clients' devices, links and budgets", FleetOptions, short="like", whole=True),
     "round": Section(
         "who takes part and when a round ends",
