@@ -75,6 +75,7 @@ def compose(scenario: Scenario, report: Callable[[str], None] = lambda _: None) 
         federation.facts,
         federation.server_samples.get("public", {}),
         fold=scenario.evaluation.fold,
+        aggregation=scenario.aggregation,
     )
     method: Method = registry.get("method", scenario.method_name)(scenario.method_options, setting)
     blocks: dict[str, int] = {}
