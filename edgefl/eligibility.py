@@ -90,6 +90,12 @@ class Verdicts:
         return (self[client] for client in range(len(self)))
 
 
+def nearness(verdicts: Verdicts) -> Floats:
+    """The least share of a budget that is left, `[clients]`: below 0 where one is exceeded, inf without budgets."""
+    shares: Floats = np.stack([_relative(verdicts.margins[key], verdicts.budgets[key]) for key in BUDGETS]).min(0)
+    return shares
+
+
 def gate(costs: Mapping[str, ArrayLike], budgets: Mapping[str, ArrayLike]) -> Verdicts:
     """Compare a round's cost with the budgets, by the keys of BUDGETS; arrays `[clients]`, or one number for all.
 

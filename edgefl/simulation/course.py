@@ -77,9 +77,9 @@ class Course:
             else Absent(setup)
         )
         # where everything trains in every round nothing is ever frozen, and everything travels
-        stages = setup.schedule.stages
+        ways = setup.schedule.offered
         names = [name for kind in setup.method.setting.kinds.values() for name in kind.parameters()]
-        frozen = len(stages) > 1 or any(not stages[0].active(name) for name in names)
+        frozen = len(setup.schedule.stages) > 1 or any(not way.active(name) for way in ways for name in names)
         self.ledger = Ledger(len(setup.clients.client_kind), keeping=frozen)
         self.roster = Roster(self.planner, self.ledger)
         pause = 0.0 if executor is not None else UNTRAINED_SECONDS

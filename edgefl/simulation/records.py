@@ -221,6 +221,7 @@ def _who(plan: Plan) -> dict[str, Any]:
         "device": plan.device.name,
         "link": plan.link.name,
         "stage": plan.stage.index,
+        **({"part": plan.stage.label} if plan.stage.label else {}),
         "samples": plan.samples,
     }
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.eligibility import BUDGETS, Verdicts, gate
+from edgefl.eligibility import BUDGETS, Verdicts, gate, nearness
 from edgefl.schedules import Stage
 from edgefl.simulation.ledger import Ledger, Versions, frozen, older
 from edgefl.simulation.setup import Plan, Planner
@@ -32,8 +32,8 @@ NOBODY = -1
 class Roster:
     """Verdicts and cells of all clients: arrays `[clients]`.
 
-    ``stage`` is the index of the first candidate stage that fits the client's budgets, or of the last one, which
-    refuses it; ``binding`` indexes BUDGETS (-1: unlimited); ``cell`` indexes ``cells``.
+    ``stage`` is the index of the first candidate stage that fits the client's budgets, or of the one that comes nearest
+    to them, which refuses it; ``binding`` indexes BUDGETS (-1: unlimited); ``cell`` indexes ``cells``.
     """
 
     def __init__(self, planner: Planner, ledger: Ledger):
@@ -47,6 +47,7 @@ class Roster:
         self._numbers: dict[tuple[Any, ...], int] = {}
         self._costs = _Rows(len(BUDGETS))
         self._sign: tuple[Any, ...] = ()
+        self._order: tuple[int, ...] = ()
         self._olds: dict[tuple[int, str, int], tuple[Address, ...]] = {}
         self._frozen: dict[tuple[str, int], tuple[Address, ...]] = {}
         self._versions: dict[tuple[str, int], tuple[int, ...]] = {}
@@ -101,7 +102,8 @@ class Roster:
         stages = setup.schedule.candidates(round)
         kinds = [kind for kind in setup.clients.kinds if setup.method.participates(kind, round)]
         works = {(k, s.index): self.planner.work(k, round, s)[0] for k in kinds for s in stages}
-        sign = tuple((key, self.planner.revisions[key]) for key in works)
+        sign = tuple(sorted((key, self.planner.revisions[key]) for key in works))
+        before, self._order = self._order, tuple(stage.index for stage in stages)
         told = self.ledger.changed()
         if self.ledger.keeping and (self.ledger.crowded or sign != self._sign):
             # an asynchronous run sends another version with each flight: few differ in what is old
@@ -122,6 +124,9 @@ class Roster:
             self._note_frozen(current)
         else:
             moved = self._note_frozen(current)
+            if before != self._order:  # what is offered takes turns
+                same = next(i for i, (a, b) in enumerate(zip(before, self._order, strict=True)) if a != b)
+                moved = np.union1d(moved, np.flatnonzero(~self._placed(self._order[:same])))
             who = np.union1d(told, moved) if len(moved) else told
             who = who[self.cell[who] != NOBODY]
         changed = [self._judge(who[i : i + CHUNK], round, stages, current) for i in range(0, len(who), CHUNK)]
@@ -135,8 +140,15 @@ class Roster:
             if self._versions.setdefault(key, versions) != versions:
                 self._versions[key] = versions
                 self._olds = {known: old for known, old in self._olds.items() if known[1:] != key}
-                moved.append(self.planner.setup.of_kind(key[0]))
+                mine = self.planner.setup.of_kind(key[0])
+                # whoever fits what is offered before has no use for it
+                moved.append(mine[~self._placed(self._order[: self._order.index(key[1])], mine)])
         return np.unique(np.concatenate(moved)) if moved else np.zeros(0, np.int64)
+
+    def _placed(self, stages: Sequence[int], clients: Integers | slice = slice(None)) -> NDArray[np.bool_]:
+        """Whether these clients, by default all, fit one of these stages, as far as was judged."""
+        found: NDArray[np.bool_] = self.eligible[clients] & np.isin(self.stage[clients], stages)
+        return found
 
     def _judge(
         self,
@@ -147,16 +159,22 @@ class Roster:
     ) -> Integers:
         before = self.stage[clients].copy(), self.eligible[clients].copy(), self.binding[clients].copy()
         budgets = self.budgets(clients)
-        left = np.arange(len(clients))
-        for stage in stages:
+        left, nearest = np.arange(len(clients)), np.full(len(clients), -np.inf)
+        for number, stage in enumerate(stages):
             who = clients[left]
             cells = self._cells(who, round, stage, current)
             found = gate(
                 {name: self.of_cells(name)[cells] for name in BUDGETS},
                 {name: values[left] for name, values in budgets.items()},
             )
-            self.cell[who], self.stage[who] = cells, stage.index
-            self.eligible[who], self.binding[who] = found.eligible, found.binding
+            taken = found.eligible | (number == 0)
+            if len(stages) > 1:
+                # of equally near ones the later stage, whatever the order in which they are offered
+                near = nearness(found)
+                taken |= (near > nearest[left]) | ((near == nearest[left]) & (stage.index > self.stage[who]))
+                nearest[left[taken]] = near[taken]
+            self.cell[who[taken]], self.stage[who[taken]] = cells[taken], stage.index
+            self.eligible[who[taken]], self.binding[who[taken]] = found.eligible[taken], found.binding[taken]
             left = left[~found.eligible]
             if not len(left):
                 break

@@ -148,7 +148,7 @@ def _restore_flights(course: Course, tensors: Mapping[str, Tensor], state: Mappi
         prefix = f"{FLOWN}{number}:"
         held = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
         started.append(ServerState(held, versions))
-    stages = {stage.index: stage for stage in setup.schedule.stages}
+    stages = {stage.index: stage for stage in setup.schedule.offered}
     flights = []
     for row in rows["rows"]:
         row = dict(row)

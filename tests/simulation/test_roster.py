@@ -63,6 +63,7 @@ def by_hand(planner: Planner, ledger: Ledger, round: int, current: Any) -> dict[
         kind = setup.kind_of(client)
         if not setup.method.participates(kind, round):
             continue
+        nearest = None
         for stage in setup.schedule.candidates(round):
             work, _ = planner.work(kind, round, stage)
             old = stale(work, stage, ledger.held(client), current)
@@ -73,6 +74,11 @@ def by_hand(planner: Planner, ledger: Ledger, round: int, current: Any) -> dict[
             if setup.round.deadline is not None:
                 allowed["seconds"] = np.minimum(allowed["seconds"], setup.round.deadline)
             verdict = gate({name: np.array([costs[name]]) for name in BUDGETS}, allowed)
+            # refused by what comes nearest: of equally near ones by the later stage
+            near = min(1 - costs[name] / allowed[name][0] for name in BUDGETS), stage.index
+            if not verdict.eligible[0] and nearest is not None and near < nearest:
+                continue
+            nearest = near
             found[client] = stage.index, bool(verdict.eligible[0]), int(verdict.binding[0]), costs["bytes"]
             if verdict.eligible[0]:
                 break

@@ -1,0 +1,24 @@
+"""Schedules: which part of a model is attached, trains and travels in which round.
+
+A schedule knows names like ``image.blocks.3.attn.qkv.weight`` and never a method; ``restrict`` narrows the work that
+a method wrote for the full depth to one stage.
+"""
+
+from edgefl.schedules.elastic import Elastic
+from edgefl.schedules.restricting import restrict
+from edgefl.schedules.staged import EndToEnd, Layerwise, Progressive, allocate
+from edgefl.schedules.stages import EARLY, PARTS, Schedule, Stage, part_of
+
+__all__ = [
+    "EARLY",
+    "PARTS",
+    "Elastic",
+    "EndToEnd",
+    "Layerwise",
+    "Progressive",
+    "Schedule",
+    "Stage",
+    "allocate",
+    "part_of",
+    "restrict",
+]

@@ -1,0 +1,48 @@
+"""The part of a full-depth work that a stage does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from edgefl import models, registry
+from edgefl.schedules.stages import Stage
+from edgefl.work.description import Payload, Work
+from edgefl.work.rates import at_stage
+
+
+def restrict(work: Work, stage: Stage) -> Work:
+    """The part of a full-depth work that a stage does.
+
+    The model stands at the stage's depth; what trains, travels up and is edited is what is active; what travels
+    down is what is attached, or what is active for a payload that follows training (FedCola's partner weights).
+    Tables are untouched.  A partner whose own source is not attached yet is left out, and its gate with it.
+    """
+
+    def tail(address: str) -> str | None:
+        return None if address.startswith("table/") else address.split("/", 1)[1]
+
+    def down(payload: Payload) -> Payload:
+        keep = stage.active if payload.follows == "trained" else stage.attached
+        return payload.only(lambda i: (t := tail(i.source)) is None or (keep(i.name) and stage.attached(t)))
+
+    received = tuple(down(p) for p in work.down)
+    tables = {item.name for payload in work.down for item in payload.items if tail(item.source) is None}
+    names = {item.name for payload in received for item in payload.items}
+    edits, gone = [], set[str]()
+    for edit in work.edits:
+        kind: Any = registry.get("edit", edit.name)
+        kept = kind.restrict(edit, stage.active, names)
+        gone |= kind.names(edit) - (kind.names(kept) if kept else set())
+        if kept:
+            edits.append(kept)
+    return replace(
+        work,
+        model=models.at_depth(work.model, stage.depth),
+        trainable=tuple(n for n in work.trainable if stage.active(n) and n not in gone),
+        edits=tuple(edits),
+        optimizer=at_stage(work.optimizer, stage.index),
+        down=received,
+        up=tuple(p.only(lambda i: tail(i.source) is None or stage.active(i.name)) for p in work.up),
+        keep=tuple(n for n in work.keep if n in tables or stage.attached(n)),
+    )

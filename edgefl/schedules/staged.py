@@ -1,0 +1,116 @@
+"""Schedules whose stages follow each other: end-to-end, layer-wise, progressive."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import accumulate
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+
+from edgefl.errors import MethodError
+from edgefl.schedules.stages import EARLY, PARTS, Schedule, ScheduleOptions, Stage
+
+
+class EndToEnd(Schedule):
+    """Every block trains in every round."""
+
+    class Options(ScheduleOptions):
+        """Fields of ``schedule: {name: end-to-end}``."""
+
+        name: Literal["end-to-end"] = "end-to-end"
+
+    def __init__(self, options: EndToEnd.Options, blocks: Mapping[str, int]):
+        rounds = options.rounds or 10
+        super().__init__((Stage(1, dict(blocks), dict.fromkeys(blocks, 0), PARTS, rounds),))
+
+
+class StagedOptions(ScheduleOptions):
+    """What schedules with stages one after the other have."""
+
+    stages: PositiveInt | Annotated[list[NonNegativeInt], Field(min_length=1)] = Field(
+        2, description="how many stages of equal size, or the blocks that each stage adds: [1, 1, 2]"
+    )
+    allocation: Literal["uniform", "late"] | Annotated[list[NonNegativeInt], Field(min_length=1)] = Field(
+        "uniform",
+        description="rounds per stage: equal, late (later half of the stages, 1:3:5..., for pre-trained blocks), "
+        "or listed",
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> StagedOptions:
+        count = self.stages if isinstance(self.stages, int) else len(self.stages)
+        if isinstance(self.allocation, list):
+            if len(self.allocation) != count:
+                raise ValueError(f"allocation lists {len(self.allocation)} stages, but there are {count}")
+            if not sum(self.allocation):
+                raise ValueError("allocation gives no stage a round")
+            if self.rounds not in (None, sum(self.allocation)):
+                raise ValueError(f"allocation adds up to {sum(self.allocation)} rounds, but rounds is {self.rounds}")
+        elif (self.rounds or 10) < count and self.allocation == "uniform":
+            raise ValueError(f"{self.rounds or 10} rounds are too few for {count} stages of at least one round")
+        return self
+
+
+def allocate(allocation: str | list[int], stages: int, rounds: int) -> list[int]:
+    """Rounds of each stage.
+
+    ``uniform`` splits them equally (a remainder goes to later stages); ``late`` gives the later half of the stages
+    rounds in proportion 1:3:5..., which for 90 rounds in 6 stages is LW-FedMML's (0, 0, 0, 10, 30, 50).
+    """
+    if not isinstance(allocation, str):
+        return list(allocation)
+    late = (stages + 1) // 2
+    weights = [1] * stages if allocation == "uniform" else [0] * (stages - late) + [2 * i + 1 for i in range(late)]
+    ends = [rounds * sum(weights[: i + 1]) // sum(weights) for i in range(stages)]
+    return [end - start for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def depths_of(stages: int | list[int], blocks: Mapping[str, int]) -> list[dict[str, int]]:
+    """Attached blocks of each tower at each stage.  Raises MethodError where a tower can't be cut so."""
+    if isinstance(stages, int):
+        for tower, count in blocks.items():
+            if stages > count:
+                raise MethodError(f"{stages} stages are more than the {count} blocks of the {tower} tower")
+        return [{tower: count * (i + 1) // stages for tower, count in blocks.items()} for i in range(stages)]
+    for tower, count in blocks.items():
+        if sum(stages) != count:
+            raise MethodError(f"stages {stages} add up to {sum(stages)} blocks, but the {tower} tower has {count}")
+    return [dict.fromkeys(blocks, depth) for depth in accumulate(stages)]
+
+
+class Layerwise(Schedule):
+    """Blocks of earlier stages are frozen; embeddings train in stage 1 only (LW-FedMML)."""
+
+    class Options(StagedOptions):
+        """Fields of ``schedule: {name: layerwise}``."""
+
+        name: Literal["layerwise"] = "layerwise"
+        deliver_final: bool = Field(
+            False, description="send a stage's final blocks once to every client when the stage ends"
+        )
+
+    def __init__(self, options: Layerwise.Options, blocks: Mapping[str, int]):
+        depths = depths_of(options.stages, blocks)
+        rounds = allocate(options.allocation, len(depths), options.rounds or 10)
+        firsts = [dict.fromkeys(blocks, 0), *depths]
+        stages = tuple(
+            Stage(i + 1, depth, firsts[i], PARTS if i == 0 else PARTS[len(EARLY) :], rounds[i])
+            for i, depth in enumerate(depths)
+        )
+        super().__init__(stages, deliver_final=options.deliver_final)
+
+
+class Progressive(Schedule):
+    """The model grows stage by stage and everything attached trains (Prog-FedMML)."""
+
+    class Options(StagedOptions):
+        """Fields of ``schedule: {name: progressive}``."""
+
+        name: Literal["progressive"] = "progressive"
+
+    def __init__(self, options: Progressive.Options, blocks: Mapping[str, int]):
+        depths = depths_of(options.stages, blocks)
+        rounds = allocate(options.allocation, len(depths), options.rounds or 10)
+        zero = dict.fromkeys(blocks, 0)
+        super().__init__(tuple(Stage(i + 1, depth, zero, PARTS, rounds[i]) for i, depth in enumerate(depths)))
