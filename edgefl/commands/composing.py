@@ -13,6 +13,7 @@ from edgefl import models, registry
 from edgefl.cost import Predictor
 from edgefl.data import Federation, open_federation
 from edgefl.devices import Device, Fleet, Link
+from edgefl.errors import MethodError
 from edgefl.memo import cache_folder
 from edgefl.methods import Kind, Method, Setting
 from edgefl.scenario import Scenario, load
@@ -62,10 +63,20 @@ def compose(scenario: Scenario, report: Callable[[str], None] = lambda _: None) 
     for name in federation.kinds:
         modalities = tuple(name.split("-"))
         task = federation.task(name)
-        description = models.describe(
-            scenario.model, modalities, task, federation.facts, checkpointing=scenario.training.checkpointing
-        )
-        kinds[name] = Kind(name, modalities, task, description, scenario.model.weights)
+        try:
+            description = models.describe(
+                scenario.model,
+                modalities,
+                task,
+                federation.facts_of(name),
+                checkpointing=scenario.training.checkpointing,
+            )
+        except MethodError as error:
+            raise scenario.error(("model",), str(error)) from error
+        kinds[name] = Kind(
+            name, modalities, task, description, scenario.model.weights,
+            federation.patterns(name), federation.extras(name),
+        )  # fmt: skip
     setting = Setting(
         kinds,
         scenario.training,
@@ -76,8 +87,15 @@ def compose(scenario: Scenario, report: Callable[[str], None] = lambda _: None) 
         federation.server_samples.get("public", {}),
         fold=scenario.evaluation.fold,
         aggregation=scenario.aggregation,
+        missing=scenario.evaluation.missing or {},
     )
-    method: Method = registry.get("method", scenario.method_name)(scenario.method_options, setting)
+    try:
+        method: Method = registry.get("method", scenario.method_name)(scenario.method_options, setting)
+        for kind_name in kinds:
+            if method.participates(kind_name, 1):
+                method.work(kind_name, 1)  # what a method can't do with these clients is said now
+    except MethodError as error:
+        raise scenario.error(("method", "name"), str(error)) from error
     blocks: dict[str, int] = {}
     for kind in kinds.values():
         blocks |= models.blocks(kind.model)

@@ -71,6 +71,15 @@ class Federation:
             return self.facts
         return {m: {**facts, "classes": len(self._of(kind)[0].classes)} for m, facts in self.facts.items()}
 
+    def extras(self, kind: str) -> tuple[str, ...]:
+        """Fields that a work may want besides modalities and label: ``target``, ``group``."""
+        if not self._parts:
+            return ()
+        arrays = self._of(kind)[0].arrays
+        if self.task(kind) == "classify":
+            return ("target",) if "answer" in arrays else ()
+        return ("group",) if "image" in arrays else ()
+
     @cached_property
     def client_group(self) -> IntArray:
         """Index [clients] of groups whose members cost the same: of one kind, with as many samples of each pattern."""

@@ -15,6 +15,8 @@ Rates = Mapping[str, float]
 
 PATTERNS = "patterns"
 DROPPED = -1
+PAIRS = ("image-text", "image-audio")
+"""The kinds with two modalities."""
 
 
 def patterns_of(kind: str) -> tuple[str, ...]:
@@ -43,6 +45,28 @@ def parse_rates(kind: str, value: Any) -> dict[str, Any]:
     if unknown := [str(name) for name in value if name not in modalities]:
         raise ValueError(f"{kind} samples have no {unknown[0]!r} to lack; they have: {', '.join(modalities)}")
     return {str(name): _share(rate) for name, rate in value.items()}
+
+
+def parse_missing(value: Any) -> dict[str, dict[str, Any]]:
+    """What samples of each kind with two modalities lack: one share for all, by modality, or by kind.
+
+    Raises ValueError for what is neither.
+    """
+    if isinstance(value, Mapping) and any("-" in str(name) for name in value):
+        if wrong := [str(name) for name in value if name not in PAIRS]:
+            raise ValueError(
+                f"{wrong[0]!r} is no kind with two modalities, of which one can be missing: {', '.join(PAIRS)}"
+            )
+        return {kind: parse_rates(kind, rates) for kind, rates in value.items()}
+    if isinstance(value, Mapping):
+        known = {m for kind in PAIRS for m in kind.split("-")}
+        if unknown := [str(name) for name in value if name not in known]:
+            raise ValueError(f"{unknown[0]!r} is no modality; a sample can lack: {', '.join(sorted(known))}")
+
+    def own(kind: str) -> Any:
+        return {m: v for m, v in value.items() if m in kind.split("-")} if isinstance(value, Mapping) else value
+
+    return {kind: parse_rates(kind, own(kind)) for kind in PAIRS}
 
 
 def _share(value: Any) -> float:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
-from edgefl.data.missing import parse_rates
+from edgefl.data.missing import parse_missing
 
 Kind = Literal["image", "text", "image-text", "audio", "image-audio"]
 KINDS: tuple[Kind, ...] = ("image", "text", "image-text", "audio", "image-audio")
@@ -161,22 +160,7 @@ class DataOptions(BaseModel):
     @field_validator("missing")
     @classmethod
     def _rates(cls, value: Any) -> dict[str, dict[str, Any]] | None:
-        if value is None:
-            return None
-        pairs = [kind for kind in KINDS if "-" in kind]
-        if isinstance(value, Mapping) and value and set(value) <= set(KINDS) and any("-" in kind for kind in value):
-            if single := [kind for kind in value if "-" not in kind]:
-                raise ValueError(f"{single[0]} clients have one modality, which they can't lack")
-            return {kind: parse_rates(kind, rates) for kind, rates in value.items()}
-        if isinstance(value, Mapping):
-            known = {m for kind in pairs for m in kind.split("-")}
-            if unknown := [str(name) for name in value if name not in known]:
-                raise ValueError(f"{unknown[0]!r} is no modality; a sample can lack: {', '.join(sorted(known))}")
-
-        def own(kind: str) -> Any:
-            return {m: v for m, v in value.items() if m in kind.split("-")} if isinstance(value, Mapping) else value
-
-        return {kind: parse_rates(kind, own(kind)) for kind in pairs}
+        return None if value is None else parse_missing(value)
 
     @field_validator("source")
     @classmethod

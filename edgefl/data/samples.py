@@ -51,6 +51,8 @@ class Samples:
             **self.more(pass_.data, pass_.args.get("whole", pattern)),
         }
         wanted = pass_.args.get("fields", self.specs[pattern])
+        if (whole := pass_.args.get("whole", pattern)) != pattern:
+            wanted = [name for name in wanted if name not in whole.split("-") or name in pattern.split("-")]
         for name in wanted:
             if name not in held:
                 raise DataError(f"{pattern} samples of {self.title} have no field {name!r}{suggestion(name, held)}")

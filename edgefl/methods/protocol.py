@@ -27,7 +27,9 @@ from edgefl.work.options import TrainingOptions
 class Kind:
     """A kind of client: its modalities, its task ("classify" or "retrieve") and its model at full depth.
 
-    ``weights`` names for some towers where their first values come from; no cost depends on it.
+    ``weights`` names for some towers where their first values come from; no cost depends on it.  ``patterns`` are the
+    modality patterns that its samples may have, the whole one first: one alone unless samples lack modalities.
+    ``extras`` are fields that its data have besides: ``target`` (soft answers), ``group`` (captions of one image).
     """
 
     name: str
@@ -35,10 +37,16 @@ class Kind:
     task: str
     model: Mapping[str, Any]
     weights: Mapping[str, str] = field(default_factory=dict)
+    patterns: tuple[str, ...] = ()
+    extras: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.patterns:
+            object.__setattr__(self, "patterns", (self.pattern,))
 
     @property
     def pattern(self) -> str:
-        """The modality pattern of its samples."""
+        """The modality pattern of its samples, if they lack nothing."""
         return "-".join(self.modalities)
 
     def parameters(self) -> dict[str, TensorSpec]:
@@ -107,7 +115,7 @@ class Setting:
     """What a method is told: the client kinds, how clients train, and how the server evaluates.
 
     For a method with a model of the server's own: ``model`` and ``facts`` are what clients' models are described from,
-    ``public`` counts the public samples by pattern.
+    ``public`` counts the public samples by pattern.  ``missing`` says by kind what samples lack in an evaluation.
     """
 
     kinds: Mapping[str, Kind]
@@ -119,6 +127,7 @@ class Setting:
     public: Mapping[str, int] = field(default_factory=dict)
     aggregation: AggregationOptions = MEAN
     fold: int = 1000
+    missing: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 class Method:
@@ -160,22 +169,47 @@ class Method:
         return True
 
     def work(self, kind: str, round: int) -> Work:
-        """A client's work at full depth: its whole model down and up, and one pass per local epoch."""
+        """A client's work at full depth: its whole model down and up, and for each local epoch one pass per pattern."""
         described, training = self.setting.kinds[kind], self.setting.training
         step = "classify" if described.task == "classify" else "contrast"
-        pass_ = Pass(step, "private", (described.pattern,), training.batch_of(described.pattern), True, {})
+        args = self.asked(kind) if described.task == "classify" else {}
+        if args:
+            args["whole"] = described.pattern
+        passes = tuple(
+            Pass(step, "private", (pattern,), training.batch_of(pattern), True, args | self.mask(kind, pattern))
+            for pattern in self.trained_patterns(kind)
+        )
         model = self.model_payload(kind)
         return Work(
             kind,
             described.model,
             described.trainable(),
-            (pass_,) * training.epochs,
+            passes * training.epochs,
             (model,),
             (model,),
             optimizer=training.optimizer_of(round, described.pattern),
             precision=training.precision,
             attention=training.attention,
         )
+
+    def trained_patterns(self, kind: str) -> tuple[str, ...]:
+        """The modality patterns that clients of this kind train on: retrieval has no use for half a pair."""
+        described = self.setting.kinds[kind]
+        if described.task != "classify" or self.setting.training.missing == "ignore":
+            return (described.pattern,)
+        return described.patterns
+
+    def mask(self, kind: str, pattern: str) -> dict[str, Any]:
+        """What a step is told of what stands for a modality that samples of this pattern lack; nothing for zeros."""
+        described = self.setting.kinds[kind]
+        # a model of both modalities (multiway) lacks one in every sample of a client that has the other
+        lacks = "-" not in pattern and ("-" in described.pattern or described.model["name"] == "multiway")
+        return {"mask": "random"} if lacks and self.setting.training.missing == "random" else {}
+
+    def asked(self, kind: str) -> dict[str, Any]:
+        """What a pass asks for if its step reads more than the modalities and the label."""
+        described = self.setting.kinds[kind]
+        return {"fields": [*described.modalities, "label", *described.extras]} if described.extras else {}
 
     def model_payload(self, kind: str) -> Payload:
         """The whole model of a client kind."""
@@ -225,12 +259,20 @@ class Method:
 
     def evaluate(self, kind: str, split: str) -> Work:
         """The server's work that scores the model of a client kind on a split of the server's data."""
-        described = self.setting.kinds[kind]
+        described, setting = self.setting.kinds[kind], self.setting
+        args = self.asked(kind)
+        patterns: tuple[str, ...] = (described.pattern,)
+        if described.task != "classify":
+            args["samples"] = setting.pairs
+            if setting.pairs > setting.fold:
+                args["fold"] = setting.fold
+        if setting.missing.get(kind):
+            args |= {"missing": {kind: setting.missing[kind]}, "whole": described.pattern}
+            if described.task == "classify":
+                patterns = (described.pattern, *described.modalities)
+        args |= self.mask(kind, patterns[-1])
         step = "score-classify" if described.task == "classify" else "score-retrieve"
-        args = {} if described.task == "classify" else {"samples": self.setting.pairs}
-        if args and self.setting.pairs > self.setting.fold:
-            args["fold"] = self.setting.fold
-        pass_ = Pass(step, split, (described.pattern,), self.setting.evaluation_batch, False, args)  # type: ignore[arg-type]
+        pass_ = Pass(step, split, patterns, setting.evaluation_batch, False, args)  # type: ignore[arg-type]
         attention = self.setting.training.attention
         if attention in ("flash", "cudnn"):
             attention = "device"  # an evaluation is in float32, which these don't take on a GPU

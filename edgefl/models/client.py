@@ -13,7 +13,7 @@ from edgefl import registry
 from edgefl.errors import MethodError
 from edgefl.models.multiway import describe_multiway
 from edgefl.models.options import ModelOptions
-from edgefl.models.tower import initialise
+from edgefl.models.tower import initialise, stand_in
 
 FACTS = ("channels", "size", "vocabulary", "bins", "frames")
 """What the data fix about a tower."""
@@ -59,8 +59,12 @@ class ClientModel(nn.Module):
 
     def classes(self, pattern: str) -> int:
         """How many classes samples of this pattern are told apart into."""
-        head = self.tower(pattern).head if pattern in self.widths else self.get_submodule("joint.head")[-1]  # type: ignore[index]
+        head = self.tower(pattern).head if self._alone(pattern) else self.get_submodule("joint.head")[-1]  # type: ignore[index]
         return int(cast(nn.Linear, head).out_features)
+
+    def _alone(self, pattern: str) -> bool:
+        """Whether samples of this pattern have a classifier of their own, and not that of pairs."""
+        return pattern in self.widths and hasattr(self.tower(pattern), "head")
 
     def feature(self, modality: str, x: Tensor) -> Tensor:
         """What a tower reads from its tokens, normalised, and projected if it has a rep: ``[batch, dim]``."""
@@ -76,13 +80,31 @@ class ClientModel(nn.Module):
         scores: Tensor = self.tower(modality).head(self.feature(modality, x))
         return scores
 
-    def classify(self, pattern: str, batch: Mapping[str, Tensor]) -> Tensor:
-        """Class scores of samples of a pattern, of one modality or two side by side: ``[batch, classes]``."""
-        if pattern in self.widths:
-            return self.logits(pattern, batch[pattern])
-        features = torch.cat([self.feature(m, batch[m]) for m in pattern.split("-")], -1)
-        scores: Tensor = self.get_submodule("joint.head")(features)
+    def features(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The ``feature`` of each modality in ``batch``, ``[batch, dim]``."""
+        return {m: self.feature(m, batch[m]) for m in self.modalities if m in batch}
+
+    def fuse(self, first: Tensor, second: Tensor) -> Tensor:
+        """Two features side by side, ``[batch, sum of dims]``, in the order of ``modalities``."""
+        return torch.cat([first, second], -1)
+
+    def scores(self, fused: Tensor) -> Tensor:
+        """Class scores ``[batch, classes]`` of two fused features."""
+        scores: Tensor = self.get_submodule("joint.head")(fused)
         return scores
+
+    def classify(self, pattern: str, batch: Mapping[str, Tensor], mask: str = "zero") -> Tensor:
+        """Class scores of samples of a pattern, of one modality or two side by side: ``[batch, classes]``.
+
+        Where the model classifies pairs, ``mask`` says what stands for the feature of a modality that the pattern
+        lacks: ``zero``, or ``random``, standard normal for every sample.
+        """
+        if self._alone(pattern):
+            return self.logits(pattern, batch[pattern])
+        found = self.features({m: batch[m] for m in pattern.split("-")})
+        like = next(iter(found.values()))
+        parts = [found[m] if m in found else stand_in(mask, like, self.widths[m]) for m in self.modalities]
+        return self.scores(self.fuse(*parts))
 
     def embed(self, modality: str, x: Tensor) -> Tensor:
         """FedCola's parameter-free retrieval head: the feature on the unit sphere, ``[batch, dim]``."""

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from edgefl.errors import MethodError
-from edgefl.models.tower import chosen, drop_path_rates, initialise, through
+from edgefl.models.tower import chosen, drop_path_rates, initialise, stand_in, through
 from edgefl.models.vit import check_patch
 
 MODALITIES = ("image", "text")
@@ -264,11 +264,14 @@ class MultiwayModel(nn.Module):
         scores: Tensor = self.get_submodule("joint.head")(fused)
         return scores
 
-    def classify(self, pattern: str, batch: Mapping[str, Tensor]) -> Tensor:
-        """Class scores ``[batch, classes]`` of ``image-text``, ``image`` or ``text``; a missing feature is zero."""
+    def classify(self, pattern: str, batch: Mapping[str, Tensor], mask: str = "zero") -> Tensor:
+        """Class scores ``[batch, classes]`` of ``image-text``, ``image`` or ``text``.
+
+        ``mask`` says what stands for a missing feature: ``zero``, or ``random``, standard normal for every sample.
+        """
         found = self.features({m: batch[m] for m in pattern.split("-")})
         some = next(iter(found.values()))
-        image, text = (found[m] if m in found else torch.zeros_like(some) for m in MODALITIES)
+        image, text = (found[m] if m in found else stand_in(mask, some, self.dimension) for m in MODALITIES)
         return self.scores(self.fuse(image, text))
 
     def logits(self, modality: str, x: Tensor) -> Tensor:

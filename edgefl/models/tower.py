@@ -182,6 +182,12 @@ def _again(block: nn.Module, mode: AbstractContextManager[object]) -> Iterator[N
             norm.momentum, norm.num_batches_tracked = momentum, seen
 
 
+def stand_in(mask: str, like: Tensor, width: int) -> Tensor:
+    """Zeros, or with ``mask`` ``random`` standard normal noise, in the place of a missing feature: [batch, width]."""
+    make = torch.randn if mask == "random" else torch.zeros
+    return make(like.shape[0], width, dtype=like.dtype, device=like.device)
+
+
 def initialise(module: nn.Module) -> None:
     """Xavier for linear weights, as the original ViT; normal (0.02) for embeddings; zero for biases.
 

@@ -67,6 +67,10 @@ class Scenario:
         axes = [_Axis.of_compare(self._document, path) for path in self.compare]
         return _combinations(self, axes)
 
+    def error(self, path: KeyPath, message: str) -> ScenarioError:
+        """What is wrong with the value at ``path``, with the file and line that it was written in."""
+        return self._document.error(path, message)
+
     def resolved(self) -> dict[str, Any]:
         """The scenario as plain data with every default written out; ``load`` makes an equal scenario of it."""
         sections: dict[str, Any] = {}

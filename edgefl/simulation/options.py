@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from edgefl import registry
+from edgefl.data.missing import parse_missing
 from edgefl.simulation.staleness import StalenessOptions, parse_staleness
 from edgefl.units import Seconds, Share
 
@@ -140,7 +141,17 @@ class EvaluationOptions(BaseModel):
     final: Literal["validation", "test"] = Field("test", description="split of the last evaluation")
     batch: PositiveInt = Field(100, description="samples a step")
     pairs: PositiveInt = Field(500, description="pairs that retrieval ranks at most")
+    missing: Any = Field(
+        None,
+        description="what samples of pair kinds lack in an evaluation: a share for all, by modality or by kind, as "
+        "data.missing; retrieval leaves incomplete pairs out",
+    )
     fold: PositiveInt = Field(
         1000,
         description="where there are more pairs, also rank disjoint folds of so many images, as the papers' R@1 on 1K",
     )
+
+    @field_validator("missing")
+    @classmethod
+    def _missing(cls, value: Any) -> dict[str, dict[str, Any]] | None:
+        return None if value is None else parse_missing(value)

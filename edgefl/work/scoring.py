@@ -73,7 +73,7 @@ class ScoreClassify(Step):
 
     def scores(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
         """Class scores ``[batch, classes]``: a step that completes what is missing in its own way has its own."""
-        return ctx.client_model.classify(pattern, batch)
+        return ctx.client_model.classify(pattern, batch, pass_.args.get("mask", "zero"))
 
     def finish(self, ctx: Context, pass_: Pass) -> None:
         """The metrics, of all patterns and, if there are several, of each that has samples."""

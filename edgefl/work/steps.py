@@ -81,12 +81,20 @@ def proximal(ctx: Context, pass_: Pass) -> Tensor | float:
 
 
 class Classify(Step):
-    """Cross-entropy of the classifier of one modality, or of two."""
+    """Cross-entropy of the classifier of one modality, or of two.
+
+    Where batches have soft answers (``target`` [batch, classes]) it is VQA's loss: binary cross-entropy, summed over
+    classes, mean over the batch.
+    ``args.mask`` says what stands for a modality that the pattern lacks: ``zero`` or ``random``.
+    """
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
         """Mean over the batch."""
-        logits = ctx.client_model.classify(pattern, batch)
-        return F.cross_entropy(logits.float(), batch["label"]) + proximal(ctx, pass_)
+        logits = ctx.client_model.classify(pattern, batch, pass_.args.get("mask", "zero")).float()
+        if "target" in batch:
+            answers = F.binary_cross_entropy_with_logits(logits, batch["target"], reduction="sum")
+            return answers / logits.shape[0] + proximal(ctx, pass_)
+        return F.cross_entropy(logits, batch["label"]) + proximal(ctx, pass_)
 
 
 def clip_loss(a: Tensor, b: Tensor, scale: float = CLIP_SCALE) -> Tensor:
