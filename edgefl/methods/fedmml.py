@@ -1,0 +1,38 @@
+"""FedMML: federated contrastive or supervised learning of two towers (LW-FedMML's end-to-end baseline).
+
+Under ``progressive`` it is Prog-FedMML, under ``layerwise`` LW-FedMML: the method knows nothing of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+from pydantic import Field, PositiveFloat
+
+from edgefl.methods.protocol import Method
+from edgefl.work import Work
+
+
+class FedMML(Method):
+    """FedAvg of everything that trains, batch statistics included, on the paper's loss for each task.
+
+    Pairs without classes: symmetric cross-entropy of ``z_a . z_b / temperature`` over the batch (METHODS 5.1).  With
+    classes, and clients of one modality: cross-entropy.
+    """
+
+    class Options(Method.Options):
+        """``method: fedmml``."""
+
+        name: Literal["fedmml"] = "fedmml"
+        temperature: PositiveFloat = Field(0.05, description="of the contrast between the two sides of a pair; fixed")
+
+    summary = "contrast or cross-entropy on two towers, batch statistics averaged too (FedMML, LW- and Prog-FedMML)"
+    options: FedMML.Options
+
+    def work(self, kind: str, round: int) -> Work:
+        """FedAvg's work with the paper's temperature."""
+        work = super().work(kind, round)
+        scale = {"scale": 1 / self.options.temperature}
+        passes = (replace(p, args={**p.args, **scale}) if p.step == "contrast" else p for p in work.passes)
+        return replace(work, passes=tuple(passes))
