@@ -1,0 +1,10 @@
+"""Data sets read from a folder of the user's, in the format in which they are published: docs/data.md.
+
+Nothing is downloaded: an error says which files are looked for, every place tried, and where they come from.  A set is
+a ``FolderSet``; its ``find(given)`` is ``Published.find``: the folder that the scenario gives (``data.folders``), else
+``$EDGEFL_DATA/<name>``, else ``data/<name>`` in the working directory.  No pickle is ever loaded.
+"""
+
+from edgefl.data.folders.places import Published
+
+__all__ = ["Published"]

@@ -1,0 +1,84 @@
+"""Sets as the hub keeps them: parquet files, or a folder that ``datasets``' ``save_to_disk`` wrote.
+
+pyarrow reads both; it is asked for only where such files lie.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from edgefl.data.folders.places import folders
+from edgefl.errors import DataError, suggestion
+
+SPLIT = re.compile(r"(train|validation|valid|val|dev|test)(?![a-z])")
+OFFICIAL = {"train": 0, "validation": 1, "valid": 1, "val": 1, "dev": 1, "test": 2}
+
+
+@dataclass(frozen=True)
+class HubTable:
+    """One split: its columns, and the names of the classes of those that have some."""
+
+    files: Sequence[Path]
+    table: Any
+
+    def column(self, name: str) -> list[Any]:
+        """The values of a column.  Raises DataError with the columns there are."""
+        if name not in self.table.column_names:
+            raise DataError(f"{self.files[0]}: there is no column {name!r}{suggestion(name, self.table.column_names)}")
+        return list(self.table.column(name).to_pylist())
+
+    def classes(self, name: str) -> tuple[str, ...]:
+        """The names of a column's classes, as the hub writes them into the schema; () if it doesn't say."""
+        try:
+            about = json.loads((self.table.schema.metadata or {})[b"huggingface"])
+            return tuple(map(str, about["info"]["features"][name]["names"]))
+        except (KeyError, ValueError, TypeError):
+            return ()
+
+
+def hub_tables(folder: Path, name: str) -> Mapping[int, HubTable]:
+    """By official split (0 train, 1 validation, 2 test) what lies in the first folder with such files; {} if none does.
+
+    Raises DataError if pyarrow is needed and not there, or can't read them.
+    """
+    by_split: dict[int, list[Path]] = {}
+    suffix = ""
+    for place in folders(folder, 3):
+        for kind in (".parquet", ".arrow"):
+            if suffix in ("", kind):
+                for path in sorted(place.glob(f"*{kind}")):
+                    # save_to_disk has a folder for each split; parquet files say it in their names
+                    known = SPLIT.match(path.name) or SPLIT.fullmatch(path.parent.name)
+                    if known:
+                        suffix = kind
+                        by_split.setdefault(OFFICIAL[known[1]], []).append(path)
+    if not by_split:
+        return {}
+    if find_spec("pyarrow") is None:
+        files = f"{suffix} files such as {by_split[min(by_split)][0]}"
+        raise DataError(f"{name}: {files} are read by pyarrow, which is not installed: pip install pyarrow")
+    return {split: HubTable(paths, _read(paths)) for split, paths in sorted(by_split.items())}
+
+
+def _read(paths: Sequence[Path]) -> Any:
+    pyarrow, parts = import_module("pyarrow"), []
+    for path in paths:
+        try:
+            if path.suffix == ".parquet":
+                parts.append(import_module("pyarrow.parquet").ParquetFile(path).read())
+            else:
+                with pyarrow.memory_map(str(path)) as source:
+                    parts.append(import_module("pyarrow.ipc").open_stream(source).read_all())
+        except (OSError, pyarrow.ArrowException) as error:
+            raise DataError(f"{path}: pyarrow can't read it: {str(error).splitlines()[0]}") from error
+    try:
+        return pyarrow.concat_tables(parts)
+    except pyarrow.ArrowException as error:
+        raise DataError(f"{paths[0]} and the files beside it have different columns") from error

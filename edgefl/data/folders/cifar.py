@@ -1,0 +1,110 @@
+"""CIFAR-10 and CIFAR-100: the binary version as published, or the hub's parquet and arrow files.
+
+The python version is a pickle, which could run anything: it is named and never read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from edgefl.data.collection import Collection, FolderSet, IntArray, Wanted
+from edgefl.data.folders.arrow import hub_tables
+from edgefl.data.folders.pictures import Pixels, read_pictures, scaled
+from edgefl.data.folders.places import Published, located
+from edgefl.data.folders.rows import lines
+from edgefl.errors import DataError
+
+PIXELS = 3 * 32 * 32
+HOME = "https://www.cs.toronto.edu/~kriz/cifar.html"
+
+CIFAR10 = Published(
+    "cifar10",
+    "data_batch_1.bin ... data_batch_5.bin, test_batch.bin and batches.meta.txt (the binary version), or parquet files",
+    f"{HOME} (cifar-10-binary.tar.gz)",
+)
+CIFAR100 = Published(
+    "cifar100",
+    "train.bin, test.bin and fine_label_names.txt (the binary version), or parquet files",
+    f"{HOME} (cifar-100-binary.tar.gz)",
+)
+
+
+def build(published: Published, wanted: Wanted) -> Collection:
+    """60,000 colour pictures of 32 x 32 pixels, 50,000 of them to train on; CIFAR-100 by its fine labels."""
+    hundred = published is CIFAR100
+    train = ["train.bin"] if hundred else [f"data_batch_{i}.bin" for i in range(1, 6)]
+    test, names = ("test.bin", "fine_label_names.txt") if hundred else ("test_batch.bin", "batches.meta.txt")
+    place = located(wanted.folder, *train, test)
+    if place is None:
+        return _from_hub(published, wanted)
+    classes = _names(place / names, 100 if hundred else 10)
+    parts = [_records(place / name, 1 + hundred, len(classes)) for name in (*train, test)]
+    label, images = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    official = np.repeat([0, 2], [len(label) - len(parts[-1][0]), len(parts[-1][0])])
+    return Collection(classes, label, np.arange(len(label)), scaled(images, wanted, published.name), official=official)
+
+
+def _names(path: Path, number: int) -> tuple[str, ...]:
+    if not path.is_file():
+        return tuple(f"class {i}" for i in range(number))
+    names = tuple(line.strip() for line in lines(path) if line.strip())
+    if not 2 <= len(names) <= number or len(set(names)) < len(names):
+        raise DataError(f"{path}: {len(names)} names; {number} different ones are expected, one a line")
+    return names
+
+
+def _records(path: Path, head: int, classes: int) -> tuple[IntArray, Pixels]:
+    """Labels [n] and pictures [n, 3, 32, 32]: a record is ``head`` bytes, the last its class, and the pixels."""
+    data = np.fromfile(path, np.uint8)
+    if not len(data) or len(data) % (head + PIXELS):
+        raise DataError(f"{path}: {len(data):,} bytes are not a number of records of {head + PIXELS:,} bytes")
+    records = data.reshape(-1, head + PIXELS)
+    label = records[:, head - 1].astype(np.int64)
+    if label.max() >= classes:
+        raise DataError(f"{path}: a picture has class {label.max()}; classes are 0..{classes - 1}")
+    return label, records[:, head:].reshape(-1, 3, 32, 32)
+
+
+def _from_hub(published: Published, wanted: Wanted) -> Collection:
+    tables = hub_tables(wanted.folder, published.name)
+    if not tables:
+        pickled = ("train", "test", "meta") if published is CIFAR100 else ("data_batch_1", "test_batch")
+        why = "this is the python version, pickles, which are never read" if located(wanted.folder, *pickled) else ""
+        raise published.wrong(wanted.folder, why)
+    label: list[int] = []
+    sources: list[bytes] = []
+    official: list[int] = []
+    classes: tuple[str, ...] = ()
+    for split, table in tables.items():
+        fine = "fine_label" if published is CIFAR100 else "label"
+        pictures = table.column("img" if "img" in table.table.column_names else "image")
+        label += table.column(fine)
+        sources += [_bytes(picture, table.files) for picture in pictures]
+        official += [split] * len(pictures)
+        classes = classes or table.classes(fine)
+    classes = classes or tuple(f"class {i}" for i in range(100 if published is CIFAR100 else 10))
+    size = wanted.size or 32
+    images, place = read_pictures(
+        sources, Wanted(size, wanted.folder, wanted.report, wanted.scratch, wanted.columns), published.name
+    )
+    there = place >= 0
+    found = np.array(label, np.int64)[there]
+    if found.min() < 0 or found.max() >= len(classes):
+        raise DataError(f"{wanted.folder}: labels are {found.min()}..{found.max()}; there are {len(classes)} classes")
+    return Collection(classes, found, np.arange(len(found)), images, official=np.array(official)[there])
+
+
+def _bytes(picture: object, files: Sequence[Path]) -> bytes:
+    """The encoded bytes of a picture, as the hub keeps them: {bytes, path}."""
+    data = picture.get("bytes") if isinstance(picture, dict) else picture
+    if not isinstance(data, bytes):
+        raise DataError(f"{files[0]}: pictures are expected as {{bytes, path}}, the bytes of a PNG")
+    return data
+
+
+CIFAR_10 = FolderSet(partial(build, CIFAR10), CIFAR10.find)
+CIFAR_100 = FolderSet(partial(build, CIFAR100), CIFAR100.find)

@@ -1,0 +1,108 @@
+"""MedMNIST: medical pictures in one .npz for each set, as medmnist.com publishes them and its package downloads them.
+
+The files carry no names of classes; those of the organ sets are written here.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from edgefl.data.collection import Collection, FolderSet, IntArray, Wanted
+from edgefl.data.folders.pictures import Pixels, scaled
+from edgefl.data.folders.places import Published, folders
+from edgefl.errors import DataError
+
+ORGANS = ("bladder", "femur-left", "femur-right", "heart", "kidney-left", "kidney-right", "liver", "lung-left",
+          "lung-right", "pancreas", "spleen")  # fmt: skip
+SPLITS = ("train", "val", "test")
+
+
+def _published(name: str) -> Published:
+    file = f"{name}.npz" if name != "medmnist" else "one .npz of a MedMNIST set"
+    fetch = (
+        f"python -c \"from medmnist import {name[:5].title()}{name[5:6].upper()}MNIST as s; s('train', download=True)\""
+    )
+    also = f", or {fetch}" if name != "medmnist" else ""
+    more = ("~/.medmnist",) if name != "medmnist" else ()
+    return Published(name, file, f"https://medmnist.com (zenodo.org/records/10519652){also}", more=more, file=True)
+
+
+def build(published: Published, wanted: Wanted) -> Collection:
+    """Grey or colour pictures of one label each, in their published splits.
+
+    Of several resolutions the smallest that has ``size`` pixels is read, else the largest.
+    """
+    path = _chosen(published, wanted)
+    images, label, official = _arrays(path)
+    classes = ORGANS if path.name.startswith("organ") else tuple(f"class {i}" for i in range(int(label.max()) + 1))
+    if label.max() >= len(classes):
+        raise DataError(f"{path}: a label is {label.max()}; classes are 0..{len(classes) - 1}")
+    return Collection(classes, label, np.arange(len(label)), scaled(images, wanted, published.name), official=official)
+
+
+def _chosen(published: Published, wanted: Wanted) -> Path:
+    if wanted.folder.is_file():
+        return wanted.folder
+    pattern = "*.npz" if published.name == "medmnist" else f"{published.name}*.npz"
+    found = next((files for place in folders(wanted.folder, 1) if (files := sorted(place.glob(pattern)))), [])
+    if not found:
+        raise published.wrong(wanted.folder)
+    stems = {path.stem.partition("_")[0] for path in found}
+    if len(stems) > 1:
+        raise DataError(
+            f"{published.name}: {found[0].parent} holds several sets, {', '.join(sorted(stems))}: name one file"
+        )
+
+    def pixels(path: Path) -> int:
+        size = path.stem.rpartition("_")[2]
+        return int(size) if size.isdecimal() else 28
+
+    found.sort(key=pixels)
+    return next((path for path in found if pixels(path) >= (wanted.size or 0)), found[-1])
+
+
+def _arrays(path: Path) -> tuple[Pixels, IntArray, IntArray]:
+    """Pictures [n, channels, size, size], labels [n] and splits [n]."""
+    images: list[IntArray] = []
+    labels: list[IntArray] = []
+    official: list[int] = []
+    try:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            for split, name in enumerate(SPLITS):
+                for part, into in (("images", images), ("labels", labels)):
+                    if f"{name}_{part}" not in file:
+                        raise DataError(
+                            f"{path}: there is no {name}_{part}; found {', '.join(file.files) or 'nothing'}"
+                        )
+                    into.append(file[f"{name}_{part}"])
+                official += [split] * len(labels[-1])
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, AttributeError, TypeError) as error:
+        raise DataError(f"{path}: it can't be read as .npz of plain arrays ({str(error).splitlines()[0]})") from error
+    shape = images[0].shape[1:]
+    for picture, label, name in zip(images, labels, SPLITS, strict=True):
+        square = len(shape) == 2 or (len(shape) == 3 and shape[2] == 3)
+        if picture.dtype != np.uint8 or picture.shape[1:] != shape or not square or shape[0] != shape[1]:
+            raise DataError(
+                f"{path}: {name}_images is {picture.dtype} {list(picture.shape)}; expected are bytes [n, size, size] "
+                "or [n, size, size, 3], one size for all (volumes have no place here)"
+            )
+        if label.ndim not in (1, 2) or (label.ndim == 2 and label.shape[1] != 1) or label.dtype.kind not in "ui":
+            raise DataError(
+                f"{path}: {name}_labels is {label.dtype} {list(label.shape)}; expected is one class a picture, [n, 1] "
+                "(several labels a picture, as chestmnist has, are not read)"
+            )
+        if len(label) != len(picture):
+            raise DataError(f"{path}: {len(picture)} {name}_images, but {len(label)} {name}_labels")
+    pixels = np.concatenate(images)
+    pixels = pixels[:, None] if pixels.ndim == 3 else np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
+    return pixels, np.concatenate([label.reshape(-1) for label in labels]).astype(np.int64), np.array(official)
+
+
+ORGANAMNIST, ORGANCMNIST, ORGANSMNIST, ANY = (
+    FolderSet(partial(build, place := _published(name)), place.find)
+    for name in ("organamnist", "organcmnist", "organsmnist", "medmnist")
+)

@@ -1,0 +1,81 @@
+"""Text files as people publish them: tables with commas, bars or tabs, and JSON."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgefl.data.collection import IntArray
+from edgefl.errors import DataError, suggestion
+
+Row = tuple[int, list[str]]
+"""Number of the line on which a row ends, and its fields."""
+
+
+def lines(path: Path) -> Iterator[str]:
+    """The lines of a UTF-8 file.  Raises DataError with the first line that is something else."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                byte = line[error.start]
+                raise DataError(
+                    f"{path}:{number}: byte {byte:#04x} is no UTF-8; save the file as UTF-8 (iconv -t UTF-8)"
+                ) from None
+
+
+def rows(path: Path, delimiter: str = ",") -> Iterator[Row]:
+    """The rows of a table, without empty ones.  Raises DataError with the line of what can't be read."""
+    reader = csv.reader(lines(path), delimiter=delimiter)
+    try:
+        for row in reader:
+            if row:
+                yield reader.line_num, row
+    except csv.Error as error:
+        raise DataError(f"{path}:{reader.line_num}: {error}") from error
+
+
+def named_rows(path: Path, wanted: Sequence[str], delimiter: str = ",") -> Iterator[tuple[int, dict[str, str]]]:
+    """The rows of a table whose first row has the names of its columns: those ``wanted`` must be among them.
+
+    A field that is missing at the end of a row is empty.
+    """
+    table = rows(path, delimiter)
+    _, header = next(table, (0, []))
+    header = [name.strip() for name in header]
+    for name in wanted:
+        if name not in header:
+            raise DataError(f"{path}: there is no column {name!r}{suggestion(name, filter(None, header))}")
+    for line, row in table:
+        yield line, dict(zip(header, [*row, *[""] * (len(header) - len(row))], strict=False))
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file says.  Raises DataError with the line where it isn't JSON."""
+    try:
+        return json.loads("".join(lines(path)))
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}:{error.lineno}: no JSON: {error.msg}") from error
+
+
+def numbered_in_order(keys: Sequence[Any]) -> IntArray:
+    """Equal keys to equal numbers, in order of appearance."""
+    numbers: dict[Any, int] = {}
+    return np.fromiter((numbers.setdefault(key, len(numbers)) for key in keys), np.int64, len(keys))
+
+
+def class_number(text: str, classes: int, where: str, first: int = 0) -> int:
+    """The class that a number in a file says, which counts from ``first``.  Raises DataError for another."""
+    try:
+        found = int(text) - first
+    except ValueError:
+        found = -1
+    if not 0 <= found < classes:
+        raise DataError(f"{where}: {text!r} is no class; classes are {first}..{first + classes - 1}")
+    return found

@@ -1,0 +1,108 @@
+"""Miniatures of published data sets, in their formats on disk: what a loader reads is what people have."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+FRUIT = ["apple", "pear", "plum"]
+
+
+def picture(seed: int, size: tuple[int, int] = (12, 9), kind: str = "JPEG") -> bytes:
+    """The bytes of a colour picture of (width, height): one colour, from the seed."""
+    file = io.BytesIO()
+    Image.new("RGB", size, (seed * 37 % 256, seed * 91 % 256, seed * 53 % 256)).save(file, kind)
+    return file.getvalue()
+
+
+def write(path: Path, content: bytes | str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def table(path: Path, rows: list[list[object]], **form: str) -> Path:
+    file = io.StringIO()
+    csv.writer(file, **form).writerows(rows)
+    return write(path, file.getvalue())
+
+
+def cifar100(folder: Path, train: int = 30, test: int = 12) -> tuple[np.ndarray, np.ndarray]:
+    """Three classes of the binary version; its labels and pictures."""
+    rng = np.random.default_rng(0)
+    label = np.arange(train + test, dtype=np.uint8) % len(FRUIT)
+    pixels = rng.integers(0, 256, (train + test, 3, 32, 32), np.uint8)
+    records = np.concatenate([np.zeros((len(label), 1), np.uint8), label[:, None], pixels.reshape(len(label), -1)], 1)
+    place = folder / "cifar-100-binary"
+    write(place / "train.bin", records[:train].tobytes())
+    write(place / "test.bin", records[train:].tobytes())
+    write(place / "fine_label_names.txt", "\n".join(FRUIT) + "\n")
+    write(place / "coarse_label_names.txt", "food\n")
+    return label, pixels
+
+
+def ag_news(folder: Path, train: int = 40, test: int = 12) -> None:
+    for name, many in (("train", train), ("test", test)):
+        news = [[i % 4 + 1, f"{name} title {i}", f"story number {i}, told \\by {name}"] for i in range(many)]
+        table(folder / f"{name}.csv", news, quoting=csv.QUOTE_ALL)
+
+
+def flickr(folder: Path, pictures: int = 12, captions: int = 5) -> None:
+    """The original form: a token file, and a folder of pictures."""
+    lines = []
+    for i in range(pictures):
+        write(folder / "flickr30k-images" / f"{1000 + i}.jpg", picture(i))
+        lines += [f"{1000 + i}.jpg#{n}\tA dog , seen {n} times , in field {i} ." for n in range(captions)]
+    write(folder / "results_20130124.token", "\n".join(lines) + "\n")
+
+
+def coco(folder: Path, year: str = "2017", train: int = 8, val: int = 4, captions: int = 5) -> None:
+    for part, many, first in (("train", train, 100), ("val", val, 900)):
+        images, annotations = [], []
+        for i in range(many):
+            number = first + i
+            name = f"{number:012d}.jpg" if year == "2017" else f"COCO_{part}{year}_{number:012d}.jpg"
+            write(folder / f"{part}{year}" / name, picture(number))
+            images.append({"id": number, "file_name": name, "height": 9, "width": 12})
+            annotations += [
+                {"image_id": number, "id": n * many + i + first * 100, "caption": f"Thing {number}, view {n}.\n"}
+                for n in range(captions)
+            ]
+        annotations.sort(key=lambda each: each["id"])  # captions of a picture don't stand together
+        content = {"info": {}, "licenses": [], "images": images, "annotations": annotations}
+        write(folder / "annotations" / f"captions_{part}{year}.json", json.dumps(content))
+
+
+ANSWERS = [["yes"] * 10, ["no"] * 8 + ["yes"] * 2, ["red"] * 2 + ["the Red."] + ["blue"] * 7, ["umbrella"] * 10]
+
+
+def vqa(folder: Path, train: int = 6, val: int = 3) -> None:
+    """Two questions a picture; the answers of ``ANSWERS`` in turn."""
+    for part, many, first in (("train2014", train, 1), ("val2014", val, 50)):
+        questions, annotations = [], []
+        for i in range(2 * many):
+            image, number = first + i // 2, (first + i // 2) * 1000 + i % 2
+            write(folder / part / f"COCO_{part}_{image:012d}.jpg", picture(image))
+            questions.append({"image_id": image, "question": f"What is in picture {number}?", "question_id": number})
+            said = ANSWERS[i % len(ANSWERS)]
+            answers = [{"answer": a, "answer_confidence": "yes", "answer_id": n + 1} for n, a in enumerate(said)]
+            annotations.append({"question_id": number, "image_id": image, "answers": answers, "answer_type": "other"})
+        names = f"v2_OpenEnded_mscoco_{part}_questions.json", f"v2_mscoco_{part}_annotations.json"
+        write(folder / names[0], json.dumps({"data_type": "mscoco", "questions": questions}))
+        write(folder / names[1], json.dumps({"data_type": "mscoco", "annotations": annotations}))
+
+
+def medmnist(path: Path, classes: int = 11, size: int = 28, colours: bool = False, **other: np.ndarray) -> None:
+    rng = np.random.default_rng(1)
+    arrays: dict[str, np.ndarray] = {}
+    for name, many in (("train", 2 * classes), ("val", classes), ("test", classes)):
+        shape = (many, size, size, 3) if colours else (many, size, size)
+        arrays[f"{name}_images"] = rng.integers(0, 256, shape, np.uint8)
+        arrays[f"{name}_labels"] = (np.arange(many, dtype=np.uint8) % classes)[:, None]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(path, **(arrays | other))
