@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from importlib.util import find_spec
 
 import pytest
-from miniatures import ag_news, cifar100, picture, table, write
+from miniatures import ag_news, picture, table, write
 
 from edgefl.data.folders.arrow import hub_tables
 from edgefl.errors import DataError
@@ -169,10 +167,3 @@ def test_a_folder_that_datasets_saved(arrow, read, tmp_path):
     made = read("ag-news", tmp_path)
     assert made.texts[6:] == ("news 0", "news 1", "news 2") and made.official.tolist() == [0] * 6 + [2] * 3
     assert set(hub_tables(tmp_path, "ag-news")) == {0, 2}
-
-
-def test_reading_a_set_imports_no_deep_learning(tmp_path):
-    """A set is listed and its folder found without its readers' packages; nothing here needs torch."""
-    cifar100(tmp_path)
-    program = "import sys, edgefl.data.folders.own, edgefl.data.folders.vqa; sys.exit('pyarrow' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
