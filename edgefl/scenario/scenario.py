@@ -365,9 +365,15 @@ def _wrong_rates(
 def _wrong_data(document: Document, data: DataOptions) -> list[ScenarioError]:
     """A data set or a partition that can't be: opening the data would find it only when the run begins."""
     errors = []
-    if data.source not in registry.names("data set"):
-        unknown = UnknownName("data set", data.source, registry.names("data set"))
-        errors.append(document.error(("data", "source"), str(unknown)))
+    named: dict[KeyPath, str] = {}
+    if isinstance(data.source, str):
+        named[("data", "source")] = data.source
+    else:
+        named = {("data", "source", kind): name for kind, name in data.source.items()}
+    for path, source in named.items():
+        if source not in registry.names("data set"):
+            unknown = UnknownName("data set", source, registry.names("data set"))
+            errors.append(document.error(path, str(unknown)))
     for kind, count in data.clients.items():
         name, argument = data.partition_of(kind) if count else ("iid", None)
         try:
