@@ -16,6 +16,7 @@ from edgefl.devices import Device, Fleet, Link
 from edgefl.errors import MethodError
 from edgefl.memo import cache_folder
 from edgefl.methods import Kind, Method, Setting
+from edgefl.methods.robust import averaged
 from edgefl.scenario import Scenario, load
 from edgefl.schedules import Schedule
 from edgefl.simulation import Planner, Setup
@@ -95,7 +96,13 @@ def compose(scenario: Scenario, report: Callable[[str], None] = lambda _: None) 
             if method.participates(kind_name, 1):
                 method.work(kind_name, 1)  # what a method can't do with these clients is said now
     except MethodError as error:
-        raise scenario.error(("method", "name"), str(error)) from error
+        raise scenario.error(("method",), str(error)) from error
+    if not (scenario.aggregation.plain or _averages(method)):
+        raise scenario.error(
+            ("aggregation",),
+            f"clients' models stay with them under {scenario.method_name}, and no update of them is averaged: "
+            "only non_finite applies",
+        )
     blocks: dict[str, int] = {}
     for kind in kinds.values():
         blocks |= models.blocks(kind.model)
@@ -115,6 +122,12 @@ def compose(scenario: Scenario, report: Callable[[str], None] = lambda _: None) 
         scenario.training.measure,
         scenario.payload,
     )
+
+
+def _averages(method: Method) -> bool:
+    """Whether any client sends parameters, which the server averages, and not only tables."""
+    works = [method.work(kind, 1) for kind in method.setting.kinds if method.participates(kind, 1)]
+    return any(averaged(item.source) for work in works for payload in work.up for item in payload.items)
 
 
 def predictor_of(scenario: Scenario) -> Predictor:

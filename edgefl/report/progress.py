@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TextIO
 
@@ -75,6 +75,16 @@ class _Progress:
             words.append(self.scores())
         return ", ".join([*words, f"ETA {self.eta}"] if self.share < 1 else words)
 
+    @property
+    def warning(self) -> str:
+        """Whose updates the last finished round left out, in a line; empty where it took them all."""
+        clients = self.record.get("rejected", ())
+        if not clients:
+            return ""
+        whose = f"client {clients[0]}'s update" if len(clients) == 1 else f"updates of clients {_some(clients)}"
+        where = "it" if len(clients) == 1 else "them"
+        return f"warning: {self.where}: round {self.round} left out {whose}: NaN or infinity in {where}"
+
     def status(self) -> list[str]:
         """Stage, virtual clock and who took part in the last finished round."""
         r = self.record
@@ -96,6 +106,12 @@ class _Progress:
         pass
 
 
+def _some(clients: Sequence[int], most: int = 10) -> str:
+    """The first of them, and how many more there are."""
+    more = f" and {len(clients) - most} more" if len(clients) > most else ""
+    return ", ".join(map(str, clients[:most])) + more
+
+
 class Lines(_Progress):
     """One plain line per round, and one for each preparation that takes a while."""
 
@@ -107,6 +123,8 @@ class Lines(_Progress):
     def heard(self, event: str, facts: Mapping[str, Any]) -> None:
         """Write a line."""
         if event == "record":
+            if self.warning:
+                self._say(self.warning)
             self._say(self.line())
         elif event == "prepare":
             self._say(facts["what"])
@@ -148,6 +166,8 @@ class Live(_Progress):
         elif event == "client":
             self._returned += 1
         elif event == "record":
+            if self.warning:
+                self._region.console.print(self.warning, highlight=False)
             self._doing = f"round {self.round}/{self.rounds} done"
             if self.round == self.rounds:
                 self._region.console.print(self.line(), highlight=False)

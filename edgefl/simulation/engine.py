@@ -116,6 +116,7 @@ class Simulation(Course):
             "late": late,
             "failed": sum(tally.outcomes.values()) - finished - late,
             "outcomes": dict(tally.outcomes),
+            "rejected": sorted(tally.rejected),
             **{name: tally.sums[name] for name in SUMMED},
             "final_delivery_bytes": final_delivery_bytes,
             "server_seconds": sum(w["seconds"] for w in tally.server),

@@ -21,6 +21,7 @@ from torch import Tensor
 from edgefl import seeds
 from edgefl.errors import MethodError
 from edgefl.methods import Method, ServerState, Update
+from edgefl.methods.robust import finite
 from edgefl.schedules import Stage
 from edgefl.simulation.flights import Dispatch, Flights
 from edgefl.simulation.ledger import always, preinstalled
@@ -54,6 +55,10 @@ class Learning(Protocol):
 
     def land(self, client: int, arrived: bool) -> Report | None:
         """A client's flight ended; its report, where there is one."""
+        ...
+
+    def rejects(self, client: int, number: int) -> bool:
+        """Whether the update of a client that landed is left out for what it holds; it is forgotten then."""
         ...
 
     def aggregate(self, arrivals: Sequence[Arrival], stage: Stage, *, at_once: bool = False) -> None:
@@ -165,6 +170,16 @@ class Training:
                 self.kept.setdefault(client, {}).update(report.result.kept)
         return report
 
+    def rejects(self, client: int, number: int) -> bool:
+        """Whether an update that arrived has a NaN or an infinity in what travelled, and such aren't wanted."""
+        if self.setup.method.setting.aggregation.non_finite == "keep":
+            return False
+        _, report = self._landed[client, number]
+        if finite(report.result.payloads):
+            return False
+        del self._landed[client, number]
+        return True
+
     def aggregate(self, arrivals: Sequence[Arrival], stage: Stage, *, at_once: bool = False) -> None:
         """Aggregate what arrived, decoded, beside what it started from."""
         updates = []
@@ -262,6 +277,10 @@ class Absent:
     def land(self, client: int, arrived: bool) -> Report | None:
         """There is no report."""
         return None
+
+    def rejects(self, client: int, number: int) -> bool:
+        """Shapes are all sound."""
+        return False
 
     def aggregate(self, arrivals: Sequence[Arrival], stage: Stage, *, at_once: bool = False) -> None:
         """What would change is at its next version."""

@@ -39,6 +39,7 @@ class Tally:
     losses: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
     learnt: list[tuple[int, float, float, int]] = field(default_factory=list)
     buffer: list[Arrival] = field(default_factory=list)
+    rejected: list[int] = field(default_factory=list)
     heard: list[tuple[Flight, int, float, Learnt]] = field(default_factory=list)
     selected: int = 0
     unavailable: int = 0
@@ -63,6 +64,7 @@ def settle(
         plan, arrived = plans[place], outcome == FINISHED
         if trains:
             learnt[place] = report(course, client, plan, arrived, round, tally)
+            arrived = arrived and accepted(course, client, plan, sent.number, learnt[place], tally)
         if arrived:
             arrivals.append(Arrival(client, plan, sent.round, sent.number))
             if needs_loss:
@@ -82,6 +84,7 @@ def settle_one(course: Course, flight: Flight, round: int, tally: Tally) -> Arri
     arrived, learnt = flight.outcome == FINISHED, NOTHING
     if isinstance(course.learning, Training):
         learnt = report(course, flight.client, flight.plan, arrived, round, tally)
+        arrived = arrived and accepted(course, flight.client, flight.plan, flight.sent.number, learnt, tally)
     tally.heard.append((flight, stale, float(discount), learnt))
     if not arrived:
         return None
@@ -139,9 +142,18 @@ def report(course: Course, client: int, plan: Plan, arrived: bool, round: int, t
     loss = found.result.loss
     tally.hosts.append({"round": round, "client": client, **found.host})
     course.observe("client", {"round": round, "client": client, "loss": loss})
-    if arrived and loss is not None:
-        tally.losses.setdefault(plan.kind, []).append((loss, plan.samples))
     return loss if arrived else None, course.clients.measured(client, plan, found)
+
+
+def accepted(course: Course, client: int, plan: Plan, number: int, learnt: Learnt, tally: Tally) -> bool:
+    """Whether an update that arrived is used; one that isn't leaves its client's name, and no loss."""
+    if course.learning.rejects(client, number):
+        tally.rejected.append(client)
+        return False
+    loss, _ = learnt
+    if loss is not None:
+        tally.losses.setdefault(plan.kind, []).append((loss, plan.samples))
+    return True
 
 
 def learn(client: int, plan: Plan, seconds: float, learnt: Learnt, tally: Tally) -> None:
