@@ -1,33 +1,52 @@
 """Steps with class prototypes: classifying what a prototype completes, and collecting the prototypes of a client.
 
-A prototype is the mean feature ``[dim]`` of a class: of its images, its texts, or both fused.  A table of them is
-``[classes, dim]``, received and sent as ``prototypes.<image|text|fused>``.  For the multiway model, whose fusion
-takes features apart from the encoder that made them.
+A prototype is the mean feature ``[dim]`` of a class: of its images, its texts, or both fused; or the mean prediction
+``[classes]`` of its samples.  A table of them is ``[classes, dim]``, received and sent as
+``prototypes.<image|text|...|fused|predicted>``.  For models whose fusion takes features apart from the encoders that
+made them (``Fusing``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import cast
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from edgefl.models.multiway import MODALITIES, MultiwayModel
+from edgefl.models.multiway import MODALITIES
 from edgefl.work.description import Pass
 from edgefl.work.steps import Context, Step
 
 TABLES = (*MODALITIES, "fused")
-"""What there are prototypes of."""
+"""What PmcmFL has prototypes of."""
 
 
-def answer_loss(scores: Tensor, label: Tensor) -> Tensor:
+@runtime_checkable
+class Fusing(Protocol):
+    """A model of pairs whose features of single modalities are made apart from what joins them."""
+
+    def features(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The feature ``[batch, dim]`` of each modality in the batch."""
+        ...
+
+    def fuse(self, first: Tensor, second: Tensor) -> Tensor:
+        """The joint feature of two."""
+        ...
+
+    def scores(self, fused: Tensor) -> Tensor:
+        """Class scores ``[batch, classes]`` of a joint feature."""
+        ...
+
+
+def answer_loss(scores: Tensor, label: Tensor, target: Tensor | None = None) -> Tensor:
     """Binary cross-entropy of ``[batch, classes]`` logits: summed over classes, mean over the batch.
 
-    VQA's loss, whose targets are soft there; here the one class of each sample.
+    VQA's loss.  ``target`` [batch, classes] is what each class is worth; without one it is 1 for the sample's class.
     """
-    target = torch.zeros_like(scores).scatter_(1, label[:, None], 1.0)
+    if target is None:
+        target = torch.zeros_like(scores).scatter_(1, label[:, None], 1.0)
     return F.binary_cross_entropy_with_logits(scores, target, reduction="sum") / label.shape[0]
 
 
@@ -39,72 +58,144 @@ def prototype_contrast(fused: Tensor, prototypes: Tensor, temperature: float) ->
     return F.cross_entropy(fused @ prototypes.T / temperature, torch.arange(fused.shape[0], device=fused.device))
 
 
+def alignment(fused: Tensor, table: Tensor, label: Tensor) -> Tensor:
+    """FedPAC's: squared distance to the prototype of a sample's class, mean over batch and elements.
+
+    A sample whose class has no prototype yet (a row of zeros) adds nothing.
+    """
+    near = table[label]
+    return ((fused - near).square() * present(near)[:, None]).mean()
+
+
+def prediction_distance(model: Fusing, table: Tensor, predicted: Tensor, temperature: float) -> Tensor:
+    """FedHKD's first term: mean over classes of ``||softmax(G(H_j) / temperature) - Q_j||``; no gradient goes to H."""
+    there = present(table)
+    scores = model.scores(table).float()
+    apart = torch.linalg.vector_norm((scores / temperature).softmax(1) - predicted, dim=1)
+    return (apart * there).sum() / there.sum().clamp_min(1)
+
+
+def representation_distance(fused: Tensor, table: Tensor, label: Tensor) -> Tensor:
+    """FedHKD's second term: mean over the batch of ``||h - H_y||``; 0 for a class that has no row yet."""
+    near = table[label]
+    return (torch.linalg.vector_norm(fused - near, dim=1) * present(near)).mean()
+
+
+def present(rows: Tensor) -> Tensor:
+    """``[rows]`` of 1 and 0: whether somebody had the class; a row of zeros says that nobody did."""
+    return (rows != 0).any(1).to(rows.dtype)
+
+
+def features(ctx: Context, batch: Mapping[str, Tensor], pattern: str, args: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Features of both modalities ``[batch, dim]``, one of them standing in for what the pattern lacks (``args.mask``).
+
+    The model's own come first.  ``args.modalities`` are both, in the order in which they are fused.
+    """
+    found = cast(Fusing, ctx.model).features({m: batch[m] for m in pattern.split("-")})
+    like = next(iter(found.values()))
+    for modality in args.get("modalities", MODALITIES):
+        if modality not in found:
+            found[modality] = _stand_in(ctx, modality, like, batch["label"], args)
+    return found
+
+
+def _stand_in(ctx: Context, modality: str, like: Tensor, label: Tensor, args: Mapping[str, Any]) -> Tensor:
+    if args["mask"] == "prototype":
+        # a sample that only fills a batch has label -1; what is made of it isn't used
+        return ctx.received[f"prototypes.{modality}"][label.clamp_min(0)].to(like.dtype)
+    width = args.get("widths", {}).get(modality, like.shape[1])
+    empty = like.new_zeros(like.shape[0], width)
+    return torch.randn_like(empty) if args["mask"] == "random" else empty
+
+
+def joined(ctx: Context, found: Mapping[str, Tensor], args: Mapping[str, Any]) -> Tensor:
+    """The joint feature of both modalities."""
+    first, second = (found[m] for m in args.get("modalities", MODALITIES))
+    return cast(Fusing, ctx.model).fuse(first, second)
+
+
 class ClassifyCompleted(Step):
-    """``answer_loss`` of the fused feature, in which something stands for a missing modality; plus the contrast.
+    """``answer_loss`` of the fused feature, in which something stands for a missing modality; and terms for its class.
 
     Args: ``mask``, what stands there: ``prototype`` (of the sample's class, as received), ``zero`` or ``random``
-    (standard normal, drawn for every sample and step); ``contrast``, the weight of ``prototype_contrast`` with the
-    received fused prototypes, and its ``temperature``.  No gradient goes to a prototype.
+    (standard normal, drawn for every sample and step).  Weights of the terms, 0 or left out for none: ``contrast``
+    (``prototype_contrast``, at ``temperature``), ``alignment``, and ``predictions`` and ``representations`` (FedHKD's
+    two, at ``softening``).  ``modalities`` and ``widths`` are the model's where they aren't image and text of one
+    width.  No gradient goes to a prototype.
     """
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
         """Mean over the batch."""
-        model, args, label = cast(MultiwayModel, ctx.model), pass_.args, batch["label"]
-        found = model.features({m: batch[m] for m in pattern.split("-")})
-        like = next(iter(found.values()))
-        image, text = (
-            found[m] if m in found else self._stand_in(ctx, m, like, label, args["mask"]) for m in MODALITIES
-        )
-        fused = model.fuse(image, text)
-        loss = answer_loss(model.scores(fused).float(), label)
-        if args["contrast"]:
-            near = ctx.received["prototypes.fused"][label]
-            loss = loss + args["contrast"] * prototype_contrast(fused.float(), near, args["temperature"])
+        model, args, label = cast(Fusing, ctx.model), pass_.args, batch["label"]
+        fused = joined(ctx, features(ctx, batch, pattern, args), args)
+        loss = answer_loss(model.scores(fused).float(), label, batch.get("target"))
+        table = ctx.received.get("prototypes.fused")
+        if table is None:
+            return loss
+        if weight := args.get("contrast"):
+            loss = loss + weight * prototype_contrast(fused.float(), table[label], args["temperature"])
+        if weight := args.get("alignment"):
+            loss = loss + weight * alignment(fused.float(), table, label)
+        if weight := args.get("predictions"):
+            predicted = ctx.received["prototypes.predicted"]
+            loss = loss + weight * prediction_distance(model, table, predicted, args["softening"])
+        if weight := args.get("representations"):
+            loss = loss + weight * representation_distance(fused.float(), table, label)
         return loss
-
-    @staticmethod
-    def _stand_in(ctx: Context, modality: str, like: Tensor, label: Tensor, mask: str) -> Tensor:
-        match mask:
-            case "zero":
-                return torch.zeros_like(like)
-            case "random":
-                return torch.randn_like(like)
-        return ctx.received[f"prototypes.{modality}"][label].to(like.dtype)
 
 
 class ClassMeans(Step):
     """Writes the client's own ``prototypes.*`` ``[classes, dim]``: the mean features of each class's samples.
 
-    Args: ``of``, the tables that this client's samples make; ``absent``, what a row is whose class it lacks, and any
-    row of the other tables: ``zero``, or ``received``, the row that it got.  Samples labelled -1 are padding.
+    A sample counts for its class, or where the batch has ``target`` [batch, classes] for every class by what that is
+    worth: ``P = (Y^T H) / (Y^T 1)``.  Args: ``tables`` that are sent; ``of``, the tables that this pass's samples make,
+    and ``made``, those that any pass's make; whether it is the ``first`` and the ``last`` of these passes; ``absent``,
+    what a row is whose class the client lacks, and any row of the other tables: ``zero``, or ``received``, the row that
+    it got; ``softening``, the temperature of ``predicted``; and what ``features`` reads.  Samples labelled -1 are
+    padding.
     """
 
     def start(self, ctx: Context, pass_: Pass) -> None:
-        """Empty sums, and ``seen`` [classes] samples."""
-        for table in TABLES:
+        """Empty sums, and ``seen.<table>`` [classes] samples."""
+        if not pass_.args["first"]:
+            return
+        for table in pass_.args["tables"]:
             shape = tuple(ctx.received[f"prototypes.{table}"].shape)
             ctx.output(f"prototypes.{table}", shape).zero_()
-        ctx.output("seen", shape[:1]).zero_()
+            ctx.output(f"seen.{table}", shape[:1]).zero_()
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> None:
         """Add a batch."""
-        if not (of := pass_.args["of"]):
+        args = pass_.args
+        of: Sequence[str] = args["of"]
+        if not of:
             return
-        model = cast(MultiwayModel, ctx.model)
-        found = model.features({m: batch[m] for m in pattern.split("-")})
-        if "fused" in of:
-            found["fused"] = model.fuse(found["image"], found["text"])
+        found = features(ctx, batch, pattern, args)
+        if "fused" in of or "predicted" in of:
+            found["fused"] = joined(ctx, found, args)
+        if "predicted" in of:
+            scores = cast(Fusing, ctx.model).scores(found["fused"]).float()
+            found["predicted"] = (scores / args["softening"]).softmax(1)
         real = (batch["label"] >= 0).to(torch.float32)
         label = batch["label"].clamp_min(0)
+        worth = batch["target"] * real[:, None] if "target" in batch else None
         for table in of:
-            ctx.outputs[f"prototypes.{table}"].index_add_(0, label, found[table].float() * real[:, None])
-        ctx.outputs["seen"].index_add_(0, label, real)
+            sums, seen = ctx.outputs[f"prototypes.{table}"], ctx.outputs[f"seen.{table}"]
+            if worth is None:
+                sums.index_add_(0, label, found[table].float() * real[:, None])
+                seen.index_add_(0, label, real)
+            else:
+                sums.addmm_(worth.T, found[table].float())
+                seen.add_(worth.sum(0))
 
     def finish(self, ctx: Context, pass_: Pass) -> None:
         """Sums become means."""
-        of, seen = pass_.args["of"], ctx.outputs["seen"][:, None]
-        for table in TABLES:
-            rows = ctx.outputs[f"prototypes.{table}"].div_(seen.clamp_min(1))
+        if not pass_.args["last"]:
+            return
+        for table in pass_.args["tables"]:
+            seen = ctx.outputs[f"seen.{table}"][:, None]
+            # what soft targets add up to may be less than 1
+            rows = ctx.outputs[f"prototypes.{table}"].div_(torch.where(seen > 0, seen, 1.0))
             if pass_.args["absent"] == "received":
                 old = ctx.received[f"prototypes.{table}"]
-                rows.copy_(torch.where(seen > 0, rows, old) if table in of else old)
+                rows.copy_(torch.where(seen > 0, rows, old) if table in pass_.args["made"] else old)

@@ -19,7 +19,7 @@ from edgefl import models
 from edgefl.commands.composing import compose
 from edgefl.errors import EdgeflError, MethodError
 from edgefl.methods import Kind, ServerState, Setting, Update
-from edgefl.methods.pmcmfl import PmcmFL, prototype_weight
+from edgefl.methods.pmcmfl import PmcmFL
 from edgefl.models.multiway import MultiwayOptions, describe_multiway
 from edgefl.scenario import load
 from edgefl.work import Context, Pass, Work
@@ -114,7 +114,8 @@ def test_a_prototype_of_the_class_stands_for_what_is_missing(missing: str | None
 def test_a_client_sends_the_mean_features_of_its_classes(of: tuple[str, ...], absent: str) -> None:
     ctx, step = context(), ClassMeans()
     pattern = "image-text" if len(of) > 1 else "image"
-    pass_ = Pass("class-means", "private", (pattern,), 3, False, {"of": list(of), "absent": absent})
+    args = {"tables": list(TABLES), "of": list(of), "made": list(of), "first": True, "last": True}
+    pass_ = Pass("class-means", "private", (pattern,), 3, False, {**args, "absent": absent, "mask": "zero"})
     named = (*pattern.split("-"), "label")
     whole = {n: torch.cat([BATCH[n], BATCH[n][:2]]) for n in named}
     whole["label"][4:] = -1  # the last batch is filled up
@@ -163,13 +164,13 @@ def test_a_prototype_is_the_mean_of_those_who_have_the_class(clients: Any, absen
     pmcmfl = method(absent=absent)
     sent = [update(pmcmfl, kind, i, n, has, 10 * i) for i, (kind, n, has) in enumerate(clients)]
     for table in TABLES:
-        new, old = pmcmfl._prototypes(FIRST, sent, table), FIRST.tensors[f"table/prototypes.{table}"]
+        new, old = pmcmfl.rows(FIRST, sent, table), FIRST.tensors[f"table/prototypes.{table}"]
         for c in range(CLASSES):
             with_it = [u for u, (_, _, has) in zip(sent, clients, strict=True) if has[c]]
             if not with_it:  # absent classes leave prototypes untouched
                 assert torch.equal(new[c], old[c])
                 continue
-            votes = {u.client: prototype_weight(u, table) for u in (with_it if absent == "left-out" else sent)}
+            votes = {u.client: pmcmfl.weight(u, table) for u in (with_it if absent == "left-out" else sent)}
             expected = sum(
                 votes[u.client] / sum(votes.values()) * u.payloads["prototypes"][f"prototypes.{table}"][c].double()
                 for u in with_it
@@ -180,12 +181,12 @@ def test_a_prototype_is_the_mean_of_those_who_have_the_class(clients: Any, absen
 def test_weights_are_one_and_the_samples_that_a_table_is_of() -> None:
     has = [True] * CLASSES
     for kind, expected in (("image", (31, 1, 1)), ("text", (1, 31, 1)), ("image-text", (31, 31, 31))):
-        assert tuple(prototype_weight(update(PLAIN, kind, 0, 30, has), t) for t in TABLES) == expected
+        assert tuple(PLAIN.weight(update(PLAIN, kind, 0, 30, has), t) for t in TABLES) == expected
 
 
 def test_a_discount_keeps_its_share_of_the_old_row() -> None:
     sent = update(PLAIN, "image-text", 0, 3, [True] * CLASSES, discount=0.25)
-    new, old = PLAIN._prototypes(FIRST, [sent], "fused"), FIRST.tensors["table/prototypes.fused"]
+    new, old = PLAIN.rows(FIRST, [sent], "fused"), FIRST.tensors["table/prototypes.fused"]
     torch.testing.assert_close(new, 0.25 * sent.payloads["prototypes"]["prototypes.fused"] + 0.75 * old)
 
 
@@ -240,7 +241,7 @@ def test_the_model_and_the_library_travel_both_ways_to_everybody() -> None:
     [
         ({"model": {"image": {"width": 16}, "text": {"width": 16}}}, "needs the multiway model"),
         ({"tasks": {}}, r"image-text clients retrieve: set data.tasks: \{image-text: classify\}"),
-        ({"mask": "ignore"}, "ignore leaves out samples that lack a modality"),
+        ({"mask": "ignore"}, "ignore leaves out samples that lack a modality, which are all that image clients have"),
         ({"mask": "prototypes"}, "prototype"),
         ({"absent": "skip"}, "left-out"),
         ({"payload": {"up": {"top_k": "10%"}}}, "'prototypes.image', which is no update of a parameter"),
@@ -255,7 +256,7 @@ def test_what_makes_no_sense_is_said_before_anything_trains(tiny: Tiny, change: 
 def test_without_pairs_somebody_else_makes_the_prototypes() -> None:
     with pytest.raises(MethodError, match="there are none: set contrast: 0"):
         method(("image", "text"))
-    with pytest.raises(MethodError, match="there are none: set prototypes_of: all, or mask: zero"):
+    with pytest.raises(MethodError, match="there are none: set prototypes_of: all, or do without"):
         method(("image",), contrast=0)
     assert method(("image",), contrast=0, mask="zero").options.library is False
     assert method(("image", "text"), contrast=0, prototypes_of="all").options.library
