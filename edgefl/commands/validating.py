@@ -9,6 +9,8 @@ from math import prod
 from typing import Any
 
 from edgefl.commands.composing import Observe, compose, scenario_of, silent
+from edgefl.data import Federation
+from edgefl.data.missing import patterns_of
 from edgefl.scenario import Scenario
 from edgefl.simulation import Setup
 
@@ -48,7 +50,22 @@ def _summary(label: str, scenario: Scenario, setup: Setup) -> dict[str, Any]:
         "rounds_by_stage": [stage.rounds for stage in setup.schedule.stages],
         "clients": {kind: len(setup.of_kind(kind)) for kind in kinds},
         "samples": {kind: int(samples[setup.of_kind(kind)].sum()) for kind in kinds},
+        "lacking": _lacking(setup),
         "parameters": {k: sum(prod(s.shape) for s in described[k].parameters().values()) for k in kinds},
         "devices": dict(Counter(fleet.device(c).name for c in range(len(fleet))).most_common()),
         "links": dict(Counter(fleet.link(c).name for c in range(len(fleet))).most_common()),
     }
+
+
+def _lacking(setup: Setup) -> dict[str, dict[str, int]]:
+    """Samples of each modality pattern by kind, and those dropped that lack everything; empty if none lacks any."""
+    clients, found = setup.clients, {}
+    if isinstance(clients, Federation) and clients.client_patterns is not None and clients.client_dropped is not None:
+        for kind in clients.kinds:
+            mine = setup.of_kind(kind)
+            if len(patterns := clients.patterns(kind)) > 1:
+                counts = dict(zip(patterns_of(kind), clients.client_patterns[mine].sum(0).tolist(), strict=True))
+                found[str(kind)] = {p: counts[p] for p in patterns} | {
+                    "dropped": int(clients.client_dropped[mine].sum())
+                }
+    return found

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from edgefl.data.collection import IntArray
+from edgefl.errors import UnitError
 from edgefl.units import SHARE
 
 Rates = Mapping[str, float]
@@ -70,10 +71,10 @@ def parse_missing(value: Any) -> dict[str, dict[str, Any]]:
 
 
 def _share(value: Any) -> float:
-    share = SHARE.parse(value)
-    if not 0 <= share <= 1:
-        raise ValueError(f"{value!r} is no share of samples: write 30% or 0.3")
-    return float(share)
+    try:
+        return float(SHARE.parse(value))
+    except UnitError as error:
+        raise ValueError(str(error)) from None
 
 
 def draw(kind: str, rates: Mapping[str, Any], n: int, rng: np.random.Generator) -> IntArray:

@@ -303,6 +303,8 @@ def print_validation(found: Facts, console: Console | None = None) -> None:
         for kind, n in one["clients"].items():
             size = f"{one['samples'][kind]:,} samples, a model of {one['parameters'][kind]:,} parameters"
             console.print(Text(f"  {n} {kind} clients: {size}"))
+            if lacking := one["lacking"].get(kind):
+                console.print(Text("    of which " + ", ".join(f"{m:,} {what}" for what, m in lacking.items())))
         console.print(Text(f"  devices: {_counted(one['devices'])}"))
         console.print(Text(f"  links: {_counted(one['links'])}"))
 

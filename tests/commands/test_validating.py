@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import edgefl
-from edgefl.errors import EdgeflError, MethodError
+from edgefl.errors import EdgeflError, ScenarioError
 from edgefl.scenario import load
 
 DECLARED = {"source": "declared", "clients": {"image": 2, "text": 2}, "samples": 40,
@@ -36,7 +36,7 @@ def test_towers_that_a_method_cannot_pair_are_found(tiny: Tiny) -> None:
         "image": {"blocks": 2, "width": 16, "heads": 2},
         "text": {"blocks": 2, "width": 32, "heads": 2, "tokens": 12},
     }
-    with pytest.raises(MethodError, match="blocks of one shape"):
+    with pytest.raises(ScenarioError, match="method: .*blocks of one shape"):
         edgefl.validate(tiny(data=DECLARED, model=models, method="fedcola"))
 
 
