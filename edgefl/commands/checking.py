@@ -223,7 +223,7 @@ class _Place:
     round: int
 
     def at(self, what: str) -> str:
-        return f"{what}, {self.schedule}, stage {self.stage.index}"
+        return f"{what}, {self.schedule}, {self.stage}"
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
@@ -278,9 +278,15 @@ class _Checker:
                 place = _Place(name, stage, round)
                 kinds = [k for k in self.setup.clients.kinds if self.method.participates(k, round)]
                 served |= set(kinds)
-                state = self.round(place, kinds, state, schedule.candidates(round))
+                ways, few = schedule.candidates(round), self.fewest(kinds)
+                for first in range(0, len(ways), few):  # where more is offered than there are clients, they go on
+                    state = self.round(place, kinds, state, (*ways[first:], *ways[:first]))
             found = "participates() is true for none of " + ", ".join(self.setup.clients.kinds)
             findings.expect(SERVES, name, bool(served), found)
+
+    def fewest(self, kinds: Sequence[str]) -> int:
+        """Clients of the kind that has the fewest."""
+        return min((len(self.setup.of_kind(kind)) for kind in kinds), default=1)
 
     def round(
         self, place: _Place, kinds: Sequence[str], state: ServerState, candidates: Sequence[Stage]

@@ -10,7 +10,7 @@ from typing import Any
 
 from edgefl.commands.fit_changes import Axis, Levels, candidates, within
 from edgefl.commands.fit_pricing import Enough, Pricer, Span, excess
-from edgefl.eligibility import BUDGETS, Verdict, gate
+from edgefl.eligibility import BUDGETS, Verdict, gate, nearness
 from edgefl.errors import EdgeflError
 from edgefl.schedules import Stage
 
@@ -94,12 +94,17 @@ class Search:
         return found
 
     def verdict(self, levels: Levels, span: Span, *, late: bool = True) -> tuple[Stage, Verdict]:
-        """The first stage that fits in these rounds or the last one offered, with the gate's verdict; raises Enough."""
+        """The first stage that fits in these rounds or the one that comes nearest, with its verdict; raises Enough."""
+        best: tuple[tuple[float, int], Stage, Verdict] | None = None
         for stage in span.stages:
-            found = gate(self.pricer.cost(levels, span, stage, late=late).budgets(), self.allowed)[0]
-            if found.eligible:
-                break
-        return stage, found
+            found = gate(self.pricer.cost(levels, span, stage, late=late).budgets(), self.allowed)
+            if found.eligible[0]:
+                return stage, found[0]
+            near = float(nearness(found)[0]), stage.index
+            if best is None or near > best[0]:
+                best = near, stage, found[0]
+        assert best is not None
+        return best[1:]
 
     def standing(self, levels: Levels) -> Standing:
         """What is known of a candidate without predicting anything."""

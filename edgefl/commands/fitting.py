@@ -240,6 +240,7 @@ def _described(
         "stages": [
             {
                 "stage": stage.index,
+                **({"part": stage.label} if stage.label else {}),
                 "first_round": span.first,
                 "rounds": span.rounds,
                 "eligible": each.eligible,

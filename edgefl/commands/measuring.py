@@ -123,7 +123,7 @@ def _works(planner: Planner, kind: str | None, stage: int | None) -> Iterator[tu
     """The work of each kind's client with the most samples at each stage."""
     setup = planner.setup
     check_wanted(Wanted(stage=stage, kind=kind), [setup])
-    for at in setup.schedule.stages:
+    for at in setup.schedule.offered:
         for each in setup.clients.kinds:
             if kind in (None, each) and stage in (None, at.index):
                 source = setup.clients.client(largest(setup, each))

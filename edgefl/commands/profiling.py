@@ -115,7 +115,7 @@ def check_wanted(wanted: Wanted, setups: Sequence[Setup]) -> None:
     kinds = dict.fromkeys(kind for setup in setups for kind in setup.clients.kinds)
     if wanted.kind is not None and wanted.kind not in kinds:
         raise UnknownName("client kind", wanted.kind, kinds)
-    last = max(len(setup.schedule.stages) for setup in setups)
+    last = max(len(setup.schedule.offered) for setup in setups)
     if wanted.stage is not None and not 1 <= wanted.stage <= last:
         there = f"stages 1 to {last}" if last > 1 else "stage 1 only"
         raise ScenarioError(f"there is no stage {wanted.stage}: the schedule has {there}")
@@ -126,7 +126,7 @@ def _profiled(planner: Planner, wanted: Wanted, observe: Observe, label: str) ->
     place = device(wanted.device) if wanted.device else commonest_device(setup.fleet)
     way = link(wanted.link) if wanted.link else commonest_link(setup.fleet)
     kinds = [kind for kind in setup.clients.kinds if wanted.kind in (None, kind)]
-    stages = [stage for stage in setup.schedule.stages if wanted.stage in (None, stage.index)]
+    stages = [stage for stage in setup.schedule.offered if wanted.stage in (None, stage.index)]
     if not kinds or not stages:
         return {"rows": [], "totals": [], "server_rows": [], "round_totals": [], "evaluation_totals": []}
 
@@ -136,7 +136,7 @@ def _profiled(planner: Planner, wanted: Wanted, observe: Observe, label: str) ->
     rows = []
     for stage in stages:
         for kind in kinds:
-            say(f"stage {stage.index} of {len(setup.schedule.stages)}, {kind}")
+            say(f"stage {stage.index} of {len(setup.schedule.offered)}, {kind}")
             rows.append(_row(planner, stage, kind, place, way))
     say("server and totals")
     found = stretches(planner, wanted.stage)
@@ -159,8 +159,7 @@ def largest(setup: Setup, kind: str) -> int:
 
 def _rounds(setup: Setup, stage: Stage, kind: str) -> list[int]:
     """The rounds of a stage in which this kind takes part."""
-    first = 1 + sum(s.rounds for s in setup.schedule.stages if s.index < stage.index)
-    return [r for r in range(first, first + stage.rounds) if setup.method.participates(kind, r)]
+    return [r for r in setup.schedule.rounds_of(stage) if setup.method.participates(kind, r)]
 
 
 def shown_round(setup: Setup, stage: Stage, kind: str) -> int:
@@ -185,6 +184,7 @@ def _row(planner: Planner, stage: Stage, kind: str, place: Device, way: Link) ->
     return {
         "kind": kind,
         "stage": stage.index,
+        **({"part": stage.label} if stage.label else {}),
         "rounds": len(_rounds(setup, stage, kind)),
         **{field: record[field] for field in ROW_FIELDS},
         "runtime_overhead_bytes": place.runtime_overhead_bytes,
@@ -202,7 +202,7 @@ def _timeline(planner: Planner, rows: Sequence[Mapping[str, Any]]) -> tuple[Time
         raise ScenarioError("there is nothing to draw: the scenario as written has no such stage and kind")
     # a stage without rounds is drawn only where nothing else is asked for
     row = max(rows, key=lambda r: (bool(r["rounds"]), int(r["peak_memory_bytes"])))
-    kind, stage = str(row["kind"]), setup.schedule.stages[row["stage"] - 1]
+    kind, stage = str(row["kind"]), setup.schedule.offered[row["stage"] - 1]
     source = setup.clients.client(largest(setup, kind))
     work, _ = planner.work(kind, shown_round(setup, stage, kind), stage)
     traced = trace_timeline(work.fitted(source.size), source, planner.predictor.device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -35,10 +36,10 @@ def row_of(workload: Workload, library: Library) -> dict[str, Any]:
     prices = Prices(workload)
     judged = evaluated(workload, prices=prices)
     stages = []
-    for one in judged:
-        stage = _stage_row(workload, one, holdings)
+    for _, turns in groupby(judged, key=lambda one: one.stage.index):
+        stage = _stage_row(workload, taking := list(turns), holdings)
         for kind, mine in holdings.everyone.items():
-            stage["kinds"][kind]["smallest_device"] = smallest_device(workload, one, mine, library, prices)
+            stage["kinds"][kind]["smallest_device"] = smallest_device(workload, taking[0], mine, library, prices)
         stages.append(stage)
     everyone = np.ones(len(holdings.samples), bool)
     ever = np.logical_or.reduce([one.eligible for one in judged])
@@ -124,21 +125,28 @@ def _cohort(setup: Setup, one: Judged) -> list[tuple[float, Booleans]]:
     return [(float(min(seats[name], int(able.sum()))), able) for name, (_, able) in groups.items() if able.any()]
 
 
-def _stage_row(workload: Workload, one: Judged, holdings: Holdings) -> dict[str, Any]:
-    """Clients of one stage, in all and by kind; shares are of all clients, those that the method leaves out too."""
-    everyone = np.ones(len(one.work), bool)
+def _stage_row(workload: Workload, turns: Sequence[Judged], holdings: Holdings) -> dict[str, Any]:
+    """Clients of one stage, in all and by kind; shares are of all clients, those that the method leaves out too.
+
+    ``turns`` are the stage's: who can take part is the same in all of them, and what he does may not be.
+    """
+    everyone = np.ones(len(turns[0].work), bool)
     return {
-        "stage": one.stage.index,
-        "rounds": one.stage.rounds,
-        **_group(workload, one, holdings, everyone),
-        "kinds": {kind: _group(workload, one, holdings, mine) for kind, mine in holdings.everyone.items()},
+        "stage": turns[0].stage.index,
+        "rounds": sum(one.stage.rounds for one in turns),
+        **_group(workload, turns, holdings, everyone),
+        "kinds": {kind: _group(workload, turns, holdings, mine) for kind, mine in holdings.everyone.items()},
     }
 
 
-def _group(workload: Workload, one: Judged, holdings: Holdings, clients: Booleans) -> dict[str, Any]:
+def _group(workload: Workload, turns: Sequence[Judged], holdings: Holdings, clients: Booleans) -> dict[str, Any]:
+    one = turns[0]
     able, part = clients & one.eligible, clients & (one.work != LEFT_OUT)
-    works = counts_of(one.work[able], workload)
-    offered = counts_of(one.work[part], workload)
+    works: Integers = np.sum([each.stage.rounds * counts_of(each.work[able], workload) for each in turns], axis=0)
+    offered = np.sum([counts_of(each.work[part], workload) for each in turns], axis=0)
+    rounds = [each.stage.rounds for each in turns]
+    slowest = [float(each.seconds[able].max()) if able.any() else None for each in turns]
+    joules = [float(each.joules[able].mean()) if able.any() else None for each in turns]
     return {
         "clients": int(clients.sum()),
         "eligible": int(able.sum()),
@@ -146,9 +154,9 @@ def _group(workload: Workload, one: Judged, holdings: Holdings, clients: Boolean
         **holdings.left(clients, able),
         "refused_by": binding_counts(one.binding[part & ~one.eligible]),
         "peak_memory_bytes": int(workload.table["memory"][offered > 0].max(initial=0)),
-        "round_seconds": float(one.seconds[able].max()) if able.any() else None,
+        "round_seconds": _weighted(list(zip(slowest, rounds, strict=True))),
         **{name: _mean(workload.table[name], works) for name in TRAVELLING},
-        "energy_joules": float(one.joules[able].mean()) if able.any() else None,
+        "energy_joules": _weighted(list(zip(joules, rounds, strict=True))),
     }
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from edgefl.cost import ComputeCost, Predictor, Traffic, duration, energy, transfer_seconds, watts_of
 from edgefl.devices import Device, Fleet, Link
-from edgefl.eligibility import BUDGETS, gate
+from edgefl.eligibility import BUDGETS, gate, nearness
 from edgefl.schedules import Stage
 from edgefl.simulation import Planner, Setup
 
@@ -32,8 +32,8 @@ LEFT_OUT = -1
 class Workload:
     """The works that a schedule gives to the clients, each with its cost before any device.
 
-    ``stages`` are those with rounds.  ``candidates[i]`` lists for stage i, for each way that the schedule offers, best
-    first, the work `[groups]` of each group of clients that cost the same: an index into ``costs``, or LEFT_OUT.
+    ``stages`` are those with rounds, once for each turn in which other parts are offered, with the rounds of that turn.
+    ``candidates[i]`` lists for stage i, for each way that the schedule offers, best first, the work `[groups]` of each group of clients that cost the same: an index into ``costs``, or LEFT_OUT.
     Clients hold everything frozen already.
     """
 
@@ -59,7 +59,7 @@ class Workload:
 class Judged:
     """Who can take part in a stage: arrays `[clients]`.
 
-    ``work`` is the one that fits, or the last one offered; ``binding`` indexes BUDGETS (-1: unlimited); ``seconds`` and
+    ``work`` is the first offered that fits, or the one that comes nearest to it; ``binding`` indexes BUDGETS (-1: unlimited); ``seconds`` and
     ``joules`` are a round's, without jitter.  What the method leaves out is not eligible and costs nothing.
     """
 
@@ -77,14 +77,16 @@ def workload_of(setup: Setup, predictor: Predictor) -> Workload:
     costs: list[tuple[ComputeCost, Traffic]] = []
     kinds = np.asarray(setup.clients.client_kind)[setup.representative]
     stages, candidates = [], []
-    first = 1
-    for stage in setup.schedule.stages:
-        if not stage.rounds:
-            continue
-        stages.append(stage)
-        ways = []
-        for way in setup.schedule.candidates(first):
-            works = np.full(len(kinds), LEFT_OUT, np.int32)
+    known: dict[tuple[int, int], Integers] = {}
+    turns = [(stage, turn) for stage in setup.schedule.stages for turn in setup.schedule.turns(stage)]
+    for stage, (offered, rounds) in turns:
+        stages.append(replace(stage, rounds=len(rounds)))
+        first, ways = _first(setup, stage), []
+        for way in offered:
+            if (stage.index, way.index) in known:
+                ways.append(known[stage.index, way.index])
+                continue
+            works = known[stage.index, way.index] = np.full(len(kinds), LEFT_OUT, np.int32)
             for group, client in enumerate(setup.representative):
                 kind = setup.clients.kinds[int(kinds[group])]
                 if setup.method.participates(kind, first):
@@ -96,8 +98,12 @@ def workload_of(setup: Setup, predictor: Predictor) -> Workload:
                     costs.append((computed, moved))
             ways.append(works)
         candidates.append(tuple(ways))
-        first += stage.rounds
     return Workload(setup, tuple(costs), tuple(stages), tuple(candidates))
+
+
+def _first(setup: Setup, stage: Stage) -> int:
+    """The first round of a stage."""
+    return 1 + sum(s.rounds for s in setup.schedule.stages if s.index < stage.index)
 
 
 class Prices:
@@ -156,19 +162,28 @@ def evaluated(
             np.zeros(clients), np.zeros(clients),
         )  # fmt: skip
         left: Integers = np.arange(clients)
-        for works in ways:
+        nearest = np.full(clients, -np.inf)
+        for number, works in enumerate(ways):
             work = works[group[left]]
             left, work = left[work != LEFT_OUT], work[work != LEFT_OUT]
             spent = {name: workload.table[name][work] for name in ("memory", "flops", "bytes")}
             spent |= {"seconds": seconds[place[left], work], "joules": joules[place[left], work]}
             allowed = {name: values[left] for name, values in budgets.items()}
-            judged.work[left], judged.seconds[left], judged.joules[left] = work, spent["seconds"], spent["joules"]
             if why:
                 verdicts = gate(spent, allowed)
-                able, judged.binding[left] = verdicts.eligible, verdicts.binding
+                able, taken = verdicts.eligible, verdicts.eligible | (number == 0)
+                if len(ways) > 1:
+                    # as a run's roster has it: of equally near ones the later stage, whose works have higher numbers
+                    near = nearness(verdicts)
+                    taken |= (near > nearest[left]) | ((near == nearest[left]) & (work > judged.work[left]))
+                    nearest[left[taken]] = near[taken]
+                judged.binding[left[taken]] = verdicts.binding[taken]
             else:
                 able = np.logical_and.reduce([spent[name] <= allowed[name] for name in spent])
-            judged.eligible[left] = able
+                taken = able | (number == 0)
+            chosen = left[taken]
+            judged.work[chosen], judged.eligible[chosen] = work[taken], able[taken]
+            judged.seconds[chosen], judged.joules[chosen] = spent["seconds"][taken], spent["joules"][taken]
             left = left[~able]
         found.append(judged)
     return found
