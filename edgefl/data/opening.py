@@ -205,7 +205,7 @@ def _split(made: Collection, options: DataOptions) -> tuple[IntArray, np.random.
     fixed = seeds.generator(0, "held-out names")
     kept = any(options.clients.values())  # a set for public samples alone tests nothing
     sizes = (options.validation, options.test) if kept else (0.0, 0.0)
-    return hold_out(made, *sizes, options.public, fixed), fixed
+    return hold_out(made, *sizes, options.public, fixed, whole=not kept), fixed
 
 
 def _tokenizer(collections: Mapping[str, Entry], options: DataOptions, tokens: int) -> Tokenizer:
@@ -236,7 +236,8 @@ def _part(
     classes = len(made.classes)
     if made.images is not None:
         facts["image"] = {"channels": made.images.shape[1], "size": made.images.shape[2], "classes": classes}
-        shown = train if made.image is None else np.unique(made.image[train])
+        seen = train if len(train) else np.flatnonzero(split >= 0)  # all of it may be public
+        shown = seen if made.image is None else np.unique(made.image[seen])
         mean, deviation = _moments(made.images, shown)
         meta |= {"mean": mean, "deviation": deviation}
     if made.text is not None:
@@ -287,10 +288,13 @@ def _dealt(
         rng = seeds.generator(seed, "partition", index)
         rows = dealt[kind]
         partition = registry.get("partition", name)
-        if getattr(partition, "reads", "label") == "owner":
+        partition_reads = getattr(partition, "reads", "label")
+        if partition_reads == "owner":
             if made.owner is None:
                 raise DataError(f"{kind} clients of {options.source}: partition {name}: the data name no clients")
             by = made.owner[rows]
+        elif partition_reads == "group":
+            by = made.group[rows]
         else:
             by = np.where(made.label[rows] < len(made.classes), made.label[rows], -1)
         try:

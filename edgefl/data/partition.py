@@ -2,8 +2,8 @@
 
 A partition is ``f(labels [n], clients, argument, rng) -> one array of sample positions per client``: every position
 in exactly one array.  A label of -1 marks a sample of no class.  A partition whose attribute ``reads`` is "owner" is
-given the clients that samples belong to by nature instead of their labels, and may leave some samples out.  It is
-found by name (entry points
+given the clients that samples belong to by nature instead of their labels, "group" the groups that they are held out
+by; such a one may leave some samples out.  It is found by name (entry points
 ``edgefl.partitions``); a user writes ``{name: argument}``.
 """
 
@@ -97,6 +97,31 @@ def natural(owners: IntArray, clients: int, argument: Any, rng: np.random.Genera
 
 
 natural.reads = "owner"  # type: ignore[attr-defined]
+
+
+def groups(of: IntArray, clients: int, argument: Any, rng: np.random.Generator) -> list[IntArray]:
+    """Equal parts of the groups, so that all captions of a picture are with one client: ``of`` [n] for labels.
+
+    ``argument``, if given, is the fewest and the most of its groups that a client keeps, 0.95..0.99 in FedCola's code
+    (METHODS 0.3): each draws its share evenly.
+    """
+    if argument is None:
+        argument = [1.0, 1.0]
+    kept = argument if isinstance(argument, list | tuple) and len(argument) == 2 else [0.0, 0.0]
+    if not all(isinstance(share, int | float) for share in kept) or not 0 < kept[0] <= kept[1] <= 1:
+        raise DataError(f"groups: {argument!r} is no range of shares; write groups, or groups: [0.95, 0.99]")
+    names, group = np.unique(of, return_inverse=True)
+    _enough(len(of), clients)
+    if len(names) < clients:
+        raise DataError(f"{len(names)} groups are too few for {clients} clients")
+    owner = np.empty(len(names), np.int64)
+    for client, part in enumerate(np.array_split(rng.permutation(len(names)), clients)):
+        owner[part] = client
+        owner[part[max(round(rng.uniform(*kept) * len(part)), 1) :]] = -1
+    return [np.flatnonzero(owner[group] == client) for client in range(clients)]
+
+
+groups.reads = "group"  # type: ignore[attr-defined]
 
 
 def _by_owner(owner: IntArray, clients: int, rng: np.random.Generator) -> list[IntArray]:

@@ -11,30 +11,42 @@ from edgefl.data.options import KINDS, USUAL, Kind, Task
 from edgefl.errors import DataError
 
 SPLITS = ("train", "validation", "test", "public")
+Sizes = tuple[float, float, float]
+"""Validation, test and public samples that are asked for."""
 
 
 def hold_out(
-    collection: Collection, validation: float, test: float, public: float, rng: np.random.Generator
+    collection: Collection,
+    validation: float,
+    test: float,
+    public: float,
+    rng: np.random.Generator,
+    *,
+    whole: bool = False,
 ) -> IntArray:
     """Index into ``SPLITS`` [n]: whole groups are held out, from every class alike.
 
     Each size is a share of all groups if below 1, else a number of groups.  A published split is kept; -1 marks
-    samples of it that aren't used.
+    samples of it that aren't used.  With ``whole`` nothing has to be left to train on: all may be public.
     """
     official = collection.official
     if official is not None:
-        return _published(collection, official, validation, test, public, rng)
-    return _held_out(collection, np.arange(len(collection.label)), (validation, test, public), rng)
+        return _published(collection, official, (validation, test, public), rng, whole)
+    return _held_out(collection, np.arange(len(collection.label)), (validation, test, public), rng, whole)
 
 
 def _held_out(
-    collection: Collection, rows: IntArray, wanted: tuple[float, float, float], rng: np.random.Generator
+    collection: Collection, rows: IntArray, sizes_of: Sizes, rng: np.random.Generator, whole: bool
 ) -> IntArray:
     """The same for ``rows`` alone; others get -1."""
     groups, first = np.unique(collection.group[rows], return_index=True)
     n = len(groups)
-    sizes = {name: round(size * n) if size < 1 else round(size) for name, size in zip(SPLITS[1:], wanted, strict=True)}
-    if sum(sizes.values()) >= n:
+    sizes = {
+        name: round(size * n) if size < 1 else round(size) for name, size in zip(SPLITS[1:], sizes_of, strict=True)
+    }
+    if whole:
+        sizes["public"] = min(sizes["public"], n - sizes["validation"] - sizes["test"])
+    elif sum(sizes.values()) >= n:
         raise DataError(
             "nothing is left to train on: of "
             + f"{n} names, "
@@ -52,12 +64,13 @@ def _held_out(
 
 
 def _published(
-    collection: Collection, official: IntArray, validation: float, test: float, public: float, rng: np.random.Generator
+    collection: Collection, official: IntArray, sizes_of: Sizes, rng: np.random.Generator, whole: bool
 ) -> IntArray:
     """With a published test set (and validation set) that is the one; a size of 1 or more takes so many groups of it.
 
     What isn't published is held out of the published training set.
     """
+    validation, test, public = sizes_of
     found = np.full(len(official), -1, np.int64)
     for place, size in ((1, validation), (2, test)):
         rows = np.flatnonzero(official == place)
@@ -66,7 +79,7 @@ def _published(
         found[rows[np.isin(collection.group[rows], kept)]] = place
     there = [bool((official == place).any()) for place in (1, 2)]
     wanted = (0.0 if there[0] else validation, 0.0 if there[1] else test, public)
-    rest = _held_out(collection, np.flatnonzero(official == 0), wanted, rng)
+    rest = _held_out(collection, np.flatnonzero(official == 0), wanted, rng, whole)
     return np.where(rest >= 0, rest, found)
 
 

@@ -35,6 +35,32 @@ def test_every_sample_is_held_once_and_every_client_holds_ten(seed, clients, spa
     assert min(map(len, parts)) >= partition.MINIMUM
 
 
+def test_groups_stay_together_and_each_client_keeps_its_share():
+    of = np.repeat(np.arange(103), 5)
+    parts = partition.groups(of, 10, None, np.random.default_rng(0))
+    assert sorted(len(part) for part in parts) == [50] * 7 + [55] * 3
+    assert sorted(np.concatenate(parts).tolist()) == list(range(515))
+    fewer = partition.groups(np.repeat(np.arange(1000), 5), 8, [0.95, 0.99], np.random.default_rng(1))
+    sizes = [len(part) / 625 for part in fewer]
+    assert min(sizes) >= 0.95 and max(sizes) <= 0.992 and len(set(sizes)) > 1
+    held = [set((part // 5).tolist()) for part in fewer]
+    assert all(len(part) == 5 * len(groups) for part, groups in zip(fewer, held))
+    assert len(set.union(*held)) == sum(map(len, held))
+    for argument in (0.5, [0, 1], [0.9, 0.5], "all"):
+        with pytest.raises(DataError, match="is no range of shares; write groups"):
+            partition.groups(of, 10, argument, np.random.default_rng(0))
+
+
+def test_a_set_for_public_samples_alone_may_give_all():
+    made = Collection(
+        (), np.zeros(20, int), np.arange(20) // 5, text=np.arange(20), texts=("a",) * 20, masked=("a",) * 20
+    )
+    split = hold_out(made, 0, 0, 50_000, np.random.default_rng(0), whole=True)
+    assert (split == SPLITS.index("public")).all()
+    with pytest.raises(DataError, match="nothing is left to train on"):
+        hold_out(made, 0, 0, 50_000, np.random.default_rng(0))
+
+
 def test_iid_parts_differ_by_one_at_most():
     sizes = [len(part) for part in partition.iid(np.zeros(103, int), 10, None, np.random.default_rng(0))]
     assert sorted(sizes) == [10] * 7 + [11] * 3
