@@ -1,0 +1,100 @@
+"""FedIoT: parameters of a modality are averaged over client kinds, and samples of pairs count a hundred times.
+
+The baseline of the FedCola and PmcmFL papers after Zhao, Barnaghi and Haddadi (2022): clients train as in FedAvg, the
+server trusts those with several modalities more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from pydantic import Field, PositiveFloat
+
+from edgefl.errors import MethodError
+from edgefl.methods.aggregation import Cohort
+from edgefl.methods.protocol import Method, Setting
+from edgefl.methods.state import ServerState, Update
+from edgefl.work import Address
+
+LAYERS = {"attention": ("attn", "attention"), "mlp": ("mlp", "ffn")}
+"""What a block calls its layers of each scope."""
+
+
+class FedIoT(Method):
+    """Sharing over client kinds by name, weights by samples with pairs in front: see docs/methods.md."""
+
+    class Options(Method.Options):
+        """``method: {name: fediot, pair_weight: 100, share: blocks}``."""
+
+        name: Literal["fediot"] = "fediot"
+        pair_weight: PositiveFloat = Field(
+            100.0, description="what a sample with two modalities counts; one with a single modality counts 1"
+        )
+        share: Literal["blocks", "attention", "mlp", "all", "none"] | None = Field(
+            None,
+            description="parameters of a modality that are averaged over client kinds: its blocks, layers of them, or "
+            "everything that has a place in several kinds' models (blocks; all where there is one multiway model)",
+        )
+
+    summary = "blocks shared over client kinds, pairs weighted 100 (FedIoT)"
+    options: FedIoT.Options
+
+    def __init__(self, options: Any, setting: Setting):
+        super().__init__(options, setting)
+        one_model = any(kind.model["name"] == "multiway" for kind in setting.kinds.values())
+        self.share = options.share or ("all" if one_model else "blocks")
+        self.holders = self._holders()
+        if self.share == "none":
+            return
+        for name, (first, *others) in self.holders.items():
+            for other in others:
+                a, b = (setting.kinds[kind].parameters()[name].shape for kind in (first, other))
+                if a != b:
+                    raise MethodError(
+                        f"fediot averages {name} over client kinds, but it is {a} in {first} and {b} in {other}; "
+                        "give their models one width and as many classes, or set method.share: none"
+                    )
+        kinds = setting.kinds.values()
+        for modality in {m: None for kind in kinds for m in kind.modalities}:
+            having = [kind.name for kind in kinds if modality in kind.modalities]
+            if len(having) > 1 and not any(len(held) > 1 for held in self.holders.values()):
+                raise MethodError(
+                    f"share: {self.share} finds nothing that {' and '.join(having)} have in common, whose {modality} "
+                    "towers have no such layers; set method.share: all, or none"
+                )
+
+    def _holders(self) -> dict[str, list[str]]:
+        """The kinds that have each shared parameter, by its name in their models."""
+        found: dict[str, list[str]] = {}
+        for kind in self.setting.kinds.values():
+            for name in filter(self.shared, kind.parameters()):
+                found.setdefault(name, []).append(kind.name)
+        return found
+
+    def shared(self, name: str) -> bool:
+        """Whether a parameter is averaged over client kinds."""
+        if self.share in ("all", "none"):
+            return self.share == "all"
+        _, part, _, layer, *_ = (*name.split("."), "", "", "")
+        return part == "blocks" and (self.share == "blocks" or layer in LAYERS[self.share])
+
+    # server -----------------------------------------------------------------------------------------------------
+
+    def weight(self, update: Update) -> float:
+        """``pair_weight n_pair + n_single``; for a client with pairs alone that is its samples a hundred times."""
+        pairs = sum(n for pattern, n in update.samples.items() if "-" in pattern)
+        return self.options.pair_weight * pairs + update.total - pairs
+
+    def mix(self, address: Address, cohort: Cohort) -> Mapping[Address, float]:
+        """Shares of the kinds that sent the parameter, by these weights."""
+        name = address.split("/", 1)[1]
+        if name not in self.holders:
+            return {address: 1.0}
+        sent = {b: n for kind in self.holders[name] if (n := cohort.by_address.get(b := f"{kind}/{name}", 0.0))}
+        total = sum(sent.values())
+        return {b: n / total for b, n in sent.items()}
+
+    def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
+        """Shared and own parameters in one coefficient table."""
+        return state.changed(self.combine(state, updates, self.mix, weight=self.weight))
