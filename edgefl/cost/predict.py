@@ -64,7 +64,7 @@ def shortened(work: Work) -> Work:
     return replace(work, passes=tuple(kept))
 
 
-_GRAPH_BLIND = ("lr", "weight_decay", "betas", "momentum")
+_GRAPH_BLIND = ("lr", "weight_decay", "betas", "momentum", "distillation")
 
 
 def work_key(work: Work) -> str:

@@ -35,7 +35,7 @@ class ClientModel(nn.Module):
             module = registry.get("tower", tower["tower"]).build(tower, own_norm)
             self.widths[name] = width = module.width
             if rep := tower.get("rep"):
-                module.rep = _projection(width, rep)
+                module.rep = projection(width, rep)
                 self.widths[name] = width = rep if isinstance(rep, int) else rep["dimension"]
             if tower.get("classes"):
                 module.head = nn.Linear(width, tower["classes"])
@@ -46,7 +46,7 @@ class ClientModel(nn.Module):
         if "norm" in joint:
             self.joint.norm = nn.LayerNorm(joint["norm"], eps=1e-6)
         if "classes" in joint:
-            self.joint.head = _mlp(sum(self.widths.values()), joint["hidden"], joint["classes"], joint["dropout"])
+            self.joint.head = mlp(sum(self.widths.values()), joint["hidden"], joint["classes"], joint["dropout"])
 
     def tower(self, modality: str) -> Any:
         """The tower of a modality, whatever its class."""
@@ -111,16 +111,16 @@ class ClientModel(nn.Module):
         return F.normalize(self.feature(modality, x), dim=-1)
 
 
-def _projection(width: int, rep: int | Mapping[str, Any]) -> nn.Module:
+def projection(width: int, rep: int | Mapping[str, Any]) -> nn.Module:
     """A linear layer, or the projection of LW-FedMML."""
     if isinstance(rep, int):
         layer = nn.Linear(width, rep, bias=False)
         initialise(layer)
         return layer
-    return _mlp(width, rep["hidden"], rep["dimension"], rep["dropout"], bias=False, batch_norm=rep["batch_norm"])
+    return mlp(width, rep["hidden"], rep["dimension"], rep["dropout"], bias=False, batch_norm=rep["batch_norm"])
 
 
-def _mlp(
+def mlp(
     width: int, hidden: Sequence[int], out: int, dropout: float, *, bias: bool = True, batch_norm: bool = False
 ) -> nn.Sequential:
     """Hidden layers of linear, dropout, batch norm and ReLU under a linear layer, whose batch norm has no scale."""

@@ -100,7 +100,8 @@ def fill(
 
     statistics = ((n, b) for n, b in module.named_buffers() if b.is_floating_point())
     state = (*module.named_parameters(), *statistics)
-    wanted = {n: p for n, p in state if n.partition(".")[0] in parts}
+    # an exit within a block is no part of what was published
+    wanted = {n: p for n, p in state if n.partition(".")[0] in parts and ".exit." not in n}
     try:
         with safe_open(file, framework="pt") as stored:
             names = {spell(name, spelling): name for name in stored.keys()}  # noqa: SIM118

@@ -313,11 +313,13 @@ def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
 
 
 def parts(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The parts of a model: each child of a tower, and each of its blocks by itself."""
+    """The parts of a model: each child of a tower, and each of its blocks by itself, with the layers of its exit."""
     for tower, module in model.named_children():
         for part, child in module.named_children():
             if part == "blocks":
                 for index, block in child.named_children():
                     yield f"{tower}.blocks.{index}", block
+                    if isinstance(exit_ := getattr(block, "exit", None), nn.Module):
+                        yield from ((f"{tower}.blocks.{index}", layer) for layer in exit_.children())
             else:
                 yield f"{tower}.{part}", child

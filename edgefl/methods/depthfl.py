@@ -1,0 +1,81 @@
+"""DepthFL: clients train as many blocks as they can, each depth with a classifier of its own (Kim et al. 2023).
+
+A client of a smaller depth has the first blocks with their exits; which depth that is, a schedule says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import exp
+from typing import Any, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from edgefl.errors import MethodError
+from edgefl.methods.protocol import Kind, Method, Setting
+from edgefl.work import Work
+
+STEPS = {"classify": "classify-exits", "contrast": "contrast-exits"}
+
+
+class DepthFL(Method):
+    """The exits' losses added up, mutual self-distillation, and each part averaged over those who have it.
+
+    ``L = sum_i L_i + w(t) / (d - 1) sum_i sum_{j != i} KL(p_j || p_i)`` over a client's d exits, with
+    ``w(t) = distillation exp(-5 (1 - t / ramp)^2)`` for t rounds done, and ``distillation`` from then on.
+    """
+
+    class Options(Method.Options):
+        """``method: {name: depthfl, exits: 4}``."""
+
+        name: Literal["depthfl"] = "depthfl"
+        exits: Literal["all"] | PositiveInt = Field(
+            "all",
+            description="depths with a classifier of their own: so many, evenly spaced, or behind every block",
+        )
+        distillation: float = Field(1.0, ge=0, description="weight of what exits learn from each other; 0 for nothing")
+        ramp: NonNegativeInt = Field(
+            300,
+            description="rounds in which that weight rises from 0.7% to all of it (public code); 0: at once",
+        )
+        evaluate: Literal["deepest", "ensemble"] = Field(
+            "deepest", description="which exit the server's metrics are of: the deepest, or the mean of all scores"
+        )
+
+    summary = "a classifier at every depth, taught by the others; clients train as deep as they can (DepthFL)"
+    options: DepthFL.Options
+
+    def __init__(self, options: Any, setting: Setting):
+        kinds = {
+            name: replace(kind, model=self.with_exits(kind, options.exits)) for name, kind in setting.kinds.items()
+        }
+        super().__init__(options, replace(setting, kinds=kinds))
+
+    @staticmethod
+    def with_exits(kind: Kind, exits: Literal["all"] | int) -> dict[str, Any]:
+        """A kind's model with exits.  Raises MethodError where there are more than blocks, or no towers."""
+        if kind.model["name"] != "towers":
+            raise MethodError(
+                f"depthfl reads towers at several depths; {kind.name} clients have {kind.model['name']!r}"
+            )
+        counts = {modality: tower["blocks"] for modality, tower in kind.model["towers"].items()}
+        least = min(counts, key=lambda modality: counts[modality])
+        if exits != "all" and exits > counts[least]:
+            raise MethodError(f"{exits} exits are more than the {counts[least]} blocks of the {least} tower")
+        return {**kind.model, "name": "exits", "exits": counts[least] if exits == "all" else exits}
+
+    def work(self, kind: str, round: int) -> Work:
+        """FedAvg's work with the losses of all exits."""
+        work = super().work(kind, round)
+        passes = tuple(replace(p, step=STEPS[p.step]) for p in work.passes)
+        return replace(work, passes=passes, optimizer={**work.optimizer, "distillation": self.weight(round)})
+
+    def weight(self, round: int) -> float:
+        """The weight of distillation in a round (from 1)."""
+        left = 1 - min((round - 1) / self.options.ramp, 1) if self.options.ramp else 0
+        return float(self.options.distillation * exp(-5 * left**2))
+
+    def evaluate(self, kind: str, split: str) -> Work:
+        """FedAvg's evaluation at the deepest exit, or of all."""
+        work = super().evaluate(kind, split)
+        return replace(work, model={**work.model, "ensemble": True}) if self.options.evaluate == "ensemble" else work
