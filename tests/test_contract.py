@@ -15,8 +15,10 @@ LONGER = max(len(METHODS), len(SCHEDULES))
 EACH_ONCE = sorted({pair for pair, _ in zip(zip(cycle(METHODS), cycle(SCHEDULES)), range(LONGER), strict=False)})
 """Each method under one schedule, each schedule with one method."""
 
+FEW = {"pairs": 10, "public_batch": 4, "kinds": ["image-text"]}
 QUICK = {"creamfl": {"pairs": 26}}
-"""Options with which a method has less to do: three public batches rather than all."""
+QUICK |= dict.fromkeys(("reamfl-mean", "reamfl-avg", "reamfl-iot", "fedmd", "fedet", "fedgems"), FEW)
+"""Options with which a method has less to do: three public batches rather than all, one kind rather than three."""
 
 
 @pytest.mark.parametrize(("method", "schedule"), EACH_ONCE)

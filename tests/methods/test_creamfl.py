@@ -21,10 +21,12 @@ from edgefl.commands.composing import compose
 from edgefl.errors import EdgeflError, MethodError
 from edgefl.methods import ServerState, Update
 from edgefl.methods.creamfl import gca_scores
-from edgefl.methods.exchange import best_match, weighed
+from edgefl.methods.exchange import weighed
 from edgefl.scenario import load
 from edgefl.work import Context, Pass, Work
-from edgefl.work.representations import ContrastPublic, Distill, embed_as_before, inter_loss, intra_loss
+from edgefl.work.beside import companion
+from edgefl.work.representations import ContrastPublic, Distill, Joint, embed_as_before, inter_loss, intra_loss
+from edgefl.work.steps import Contrast
 
 PAIRS, DIM = 24, 16
 
@@ -200,7 +202,9 @@ def test_a_client_with_pairs_adds_up_both_directions() -> None:
 
 
 def test_distillation_is_a_distance_to_the_targets() -> None:
-    ctx, pass_ = context({"modalities": ["text"], "targets": {"target": 2.0}, "distance": "mse"}, target_text=units(10, 1))
+    ctx, pass_ = context(
+        {"modalities": ["text"], "targets": {"target": 2.0}, "distance": "mse"}, target_text=units(10, 1)
+    )
     given = batch()
     apart = ctx.client_model.embed("text", given["text"]) - ctx.received["target.text"][given["index"]]
     torch.testing.assert_close(Distill().loss(ctx, given, "image-text", pass_), 2 * apart.square().mean())
@@ -283,6 +287,28 @@ def test_the_server_may_train_last(method: Any) -> None:
     assert [p.step for p in first.after(state, 1)[0].passes] == ["distill"]
     assert [p.step for p in last.before(state, 1)[0].passes] == ["represent"]
     assert [p.step for p in last.after(state, 1)[0].passes] == ["contrast", "distill"]
+
+
+def test_joint_steps_add_the_contrast_of_public_samples_to_the_private_loss(method: Any) -> None:
+    separate, joint = method().work("image-text", 1), method(steps="joint").work("image-text", 1)
+    assert [p.step for p in joint.passes] == ["joint", "represent"]
+    assert (joint.down, joint.up, joint.keep, joint.reference) == (
+        separate.down, separate.up, separate.keep, separate.reference
+    )  # fmt: skip
+    assert companion(joint.passes[0]) == separate.passes[1]
+    assert Work.decode(joint.encode()) == joint
+    ctx, _ = context({}, public_image=units(10, 1), public_text=units(10, 2))
+    given, other = batch(), {name: value.roll(1, 0) for name, value in batch().items()}
+    both = {**given, **{f"beside.{name}": value for name, value in other.items()}}
+    alone = Contrast().loss(ctx, given, "image-text", separate.passes[0])
+    contrast = ContrastPublic().loss(ctx, other, "image-text", separate.passes[1])
+    torch.testing.assert_close(Joint().loss(ctx, both, "image-text", joint.passes[0]), alone + contrast)
+
+
+def test_each_epoch_is_followed_by_one_on_public_samples(tiny: Tiny) -> None:
+    given = scenario(tiny)
+    work = compose(load({**given, "training": {"batch": 8, "epochs": 3}})).method.work("image", 1)
+    assert [p.step for p in work.passes] == ["classify", "contrast-public"] * 3 + ["represent"]
 
 
 def test_a_table_of_old_representations_says_what_the_frozen_copy_says() -> None:
