@@ -151,6 +151,7 @@ def _costs(clients: Sequence[Record]) -> list[dict[str, Any]]:
         rows.append(
             {
                 "stage": stage,
+                **({"part": records[0]["part"]} if "part" in records[0] else {}),
                 "kind": kind,
                 "client_rounds": len(records),
                 "metered": len(metered),
@@ -208,8 +209,12 @@ def _participation(verdicts: Sequence[Record], clients: Sequence[Record]) -> dic
 
 def _participation_of_many(verdicts: Sequence[Record], clients: Sequence[Record]) -> dict[str, Any]:
     by_stage: dict[int, list[int]] = {}
+    met: dict[str, int] = {}
     for v in verdicts:
-        sums = by_stage.setdefault(v["stage"], [0, 0, 0, 0])
+        # a client that has its turn at one part after the other is the same client: when its kind is first met
+        if "part" in v and met.setdefault(v["kind"], v["round"]) != v["round"]:
+            continue
+        sums = by_stage.setdefault(0 if "part" in v else v["stage"], [0, 0, 0, 0])
         for place, number in enumerate((v["clients"], v["clients"] * v["samples"])):
             sums[place] += number
             sums[place + 2] += number * v["eligible"]

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from edgefl import units
-from edgefl.report.tables import NOTHING, _or, _print, _table, screen
+from edgefl.report.tables import NOTHING, _or, _print, _table, screen, stage_of
 
 Facts = Mapping[str, Any]
 
@@ -64,7 +64,7 @@ def _print_stages(console: Console, title: str, stages: Sequence[Facts]) -> None
         table.columns[column].justify = "left"
     for row in stages:
         table.add_row(
-            str(row["stage"]), str(row["rounds"]), "yes" if row["eligible"] else "no",
+            stage_of(row), str(row["rounds"]), "yes" if row["eligible"] else "no",
             *(show(row["costs"][name]) for name, (_, show) in SHOWN.items()), _tightest(row),
         )  # fmt: skip
     _print(console, title, table)

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from edgefl import units
-from edgefl.report.tables import MOST_COLUMNS, NOTHING, _counted, _mib, _or, _print, _table, screen
+from edgefl.report.tables import MOST_COLUMNS, NOTHING, _counted, _mib, _or, _print, _table, screen, stage_of
 
 Facts = Mapping[str, Any]
 
@@ -62,7 +62,7 @@ def _print_rows(console: Console, rows: Sequence[Facts]) -> None:
     cost.columns[2].justify = "left"
     for row in rows:
         cost.add_row(
-            str(row["stage"]), str(row["rounds"]), row["kind"], units.show_bytes(row["peak_memory_bytes"]),
+            stage_of(row), str(row["rounds"]), row["kind"], units.show_bytes(row["peak_memory_bytes"]),
             units.show_flops(row["forward_flops"]), units.show_flops(row["backward_flops"]),
             _macs(row["fvcore_macs_per_sample"]), units.show_seconds(row["virtual_seconds"]),
             units.show_joules(row["energy_joules"]),
@@ -72,7 +72,7 @@ def _print_rows(console: Console, rows: Sequence[Facts]) -> None:
     memory = _table("stage", "kind", *(SHORT.get(name, name) for name in names), left=0)
     memory.columns[1].justify = "left"
     for row in rows:
-        memory.add_row(str(row["stage"]), row["kind"], *(_mib(row["memory_bytes"].get(n, 0)) for n in names))
+        memory.add_row(stage_of(row), row["kind"], *(_mib(row["memory_bytes"].get(n, 0)) for n in names))
     overhead = f"+ overhead of {rows[0]['device']}, apart: {units.show_bytes(rows[0]['runtime_overhead_bytes'])}"
     _print(console, "Peak memory by part, MiB", memory, overhead)
 
@@ -89,7 +89,7 @@ def _print_traffic(console: Console, rows: Sequence[Facts]) -> None:
         moved.columns[column].justify = "left"
     for row in rows:
         moved.add_row(
-            str(row["stage"]), row["kind"], *(units.show_bytes(row[f"{way}_bytes"]) for way in ("download", "upload")),
+            stage_of(row), row["kind"], *(units.show_bytes(row[f"{way}_bytes"]) for way in ("download", "upload")),
             *(units.show_bytes(row[f"serialised_{way}_bytes"]) for way in ("download", "upload")),
             ", ".join(f"{n} {units.show_bytes(b)}" for n, b in row["download_bytes_by_payload"].items()),
         )  # fmt: skip
@@ -101,7 +101,7 @@ def _print_traffic(console: Console, rows: Sequence[Facts]) -> None:
     for row in rows:
         for way in ("download", "upload"):
             by = row[f"{way}_bytes_by_part"]
-            parts.add_row(*((str(row["stage"]), row["kind"]) if way == "download" else ("", "")),
+            parts.add_row(*((stage_of(row), row["kind"]) if way == "download" else ("", "")),
                           way.removesuffix("load"), *(_mib(by.get(n, 0)) for n in names))  # fmt: skip
     _print(console, "The same by part, MiB", parts)
 

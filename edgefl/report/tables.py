@@ -66,6 +66,11 @@ def _draw(console: Console, table: Table) -> None:
     console.file.write(text)
 
 
+def stage_of(row: Facts) -> str:
+    """A row's stage, with the part of the model that it is where a schedule offers several: ``3, stages 1-2``."""
+    return f"{row['stage']}, {row['part']}" if row.get("part") else str(row["stage"])
+
+
 def _or(show: Any, value: Any) -> str:
     return NOTHING if value is None else str(show(value))
 
@@ -171,7 +176,7 @@ def _print_costs(console: Console, facts: Facts) -> None:
     last = None
     for row in facts["costs"]:
         table.add_row(
-            "" if row["stage"] == last else str(row["stage"]),
+            "" if row["stage"] == last else stage_of(row),
             row["kind"],
             _mib(row["peak_memory_bytes"]),
             _or(_mib, row["measured_peak_memory_bytes"]),
