@@ -13,7 +13,7 @@ from edgefl import models, registry
 from edgefl.cost import Predictor
 from edgefl.data import Federation, open_federation
 from edgefl.devices import Device, Fleet, Link
-from edgefl.errors import MethodError
+from edgefl.errors import DataError, MethodError
 from edgefl.memo import cache_folder
 from edgefl.methods import Kind, Method, Setting
 from edgefl.methods.robust import averaged
@@ -22,6 +22,7 @@ from edgefl.schedules import Schedule
 from edgefl.simulation import Planner, Setup
 from edgefl.simulation.payloads import encoded
 from edgefl.training import device_of
+from edgefl.training.pretraining import Pretraining, descriptions_of
 
 Observe = Callable[[str, Mapping[str, Any]], None]
 """Hears what a command is at: an event and its facts."""
@@ -89,6 +90,7 @@ def compose(scenario: Scenario, report: Callable[[str], None] = lambda _: None) 
         fold=scenario.evaluation.fold,
         aggregation=scenario.aggregation,
         missing=scenario.evaluation.missing or {},
+        pretrained=pretraining_of(scenario, federation, report),
     )
     try:
         method: Method = registry.get("method", scenario.method_name)(scenario.method_options, setting)
@@ -128,6 +130,37 @@ def _averages(method: Method) -> bool:
     """Whether any client sends parameters, which the server averages, and not only tables."""
     works = [method.work(kind, 1) for kind in method.setting.kinds if method.participates(kind, 1)]
     return any(averaged(item.source) for work in works for payload in work.up for item in payload.items)
+
+
+def pretraining_of(scenario: Scenario, federation: Federation, report: Callable[[str], None]) -> Pretraining | None:
+    """What gives towers their first values, if the scenario pre-trains any; nothing is trained before it is asked.
+
+    Raises ScenarioError for a tower that can't be pre-trained so.
+    """
+    if not scenario.pretrain.towers:
+        return None
+
+    def describe(modality: str) -> Mapping[str, Any]:
+        facts = federation.public_facts
+        return models.describe(scenario.model, (modality,), "classify", facts)
+
+    try:
+        described = descriptions_of(scenario.pretrain, describe, scenario.model.towers)
+        found = Pretraining(
+            scenario.pretrain,
+            described,
+            federation,
+            scenario.seed,
+            device_of("cpu" if scenario.training.mode == "none" else scenario.executor.device),
+            [scenario.data.model_dump(mode="json"), scenario.model.tokens],
+            cache_folder(),
+            report,
+        )
+        if not federation.declared_only:
+            found.check()
+    except (MethodError, DataError) as error:
+        raise scenario.error(("pretrain",), str(error)) from error
+    return found
 
 
 def predictor_of(scenario: Scenario) -> Predictor:

@@ -26,6 +26,7 @@ from edgefl.runs.directory import new_folder
 from edgefl.scenario import Scenario, load
 from edgefl.simulation import Setup, Simulation
 from edgefl.training import Inline, Processes, device_of, make_executor
+from edgefl.training.pretraining import Pretraining
 
 
 class _Executors:
@@ -167,6 +168,8 @@ def _one(folder: Path, scenario: Scenario, executors: _Executors, observe: Obser
     with directory:
         if trains:
             _keep_data(directory, scenario, report)
+            if isinstance(pretrained := setup.method.setting.pretrained, Pretraining):
+                pretrained.save(directory.path)
         predictor = predictor_of(scenario)
         simulation = Simulation(
             setup, executor, predictor, directory, observe, events=scenario.executor.clock == "events"

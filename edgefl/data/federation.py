@@ -80,6 +80,13 @@ class Federation:
             return ("target",) if "answer" in arrays else ()
         return ("group",) if "image" in arrays else ()
 
+    @property
+    def public_facts(self) -> Mapping[str, Mapping[str, int]]:
+        """``facts`` with the classes of the public samples."""
+        if self._public is None:
+            return self.facts
+        return {m: {**facts, "classes": len(self._public.classes)} for m, facts in self.facts.items()}
+
     @cached_property
     def client_group(self) -> IntArray:
         """Index [clients] of groups whose members cost the same: of one kind, with as many samples of each pattern."""

@@ -119,7 +119,10 @@ class FedCola(Method):
         state = super().initial(seed)
         if self.options.text_init == "random":
             return state
-        if any("text" in kind.weights for kind in self.setting.kinds.values()):
+        first = self.setting.pretrained() if self.setting.pretrained else {}
+        if any(name.startswith("text.") for name in first) or any(
+            "text" in kind.weights for kind in self.setting.kinds.values()
+        ):
             return state  # what was asked for by name stays
         image = {a.split("/", 1)[1]: t for a, t in state.tensors.items() if "/image.blocks." in a}
         tensors = dict(state.tensors)

@@ -116,6 +116,7 @@ class Setting:
 
     For a method with a model of the server's own: ``model`` and ``facts`` are what clients' models are described from,
     ``public`` counts the public samples by pattern.  ``missing`` says by kind what samples lack in an evaluation.
+    ``pretrained`` gives the first values that towers have from pre-training, by name (``image.blocks.0...``).
     """
 
     kinds: Mapping[str, Kind]
@@ -128,6 +129,7 @@ class Setting:
     aggregation: AggregationOptions = MEAN
     fold: int = 1000
     missing: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    pretrained: Callable[[], Mapping[str, Tensor]] | None = None
 
 
 class Method:
@@ -151,8 +153,8 @@ class Method:
         self.options, self.setting = options, setting
 
     def initial(self, seed: int) -> ServerState:
-        """Random initial models.  Towers of the same name and shape start equal in every client kind."""
-        common: dict[str, Tensor] = {}
+        """Random initial models, or pre-trained towers.  Those of the same name and shape start equal in every kind."""
+        common: dict[str, Tensor] = dict(self.setting.pretrained()) if self.setting.pretrained else {}
         tensors: dict[Address, Tensor] = {}
         for kind in self.setting.kinds.values():
             with torch.random.fork_rng([]):

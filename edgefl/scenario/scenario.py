@@ -25,6 +25,7 @@ from edgefl.scenario.sections import FORMAT, SECTIONS, TOP, VERSION, Section
 from edgefl.simulation.options import EvaluationOptions, RoundOptions
 from edgefl.simulation.payloads import PayloadOptions
 from edgefl.training.options import ExecutorOptions
+from edgefl.training.pretraining import PretrainOptions
 from edgefl.work.options import TrainingOptions
 from edgefl.work.rates import TOWERS, stated
 
@@ -44,6 +45,7 @@ class Scenario:
     seed: int
     data: DataOptions
     model: ModelOptions
+    pretrain: PretrainOptions
     method_name: str
     method_options: Any
     schedule_name: str

@@ -17,6 +17,7 @@ from edgefl.models import MODALITIES, ModelOptions
 from edgefl.simulation.options import EvaluationOptions, RoundOptions
 from edgefl.simulation.payloads import PayloadOptions
 from edgefl.training.options import ExecutorOptions
+from edgefl.training.pretraining import PretrainOptions
 from edgefl.work.options import TrainingOptions
 
 FORMAT = 1
@@ -79,6 +80,7 @@ SECTIONS: dict[str, Section] = {
         ModelOptions,
         inner={modality: ("tower", "tower", default) for modality, default in MODALITIES.items()},
     ),
+    "pretrain": Section("what towers learn at the server beforehand", PretrainOptions),
     "method": Section("the federated method", short="name", noun="method", default="fedavg"),
     "schedule": Section("what trains in which round", short="name", noun="schedule", default="end-to-end"),
     "training": Section("what a client does in a round", TrainingOptions, short="mode"),

@@ -252,7 +252,7 @@ def shapes(method: Method) -> ServerState:
     # weights decide no cost, and what is to be loaded may not be there
     kinds = {name: replace(kind, weights={}) for name, kind in method.setting.kinds.items()}
     with torch.device("meta"), shapes_alone(method, "initial()"):
-        return type(method)(method.options, replace(method.setting, kinds=kinds)).initial(0)
+        return type(method)(method.options, replace(method.setting, kinds=kinds, pretrained=None)).initial(0)
 
 
 MOST_CHANGES = 256
