@@ -1,0 +1,130 @@
+"""Sound: WAV files, resampling, and Kaldi's log mel filter bank, as the audio spectrogram transformer reads it.
+
+A wave is float32 ``[n]`` in -1..1; a spectrogram is float32 ``[frames, bins]``, the logarithm of mel energies.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from edgefl.errors import DataError
+
+Wave = npt.NDArray[np.float32]
+Spectrogram = npt.NDArray[np.float32]
+
+RATE = 16_000
+"""Samples a second that spectrograms are made of."""
+REMEDY = "pip install 'edgefl[audio]'"
+FLOOR = 2.0**-23
+"""The least energy (float32's epsilon, as in Kaldi's port): the logarithm of silence is -15.94."""
+SILENCE = math.log(FLOOR)
+
+
+def read_wav(path: Path) -> tuple[Wave, int]:
+    """The wave of a WAV file, channels averaged, and its samples a second.
+
+    Raises DataError for a file that isn't one, for one without samples, and where SciPy is missing.
+    """
+    try:
+        from scipy.io import wavfile
+    except ImportError:
+        raise DataError(f"{path} is read with the package 'scipy', which is not installed: {REMEDY}") from None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", wavfile.WavFileWarning)  # chunks that aren't sound
+            rate, samples = wavfile.read(path)
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(f"{path} is no WAV file that can be read: {error}") from error
+    if not samples.size:
+        raise DataError(f"{path} has no samples")
+    wave = _in_one(samples)
+    return (wave if wave.ndim == 1 else np.asarray(wave.mean(1), np.float32)), int(rate)
+
+
+def _in_one(samples: npt.NDArray[Any]) -> Wave:
+    """Samples of any WAV type in -1..1."""
+    if samples.dtype.kind == "f":
+        return samples.astype(np.float32)
+    if samples.dtype.kind == "u":  # 8 bits are the only ones without a sign
+        return np.asarray((samples.astype(np.float32) - 128) / 128, np.float32)
+    return np.asarray(samples / -float(np.iinfo(samples.dtype).min), np.float32)
+
+
+def resampled(wave: Wave, rate: int, to: int = RATE) -> Wave:
+    """The wave at ``to`` samples a second, by a polyphase filter; unchanged if it has them."""
+    if rate == to:
+        return wave
+    try:
+        from scipy.signal import resample_poly
+    except ImportError:
+        raise DataError(f"{rate} samples a second become {to} with the package 'scipy': {REMEDY}") from None
+    common = math.gcd(rate, to)
+    up, down = to // common, rate // common
+    return np.asarray(resample_poly(wave, up, down, window=_low_pass(max(up, down))), np.float32)
+
+
+@cache
+def _low_pass(steps: int) -> npt.NDArray[np.float64]:
+    """SciPy's own choice for this filter, which it would design anew for every clip."""
+    from scipy.signal import firwin
+
+    return np.asarray(firwin(20 * steps + 1, 1 / steps, window=("kaiser", 5.0)))
+
+
+def mel(frequency: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Kaldi's (and HTK's) mel scale: 1127 ln(1 + f / 700)."""
+    return 1127.0 * np.log1p(frequency / 700.0)
+
+
+@cache
+def mel_filters(rate: int, points: int, bins: int, low: float) -> Tensor:
+    """``[points / 2 + 1, bins]``: triangles that are equally wide in mel, from ``low`` to half the rate."""
+    least, most = mel(np.array([low, rate / 2])).tolist()
+    edges = np.linspace(least, most, bins + 2)
+    at = mel(np.arange(points // 2 + 1) * rate / points)[:, None]
+    left, centre, right = edges[:-2], edges[1:-1], edges[2:]
+    triangles = np.minimum((at - left) / (centre - left), (right - at) / (right - centre)).clip(0)
+    return torch.from_numpy(triangles.astype(np.float32))
+
+
+@cache
+def window_of(name: str, length: int) -> Tensor:
+    """``hann``, or ``povey`` (Hann to the power of 0.85), symmetric ``[length]``."""
+    hann = torch.hann_window(length, periodic=False)
+    return hann if name == "hann" else hann**0.85
+
+
+def log_mel(
+    wave: Wave, rate: int = RATE, *, bins: int = 128, window: Literal["hann", "povey"] = "hann", low: float = 20.0
+) -> Spectrogram:
+    """Kaldi's filter bank ``[frames, bins]`` of 25 ms every 10 ms; a wave shorter than a frame has none.
+
+    Each frame: its mean removed, pre-emphasis 0.97, window, power spectrum of the next power of two, triangles, and
+    the natural logarithm.  No dither, no energy, frames within the wave only: the front end of AST (Gong et al., 2021).
+    """
+    length, shift = rate * 25 // 1000, rate // 100
+    if len(wave) < length:
+        return np.zeros((0, bins), np.float32)
+    frames = torch.from_numpy(np.ascontiguousarray(wave, np.float32)).unfold(0, length, shift)
+    frames = frames - frames.mean(1, keepdim=True)
+    frames = frames - 0.97 * torch.cat([frames[:, :1], frames[:, :-1]], 1)
+    points = 1 << (length - 1).bit_length()
+    power = torch.fft.rfft(frames * window_of(window, length), n=points).abs().square()
+    energies = power @ mel_filters(rate, points, bins, low)
+    return np.asarray(energies.clamp_min(FLOOR).log())
+
+
+def fitted(spectrogram: Spectrogram, frames: int, fill: float = SILENCE) -> Spectrogram:
+    """The first ``frames`` frames, what lacks at the end filled with ``fill``."""
+    out = np.full((frames, spectrogram.shape[1]), fill, np.float32)
+    out[: len(spectrogram)] = spectrogram[:frames]
+    return out
