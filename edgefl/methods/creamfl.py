@@ -112,6 +112,11 @@ class CreamFL(Exchange):
         return self.setting.kinds[self.pattern]
 
     @property
+    def averages(self) -> bool:
+        """Whether clients' models travel and are averaged by kind."""
+        return self.options.averaged
+
+    @property
     def contributors(self) -> list[str]:
         """Kinds that contrast and send representations."""
         pairs = self.options.pairs_contribute

@@ -275,6 +275,14 @@ def test_what_makes_no_sense_is_said(tiny: Tiny, name: str, change: Any, message
     assert error.value.exit_code == 2
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_there_is_nothing_to_aggregate_where_models_stay(tiny: Tiny, name: str) -> None:
+    given = {**scenario(tiny, name), "aggregation": {"rule": "median"}}
+    with pytest.raises(EdgeflError, match=f"{name} has no models to average") as error:
+        compose(load(given))
+    assert error.value.exit_code == 2
+
+
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
