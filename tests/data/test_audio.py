@@ -62,7 +62,7 @@ def test_the_filter_bank_is_a_fourier_sum(rate, bins, window):
 @pytest.mark.slow
 @pytest.mark.filterwarnings(
     "ignore:At least one mel filter"
-)  # the lowest of 128 are narrower than the spectrum's steps
+)
 def test_the_filter_bank_is_that_of_transformers():
     """Its front end of AST is another hand's: normalisation off, padding cut."""
     from transformers import ASTFeatureExtractor
