@@ -45,8 +45,6 @@ class FedIoT(Method):
         one_model = any(kind.model["name"] == "multiway" for kind in setting.kinds.values())
         self.share = options.share or ("all" if one_model else "blocks")
         self.holders = self._holders()
-        if self.share == "none":
-            return
         for name, (first, *others) in self.holders.items():
             for other in others:
                 a, b = (setting.kinds[kind].parameters()[name].shape for kind in (first, other))
@@ -55,13 +53,12 @@ class FedIoT(Method):
                         f"fediot averages {name} over client kinds, but it is {a} in {first} and {b} in {other}; "
                         "give their models one width and as many classes, or set method.share: none"
                     )
-        kinds = setting.kinds.values()
-        for modality in {m: None for kind in kinds for m in kind.modalities}:
-            having = [kind.name for kind in kinds if modality in kind.modalities]
-            if len(having) > 1 and not any(len(held) > 1 for held in self.holders.values()):
+        found = {name.split(".")[0] for name in self.holders}
+        for tower, kinds in self._towers().items():
+            if self.share != "none" and len(kinds) > 1 and tower not in found:
                 raise MethodError(
-                    f"share: {self.share} finds nothing that {' and '.join(having)} have in common, whose {modality} "
-                    "towers have no such layers; set method.share: all, or none"
+                    f"share: {self.share} finds no such layers in the {tower} tower, which {' and '.join(kinds)} "
+                    "clients have in common; set method.share: all, or none"
                 )
 
     def _holders(self) -> dict[str, list[str]]:
@@ -70,6 +67,14 @@ class FedIoT(Method):
         for kind in self.setting.kinds.values():
             for name in filter(self.shared, kind.parameters()):
                 found.setdefault(name, []).append(kind.name)
+        return found
+
+    def _towers(self) -> dict[str, list[str]]:
+        """The kinds that have each tower."""
+        found: dict[str, list[str]] = {}
+        for kind in self.setting.kinds.values():
+            for tower in kind.model.get("towers", ("multiway",)):
+                found.setdefault(tower, []).append(kind.name)
         return found
 
     def shared(self, name: str) -> bool:
