@@ -202,8 +202,8 @@ class ScoreCompleted(ScoreClassify):
     ``l2`` and ``cosine`` match the feature at hand to the prototypes of its modality; ``classifier`` and ``prior`` ask
     the matching model ``matching.<modality>.*``, or several that are stacked in a first dimension, whose weights are
     ``matched.<modality>`` [models]: 0 for all of them before any was trained, when zeros complete.  ``args.mix``
-    classes are mixed.  ``matched@<k>[<pattern>]`` is how often the true class is among the k best.  A pass ``args.apart``
-    looks at the same samples in another way: its metrics are ``<metric>[<pattern>]``.
+    classes are mixed.  ``matched@<k>[<pattern>]`` is how often the true class is among the k best.  A pass
+    ``args.apart`` looks at the same samples in another way: its metrics are ``<metric>[<pattern>]``.
     """
 
     def start(self, ctx: Context, pass_: Pass) -> None:

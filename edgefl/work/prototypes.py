@@ -185,7 +185,7 @@ class ClassMeans(Step):
                 sums.index_add_(0, label, found[table].float() * real[:, None])
                 seen.index_add_(0, label, real)
             else:
-                sums.addmm_(worth.T, found[table].float())
+                sums.add_(worth.T @ found[table].float())
                 seen.add_(worth.sum(0))
 
     def finish(self, ctx: Context, pass_: Pass) -> None:
