@@ -106,3 +106,9 @@ def medmnist(path: Path, classes: int = 11, size: int = 28, colours: bool = Fals
         arrays[f"{name}_labels"] = (np.arange(many, dtype=np.uint8) % classes)[:, None]
     path.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(path, **(arrays | other))
+
+
+def mtsamples(folder: Path, rows: int = 120) -> None:
+    head = ["", "description", "medical_specialty", "sample_name", "transcription", "keywords"]
+    samples = [[i, "", f" Specialty {i % 4}", "", f"SUBJECTIVE:, patient {i} was seen", ""] for i in range(rows)]
+    table(folder / "mtsamples.csv", [head, *samples])
