@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -269,6 +270,134 @@ def test_kinds_that_differ_in_classes_are_refused() -> None:
         PmcmFL(PmcmFL.Options(contrast=0, prototypes_of="all"), setting)
     with pytest.raises(ValidationError, match="greater than or equal to 0"):
         PmcmFL.Options(contrast=-1)
+
+
+# samples that lack a modality, inside a client ------------------------------------------------------------------------
+
+LACKING = ("image-text", "image", "text")
+
+
+def lacking(**options: Any) -> PmcmFL:
+    """A method whose one kind of client has samples with both modalities, with images and with texts."""
+    kind = replace(kinds(("image-text",))["image-text"], patterns=LACKING)
+    return PmcmFL(PmcmFL.Options(**options), Setting({"image-text": kind}, TrainingOptions(batch=8, epochs=2)))
+
+
+def test_an_epoch_has_pairs_first_and_prototypes_are_of_pairs() -> None:
+    work = lacking().work("image-text", 2)
+    assert [(p.step, p.patterns) for p in work.passes] == [
+        *[("classify-completed", (pattern,)) for pattern in LACKING] * 2, ("class-means", ("image-text",))
+    ]  # fmt: skip
+    looks = [p for p in lacking(prototypes_of="all").work("image-text", 2).passes if p.step == "class-means"]
+    assert [(p.patterns[0], p.args["of"]) for p in looks] == [
+        ("image-text", list(TABLES)), ("image", ["image"]), ("text", ["text"])
+    ]  # fmt: skip
+    ignored = lacking(mask="ignore", contrast=0).work("image-text", 2)
+    assert [p.patterns for p in ignored.passes] == [("image-text",)] * 2
+    sent = replace(
+        update(PLAIN, "image-text", 0, 30, [True] * CLASSES), samples={"image-text": 30, "image": 5, "text": 7}
+    )
+    assert [PLAIN.weight(sent, table) for table in TABLES] == [36, 38, 31]
+
+
+def test_soft_answers_are_asked_for() -> None:
+    work = lacking(answers="scores", prototypes_of="all").work("image-text", 2)
+    for p in work.passes:
+        assert p.args["fields"] == [*p.patterns[0].split("-"), "label", "target"]
+    evaluation = lacking(answers="scores").evaluate("image-text", "test")
+    assert all("target" in p.args["fields"] for p in evaluation.passes)
+    scores, label, worth = draw(4, CLASSES, seed=1), torch.tensor([3, 0, 3, 1]), draw(4, CLASSES, seed=2).sigmoid()
+    p = scores.sigmoid()
+    expected = -(worth * p.log() + (1 - worth) * (1 - p).log()).sum(1).mean()
+    torch.testing.assert_close(answer_loss(scores, label, worth), expected)
+    hard = torch.nn.functional.one_hot(label, CLASSES).float()
+    torch.testing.assert_close(answer_loss(scores, label, hard), answer_loss(scores, label))
+
+
+def test_what_other_methods_add_can_be_added_here() -> None:
+    both = lacking(alignment=1.0, distillation=0.05)
+    args = both.work("image-text", 2).passes[0].args
+    assert (args["alignment"], args["predictions"], args["representations"], args["softening"]) == (1, 0.05, 0.05, 0.5)
+    assert {i.name for i in both.work("image-text", 1).up[1].items} == {
+        f"prototypes.{t}" for t in (*TABLES, "predicted")
+    }
+
+
+# matching -------------------------------------------------------------------------------------------------------------
+
+
+def matching(names: tuple[str, ...] = KINDS, **options: Any) -> PmcmFL:
+    return method(names, **{"inference": "classifier", "matching": {"round": 3, "epochs": 4}, **options})
+
+
+def test_matching_models_are_all_that_the_last_round_trains_and_sends() -> None:
+    pmcmfl = matching()
+    assert pmcmfl.work("image-text", 2) == PLAIN.work("image-text", 2)
+    work = pmcmfl.work("image-text", 3)
+    size = (DIM + 1) * DIM + (DIM + 1) * 2 * DIM + (2 * DIM + 1) * CLASSES
+    assert [(p.name, p.tensor_bytes) for p in work.up] == [("matching", 4 * 2 * size)]
+    assert [p.name for p in work.down] == ["model", "prototypes", "matching"]
+    assert set(work.trainable) == {i.name for i in work.up[0].items}
+    assert [p.step for p in work.passes] == ["features"] * 2 + ["match"] * 8
+    assert [p.patterns for p in work.passes[:2]] == [("image-text",)] * 2
+    alone = pmcmfl.work("image", 3)
+    assert {i.name.split(".")[1] for i in alone.up[0].items} == {"image"}
+    prior = matching(inference="prior", matching={"round": 3, "clip_epochs": 2, "mse_epochs": 5}).work("image", 3)
+    assert [p.args.get("loss") for p in prior.passes] == [None, *["clip"] * 2, *["distance"] * 5]
+    assert prior.up[0].items[-1].shape == (DIM,)
+
+
+def matched(pmcmfl: PmcmFL, client: int, samples: int, value: float, discount: float = 1.0) -> Update:
+    work = pmcmfl.work("image", 3)
+    sent = {i.name: torch.full(i.shape, value) for i in work.up[0].items}
+    return Update(client, "image", {"image": samples}, work, {"matching": sent}, {}, discount=discount)
+
+
+def test_clients_matching_models_are_combined_by_samples() -> None:
+    name = "matching.image.0.weight"
+    for combine, expected in (("fedavg", 2.5), ("max-data", 3.0)):
+        pmcmfl = matching(combine=combine)
+        state = pmcmfl.initial(1)
+        sent = [matched(pmcmfl, 1, 10, 1.0), matched(pmcmfl, 2, 30, 3.0)]
+        new = pmcmfl.aggregate(state, sent)
+        torch.testing.assert_close(new.tensors[f"table/{name}"], torch.full((DIM, DIM), expected))
+        assert new.tensors["table/matched.image"].tolist() == [1] and not new.tensors["table/matched.text"].any()
+        assert torch.equal(new.tensors["image/multiway.blocks.0.attn.q.image.weight"],
+                           state.tensors["image/multiway.blocks.0.attn.q.image.weight"])  # fmt: skip
+    pmcmfl = matching(combine="ensemble", members=2)
+    sent = [matched(pmcmfl, 1, 10, 1.0), matched(pmcmfl, 2, 30, 3.0), matched(pmcmfl, 3, 20, 2.0)]
+    new = pmcmfl.aggregate(pmcmfl.initial(1), sent)
+    assert new.tensors[f"table/ensemble.{name}"].mean((1, 2)).tolist() == [3, 2]  # the two with the most samples
+    assert new.tensors["table/matched.image"].tolist() == [30, 20]
+    assert torch.equal(new.tensors[f"table/{name}"], pmcmfl.initial(1).tensors[f"table/{name}"])
+
+
+def test_an_evaluation_looks_at_pairs_in_three_ways() -> None:
+    work = method(inference="l2", mix=3).evaluate("image-text", "validation")
+    assert [(p.patterns[0], p.args.get("apart", False)) for p in work.passes] == [
+        ("image-text", False), ("image", True), ("text", True)
+    ]  # fmt: skip
+    assert all(p.args["inference"] == "l2" and p.args["mix"] == 3 for p in work.passes)
+    assert [p.name for p in work.down] == ["model", "prototypes"]
+    assert [p.patterns for p in method().evaluate("image", "validation").passes] == [("image",)]
+    asked = matching(combine="ensemble", members=3).evaluate("image", "validation").down[2]
+    shapes = {i.name: (i.shape, i.source) for i in asked.items}
+    assert shapes["matching.image.0.bias"] == ((3, DIM), "table/ensemble.matching.image.0.bias")
+    assert shapes["matched.image"] == ((3,), "table/matched.image") and len(shapes) == 7
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"inference": "classifier"}, r"set matching: \{round: N\} with the schedule's number of rounds"),
+        ({"inference": "l1", "matching": {"round": 3}}, "inference l1 needs no matching model: remove matching"),
+        ({"inference": "oracle", "mix": 5}, "mix: 5 mixes the classes that match best, but oracle matches none"),
+        ({"inference": "prior", "matching": {"rounds": 3}}, "rounds"),
+    ],
+)
+def test_matching_that_makes_no_sense_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        PmcmFL.Options(**options)
 
 
 # runs ---------------------------------------------------------------------------------------------------------------
