@@ -1,0 +1,97 @@
+"""Orderings over seeds: what counts as one, and a round of every scenario that looks for some."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import edgefl
+from edgefl.scenario import load, scenario_names
+
+TOOL = Path(__file__).resolve().parents[2] / "tools" / "orderings.py"
+SCENARIOS = [name for name in scenario_names() if name.startswith("papers/orderings-")]
+
+
+def _loaded() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("orderings", TOOL)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["orderings"] = module  # dataclasses look their own module up
+    spec.loader.exec_module(module)
+    return module
+
+
+orderings = _loaded()
+
+
+@pytest.mark.parametrize(
+    ("worse", "better", "word"),
+    [
+        ([1.0, 2.0, 3.0], [3.0, 4.0, 5.0], "holds"),  # a gap of 2, spreads of 1
+        ([3.0, 4.0, 5.0], [1.0, 2.0, 3.0], "reversed"),
+        ([1.0, 2.0, 3.0], [2.0, 3.0, 4.0], "no ordering"),  # a gap as large as the spread
+        ([2.0, 2.0, 2.0], [2.0, 4.0, 6.0], "no ordering"),  # the larger spread counts
+        ([1.0], [2.0], "one seed: no ordering"),
+    ],
+)
+def test_an_ordering_holds_where_the_gap_is_larger_than_the_spread(
+    worse: Sequence[float], better: Sequence[float], word: str
+) -> None:
+    assert orderings.judge(worse, better).word == word
+
+
+VALUES = st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=2, max_size=5)
+
+
+@settings(max_examples=25, deadline=None)
+@given(VALUES)
+def test_turned_round_an_ordering_is_reversed(pairs: list[tuple[float, float]]) -> None:
+    worse, better = zip(*pairs, strict=True)
+    other = {"holds": "reversed", "reversed": "holds"}
+    word = orderings.judge(worse, better).word
+    assert orderings.judge(better, worse).word == other.get(word, word)
+
+
+def test_only_seeds_that_have_every_variant_are_compared() -> None:
+    study = orderings.Study({"a": {}, "b": {}}, ("m.x",), (orderings.Claim("m.x", ("a", "b")),), "two")
+    table = orderings.Table(study)
+    table.values["a"]["m.x"].update({1: 0.1, 2: 0.2, 3: 0.9})
+    table.values["b"]["m.x"].update({2: 0.5, 1: 0.3})
+    assert table.seeds == [1, 2]
+    assert table.of("b - a", "m.x") == pytest.approx([0.2, 0.3])
+    assert "| a < b | m.x | +0.250 | 0.141 | 2 of 2 | holds |" in orderings.markdown(table)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_claim_is_about_variants_that_its_scenario_runs(name: str) -> None:
+    scenario = load(name)
+    study = orderings.study_of(scenario.name)
+    cells = [cell.resolved() for _, cell in scenario.combinations()]
+    found = {variant for cell in cells for variant in study.variants if orderings.is_variant(study, variant, cell)}
+    assert found <= set(study.variants)
+    assert all(sum(orderings.is_variant(study, v, cell) for v in study.variants) == 1 for cell in cells)
+    assert len({cell["seed"] for cell in cells}) >= 3
+    assert {cell["evaluation"]["final"] for cell in cells} == {"test"}
+    for claim in study.claims:
+        assert {part for term in claim.order for part in term.split(" - ")} <= set(study.variants)
+
+
+TINY = (
+    "compare=null", "schedule.rounds=1", "training.batch=8", "training.epochs=1",
+    "data.samples=8", "data.source=glyphs", "data.validation=20", "data.test=20",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_round_of_every_scenario(name: str, tmp_path: Path) -> None:
+    run = edgefl.run(name, output=tmp_path / "run", overrides=list(TINY))
+    study = orderings.study_of(str(run.scenario["name"]))
+    assert run.finished
+    assert all(0 <= orderings.measured(run, metric) <= 2 for metric in study.metrics)

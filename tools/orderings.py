@@ -1,0 +1,225 @@
+"""Orderings of methods over several seeds: which hold, which are turned round, which the seeds don't show.
+
+    python tools/orderings.py runs/orderings-fedcola [more runs ...]
+
+Each folder is a finished or begun comparison (``edgefl run scenarios/papers/orderings-*.yaml``).
+Printed, as Markdown: mean and standard deviation (n - 1) of each variant's last evaluation over the seeds that have
+all variants, and for each claimed ordering, worst first, whether it holds.  An ordering holds if its gap of means is
+larger than the larger of the two standard deviations; it is reversed if that is so the other way round; else there is
+no ordering.  In how many seeds the better one is ahead stands beside it, because a seed draws the same clients' data,
+initial weights and cohorts for every variant.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from edgefl import read_run
+from edgefl.errors import EdgeflError
+from edgefl.runs import Run
+
+
+@dataclass(frozen=True)
+class Claim:
+    """``order`` has variants, or differences of two such as "prototype 50% - zero 50%", worst first."""
+
+    metric: str
+    order: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Study:
+    """What a scenario compares: ``variants`` by name with the fields that tell each from the others."""
+
+    variants: Mapping[str, Mapping[str, Any]]
+    metrics: tuple[str, ...]
+    claims: tuple[Claim, ...]
+    title: str
+
+
+FEDCOLA = {
+    "none": {"method.complementary": "none", "method.collaborate": "none", "method.compensation": False},
+    "+CA": {"method.complementary": "none", "method.collaborate": "attention", "method.compensation": False},
+    "+CA+CP": {"method.complementary": "none", "method.collaborate": "attention", "method.compensation": True},
+    "+CA+CP+CL": {"method.complementary": "blocks", "method.collaborate": "attention", "method.compensation": True},
+}
+RETRIEVAL = ("image-text.r@1_sum", "image-text.r@10")
+
+STUDIES = {
+    "orderings-fedcola": Study(
+        FEDCOLA,
+        (*RETRIEVAL, "image.accuracy", "text.accuracy"),
+        tuple(Claim(metric, ("none", "+CA", "+CA+CP", "+CA+CP+CL")) for metric in RETRIEVAL),
+        "FedCola's ablation",
+    ),
+    "orderings-fedcola-mat": Study(
+        {share: {"method.share": share} for share in ("none", "attention", "ffn", "all")},
+        ("image.accuracy", "image.balanced_accuracy", "text.accuracy", "text.balanced_accuracy"),
+        tuple(
+            Claim(f"{kind}.accuracy", order)
+            for kind in ("image", "text")
+            for order in (("none", "attention"), ("all", "attention"), ("ffn", "attention"))
+        ),
+        "what a modality-agnostic transformer shares",
+    ),
+    "orderings-creamfl": Study(
+        {rule: {"method.aggregation": rule} for rule in ("mean", "gca")},
+        RETRIEVAL,
+        tuple(Claim(metric, ("mean", "gca")) for metric in RETRIEVAL),
+        "how representations are aggregated",
+    ),
+}
+"""By the scenario's name."""
+
+
+@dataclass
+class Table:
+    """Values by variant, metric and seed."""
+
+    study: Study
+    values: dict[str, dict[str, dict[int, float]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(dict))
+    )
+
+    @property
+    def seeds(self) -> list[int]:
+        """Those in which every variant is finished."""
+        found = [set(next(iter(self.values[v].values()), {})) for v in self.study.variants]
+        return sorted(set.intersection(*found)) if found else []
+
+    def of(self, term: str, metric: str) -> list[float]:
+        """By seed: of a variant, or of the difference of two."""
+        first, *second = term.split(" - ")
+        values = [self.values[first][metric][seed] for seed in self.seeds]
+        return values if not second else [a - b for a, b in zip(values, self.of(second[0], metric), strict=True)]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Of one pair: ``gap`` of the means, the ``spread`` it must exceed, seeds in which the better one is ahead."""
+
+    gap: float
+    spread: float
+    ahead: int
+    seeds: int
+
+    @property
+    def word(self) -> str:
+        """Whether the ordering holds beyond the spread."""
+        if self.seeds < 2:
+            return "one seed: no ordering"
+        if abs(self.gap) <= self.spread:
+            return "no ordering"
+        return "holds" if self.gap > 0 else "reversed"
+
+
+def judge(worse: Sequence[float], better: Sequence[float]) -> Verdict:
+    """Compare the values of two variants, seed by seed."""
+    spread = max(map(deviation, (worse, better)))
+    ahead = sum(b > a for a, b in zip(worse, better, strict=True))
+    return Verdict(fmean(better) - fmean(worse), spread, ahead, len(worse))
+
+
+def deviation(values: Sequence[float]) -> float:
+    """Standard deviation of a sample; 0 for a single value."""
+    return stdev(values) if len(values) > 1 else 0.0
+
+
+def read(folders: Iterable[Path]) -> dict[str, Table]:
+    """Finished runs by the title of their study.  Raises EdgeflError for a folder that is none."""
+    tables: dict[str, Table] = {}
+    for folder in folders:
+        found = read_run(folder)
+        for run in list(found.runs.values()) or [found]:
+            study = study_of(str(run.scenario["name"]))
+            if study is None or not run.finished:
+                continue
+            table = tables.setdefault(study.title, Table(study))
+            for variant in study.variants:
+                if is_variant(study, variant, run.scenario):
+                    for metric in study.metrics:
+                        table.values[variant][metric][int(run.scenario["seed"])] = measured(run, metric)
+    return tables
+
+
+def study_of(scenario: str) -> Study | None:
+    """The study of a scenario's name; several scenarios may share one, whose name they begin with."""
+    fits = [name for name in STUDIES if scenario == name or scenario.startswith(f"{name}-")]
+    return STUDIES[max(fits, key=len)] if fits else None
+
+
+def is_variant(study: Study, variant: str, scenario: Mapping[str, Any]) -> bool:
+    """Whether a resolved scenario is this variant."""
+    return all(looked_up(scenario, path) == value for path, value in study.variants[variant].items())
+
+
+def looked_up(scenario: Mapping[str, Any], path: str) -> Any:
+    """The value at a dotted path of a resolved scenario; None if there is none."""
+    value: Any = scenario
+    for key in path.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def measured(run: Run, metric: str) -> float:
+    """A metric of the last evaluation, or the share of clients that may take part in the last stage (``eligible``)."""
+    if metric == "eligible":
+        last = list(run.each("eligibility"))
+        stage = max(row["stage"] for row in last)
+        return fmean(float(row["eligible"]) for row in last if row["stage"] == stage)
+    kind, name = metric.split(".", 1)
+    return float(run.result["metrics"][kind][name])
+
+
+def markdown(table: Table) -> list[str]:
+    """The table of means and the verdicts."""
+    study, seeds = table.study, table.seeds
+    missing = [v for v in study.variants if not table.values[v]]
+    if not seeds:
+        return [f"no seed has every variant yet; nothing finished of: {', '.join(missing) or '-'}"]
+    lines = [
+        f"Mean ± standard deviation over seeds {', '.join(map(str, seeds))}.",
+        "",
+        f"| variant | {' | '.join(study.metrics)} |",
+        f"| --- |{' --- |' * len(study.metrics)}",
+    ]
+    for variant in study.variants:
+        cells = [table.of(variant, metric) for metric in study.metrics]
+        lines.append(f"| {variant} | {' | '.join(f'{fmean(c):.3f} ± {deviation(c):.3f}' for c in cells)} |")
+    lines += ["", "| claimed | metric | gap | spread | seeds | verdict |", "| --- | --- | --- | --- | --- | --- |"]
+    for claim in study.claims:
+        for worse, better in zip(claim.order, claim.order[1:], strict=False):
+            found = judge(table.of(worse, claim.metric), table.of(better, claim.metric))
+            lines.append(
+                f"| {worse} < {better} | {claim.metric} | {found.gap:+.3f} | {found.spread:.3f} | "
+                f"{found.ahead} of {found.seeds} | {found.word} |"
+            )
+    return lines
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print every study of these folders."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("runs", nargs="+", type=Path, help="folders of comparisons")
+    try:
+        tables = read(parser.parse_args(arguments).runs)
+    except EdgeflError as error:
+        print(f"orderings: error: {error}", file=sys.stderr)
+        return 2
+    if not tables:
+        print(f"orderings: error: no finished run of {', '.join(STUDIES)} in these folders", file=sys.stderr)
+        return 2
+    for title, table in tables.items():
+        print(f"### {title}\n", *markdown(table), "", sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
