@@ -64,8 +64,8 @@ class ExitModel(ClientModel):
         if not self.places:
             have = {modality: tower["depth"] for modality, tower in towers.items()}
             raise MethodError(
-                f"no exit is within the first {have} blocks, the first is behind {planned[0]}: set method.exits to all, "
-                "or to the number of the schedule's stages"
+                f"no exit is within the first {have} blocks, the first is behind {planned[0]}: set method.exits to "
+                "all, or to the number of the schedule's stages"
             )
         for place in self.places:
             for modality, depth in place.items():

@@ -14,8 +14,8 @@ from edgefl.work.description import Pass
 from edgefl.work.steps import CLIP_SCALE, Context, Step
 
 WEIGHT = "distillation"
-"""Where a work has the weight of mutual distillation: among the optimizer's settings, which may be others in every round
-without another cost."""
+"""Where a work has the weight of mutual distillation: among the settings of its optimizer, which may be others in every
+round without another cost."""
 
 
 def mutual(scores: Sequence[Tensor]) -> Tensor:
