@@ -76,13 +76,14 @@ class Scenario:
     def resolved(self) -> dict[str, Any]:
         """The scenario as plain data with every default written out; ``load`` makes an equal scenario of it."""
         sections: dict[str, Any] = {}
+        # a round trip leaves out what is computed from other fields (the width of a ResNet), which nobody may write
         for key, section in SECTIONS.items():
             if section.noun:
-                options = getattr(self, f"{key}_options").model_dump(mode="json", by_alias=True)
+                options = getattr(self, f"{key}_options").model_dump(mode="json", by_alias=True, round_trip=True)
                 name = getattr(self, f"{key}_name")
                 sections[key] = {"name": name, **{k: v for k, v in options.items() if k != "name"}}
             else:
-                sections[key] = getattr(self, key).model_dump(mode="json", by_alias=True)
+                sections[key] = getattr(self, key).model_dump(mode="json", by_alias=True, round_trip=True)
         compare = {"compare": self.compare} if self.compare else {}
         return {VERSION: FORMAT, "name": self.name, "seed": self.seed, **sections, **compare}
 
@@ -549,7 +550,7 @@ def _complete_compare(document: Document, compare: Mapping[str, list[Any]]) -> t
             except ScenarioError as error:
                 errors.append(error)
                 continue
-            dumped = options.model_dump(mode="json", by_alias=True)
+            dumped = options.model_dump(mode="json", by_alias=True, round_trip=True)
             named = {"name": name, **{k: v for k, v in dumped.items() if k != "name"}}
             normal[key][i] = named if SECTIONS[section].noun else dumped
     raise_all(errors)
