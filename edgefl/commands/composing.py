@@ -18,7 +18,7 @@ from edgefl.memo import cache_folder
 from edgefl.methods import Kind, Method, Setting
 from edgefl.methods.robust import averaged
 from edgefl.scenario import Scenario, load
-from edgefl.schedules import Schedule
+from edgefl.schedules import Schedule, restrict
 from edgefl.simulation import Planner, Setup
 from edgefl.simulation.payloads import encoded
 from edgefl.training import device_of
@@ -113,6 +113,10 @@ def compose(scenario: Scenario, report: Callable[[str], None] = lambda _: None) 
     if scenario.payload.top_k is not None:
         for kind in kinds.values():  # a method that it doesn't fit is said now, before anything is written
             encoded(method.work(kind.name, 1), scenario.payload, (), method)
+    for part in schedule.offered:
+        if part.width < 1:
+            for kind in kinds.values():  # so is a model that can't be cut
+                restrict(method.work(kind.name, 1), part)
     return Setup(
         scenario.seed,
         method,

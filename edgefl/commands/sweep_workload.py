@@ -33,8 +33,8 @@ class Workload:
     """The works that a schedule gives to the clients, each with its cost before any device.
 
     ``stages`` are those with rounds, once for each turn in which other parts are offered, with the rounds of that turn.
-    ``candidates[i]`` lists for stage i, for each way that the schedule offers, best first, the work `[groups]` of each group of clients that cost the same: an index into ``costs``, or LEFT_OUT.
-    Clients hold everything frozen already.
+    ``candidates[i]`` lists for stage i, for each way that the schedule offers, best first, the work `[groups]` of each
+    group of clients that cost the same: an index into ``costs``, or LEFT_OUT.  Clients hold everything frozen already.
     """
 
     setup: Setup
@@ -59,8 +59,9 @@ class Workload:
 class Judged:
     """Who can take part in a stage: arrays `[clients]`.
 
-    ``work`` is the first offered that fits, or the one that comes nearest to it; ``binding`` indexes BUDGETS (-1: unlimited); ``seconds`` and
-    ``joules`` are a round's, without jitter.  What the method leaves out is not eligible and costs nothing.
+    ``work`` is the first offered that fits, or the one that comes nearest to it; ``binding`` indexes BUDGETS (-1:
+    unlimited); ``seconds`` and ``joules`` are a round's, without jitter.  What the method leaves out is not eligible
+    and costs nothing.
     """
 
     stage: Stage

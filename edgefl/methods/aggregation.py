@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from edgefl.methods.aggregation_options import MEAN, AggregationOptions
 from edgefl.methods.robust import centre, clipping
 from edgefl.methods.state import Update
 from edgefl.work import Address
+from edgefl.work.slices import Cut, covers, put, shape_of, take, within
 
 Mix = Callable[[Address, "Cohort"], Mapping[Address, float]]
 """Of an address: whose deltas move it, and how much."""
@@ -30,12 +32,21 @@ class Cohort:
 
 @dataclass(frozen=True)
 class Contribution:
-    """One client's part in the delta of an address: what it sent, from where, and how much that counts."""
+    """One client's part in the delta of an address: what it sent, from where, and how much that counts.
+
+    ``cut`` is the part of the server's tensor that they are of, if not all.
+    """
 
     value: Tensor
     base: Tensor
     weight: float
     factor: float
+    cut: Cut | None = None
+
+    def within(self, cut: Cut | None) -> Contribution:
+        """The contribution to a part that this one covers."""
+        inner = within(self.cut, cut)
+        return replace(self, value=take(self.value, inner), base=take(self.base, inner), cut=cut)
 
 
 def by_samples(update: Update) -> float:
@@ -98,18 +109,27 @@ def deltas(
     for update in updates:
         counts, factor = weight(update), update.discount * clipping(update, options.clip)
         by_kind[update.kind] += counts  # type: ignore[assignment]
+        cuts = update.cuts()
         for address, value in update.sent():
             senders[address] += counts  # type: ignore[assignment]
             of_kinds.setdefault(address, set()).add(update.kind)
             base = update.base.get(address)
             if base is not None and base.is_floating_point():
-                sent.setdefault(address, []).append(Contribution(value, base, counts, factor))
+                sent.setdefault(address, []).append(Contribution(value, base, counts, factor, cuts.get(address)))
     by_address: Mapping[Address, float] = senders
     if options.compensation:
         # a parameter that nobody of its kind sent counts too, where it meets those of other kinds
         kinds = {a: {a.split("/", 1)[0]} & by_kind.keys() or of_kinds.get(a, set()) for a in {**tensors, **of_kinds}}
         by_address = {a: sum(by_kind[kind] for kind in of) for a, of in kinds.items() if of}
-    found = {a: delta(each, senders[a], by_address[a], options) for a, each in sent.items() if by_address[a]}
+    found = {}
+    for address, each in sent.items():
+        if not by_address[address]:
+            continue
+        if any(one.cut is not None for one in each):
+            all_of = by_address[address] if options.compensation else None
+            found[address] = delta_by_element(each, tensors[address], all_of, options)
+        else:
+            found[address] = delta(each, senders[address], by_address[address], options)
     return found, Cohort(by_kind, by_address)
 
 
@@ -122,3 +142,21 @@ def delta(sent: Sequence[Contribution], senders: float, total: float, options: A
         return found
     changes = [(one.value.to(found.dtype) - one.base) * one.factor for one in sent if one.weight]
     return centre(torch.stack(changes), options) * (senders / total) if changes else found
+
+
+def delta_by_element(
+    sent: Sequence[Contribution], whole: Tensor, total: float | None, options: AggregationOptions
+) -> Tensor:
+    """The mean change of each element over those who sent it (HeteroFL), 0 where nobody did.
+
+    Slices lie one within the other, so that the elements of the smallest were sent by all.  The mean is over ``total``
+    samples if it is given.
+    """
+    found = torch.zeros_like(whole)
+    # the largest first: within a smaller one more have sent their part
+    for cut in sorted({one.cut for one in sent}, key=lambda cut: -prod(shape_of(cut) if cut else whole.shape)):
+        part = [one.within(cut) for one in sent if covers(one.cut, cut)]
+        senders = sum(one.weight for one in part)
+        if senders:
+            put(found, cut, delta(part, senders, senders if total is None else total, options))
+    return found

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from edgefl.work import Address, Work
+from edgefl.work.slices import Cut, take
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,13 @@ class ServerState:
         versions = {**self.versions, **{a: self.versions.get(a, -1) + 1 for a in tensors}}
         return ServerState({**self.tensors, **tensors}, versions)
 
+    def items(self, work: Work) -> dict[str, Tensor]:
+        """What the server has for the items of a work, by their names: of a narrower model, its slices."""
+        return {i.name: take(self.tensors[i.source], i.cut) for p in work.down for i in p.items}
+
     def wire(self, work: Work, held: Container[str] = ()) -> dict[str, Tensor]:
         """What a work's node is sent, or has from when it was sent; items in ``held`` it has as the server does."""
-        tensors = {i.name: self.tensors[i.source] for p in work.down for i in p.items}
+        tensors = self.items(work)
         return {name: value for p in work.down for name, value in p.encoded(tensors, {}, held).items()}
 
     def inputs(self, work: Work, held: Container[str] = ()) -> dict[str, Tensor]:
@@ -70,7 +75,11 @@ class Update:
         return sum(self.samples.values())
 
     def sent(self) -> Iterable[tuple[Address, Tensor]]:
-        """Every tensor sent up, by address."""
+        """Every tensor sent up, by address; of a narrower model, its slice (``cuts``)."""
         for payload in self.work.up:
             for item in payload.items:
                 yield item.source, self.payloads[payload.name][item.name]
+
+    def cuts(self) -> dict[Address, Cut]:
+        """Which part of the server's tensor was sent, for addresses of which not all was."""
+        return {i.source: i.cut for p in self.work.up for i in p.items if i.cut is not None}

@@ -5,6 +5,7 @@ a method wrote for the full depth to one stage.
 """
 
 from edgefl.schedules.elastic import Elastic
+from edgefl.schedules.heterofl import HeteroFL
 from edgefl.schedules.restricting import restrict
 from edgefl.schedules.staged import EndToEnd, Layerwise, Progressive, allocate
 from edgefl.schedules.stages import EARLY, PARTS, Schedule, Stage, part_of
@@ -14,6 +15,7 @@ __all__ = [
     "PARTS",
     "Elastic",
     "EndToEnd",
+    "HeteroFL",
     "Layerwise",
     "Progressive",
     "Schedule",

@@ -69,7 +69,8 @@ class Elastic(Schedule):
         if "progressive" in wanted:
             # alone, the first stage has its turn among the single ones if they are offered
             least = 1 if "layerwise" in wanted else 0
-            fixed += [part(0, i, f"stages 1-{i + 1}" if i else "stage 1") for i in reversed(kept[least:]) if i < kept[-1]]
+            for last in reversed(kept[least:-1]):
+                fixed.append(part(0, last, f"stages 1-{last + 1}" if last else "stage 1"))
         singles = []
         if "layerwise" in wanted and (len(kept) > 1 or "all" not in wanted):
             singles = [part(i, i, f"stage {i + 1}") for i in kept]

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from edgefl import models, registry
+from edgefl.schedules.narrowing import narrowed
 from edgefl.schedules.stages import Stage
 from edgefl.work.description import Payload, Work
 from edgefl.work.rates import at_stage
@@ -36,7 +37,7 @@ def restrict(work: Work, stage: Stage) -> Work:
         gone |= kind.names(edit) - (kind.names(kept) if kept else set())
         if kept:
             edits.append(kept)
-    return replace(
+    part = replace(
         work,
         model=models.at_depth(work.model, stage.depth),
         trainable=tuple(n for n in work.trainable if stage.active(n) and n not in gone),
@@ -46,3 +47,4 @@ def restrict(work: Work, stage: Stage) -> Work:
         up=tuple(p.only(lambda i: tail(i.source) is None or stage.active(i.name)) for p in work.up),
         keep=tuple(n for n in work.keep if n in tables or stage.attached(n)),
     )
+    return part if stage.width == 1 else narrowed(part, stage.width, stage.scaler)

@@ -302,7 +302,7 @@ class Absent:
                 continue
             with torch.device("meta"):
                 payloads = {p.name: {i.name: i.spec.empty() for i in p.items} for p in arrival.plan.work.up}
-            base = self.state.base(work, {i.name: self.state.tensors[i.source] for p in work.down for i in p.items})
+            base = self.state.base(work, self.state.items(work))
             counts = {pattern: arrival.plan.samples for p in work.passes for pattern in p.patterns}
             updates.append(Update(number, arrival.plan.kind, counts, work, payloads, base, arrival.round))
         if not updates:

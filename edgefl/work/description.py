@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from edgefl.work.codecs import Codec
+from edgefl.work.slices import Cut
 
 Address = str
 """A name at the server: ``<kind>/<tower>.<part>[.i].<rest>``, or ``table/<name>`` for what is not a parameter."""
@@ -58,12 +59,14 @@ class Item:
 
     ``name`` is the client's own name for it; ``source`` is its address at the server, the only map between client
     kinds; ``shape`` and ``dtype`` are what travels unless the payload has a codec, and what arrives in any case.
+    ``cut`` says which part of the server's tensor it is, if not all.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     source: Address
+    cut: Cut | None = None
 
     @property
     def spec(self) -> TensorSpec:
@@ -193,7 +196,9 @@ class Work:
         raw = json.loads(text)
 
         def payload(p: Json) -> Payload:
-            items = tuple(Item(**{**i, "shape": tuple(i["shape"])}) for i in p["items"])
+            items = tuple(
+                Item(**{**i, "shape": tuple(i["shape"]), "cut": i["cut"] and _cut(i["cut"])}) for i in p["items"]
+            )
             codec = p["codec"] and Codec(**{**p["codec"], "exact": tuple(p["codec"]["exact"])})
             return Payload(p["name"], items, p["follows"], codec)
 
@@ -237,6 +242,10 @@ class Work:
                 replace(p, batch=max(1, min(p.batch, size(p)))) if p.data == "private" else p for p in self.passes
             ),
         )
+
+
+def _cut(raw: Any) -> Cut:
+    return tuple(tuple((start, stop) for start, stop in ranges) for ranges in raw)
 
 
 @runtime_checkable
