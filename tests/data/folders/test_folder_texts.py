@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from miniatures import ag_news, picture, table, write
 
+from edgefl import registry
+from edgefl.data.collection import FolderSet
 from edgefl.data.folders.arrow import hub_tables
 from edgefl.errors import DataError
 
@@ -167,3 +170,10 @@ def test_a_folder_that_datasets_saved(arrow, read, tmp_path):
     made = read("ag-news", tmp_path)
     assert made.texts[6:] == ("news 0", "news 1", "news 2") and made.official.tolist() == [0] * 6 + [2] * 3
     assert set(hub_tables(tmp_path, "ag-news")) == {0, 2}
+
+
+def test_every_set_that_is_read_from_a_folder_stands_in_the_docs():
+    page = (Path(__file__).parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
+    found = [name for name in registry.names("data set") if isinstance(registry.get("data set", name), FolderSet)]
+    assert len(found) >= 17
+    assert [name for name in found if f"`{name}`" not in page] == []
