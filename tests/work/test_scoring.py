@@ -102,7 +102,7 @@ class Oracle(nn.Module):
     def classes(self, pattern: str) -> int:
         return self.count
 
-    def classify(self, pattern: str, batch: Mapping[str, Tensor]) -> Tensor:
+    def classify(self, pattern: str, batch: Mapping[str, Tensor], mask: str) -> Tensor:
         return batch["scores"]
 
 
