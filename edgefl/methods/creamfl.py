@@ -10,20 +10,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor
 
 from edgefl.errors import MethodError
 from edgefl.methods.exchange import Exchange, Sent, mixed, one_thread
-from edgefl.methods.protocol import Kind, Method
+from edgefl.methods.protocol import Kind, Method, Setting
 from edgefl.methods.state import ServerState, Update
 from edgefl.work import Pass, Work
 
 IOT = 100.0
 """FedIoT's factor on clients with pairs."""
+
+
+class Pcme(BaseModel):
+    """What PCME's loss of clients with pairs can be told."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    samples: PositiveInt = Field(7, description="drawn from each Gaussian at every step")
+    kl: NonNegativeFloat = Field(1e-5, description="weight of the Gaussians' divergence from the standard normal")
+    uniformity: NonNegativeFloat = Field(0.0, description="weight of what spreads the samples out")
 
 
 class CreamFL(Exchange):
@@ -71,6 +81,10 @@ class CreamFL(Exchange):
             description="whether clients with pairs contrast and send representations too, or only train; plain "
             "with server: federated unless said otherwise",
         )
+        pcme: Pcme | None = Field(
+            None,
+            description="clients with pairs train probabilistic embeddings, pcme: {samples: 7}; CLIP's loss if null",
+        )
         order: Literal["server-first", "server-last"] = Field(
             "server-first", description="when the server trains on the pairs: before the clients, or after (paper)"
         )
@@ -111,6 +125,9 @@ class CreamFL(Exchange):
             )
         return self.setting.kinds[self.pattern]
 
+    def __init__(self, options: Any, setting: Setting):
+        super().__init__(options, probabilistic(setting) if options.pcme is not None else setting)
+
     @property
     def averages(self) -> bool:
         """Whether clients' models travel and are averaged by kind."""
@@ -131,6 +148,9 @@ class CreamFL(Exchange):
     def work(self, kind: str, round: int) -> Work:
         """Training on private data, with the contrast beside or behind it; at last public samples are represented."""
         work, options = Method.work(self, kind, round), self.options
+        if options.pcme is not None and kind == self.pattern:
+            step, args = "contrast-probabilistic", options.pcme.model_dump()
+            work = replace(work, passes=tuple(replace(p, step=step, args={**p.args, **args}) for p in work.passes))
         if not options.averaged:
             work = replace(work, keep=tuple(i.name for i in work.down[0].items), up=())
         if kind not in self.contributors:
@@ -215,6 +235,23 @@ class CreamFL(Exchange):
         if self.options.server == "federated" or (self.options.averaged and kind != self.pattern):
             return Method.evaluate(self, kind, split)
         return super().evaluate(kind, split)
+
+
+def probabilistic(setting: Setting) -> Setting:
+    """The same clients, those with pairs with deviations beside the means of their embeddings.
+
+    Raises MethodError where there are no such clients, or they don't retrieve.
+    """
+    kinds = dict(setting.kinds)
+    pairs = [kind for kind in kinds.values() if len(kind.modalities) == 2]
+    if not pairs:
+        raise MethodError("pcme is the loss of clients with pairs, and there are none: remove method.pcme")
+    for kind in pairs:
+        if kind.task == "classify" or kind.model["name"] not in ("towers", "probabilistic"):
+            what = "classify" if kind.task == "classify" else f"have the model {kind.model['name']}"
+            raise MethodError(f"pcme is a loss of retrieval by two towers; {kind.name} clients {what}")
+        kinds[kind.name] = replace(kind, model={**kind.model, "name": "probabilistic"})
+    return replace(setting, kinds=kinds)
 
 
 def gca_scores(table: Tensor, other: Tensor, *, own_pair: bool = False, rows: int = 1024) -> Tensor:

@@ -33,10 +33,13 @@ PAIRS, DIM = 24, 16
 Tiny = Callable[..., dict[str, Any]]
 
 
-def scenario(tiny: Tiny, kinds: dict[str, int] | None = None, *, public: int = 6, **method: Any) -> dict[str, Any]:
+def scenario(
+    tiny: Tiny, kinds: dict[str, int] | None = None, *, public: int = 6, tasks: Any = None, **method: Any
+) -> dict[str, Any]:
     given = tiny(method={"name": "creamfl", "pairs": PAIRS, **method})
     clients = kinds or {"image": 2, "text": 2, "image-text": 2}
-    return {**given, "data": {**given["data"], "clients": clients, "public": public, "size": 16, "samples": 24}}
+    data = {**given["data"], "clients": clients, "public": public, "size": 16, "samples": 24, "tasks": tasks or {}}
+    return {**given, "data": data}
 
 
 def units(samples: int, seed: int, dim: int = DIM) -> Tensor:
@@ -305,6 +308,18 @@ def test_joint_steps_add_the_contrast_of_public_samples_to_the_private_loss(meth
     torch.testing.assert_close(Joint().loss(ctx, both, "image-text", joint.passes[0]), alone + contrast)
 
 
+def test_probabilistic_embeddings_are_of_clients_with_pairs_alone(method: Any) -> None:
+    creamfl = method(pcme={"samples": 3})
+    pairs, image = creamfl.work("image-text", 1), creamfl.work("image", 1)
+    assert [p.step for p in pairs.passes] == ["contrast-probabilistic", "contrast-public", "represent"]
+    assert pairs.passes[0].args == {"samples": 3, "kl": 1e-5, "uniformity": 0.0}
+    assert [p.step for p in image.passes] == ["classify", "contrast-public", "represent"]
+    assert "joint.head.scale" in pairs.keep and pairs.model["name"] == "probabilistic"
+    assert image.model["name"] == creamfl.before(creamfl.initial(1), 1)[0].model["name"] == "towers"
+    again = type(creamfl)(creamfl.options, creamfl.setting)
+    assert again.work("image-text", 1) == pairs
+
+
 def test_each_epoch_is_followed_by_one_on_public_samples(tiny: Tiny) -> None:
     given = scenario(tiny)
     work = compose(load({**given, "training": {"batch": 8, "epochs": 3}})).method.work("image", 1)
@@ -343,6 +358,9 @@ def test_a_table_of_old_representations_says_what_the_frozen_copy_says() -> None
         ({"server": "federated", "order": "server-last"}, "order is of a server's own model"),
         ({"pair_clients": "plain"}, "would exchange nothing"),
         ({"aggregation": "gcc"}, "gca"),
+        ({"kinds": {"image": 2, "text": 2}, "pcme": {}}, "pcme is the loss of clients with pairs, and there are none"),
+        ({"tasks": {"image-text": "classify"}, "pcme": {}}, "of retrieval by two towers; image-text clients classify"),
+        ({"pcme": {"samples": 0}}, "samples"),
     ],
 )
 def test_what_makes_no_sense_is_said_before_anything_trains(tiny: Tiny, change: Any, message: str) -> None:
