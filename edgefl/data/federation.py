@@ -89,9 +89,14 @@ class Federation:
 
     @cached_property
     def client_group(self) -> IntArray:
-        """Index [clients] of groups whose members cost the same: of one kind, with as many samples of each pattern."""
-        if self.client_patterns is not None:
-            rows = np.column_stack([self.client_kind, self.client_patterns])
+        """Index [clients] of groups whose members cost the same: of one kind, with as many samples of each pattern.
+
+        Where an image has several captions they have as many images too.
+        """
+        groups = self._group_counts()
+        if self.client_patterns is not None or groups is not None:
+            samples = self.client_samples if self.client_patterns is None else self.client_patterns
+            rows = np.column_stack([self.client_kind, samples, *([] if groups is None else [groups])])
             return np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int32)
         most = int(self.client_samples.max(initial=0)) + 1
         pair = self.client_kind.astype(np.int32) * most + self.client_samples
@@ -99,6 +104,19 @@ class Federation:
         places = np.zeros(found[-1] + 1 if len(found) else 1, np.int32)
         places[found] = np.arange(len(found))
         return places[pair]
+
+    def _group_counts(self) -> IntArray | None:
+        """Groups [clients, 3] by pattern, of those whose images have several captions; None if nobody's have."""
+        found = {id(part): counts for part in self._parts if (counts := part.group_counts()) is not None}
+        if not found:
+            return None
+        groups = np.zeros((len(self.client_kind), 3), np.int64)
+        for index, kind in enumerate(self.kinds):
+            part, first = self._of(kind)
+            if id(part) in found:
+                clients = np.flatnonzero(self.client_kind == index)
+                groups[clients] = found[id(part)][clients + first]
+        return groups
 
     def client(self, number: int) -> Samples:
         """The samples of client ``number``: its private ones, and the public ones, which everybody has."""

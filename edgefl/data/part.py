@@ -80,6 +80,16 @@ class Part:
         owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
         return np.bincount(owner * 3 + code, minlength=3 * (len(offsets) - 1)).reshape(-1, 3)
 
+    def group_counts(self) -> IntArray | None:
+        """Groups [clients, 3] of each client by pattern (``client_patterns``) where an image has several captions."""
+        if "image" not in self.arrays:
+            return None
+        offsets, rows = self.arrays["client_offset"], self.arrays["client_rows"]
+        code = self.arrays["client_pattern"] if self.lacking else np.zeros(offsets[-1], np.int64)
+        cell = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets)) * 3 + code
+        once = np.unique(np.column_stack([cell, self.arrays["group"][rows]]), axis=0)
+        return np.bincount(once[:, 0], minlength=3 * (len(offsets) - 1)).reshape(-1, 3)
+
     def class_counts(self) -> IntArray:
         """Samples [clients, classes + 1] of each class; the last column counts those of no class."""
         offsets = self.arrays["client_offset"]

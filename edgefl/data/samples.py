@@ -61,21 +61,22 @@ class Samples:
     def counts(self, pass_: Pass) -> dict[str, int]:
         """Batches per pattern: full ones only when training, rounded up else."""
         return {
-            pattern: len(self._rows(pass_, pattern)) // pass_.batch
+            pattern: self._many(pass_, pattern) // pass_.batch
             if pass_.train
-            else -(-len(self._rows(pass_, pattern)) // pass_.batch)
+            else -(-self._many(pass_, pattern) // pass_.batch)
             for pattern in pass_.patterns
         }
 
     def size(self, pass_: Pass) -> int:
-        """Samples that one place of the pass draws from, over its patterns; padding isn't counted."""
-        return sum(len(self._rows(pass_, pattern)) for pattern in pass_.patterns)
+        """Samples of one place of the pass, over its patterns; padding isn't counted."""
+        return sum(self._many(pass_, pattern) for pattern in pass_.patterns)
 
     def batches(self, pass_: Pass, seed: int) -> Iterator[tuple[str, dict[str, Tensor]]]:
         """Fresh tensors, pattern after pattern.
 
         Training passes are shuffled by ``seed`` and drop the rest; others keep their order, and their last batch is
-        filled by repeating samples with label ``PADDING``.  Raises DataError for a set that is only declared.
+        filled by repeating samples with label ``PADDING``.  With ``args.once`` there is one sample of each group, in a
+        training pass a random one: one caption of an image.  Raises DataError for a set that is only declared.
         """
         if self.fields is None:
             raise DataError(
@@ -87,6 +88,8 @@ class Samples:
             order = np.arange(len(rows))
             if pass_.train:
                 order = seeds.generator(seed, "shuffle", place).permutation(order)
+            if pass_.args.get("once"):
+                order = order[np.sort(np.unique(self._groups(pass_, pattern)[order], return_index=True)[1])]
             for index in range(self.counts(pass_)[pattern]):
                 chosen = order[index * batch : (index + 1) * batch]
                 real = len(chosen)
@@ -95,6 +98,20 @@ class Samples:
                 fields["label"][real:] = PADDING
                 fields["index"] = torch.from_numpy(chosen)
                 yield pattern, {name: fields[name] for name in wanted}
+
+    def _many(self, pass_: Pass, pattern: str) -> int:
+        if pass_.args.get("once"):
+            return len(np.unique(self._groups(pass_, pattern)))
+        return len(self._rows(pass_, pattern))
+
+    def _groups(self, pass_: Pass, pattern: str) -> IntArray:
+        """What each row belongs to; in a declared set, of which nobody knows it, each to itself."""
+        rows = self._rows(pass_, pattern)
+        if self.fields is None:
+            return rows
+        found = self.fields(pass_.data, pass_.args.get("whole", pattern), pattern, rows, ("group",))["group"]
+        groups: IntArray = found.numpy()
+        return groups
 
     def _rows(self, pass_: Pass, pattern: str) -> IntArray:
         whole = pass_.args.get("whole", pattern)

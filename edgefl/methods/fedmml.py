@@ -6,7 +6,7 @@ Under ``progressive`` it is Prog-FedMML, under ``layerwise`` LW-FedMML: the meth
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, PositiveFloat
 
@@ -26,13 +26,19 @@ class FedMML(Method):
 
         name: Literal["fedmml"] = "fedmml"
         temperature: PositiveFloat = Field(0.05, description="of the contrast between the two sides of a pair; fixed")
+        captions: Literal["one", "all"] = Field(
+            "one",
+            description="of an image with several captions a random one in each epoch, or all, each a sample",
+        )
 
     summary = "contrast or cross-entropy on two towers, batch statistics averaged too (FedMML, LW- and Prog-FedMML)"
     options: FedMML.Options
 
     def work(self, kind: str, round: int) -> Work:
-        """FedAvg's work with the paper's temperature."""
+        """FedAvg's work with the paper's temperature, and one caption of an image an epoch."""
         work = super().work(kind, round)
-        scale = {"scale": 1 / self.options.temperature}
-        passes = (replace(p, args={**p.args, **scale}) if p.step == "contrast" else p for p in work.passes)
+        more: dict[str, Any] = {"scale": 1 / self.options.temperature}
+        if self.options.captions == "one" and "group" in self.setting.kinds[kind].extras:
+            more["once"] = True
+        passes = (replace(p, args={**p.args, **more}) if p.step == "contrast" else p for p in work.passes)
         return replace(work, passes=tuple(passes))

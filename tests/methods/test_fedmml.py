@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from edgefl_toys import FACTS, Toy
@@ -12,11 +13,12 @@ from edgefl_toys import FACTS, Toy
 import edgefl
 from edgefl import models, registry
 from edgefl.commands.composing import compose
+from edgefl.data.samples import Samples
 from edgefl.methods import Kind, Setting, Update
 from edgefl.models import ModelOptions
 from edgefl.scenario import load
 from edgefl.schedules import restrict
-from edgefl.work import run
+from edgefl.work import TensorSpec, run
 from edgefl.work.options import TrainingOptions
 from edgefl.work.steps import clip_loss
 
@@ -102,6 +104,33 @@ def test_the_papers_rates_by_stage(name: str) -> None:
     for head in ("rep",) if coco else ("rep", "head"):
         assert found[0][head] == pytest.approx({"lr": (3e-4 if coco else 1e-4) * scale, "weight_decay": 1e-6})
     assert full.optimizer["weight_decay"] == 0.01
+
+
+def test_one_random_caption_of_an_image_stands_in_an_epoch() -> None:
+    group = np.arange(24) // 3
+
+    def fields(data: str, whole: str, pattern: str, rows: Any, names: Any) -> dict[str, torch.Tensor]:
+        found = {"text": rows[:, None], "group": group[rows], "label": np.zeros(len(rows), np.int64)}
+        return {name: torch.from_numpy(value) for name, value in found.items()}
+
+    specs = {"image-text": {"text": TensorSpec((1,), "int64")}}
+    source = Samples("captions", specs, lambda data, pattern: np.arange(24), fields)
+    described = replace(setting().kinds["image-text"], extras=("group",))
+    method = made("fedmml", replace(setting(), kinds={"image-text": described}))
+    (pass_,) = method.work("image-text", 1).passes
+    pass_ = replace(pass_, batch=4)
+    assert source.counts(pass_) == {"image-text": 2} and source.size(pass_) == 8
+    seen = set()
+    for seed in range(20):
+        rows = torch.cat([batch["text"][:, 0] for _, batch in source.batches(pass_, seed)])
+        assert sorted(group[rows]) == list(range(8))
+        seen |= set(rows.tolist())
+    assert len(seen) == 24  # every caption has its turn
+    ordered = torch.cat([batch["text"][:, 0] for _, batch in source.batches(replace(pass_, train=False), 1)])
+    assert ordered.tolist() == list(range(0, 24, 3))
+    everything = made("fedmml", replace(setting(), kinds={"image-text": described}), captions="all")
+    (whole,) = everything.work("image-text", 1).passes
+    assert source.size(whole) == 24
 
 
 @pytest.mark.slow
