@@ -22,7 +22,7 @@ def at_width(description: Mapping[str, Any], share: float) -> dict[str, Any]:
     Projections and classifiers keep their hidden layers and what they give.  Raises MethodError for a model that
     can't be cut, or whose towers would be of different widths where one norm reads them all.
     """
-    if (model := description["name"]) != "towers":
+    if (model := description["name"]) not in ("towers", "exits"):
         raise MethodError(f"widths can't be cut of the model {model!r}: only of {' and '.join(CUTTABLE)} towers")
     towers = {}
     for name, tower in description["towers"].items():
@@ -53,7 +53,7 @@ def parts_of(description: Mapping[str, Any], name: str) -> dict[int, tuple[int, 
     tower, _, rest = name.partition(".")
     if ".attn.qkv." in rest:
         return {0: (towers[tower]["width"],) * 3}
-    if name == "joint.head.0.weight":
+    if name == "joint.head.0.weight" or (name.endswith(".exit.head.0.weight") and len(towers) > 1):
         return {1: tuple(_read(t) for t in towers.values())}
     return {}
 

@@ -33,7 +33,7 @@ def narrowed(work: Work, share: float, scaler: bool) -> Work:
     if scaler:
         each = width.shares(work.model, model)
         layers = {n.removesuffix(".weight"): each[n.split(".")[0]] for n in cuts if ".blocks." in n and ".norm" not in n
-                  and n.endswith(".weight")}  # fmt: skip
+                  and n.endswith(".weight") and ".exit." not in n}  # fmt: skip
         edits = (*edits, Edit("scale", {"layers": {n: s for n, s in layers.items() if s < 1}}))
     return replace(
         work,

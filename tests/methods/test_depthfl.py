@@ -206,6 +206,14 @@ def test_towers_of_libraries_have_exits(tower: str, more: dict[str, Any]) -> Non
     assert {n for n, _ in shallow.named_parameters()} == names
 
 
+def test_narrow_clients_have_the_leading_part_of_what_each_modality_tells_an_exit() -> None:
+    work = restrict(made(setting("classify")).work("image-text", 1), Stage(2, {}, {}, PARTS, 1, width=0.5, scaler=True))
+    head = next(i for i in work.up[0].items if i.name == "image.blocks.0.exit.head.0.weight")
+    assert head.shape == (5, 16) and head.cut == (((0, 5),), ((0, 8), (16, 24)))
+    (scale,) = work.edits
+    assert scale.args["layers"] and not [n for n in scale.args["layers"] if ".exit." in n]
+
+
 def test_what_can_not_be() -> None:
     with pytest.raises(MethodError, match="3 exits are more than the 2 blocks of the image tower"):
         made(exits=3)
