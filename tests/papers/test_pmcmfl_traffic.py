@@ -39,6 +39,38 @@ def test_without_prototypes_only_the_model_travels() -> None:
     assert {p.name for kind in method.setting.kinds for p in method.work(kind, 2).down} == {"model"}
 
 
+def _moved(classes: int, kind: str, round: int, method: str) -> dict[str, int]:
+    """What one client sends up, in bytes by payload."""
+    work = compose(load(f"papers/pmcmfl-{classes}", [f"method={method}"])).method.work(kind, round)
+    return {p.name: p.tensor_bytes for p in work.up}
+
+
+@pytest.mark.parametrize(
+    ("classes", "aligned", "distilled"),
+    [(310, (0.9082, 0.106), (1.2748, 0.149)), (3129, (9.1670, 1.051), (46.5153, 5.332))],
+)
+def test_its_baselines_send_less_or_more(
+    classes: int, aligned: tuple[float, float], distilled: tuple[float, float]
+) -> None:
+    """FedPAC one table, K x 768; FedHKD K x 768 and K x K."""
+    features, predictions = 4 * classes * WIDTH, 4 * classes**2
+    for method, size, printed in (("fedpac", features, aligned), ("fedhkd", features + predictions, distilled)):
+        moved = _moved(classes, "image-text", 2, f"{{name: {method}}}")
+        assert moved == {"model": 4 * MODEL[classes], "prototypes": size}
+        assert (round(size / MIB, 4), round(100 * size / moved["model"], 3)) == printed
+
+
+@pytest.mark.parametrize(
+    ("inference", "last", "parameters"), [("classifier", 310, 2_248_246), ("prior", WIDTH, 2_952_192)]
+)
+def test_matching_models_are_about_one_percent_of_the_model(inference: str, last: int, parameters: int) -> None:
+    hidden = WIDTH * (WIDTH + 1) + 2 * WIDTH * (WIDTH + 1)
+    assert hidden + last * (2 * WIDTH + 1) == parameters
+    method = f"{{name: pmcmfl, inference: {inference}, matching: {{round: 31}}}}"
+    assert _moved(310, "image", 31, method) == {"matching": 4 * parameters}
+    assert _moved(310, "image-text", 31, method) == {"matching": 2 * 4 * parameters}
+
+
 @pytest.mark.slow
 def test_the_profile_adds_up_a_round_of_five() -> None:
     found = edgefl.profile("papers/pmcmfl-310")
