@@ -100,13 +100,13 @@ class Schedule:
 
     def rounds_of(self, stage: Stage) -> list[int]:
         """The rounds in which one of ``offered`` is among the candidates."""
-        return [
+        return sorted(
             round
             for at in self.stages
             for ways, rounds in self.turns(at)
             if any(way.index == stage.index for way in ways)
             for round in rounds
-        ]
+        )
 
     def ends(self, round: int) -> Stage | None:
         """The stage whose last round this is, if any."""
