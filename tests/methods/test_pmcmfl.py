@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -23,6 +23,7 @@ from edgefl.methods import Kind, ServerState, Setting, Update
 from edgefl.methods.pmcmfl import PmcmFL
 from edgefl.models.multiway import MultiwayOptions, describe_multiway
 from edgefl.scenario import load
+from edgefl.training import Node, Task
 from edgefl.work import Context, Pass, Work
 from edgefl.work.options import TrainingOptions
 from edgefl.work.prototypes import TABLES, ClassifyCompleted, ClassMeans, answer_loss, prototype_contrast
@@ -450,6 +451,28 @@ def test_it_learns(tiny: Tiny, tmp_path: Path) -> None:
     assert found.result["metrics"]["image-text"]["accuracy"] > 0.2
 
 
+CUT = ("elastic", "end-to-end", "layerwise", "progressive")
+"""The schedules that can cut the multiway model."""
+
+
+class Lacking(PmcmFL):
+    """In a federation where samples lack modalities."""
+
+    needs: ClassVar[Mapping[str, Any]] = {
+        **PmcmFL.needs, "data": {"tasks": {"image-text": "classify"}, "missing": "40%", "samples": 60}
+    }  # fmt: skip
+
+
+class OnTowers(Lacking):
+    """The same on a tower for each modality."""
+
+    needs: ClassVar[Mapping[str, Any]] = {"data": Lacking.needs["data"]}
+
+
+LAST = {"inference": "classifier", "matching": {"round": 1, "epochs": 2}}
+PRIOR = {"inference": "prior", "matching": {"round": 1, "clip_epochs": 2, "mse_epochs": 3}}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
@@ -458,8 +481,62 @@ def test_it_learns(tiny: Tiny, tmp_path: Path) -> None:
         {"prototypes_of": "all", "absent": "zero", "mask": "zero"},
         {"mask": "random", "contrast": 0.0},
         {"prototypes_of": "all", "contrast": 0.0, "kinds": ("image", "text")},
+        {"inference": "l1", "mix": 3, "alignment": 1.0, "distillation": 0.1, "answers": "scores"},
+        {**LAST, "combine": "max-data"},
+        {**PRIOR, "combine": "ensemble", "members": 3, "mix": 2},
     ],
 )
 def test_every_form_keeps_the_contract(options: dict[str, Any]) -> None:
-    report = edgefl.check_method("pmcmfl", **{"processes": True, **options})
+    report = edgefl.check_method("pmcmfl", **{"processes": True, "schedules": CUT, **options})
     assert report.ok, str(report)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [Lacking, OnTowers])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"mask": "ignore"},
+        {"answers": "scores", "prototypes_of": "all", "distillation": 0.1, "inference": "cosine"},
+        LAST,
+    ],
+)
+def test_samples_that_lack_a_modality_keep_the_contract(kind: type[PmcmFL], options: dict[str, Any]) -> None:
+    schedules = CUT if kind is Lacking else ("end-to-end", "layerwise")
+    report = edgefl.check_method(kind, kinds=("image-text",), schedules=schedules, **options)
+    assert report.ok, str(report)
+
+
+@pytest.mark.slow
+def test_prototypes_help_where_a_modality_is_missing(tmp_path: Path) -> None:
+    """One model, its texts scored in four ways: zeros < the nearest prototype < the true class's."""
+    given = {
+        "name": "half-missing",
+        "seed": 1,
+        "data": {
+            "source": "glyphs", "clients": {"image-text": 6}, "partition": "iid", "tasks": {"image-text": "classify"},
+            "size": 16, "missing": "50%", "validation": 200, "test": 200, "samples": 300,
+        },
+        "model": {
+            "multiway": {"blocks": 1, "width": 32, "heads": 4, "patch": 8, "tokens": 12, "drop_path": 0.0}
+        },
+        "schedule": {"name": "end-to-end", "rounds": 13},
+        "training": {"batch": 16, "epochs": 2, "lr": 2e-3},
+        "round": {"cohort": 1.0},
+        "executor": {"name": "inline", "device": "cpu"},
+        "evaluation": {"every": 50, "batch": 50},
+        "method": {"name": "pmcmfl", "inference": "classifier", "matching": {"round": 13, "epochs": 60}},
+    }  # fmt: skip
+    found = edgefl.run(given, output=tmp_path / "run")
+    setup, state = compose(load(given)), ServerState.first(found.weights())
+    node = Node(setup.clients, CPU)
+    accuracy = {}
+    for inference in ("zero", "l2", "classifier", "oracle"):
+        options = {"matching": {"round": 13}} if inference == "classifier" else {}
+        pmcmfl = PmcmFL(PmcmFL.Options(inference=inference, **options), setup.method.setting)
+        work = pmcmfl.evaluate("image-text", "test")
+        metrics = node.run(Task(work, state.inputs(work), None, 1)).result.metrics
+        accuracy[inference] = metrics["accuracy[text]"]
+    assert accuracy["zero"] < accuracy["l2"] < accuracy["oracle"]
+    assert accuracy["classifier"] > accuracy["zero"]
