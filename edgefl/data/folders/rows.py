@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 
 from edgefl.data.collection import IntArray
 from edgefl.errors import DataError, suggestion
@@ -59,8 +59,8 @@ def named_rows(path: Path, wanted: Sequence[str], delimiter: str = ",") -> Itera
 def read_json(path: Path) -> Any:
     """What a JSON file says.  Raises DataError with the line where it isn't JSON."""
     try:
-        return json.loads("".join(lines(path)))
-    except json.JSONDecodeError as error:
+        return orjson.loads(path.read_bytes().removeprefix(b"\xef\xbb\xbf"))
+    except orjson.JSONDecodeError as error:
         raise DataError(f"{path}:{error.lineno}: no JSON: {error.msg}") from error
 
 

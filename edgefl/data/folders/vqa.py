@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +41,7 @@ def published(name: str) -> Published:
     )
 
 
+@lru_cache(2**16)  # ten people answer each question, mostly alike
 def normalised(answer: str) -> str:
     """An answer as answers are compared: lower case, no articles and punctuation, numbers as digits."""
     text = re.sub(r"(?<=\d),(?=\d)", "", answer.lower().strip())

@@ -6,10 +6,14 @@ import io
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from miniatures import FRUIT, cifar100, medmnist, picture, write
 from PIL import Image
 
+from edgefl.data.collection import Wanted
 from edgefl.data.folders.medmnist import ORGANS
+from edgefl.data.folders.pictures import read_pictures
 from edgefl.errors import DataError
 
 
@@ -158,3 +162,22 @@ def test_own_pictures_without_classes_or_pictures(read, tmp_path):
     write(tmp_path / "dog" / "y.jpg", "torn")
     with pytest.raises(DataError, match="none of 1 pictures can be read: 1 unreadable"):
         read("images", tmp_path)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    kind=st.sampled_from(["JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP"]),
+    changes=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=4),
+    cut=st.floats(0, 1),
+)
+def test_a_broken_picture_is_left_out_whatever_is_wrong_with_it(tmp_path_factory, kind, changes, cut):
+    content = bytearray(picture(3, (20, 16), kind))
+    for place, value in changes:
+        content[int(place * len(content))] = value
+    content = bytes(content[: max(int(cut * 2 * len(content)), 1)])
+    scratch = tmp_path_factory.mktemp("broken")
+    wanted = Wanted(8, scratch, lambda _: None, scratch)
+    whole = picture(3, (20, 16), "PNG")
+    images, place = read_pictures([whole, content, whole], wanted, "these")
+    assert place[0] == 0 and place[2] == len(images) - 1 and place[1] in (-1, 1)
+    assert (images[0] == images[-1]).all()
