@@ -72,13 +72,15 @@ def prediction_distance(model: Fusing, table: Tensor, predicted: Tensor, tempera
     there = present(table)
     scores = model.scores(table).float()
     apart = torch.linalg.vector_norm((scores / temperature).softmax(1) - predicted, dim=1)
-    return (apart * there).sum() / there.sum().clamp_min(1)
+    found: Tensor = (apart * there).sum() / there.sum().clamp_min(1)
+    return found
 
 
 def representation_distance(fused: Tensor, table: Tensor, label: Tensor) -> Tensor:
     """FedHKD's second term: mean over the batch of ``||h - H_y||``; 0 for a class that has no row yet."""
     near = table[label]
-    return (torch.linalg.vector_norm(fused - near, dim=1) * present(near)).mean()
+    found: Tensor = (torch.linalg.vector_norm(fused - near, dim=1) * present(near)).mean()
+    return found
 
 
 def present(rows: Tensor) -> Tensor:
