@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import cycle
 from typing import Any
 
@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from edgefl import models, registry, seeds
-from edgefl.commands.composing import compose
+from edgefl.commands.composing import check_widths, compose
 from edgefl.cost import Predictor, cost_key
 from edgefl.errors import EdgeflError, MethodError, UnknownName
 from edgefl.memo import cache_folder
@@ -85,6 +85,8 @@ class CheckReport:
     method: str
     checks: Mapping[str, int]
     failures: tuple[str, ...]
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Schedules whose parts can't be cut of this method's models, each with the reason."""
 
     @property
     def ok(self) -> bool:
@@ -95,7 +97,8 @@ class CheckReport:
         """For people: the outcome in a line, then every failure in one of its own."""
         count = f"{sum(self.checks.values())} checks of {len(self.checks)} rules"
         if self.ok:
-            return f"{self.method}: {count}, all kept"
+            less = "".join(f"; not under {name}: {why}" for name, why in self.refused.items())
+            return f"{self.method}: {count}, all kept{less}"
         broken = f"{len(self.failures)} broken" if len(self.failures) > 1 else "one broken"
         return "\n".join([f"{self.method}: {count}, {broken}", *(f"  - {failure}" for failure in self.failures)])
 
@@ -140,7 +143,7 @@ def check_method(
             checker.schedule(fields["name"], shape(_options("schedule", fields["name"], shape, fields), blocks))
     if processes:
         checker.elsewhere()
-    return CheckReport(name, dict(findings.checks), tuple(findings.failures))
+    return CheckReport(name, dict(findings.checks), tuple(findings.failures), findings.refused)
 
 
 @contextmanager
@@ -193,6 +196,7 @@ class _Findings:
     def __init__(self) -> None:
         self.checks: Counter[str] = Counter()
         self.failures: list[str] = []
+        self.refused: dict[str, str] = {}
 
     def expect(self, rule: str, where: str, holds: bool, found: str = "") -> bool:
         """Note whether the rule holds here; ``found`` says what was found instead."""
@@ -267,6 +271,11 @@ class _Checker:
     def schedule(self, name: str, schedule: Schedule) -> None:
         """One round of every stage, the server's state carried on from one to the next."""
         findings = self.findings
+        try:
+            check_widths(self.method, schedule)
+        except MethodError as error:
+            findings.refused[name] = str(error)
+            return
         with findings.attempt(PLACES, f"the first state, {name}"):
             state = self.method.initial(1)
             apart = _differing(state.tensors, self.again().initial(1).tensors)

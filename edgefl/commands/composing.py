@@ -113,10 +113,7 @@ def compose(scenario: Scenario, report: Callable[[str], None] = lambda _: None) 
     if scenario.payload.top_k is not None:
         for kind in kinds.values():  # a method that it doesn't fit is said now, before anything is written
             encoded(method.work(kind.name, 1), scenario.payload, (), method)
-    for part in schedule.offered:
-        if part.width < 1:
-            for kind in kinds.values():  # so is a model that can't be cut
-                restrict(method.work(kind.name, 1), part)
+    check_widths(method, schedule)  # so is a model that can't be cut
     return Setup(
         scenario.seed,
         method,
@@ -165,6 +162,14 @@ def pretraining_of(scenario: Scenario, federation: Federation, report: Callable[
     except (MethodError, DataError) as error:
         raise scenario.error(("pretrain",), str(error)) from error
     return found
+
+
+def check_widths(method: Method, schedule: Schedule) -> None:
+    """Raises MethodError where a schedule cuts models, or what travels with them, that can't be cut."""
+    for part in schedule.offered:
+        if part.width < 1:
+            for kind in method.setting.kinds:
+                restrict(method.work(kind, 1), part)
 
 
 def predictor_of(scenario: Scenario) -> Predictor:
