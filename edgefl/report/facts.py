@@ -235,8 +235,8 @@ def _chance(run: Run, test_samples: Mapping[str, Mapping[str, int]] | None, spli
     """What guessing reaches, by kind and metric: 1/classes, and k/pairs for recall at k."""
     chance: dict[str, dict[str, float]] = {}
     for kind, model in run.models.items():
-        towers = {tower.get("classes") for tower in model.get("towers", {}).values()}
-        classes = (towers | {(model.get("joint") or {}).get("classes")}) - {None, 0}
+        heads = [*model.get("towers", {}).values(), model.get("joint") or {}]
+        classes: set[int] = {head["classes"] for head in heads if head.get("classes")}
         if "-" in kind and not classes:
             pairs = run.scenario["evaluation"]["pairs"]
             known = (test_samples or {}).get(split, {}).get(kind, pairs)
