@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
@@ -50,6 +50,15 @@ class Exchange(Method):
         server_epochs: NonNegativeInt = Field(1, description="the server's epochs on the public pairs a round")
         server_lr: PositiveFloat | None = Field(None, description="of the server's model; as the clients' if null")
 
+    needs: ClassVar[Mapping[str, Any]] = {
+        # a client that trains a narrower part of its towers still speaks in as many dimensions
+        "model": {
+            "image": {"blocks": 2, "width": 16, "heads": 2, "patch": 8},
+            "text": {"blocks": 2, "width": 16, "heads": 2, "tokens": 8},
+            "dimension": 12,
+            "dimension_for": "all",
+        }
+    }
     options: Exchange.Options
 
     def __init__(self, options: Any, setting: Setting):

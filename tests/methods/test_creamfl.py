@@ -420,10 +420,11 @@ def test_the_servers_own_model_is_evaluated_for_whichever_kind_is_asked_for(tiny
             "model": {
                 "image": {"blocks": 1, "width": 16, "heads": 2},
                 "text": {"blocks": 3, "width": 16, "heads": 2, "tokens": 8},
+                "dimension": 12,
             }
         },
     ],
 )
 def test_every_form_keeps_the_contract(options: Any) -> None:
-    report = edgefl.check_method("creamfl", pairs=30, **options)
+    report = edgefl.check_method("creamfl", schedules=["end-to-end", "layerwise"], pairs=30, **options)
     assert report.ok, str(report)
