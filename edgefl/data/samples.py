@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from edgefl import seeds
 from edgefl.data.collection import IntArray
@@ -109,8 +110,9 @@ class Samples:
         rows = self._rows(pass_, pattern)
         if self.fields is None:
             return rows
-        found = self.fields(pass_.data, pass_.args.get("whole", pattern), pattern, rows, ("group",))["group"]
-        groups: IntArray = found.numpy()
+        with unset_fake_temporarily():  # a prediction asks too, and there are real groups to count
+            found = self.fields(pass_.data, pass_.args.get("whole", pattern), pattern, rows, ("group",))["group"]
+            groups: IntArray = found.numpy()
         return groups
 
     def _rows(self, pass_: Pass, pattern: str) -> IntArray:
