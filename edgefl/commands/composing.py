@@ -30,7 +30,7 @@ Observe = Callable[[str, Mapping[str, Any]], None]
 Profile = TypeVar("Profile", Device, Link)
 
 _OPEN = 8
-_federations: dict[tuple[str, int, int], Federation] = {}
+_federations: dict[tuple[str, int, int, str], Federation] = {}
 
 
 def silent(event: str, facts: Mapping[str, Any]) -> None:
@@ -39,7 +39,9 @@ def silent(event: str, facts: Mapping[str, Any]) -> None:
 
 def federation_of(scenario: Scenario, report: Callable[[str], None]) -> Federation:
     """The scenario's data, opened once for all scenarios that share them."""
-    key = (scenario.data.model_dump_json(), scenario.seed, scenario.model.tokens)
+    # where folders are looked for, and where what was made of them is kept
+    around = f"{cache_folder()} {os.environ.get('EDGEFL_DATA')} {os.getcwd()}"
+    key = (scenario.data.model_dump_json(), scenario.seed, scenario.model.tokens, around)
     if key not in _federations:
         while len(_federations) >= _OPEN:
             _federations.pop(next(iter(_federations)))

@@ -28,7 +28,7 @@ from edgefl.errors import DataError
 from edgefl.memo import cache_folder
 from edgefl.work.description import digest
 
-REVISION = 2
+REVISION = 3
 """Part of every cache key: raised when the layout, the splits or the draws change."""
 
 
@@ -244,7 +244,8 @@ def _part(
         tokenizer = _tokenizer(collections, whole, tokens)
         files["tokenizer.json"] = tokenizer.to_str(pretty=False)
         arrays["tokens_whole"] = encoded(tokenizer, made.texts, tokens)
-        arrays["tokens_masked"] = encoded(tokenizer, made.masked, tokens)
+        same = made.masked == made.texts
+        arrays["tokens_masked"] = arrays["tokens_whole"] if same else encoded(tokenizer, made.masked, tokens)
         facts["text"] = {"vocabulary": tokenizer.get_vocab_size(), "tokens": tokens, "classes": classes}
     if made.audio is not None:
         facts["audio"] = {"bins": made.audio.shape[2], "frames": made.audio.shape[1], "classes": classes}
@@ -263,6 +264,8 @@ def _part(
                 # A fixed random order, so that the first few are a fair sample; one picture for each held-out name.
                 single = kind == "text" or (kind == "image-text" and data != PUBLIC)
                 rows = one_per_text(made, rows, fixed) if single else fixed.permutation(rows)
+                if made.image is not None and "-" in kind:
+                    rows = together(rows, made.group[rows])  # the first few pairs have whole images
                 arrays[f"{data}.{kind}"], server[data][kind] = rows, len(rows)
     arrays |= _dealt(made, train, kinds, options, whole, seed)
     meta["client_kind"] = [index for index, kind in enumerate(kinds) for _ in range(options.clients[kind])]
@@ -314,6 +317,13 @@ def _dealt(
     if any(options.missing_of(kind) for kind in kinds):
         arrays |= {"client_pattern": np.concatenate(codes), "client_dropped": np.array(dropped)}
     return arrays
+
+
+def together(rows: IntArray, group: IntArray) -> IntArray:
+    """``rows`` [n] with each ``group`` [n] in one stretch, where its first member stood."""
+    first, place = np.unique(group, return_index=True, return_inverse=True)[1:]
+    found: IntArray = rows[np.argsort(first[place.reshape(-1)], kind="stable")]
+    return found
 
 
 def _moments(images: Array, rows: IntArray) -> tuple[list[float], list[float]]:
