@@ -50,6 +50,13 @@ FEDCOLA = {
     "+CA+CP": {"method.complementary": "none", "method.collaborate": "attention", "method.compensation": True},
     "+CA+CP+CL": {"method.complementary": "blocks", "method.collaborate": "attention", "method.compensation": True},
 }
+MASKS = {
+    f"{mask} {rate:.0%}": {"method.mask": mask, "data.missing.image-text.image": rate}
+    for rate in (0.1, 0.3, 0.5)
+    for mask in ("zero", "random", "prototype")
+}
+PAIRED = ("image-text.accuracy", "image-text.balanced_accuracy")
+ALONE = ("image-text.accuracy[image]", "image-text.accuracy[text]")
 RETRIEVAL = ("image-text.r@1_sum", "image-text.r@10")
 
 STUDIES = {
@@ -74,6 +81,28 @@ STUDIES = {
         RETRIEVAL,
         tuple(Claim(metric, ("mean", "gca")) for metric in RETRIEVAL),
         "how representations are aggregated",
+    ),
+    "orderings-pmcmfl": Study(
+        MASKS,
+        PAIRED,
+        (
+            *(
+                Claim(PAIRED[0], (f"{mask} {q}", f"prototype {q}"))
+                for q in ("10%", "30%", "50%")
+                for mask in ("zero", "random")
+            ),
+            *(
+                Claim(PAIRED[0], tuple(f"prototype {q} - {mask} {q}" for q in ("10%", "30%", "50%")))
+                for mask in ("zero", "random")
+            ),
+        ),
+        "what stands for a missing modality in training",
+    ),
+    "orderings-pmcmfl-matching": Study(
+        {by: {"method.inference": by} for by in ("zero", "random", "l1", "classifier")},
+        (*ALONE, PAIRED[0]),
+        tuple(Claim(metric, ("zero", "random", "l1", "classifier")) for metric in ALONE),
+        "what completes a single modality at inference",
     ),
 }
 """By the scenario's name."""
