@@ -1,0 +1,136 @@
+"""What no room can see alone: sections of a scenario that are right by themselves and wrong together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+import numpy as np
+from pydantic import BaseModel
+
+from edgefl import registry, seeds
+from edgefl.data import KINDS, DataOptions
+from edgefl.devices import FleetOptions
+from edgefl.errors import EdgeflError, ScenarioError, UnknownName, suggestion
+from edgefl.methods.aggregation_options import AggregationOptions
+from edgefl.models import ModelOptions
+from edgefl.scenario.document import Document, KeyPath
+from edgefl.simulation.options import RoundOptions
+from edgefl.work.options import TrainingOptions
+from edgefl.work.rates import TOWERS, stated
+
+
+def disagreements(document: Document, parts: Mapping[str, BaseModel], names: Mapping[str, str]) -> list[ScenarioError]:
+    """What no room can see alone: client kinds without a tower, stages that the towers don't have."""
+    model = cast(ModelOptions, parts["model"])
+    errors = []
+    clients = cast(DataOptions, parts["data"]).clients
+    for kind, count in clients.items():
+        for modality in kind.split("-"):
+            if count and modality not in model.modalities:
+                message = f"{kind} clients need a tower for {modality}: add model.{modality}"
+                errors.append(document.error(("data", "clients", kind), message, at_key=True))
+    errors += _wrong_data(document, cast(DataOptions, parts["data"]))
+    total = sum(clients.values())
+    fleet = cast(FleetOptions, parts["fleet"])
+    for key, amounts in (("devices", fleet.devices), ("links", fleet.links)):
+        counts = [amount for amount in amounts.values() if isinstance(amount, int)]
+        if counts and sum(counts) != total:
+            message = f"the counts add up to {sum(counts)}, but there are {total} clients"
+            errors.append(document.error(("fleet", key), message))
+    batch = cast(TrainingOptions, parts["training"]).batch
+    for pattern in batch if isinstance(batch, dict) else ():
+        if pattern not in KINDS:
+            message = f"unknown kind {pattern!r}{suggestion(pattern, KINDS)}"
+            errors.append(document.error(("training", "batch", pattern), message, at_key=True))
+    round_ = cast(RoundOptions, parts["round"])
+    for kind in round_.leave_out:
+        if not clients.get(kind):
+            message = f"there are no {kind!r} clients{suggestion(kind, [k for k, n in clients.items() if n])}"
+            errors.append(document.error(("round", "leave_out"), message))
+    cohort = round_.cohort
+    size = cohort if isinstance(cohort, int) else sum(max(int(cohort * n), 1) for n in clients.values() if n)
+    if size > total:
+        errors.append(
+            document.error(("round", "cohort"), f"{size} clients a round are more than the {total} there are")
+        )
+    elif round_.quorum > size and not registry.get("round policy", round_.policy).overlapping:
+        message = f"a quorum of {round_.quorum} is never reached: clients in a cohort: {size}"
+        errors.append(document.error(("round", "quorum"), message))
+    if cast(TrainingOptions, parts["training"]).mode == "none" and not registry.get(
+        "selection", round_.selection_name
+    ).blind(round_.selection):
+        message = (
+            f"{round_.selection_name} chooses by losses, and training: none has none; say proxy: samples, or uniform"
+        )
+        errors.append(document.error(("round", "selection"), message))
+    errors += _wrong_aggregation(document, cast(AggregationOptions, parts["aggregation"]), round_)
+    try:
+        schedule = registry.get("schedule", names["schedule"])(parts["schedule"], model.blocks)
+    except EdgeflError as error:
+        where = ("schedule", "stages") if ("schedule", "stages") in document.places else ("schedule",)
+        errors.append(document.error(where, str(error)))
+    else:
+        errors += _wrong_rates(document, cast(TrainingOptions, parts["training"]), model, len(schedule.stages))
+    return errors
+
+
+def _wrong_aggregation(
+    document: Document, aggregation: AggregationOptions, round_: RoundOptions
+) -> list[ScenarioError]:
+    """What needs several updates at a time, where each goes into the model alone."""
+    errors = []
+    if registry.get("round policy", round_.policy).at_once:
+        alone = f"{round_.policy} mixes each update into the model alone"
+        if aggregation.rule != "mean":
+            message = (
+                f"a {aggregation.rule} is over several updates, but {alone}; write rule: mean, or policy: buffered"
+            )
+            errors.append(document.error(("aggregation", "rule"), message))
+        if aggregation.compensation:
+            message = f"compensation is for the others of a cohort, but {alone}; write compensation: false"
+            errors.append(document.error(("aggregation", "compensation"), message))
+    return errors
+
+
+def _wrong_rates(
+    document: Document, training: TrainingOptions, model: ModelOptions, stages: int
+) -> list[ScenarioError]:
+    """Learning rates of towers that the model doesn't have, and lists that don't fit the schedule's stages."""
+    errors = []
+    for key, rate in training.rates.items():
+        path: KeyPath = ("training", "rates", key)
+        tower = key.partition(".")[0]
+        if tower in TOWERS and tower not in (*model.blocks, "joint"):
+            have = ", ".join(model.blocks)
+            errors.append(document.error(path, f"the model has no {tower} tower, only {have}", at_key=True))
+        lr = stated(rate).get("lr")
+        if isinstance(lr, list) and len(lr) != stages:
+            place = (*path, "lr") if isinstance(document.data["training"]["rates"][key], dict) else path
+            count = f"{stages} stage{'s' if stages > 1 else ''}"
+            message = f"lists {len(lr)} learning rate{'s' if len(lr) > 1 else ''}, but the schedule has {count}"
+            errors.append(document.error(place, message))
+    return errors
+
+
+def _wrong_data(document: Document, data: DataOptions) -> list[ScenarioError]:
+    """A data set or a partition that can't be: opening the data would find it only when the run begins."""
+    errors = []
+    named: dict[KeyPath, str] = {}
+    if isinstance(data.source, str):
+        named[("data", "source")] = data.source
+    else:
+        named = {("data", "source", kind): name for kind, name in data.source.items()}
+    for path, source in named.items():
+        if source not in registry.names("data set"):
+            unknown = UnknownName("data set", source, registry.names("data set"))
+            errors.append(document.error(path, str(unknown)))
+    for kind, count in data.clients.items():
+        name, argument = data.partition_of(kind) if count else ("iid", None)
+        try:
+            # one client that gets everything: only the name and the argument can be wrong
+            generator = seeds.generator(0, "partition check")
+            registry.get("partition", name)(np.zeros(100, np.int64), 1, argument, generator)
+        except EdgeflError as error:
+            errors.append(document.error(("data", "partition"), str(error)))
+    return errors
