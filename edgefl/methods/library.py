@@ -38,10 +38,10 @@ class LibraryMethod(Method):
             description="what stands for a missing modality's feature in training: the prototype of the sample's "
             "class (pmcmfl), zeros, or normal noise for every sample and step; ignore leaves such samples out",
         )
-        answers: Literal["label", "scores"] = Field(
-            "label",
+        answers: Literal["label", "scores"] | None = Field(
+            None,
             description="what is learnt: each sample's class, or what every class is worth (data with soft targets, as "
-            "VQA's), of which prototypes are made too",
+            "VQA's), of which prototypes are made too; scores where the data have some unless said otherwise",
         )
         prototypes_of: Literal["pairs", "all"] = Field(
             "pairs", description="samples that make prototypes: those with both modalities, or also those with one"
@@ -181,9 +181,15 @@ class LibraryMethod(Method):
 
     def fields(self, pattern: str, args: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments of a pass that learns: what every class is worth is asked for where that is learnt."""
-        if self.options.answers == "label":
-            return dict(args)
+        if not self.scored:
+            return {name: value for name, value in args.items() if name != "fields"}
         return {**args, "fields": [*pattern.split("-"), "label", "target"]}
+
+    @property
+    def scored(self) -> bool:
+        """Whether what is learnt are scores of classes."""
+        asked = self.options.answers
+        return asked == "scores" or (asked is None and any("target" in k.extras for k in self.setting.kinds.values()))
 
     def library(self, tables: Sequence[str] | None = None) -> Payload:
         """Tables as they travel: all of them unless some are named."""
@@ -196,7 +202,7 @@ class LibraryMethod(Method):
     def evaluate(self, kind: str, split: str) -> Work:
         """As every method; with the score of the best answer where answers have scores."""
         work = super().evaluate(kind, split)
-        if self.options.answers == "label":
+        if not self.scored:
             return work
         fields = {"fields": [*self.setting.kinds[kind].modalities, "label", "target"]}
         return replace(work, passes=tuple(replace(p, args={**p.args, **fields}) for p in work.passes))
