@@ -104,8 +104,8 @@ def compose(scenario: Scenario, report: Callable[[str], None] = lambda _: None) 
     if not (scenario.aggregation.plain or _averages(method)):
         raise scenario.error(
             ("aggregation",),
-            f"clients' models stay with them under {scenario.method_name}, and no update of them is averaged: "
-            "only non_finite applies",
+            f"{scenario.method_name} has no models to average, since clients keep theirs: leave everything but "
+            "non_finite out",
         )
     blocks: dict[str, int] = {}
     for kind in kinds.values():

@@ -129,11 +129,6 @@ class CreamFL(Exchange):
         super().__init__(options, probabilistic(setting) if options.pcme is not None else setting)
 
     @property
-    def averages(self) -> bool:
-        """Whether clients' models travel and are averaged by kind."""
-        return self.options.averaged
-
-    @property
     def contributors(self) -> list[str]:
         """Kinds that contrast and send representations."""
         pairs = self.options.pairs_contribute

@@ -78,11 +78,6 @@ class Exchange(Method):
                 f"{options.name} wants {max(self.pairs, 2)} public {self.pattern} samples or more; the data have "
                 f"{held}: raise data.public"
             )
-        if not self.averages and not setting.aggregation.plain:
-            raise MethodError(
-                f"{options.name} has no models to average, since clients keep theirs: the section aggregation has "
-                "nothing to do; leave it out"
-            )
         self.server = self.server_kind()
         # what the server does with its model is what a client of one kind would
         self.side = Method(options, replace(setting, kinds={self.server.name: self.server}))
@@ -108,11 +103,6 @@ class Exchange(Method):
         checkpointing = setting.training.checkpointing
         described = models.describe(model, self.modalities, "retrieve", setting.facts, checkpointing=checkpointing)
         return Kind(SERVER, self.modalities, "retrieve", described, model.weights)
-
-    @property
-    def averages(self) -> bool:
-        """Whether clients' models travel and are averaged."""
-        return False
 
     @property
     def contributors(self) -> list[str]:

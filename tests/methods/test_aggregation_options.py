@@ -186,7 +186,7 @@ def test_an_optimizer_outlives_an_interruption_and_does_without_training(games: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedcola", "fedcola-mat", "pmcmfl", "creamfl"])
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", ["yogi", "adagrad"])
 def test_every_method_that_averages_takes_them(games: Games, method: str, name: str) -> None:
     from edgefl import registry
 
@@ -230,7 +230,7 @@ def test_what_makes_no_sense_is_refused_with_its_line(tmp_path: Any, told: str, 
 
 def test_a_method_without_models_at_the_server_has_nothing_to_aggregate(games: Games) -> None:
     data = {**games.tiny()["data"], "public": 24}
-    with pytest.raises(EdgeflError, match="clients' models stay with them"):
+    with pytest.raises(EdgeflError, match="aggregation: creamfl has no models to average"):
         games.setup(method="creamfl", data=data, aggregation={"optimizer": "adam"})
     for fine in ({"non_finite": "keep"}, {}):
         games.setup(method="creamfl", data=data, aggregation=fine)
