@@ -275,7 +275,7 @@ def _changes(setup: Setup, kind: str) -> dict[int, int]:
     found: dict[int, int] = {}
     works: list[Work] = []
     for round in range(1, setup.schedule.rounds + 1):
-        if not setup.method.participates(kind, round):
+        if not setup.participates(kind, round):
             continue
         work = replace(setup.method.work(kind, round), optimizer={})
         if not works or work != works[-1]:

@@ -159,7 +159,7 @@ def largest(setup: Setup, kind: str) -> int:
 
 def _rounds(setup: Setup, stage: Stage, kind: str) -> list[int]:
     """The rounds of a stage in which this kind takes part."""
-    return [r for r in setup.schedule.rounds_of(stage) if setup.method.participates(kind, r)]
+    return [r for r in setup.schedule.rounds_of(stage) if setup.participates(kind, r)]
 
 
 def shown_round(setup: Setup, stage: Stage, kind: str) -> int:

@@ -85,36 +85,49 @@ def run(
     def report(text: str) -> None:
         observe("prepare", {"what": text})
 
+    if resume is not None:
+        if overrides or output is not None:
+            raise RunError("a resumed run keeps its scenario and its folder: leave out --set and --output")
+        folder = Path(resume)
+        parts = _resumed(folder)
+    else:
+        assert scenario is not None
+        whole = scenario if isinstance(scenario, Scenario) else load(scenario, overrides)  # type: ignore[arg-type]
+        combinations = whole.combinations()
+        # every combination is checked before anything is written
+        observe("prepare", {"what": f"preparing {whole.name}"})
+        for _, each in combinations:
+            check(each, report)
+        folder = Path(output) if output is not None else free_folder(whole.name)
+        parts = _begun(folder, whole, combinations)
+    play(parts, observe)
+    observe("done", {"folder": str(folder)})
+    return read_run(folder)
+
+
+def check(scenario: Scenario, report: Callable[[str], None]) -> None:
+    """Raises what ``run`` would raise of a scenario before anything is written."""
+    compose(scenario, report)
+    if scenario.training.mode == "none":
+        return
+    device_of(scenario.executor.device)
+    if federation_of(scenario, report).declared_only:
+        raise DataError(
+            f"{scenario.name} declares the shapes of its data and has no samples to train on: "
+            "edgefl profile and edgefl sweep tell its cost, and --set training.mode=none simulates it"
+        )
+
+
+def play(parts: Sequence[tuple[str, Path, Scenario]], observe: Observe) -> None:
+    """Run these ``(label, folder, scenario)`` in turn, or go on with those that were begun.
+
+    Those that follow each other with the same data share their workers.
+    """
     with ExitStack() as stack:
         executors = _Executors(stack)
-        if resume is not None:
-            if overrides or output is not None:
-                raise RunError("a resumed run keeps its scenario and its folder: leave out --set and --output")
-            folder = Path(resume)
-            parts = _resumed(folder)
-        else:
-            assert scenario is not None
-            whole = scenario if isinstance(scenario, Scenario) else load(scenario, overrides)  # type: ignore[arg-type]
-            combinations = whole.combinations()
-            # every combination is checked before anything is written
-            observe("prepare", {"what": f"preparing {whole.name}"})
-            for _, each in combinations:
-                compose(each, report)
-                if each.training.mode == "none":
-                    continue
-                device_of(each.executor.device)
-                if federation_of(each, report).declared_only:
-                    raise DataError(
-                        f"{whole.name} declares the shapes of its data and has no samples to train on: "
-                        "edgefl profile and edgefl sweep tell its cost, and --set training.mode=none simulates it"
-                    )
-            folder = Path(output) if output is not None else free_folder(whole.name)
-            parts = _begun(folder, whole, combinations)
         for index, (label, place, each) in enumerate(parts):
             observe("combination", {"label": label, "index": index, "of": len(parts), "folder": str(place)})
             _one(place, each, executors, observe)
-    observe("done", {"folder": str(folder)})
-    return read_run(folder)
 
 
 def _begun(

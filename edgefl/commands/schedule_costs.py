@@ -64,7 +64,7 @@ def stretches(planner: Planner, stage: int | None = None) -> list[Stretch]:
         now = setup.schedule.stage(round)
         if stage not in (None, now.index):
             continue
-        works = {k: planner.work(k, round, now) for k in setup.clients.kinds if setup.method.participates(k, round)}
+        works = {k: planner.work(k, round, now) for k in setup.clients.kinds if setup.participates(k, round)}
         one = Stretch(now, round, 1, works, _server_works(setup, state, round, now) if state else ())
         if found and found[-1].alike(one):
             found[-1] = replace(found[-1], rounds=found[-1].rounds + 1)

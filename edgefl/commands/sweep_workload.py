@@ -90,7 +90,7 @@ def workload_of(setup: Setup, predictor: Predictor) -> Workload:
             works = known[stage.index, way.index] = np.full(len(kinds), LEFT_OUT, np.int32)
             for group, client in enumerate(setup.representative):
                 kind = setup.clients.kinds[int(kinds[group])]
-                if setup.method.participates(kind, first):
+                if setup.participates(kind, first):
                     work, base = planner.work(kind, first, way)
                     source = setup.clients.client(int(client))
                     _, computed = planner.compute(work.fitted(source.size), source, base, int(client))

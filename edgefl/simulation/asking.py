@@ -10,17 +10,21 @@ from numpy.typing import NDArray
 from edgefl.simulation.course import Course
 from edgefl.simulation.dispatch import flights_of
 from edgefl.simulation.flights import Dispatch, Flights, Integers
-from edgefl.simulation.selection import Candidates, Chosen, places
+from edgefl.simulation.selection import NOBODY, Candidates, Chosen, places
 from edgefl.simulation.settling import Tally
 
 
-def candidates(course: Course, kinds: Sequence[str]) -> Candidates:
+def candidates(course: Course, round: int, kinds: Sequence[str]) -> Candidates:
     """Whom the selection may draw from now, and what it may know of them."""
     setup, fleet = course.setup, course.setup.fleet
     flying, back = course.air.flying if course.air is not None else {}, course.queue
     groups = {
         kind: setup.of_kind(kind) if setup.round.gate == "everyone" else course.roster.able(kind) for kind in kinds
     }
+
+    # a kind that is left out keeps its place, so that the others' draws don't change by it
+    asked = [k for k in setup.clients.kinds if kinds and setup.method.participates(k, round)]
+    groups = {kind: groups.get(kind, NOBODY) for kind in asked}
 
     def ready(clients: Integers) -> NDArray[np.bool_]:
         there = fleet.availability.available(clients, course.now)
@@ -33,7 +37,7 @@ def candidates(course: Course, kinds: Sequence[str]) -> Candidates:
     def seconds(clients: Integers) -> NDArray[np.float64]:
         return course.roster.of_cells("seconds")[course.roster.cell[clients]]
 
-    population = {kind: len(setup.of_kind(kind)) for kind in kinds}
+    population = {kind: len(setup.of_kind(kind)) if kind in kinds else 0 for kind in groups}
     return Candidates(groups, population, lambda clients: setup.clients.client_samples[clients], seconds, ready)
 
 
@@ -56,7 +60,7 @@ def _cohort(course: Course, kinds: Sequence[str]) -> int:
 
 def choose(course: Course, round: int, kinds: Sequence[str], tally: Tally, count: int | None = None) -> Chosen:
     """The cohort's clients, or ``count``."""
-    chosen = course.selection.choose(candidates(course, kinds), round, count)
+    chosen = course.selection.choose(candidates(course, round, kinds), round, count)
     tally.unavailable += chosen.unready
     tally.selected += len(chosen.clients)
     return chosen

@@ -67,7 +67,7 @@ class Simulation(Course):
         tally = Tally()
         yield from serve(self, env, setup.method.before(self.state, round), round, "before", tally.server)
         self.judge(round)
-        kinds = [kind for kind in setup.clients.kinds if setup.method.participates(kind, round)]
+        kinds = [kind for kind in setup.clients.kinds if setup.participates(kind, round)]
         play = overlapping if self.policy.overlapping else synchronous
         outcome = yield from play(self, env, round, stage, kinds, tally)
         if outcome == "completed":

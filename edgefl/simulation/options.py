@@ -78,6 +78,11 @@ class RoundOptions(BaseModel):
         description="whom the server asks: those who fit their budgets, or everyone; who then needs more memory than "
         "the budget ends out of memory",
     )
+    leave_out: tuple[str, ...] = Field(
+        (),
+        description="kinds of clients that are never asked; who holds which data stays as it is, and so do the models "
+        "and the test of every kind",
+    )
     deadline: Seconds | None = Field(None, description="virtual time after which late updates are left out")
     over_selection: Annotated[float, BeforeValidator(_more), Field(ge=0, le=10), _MORE] = Field(
         0.0,
@@ -106,6 +111,13 @@ class RoundOptions(BaseModel):
     def _some(cls, value: float | None) -> float | None:
         if value is not None and not value > 0:
             raise ValueError(f"must be more than 0, not {value:g}")
+        return value
+
+    @field_validator("leave_out")
+    @classmethod
+    def _distinct(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if twice := [kind for kind in value if value.count(kind) > 1]:
+            raise ValueError(f"{twice[0]} stands there twice")
         return value
 
     @field_validator("policy")

@@ -46,7 +46,7 @@ class Roster:
         self.cells: list[Plan] = []
         self._numbers: dict[tuple[Any, ...], int] = {}
         self._costs = _Rows(len(BUDGETS))
-        self._sign: tuple[Any, ...] = ()
+        self._sign: tuple[Any, ...] | None = None
         self._order: tuple[int, ...] = ()
         self._olds: dict[tuple[int, str, int], tuple[Address, ...]] = {}
         self._frozen: dict[tuple[str, int], tuple[Address, ...]] = {}
@@ -100,7 +100,7 @@ class Roster:
         """Bring everything up to this round; clients whose stage, eligibility or binding budget is new, ascending."""
         setup = self.planner.setup
         stages = setup.schedule.candidates(round)
-        kinds = [kind for kind in setup.clients.kinds if setup.method.participates(kind, round)]
+        kinds = [kind for kind in setup.clients.kinds if setup.participates(kind, round)]
         works = {(k, s.index): self.planner.work(k, round, s)[0] for k in kinds for s in stages}
         sign = tuple(sorted((key, self.planner.revisions[key]) for key in works))
         before, self._order = self._order, tuple(stage.index for stage in stages)

@@ -76,6 +76,10 @@ class Setup:
         """The kind of a client."""
         return self.clients.kinds[int(self.clients.client_kind[client])]
 
+    def participates(self, kind: str, round: int) -> bool:
+        """Whether clients of this kind may be drawn in this round."""
+        return kind not in self.round.leave_out and self.method.participates(kind, round)
+
     def staged(self, work: Work, stage: Stage) -> Work:
         """A work on the model of a client kind is held to the stage; the server's own model is under no schedule."""
         return restrict(work, stage) if work.kind in self.clients.kinds else work
