@@ -10,7 +10,7 @@ import torch
 from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor
 
-from edgefl.methods import Method, ServerState, Update, combine
+from edgefl.methods import Method, ServerState, Update
 from edgefl.work import Edit, Item, Pass, Payload, Work
 
 
@@ -81,8 +81,7 @@ class Prototypes(Method):
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         """Models as FedAvg; a prototype is the mean over the samples of its class, and stays where nobody has any."""
-        models = {a: t for a, t in state.tensors.items() if not a.startswith("table/")}
-        changed = combine(models, updates, lambda address, cohort: {address: 1.0})
+        changed = self.combine(state, updates, lambda address, cohort: {address: 1.0})
         for kind in sorted({update.kind for update in updates}):
             sums, seen = torch.zeros(self.shape(kind)), torch.zeros(self.shape(kind)[0])
             for update in sorted((u for u in updates if u.kind == kind), key=lambda u: u.client):
