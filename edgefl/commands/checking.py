@@ -286,7 +286,7 @@ class _Checker:
                 if round > 1 and schedule.stage(round - 1) is stage:
                     continue
                 place = _Place(name, stage, round)
-                kinds = [k for k in self.setup.clients.kinds if self.setup.participates(k, round)]
+                kinds = [k for k in self.setup.clients.kinds if self.method.participates(k, round)]
                 served |= set(kinds)
                 ways, few = schedule.candidates(round), self.fewest(kinds)
                 for first in range(0, len(ways), few):  # where more is offered than there are clients, they go on
