@@ -6,10 +6,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from edgefl.commands import calibrate, check_method, fit, profile, read_run, run, sweep, validate
+    from edgefl.commands import analyse, calibrate, check_method, fit, profile, read_run, run, sweep, validate
 
 __version__ = "0.1.0"
-__all__ = ["calibrate", "check_method", "fit", "profile", "read_run", "run", "sweep", "validate"]
+__all__ = ["analyse", "calibrate", "check_method", "fit", "profile", "read_run", "run", "sweep", "validate"]
 
 
 def __getattr__(name: str) -> Any:

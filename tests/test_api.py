@@ -7,7 +7,7 @@ import sys
 
 import edgefl
 
-NAMES = ["calibrate", "check_method", "fit", "profile", "read_run", "run", "sweep", "validate"]
+NAMES = ["analyse", "calibrate", "check_method", "fit", "profile", "read_run", "run", "sweep", "validate"]
 
 
 def test_the_public_names_are_these() -> None:

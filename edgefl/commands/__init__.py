@@ -1,5 +1,6 @@
 """The Python API, equal to the command line."""
 
+from edgefl.commands.analysing import analyse
 from edgefl.commands.calibrating import calibrate
 from edgefl.commands.checking import check_method
 from edgefl.commands.fitting import fit
@@ -9,4 +10,4 @@ from edgefl.commands.sweeping import sweep
 from edgefl.commands.validating import validate
 from edgefl.runs import read_run
 
-__all__ = ["calibrate", "check_method", "fit", "profile", "read_run", "run", "sweep", "validate"]
+__all__ = ["analyse", "calibrate", "check_method", "fit", "profile", "read_run", "run", "sweep", "validate"]

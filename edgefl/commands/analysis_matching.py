@@ -1,0 +1,59 @@
+"""How well samples with one modality are matched with their class (PmcmFL's Table 5), and what that makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from edgefl.commands.analysis_models import Trained
+from edgefl.work.matching import DISTANCES, MATCHED, MODELS
+
+
+def nothing_to_match(trained: Trained) -> str | None:
+    """Why a run has no matching to look at, or None."""
+    method, name = trained.setup.method, trained.scenario.method_name
+    if not hasattr(method.options, "inference"):
+        return f"{name} matches no prototypes (pmcmfl does)"
+    wanted = [f"table/prototypes.{modality}" for modality in getattr(method, "modalities", ())]
+    if not wanted or any(address not in trained.state.tensors for address in wanted):
+        return f"{name} made no prototypes in this run: its options do without"
+    return None
+
+
+def matching(trained: Trained, kinds: Sequence[str], split: str, tell: Callable[[str], None]) -> dict[str, Any]:
+    """The run's final state, evaluated with each way of completing samples that have one modality.
+
+    By kind, ``inference`` and ``pattern``: the accuracy, and how often the true class is among the 1, 5, 10 and 20 best
+    matches (None for zeros, noise and the oracle, which match nothing).  The run's own matching is ``own``.
+    """
+    method, setup = trained.setup.method, trained.setup
+    own = method.options.inference
+    stage = setup.schedule.stage(setup.schedule.rounds)
+    rows: list[dict[str, Any]] = []
+    for inference in dict.fromkeys(("zero", *DISTANCES, own, "oracle")):
+        tell(f"matching by {inference}")
+        change: dict[str, Any] = {"inference": inference}
+        if inference not in MODELS:
+            change["matching"] = None
+            if inference not in DISTANCES:
+                change["mix"] = 1
+        other = type(method)(method.options.model_copy(update=change), method.setting)
+        done: list[tuple[Any, dict[str, float]]] = []
+        for kind in kinds:
+            work = setup.staged(other.evaluate(kind, split), stage)
+            metrics = next((found for known, found in done if known == work), None)
+            if metrics is None:
+                metrics = dict(trained.do(work, trained.state.wire(work), None, f"matching {inference}").metrics)
+                done.append((work, metrics))
+            for pattern in dict.fromkeys(pattern for pass_ in work.passes for pattern in pass_.patterns):
+                alone = len({p for pass_ in work.passes for p in pass_.patterns}) == 1
+                whole = pattern == method.setting.kinds[kind].pattern
+                accuracy = metrics.get(f"accuracy[{pattern}]", metrics.get("accuracy") if whole or alone else None)
+                if accuracy is None:
+                    continue
+                rows.append(
+                    {"kind": kind, "inference": inference, "own": inference == own, "pattern": pattern,
+                     "accuracy": accuracy,
+                     "matched": {str(k): metrics.get(f"matched@{k}[{pattern}]") for k in MATCHED}}
+                )  # fmt: skip
+    return {"split": split, "own": own, "rows": rows}
