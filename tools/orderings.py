@@ -55,6 +55,17 @@ MASKS = {
     for rate in (0.1, 0.3, 0.5)
     for mask in ("zero", "random", "prototype")
 }
+WEAK = "fleet.devices.raspberry-pi-zero-2w"
+ELIGIBILITY: dict[str, dict[str, Any]] = {
+    "end-to-end 30%": {"schedule.name": "end-to-end", WEAK: 0.7},
+    "end-to-end 50%": {"schedule.name": "end-to-end", WEAK: 0.5},
+    "layer-wise": {"schedule.name": "layerwise", WEAK: 0.7},
+    "heterofl 30%": {"schedule.name": "heterofl", WEAK: 0.7},
+    "depthfl 30%": {"method.name": "depthfl", WEAK: 0.7},
+    "elastic 30%": {"schedule.name": "elastic", "method.name": "fedavg", WEAK: 0.7},
+    "elastic 50%": {"schedule.name": "elastic", WEAK: 0.5},
+    "end-to-end 100%": {"schedule.name": "end-to-end", WEAK: None},
+}
 PAIRED = ("image-text.accuracy", "image-text.balanced_accuracy")
 ALONE = ("image-text.accuracy[image]", "image-text.accuracy[text]")
 RETRIEVAL = ("image-text.r@1_sum", "image-text.r@10")
@@ -103,6 +114,26 @@ STUDIES = {
         (*ALONE, PAIRED[0]),
         tuple(Claim(metric, ("zero", "random", "l1", "classifier")) for metric in ALONE),
         "what completes a single modality at inference",
+    ),
+    "orderings-eligibility": Study(
+        ELIGIBILITY,
+        ("eligible", *RETRIEVAL),
+        tuple(
+            Claim(metric, order)
+            for metric in RETRIEVAL
+            for order in (
+                ("end-to-end 30%", "end-to-end 50%", "end-to-end 100%"),
+                ("end-to-end 30%", "layer-wise"),
+                ("end-to-end 50%", "layer-wise"),
+                ("end-to-end 30%", "elastic 30%"),
+                ("end-to-end 50%", "elastic 50%"),
+                ("layer-wise", "elastic 30%"),
+                ("heterofl 30%", "elastic 30%"),
+                ("depthfl 30%", "elastic 30%"),
+                ("elastic 30%", "end-to-end 100%"),
+            )
+        ),
+        "who is left out",
     ),
 }
 """By the scenario's name."""
@@ -198,11 +229,12 @@ def looked_up(scenario: Mapping[str, Any], path: str) -> Any:
 
 
 def measured(run: Run, metric: str) -> float:
-    """A metric of the last evaluation, or the share of clients that may take part in the last stage (``eligible``)."""
+    """A metric of the last evaluation, or the share of clients that could take part at some time (``eligible``)."""
     if metric == "eligible":
-        last = list(run.each("eligibility"))
-        stage = max(row["stage"] for row in last)
-        return fmean(float(row["eligible"]) for row in last if row["stage"] == stage)
+        could = defaultdict[int, bool](bool)
+        for row in run.each("eligibility"):
+            could[row["client"]] |= bool(row["eligible"])
+        return fmean(map(float, could.values()))
     kind, name = metric.split(".", 1)
     return float(run.result["metrics"][kind][name])
 

@@ -85,13 +85,35 @@ def test_a_claim_is_about_variants_that_its_scenario_runs(name: str) -> None:
 
 TINY = (
     "compare=null", "schedule.rounds=1", "training.batch=8", "training.epochs=1",
-    "data.samples=8", "data.source=glyphs", "data.validation=20", "data.test=20",
+    "data.samples=8", "data.validation=20", "data.test=20",
 )  # fmt: skip
+MORE = {
+    "data": ["data.source=glyphs"],
+    "image": ["model.image.blocks=1", "model.text.blocks=1"],
+    "multiway": ["model.multiway.blocks=1"],
+    "public": ["data.public=20"],
+    "pretrain": ["pretrain={image: {epochs: 1, batch: 8}, text: {epochs: 1, batch: 8}}"],
+}
+"""What makes a scenario small that has it."""
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+QUICK = {
+    "papers/orderings-fedcola",
+    "papers/orderings-creamfl",
+    "papers/orderings-pmcmfl",
+    "papers/orderings-eligibility-30",
+}
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in SCENARIOS]
+)
 def test_a_round_of_every_scenario(name: str, tmp_path: Path) -> None:
-    run = edgefl.run(name, output=tmp_path / "run", overrides=list(TINY))
+    whole = load(name).resolved()
+    parts = {"data": True, "public": whole["data"]["public"], "pretrain": any((whole["pretrain"] or {}).values())}
+    there = {part for part, value in {**parts, **whole["model"]}.items() if value}
+    tiny = [*TINY, *(override for part, overrides in MORE.items() if part in there for override in overrides)]
+    run = edgefl.run(name, output=tmp_path / "run", overrides=tiny)
     study = orderings.study_of(str(run.scenario["name"]))
     assert run.finished
     assert all(0 <= orderings.measured(run, metric) <= 2 for metric in study.metrics)
