@@ -153,9 +153,7 @@ def test_the_scaler_divides_while_training_alone() -> None:
 
 def test_models_that_cannot_be_cut() -> None:
     gru = models.describe(ModelOptions(text={"tower": "gru", "tokens": 6}), ("text",), "classify", FACTS)
-    with pytest.raises(
-        MethodError, match="be cut of model.text, a 'gru' tower; allowed: vit, transformer"
-    ):
+    with pytest.raises(MethodError, match="be cut of model.text, a 'gru' tower; allowed: vit, transformer"):
         at_width(gru, 0.5)
     with pytest.raises(MethodError, match="widths can't be cut of the model 'multiway'"):
         at_width({**gru, "name": "multiway"}, 0.5)
