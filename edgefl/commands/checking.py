@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from edgefl import models, registry, seeds
-from edgefl.commands.composing import check_widths, compose
+from edgefl.commands.composing import check_parts, compose
 from edgefl.cost import Predictor, cost_key
 from edgefl.errors import EdgeflError, MethodError, UnknownName
 from edgefl.memo import cache_folder
@@ -272,7 +272,7 @@ class _Checker:
         """One round of every stage, the server's state carried on from one to the next."""
         findings = self.findings
         try:
-            check_widths(self.method, schedule)
+            check_parts(self.method, schedule)
         except MethodError as error:
             findings.refused[name] = str(error)
             return

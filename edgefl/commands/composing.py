@@ -59,10 +59,13 @@ def scenario_of(given: str | os.PathLike[str] | dict[str, Any] | Scenario, overr
 def compose(scenario: Scenario, report: Callable[[str], None] = lambda _: None) -> Setup:
     """Everything that a run is a function of.
 
-    ``report`` hears of data being built.  Raises DataError, MethodError or DeviceError where sections don't fit
-    each other.
+    ``report`` hears of data being built.  Raises ScenarioError, with file and line, for data that can't be opened and
+    sections that don't fit each other, or DeviceError.
     """
-    federation = federation_of(scenario, report)
+    try:
+        federation = federation_of(scenario, report)
+    except DataError as error:
+        raise scenario.error(("data",), str(error)) from error
     kinds: dict[str, Kind] = {}
     for name in federation.kinds:
         modalities = tuple(name.split("-"))
@@ -115,7 +118,14 @@ def compose(scenario: Scenario, report: Callable[[str], None] = lambda _: None) 
     if scenario.payload.top_k is not None:
         for kind in kinds.values():  # a method that it doesn't fit is said now, before anything is written
             encoded(method.work(kind.name, 1), scenario.payload, (), method)
-    check_widths(method, schedule)  # so is a model that can't be cut
+    try:
+        method.check_rounds(schedule.rounds)
+    except MethodError as error:
+        raise scenario.error(("method",), str(error)) from error
+    try:
+        check_parts(method, schedule)  # so is a model that can't be cut
+    except MethodError as error:
+        raise scenario.error(("schedule",), str(error)) from error
     return Setup(
         scenario.seed,
         method,
@@ -166,12 +176,13 @@ def pretraining_of(scenario: Scenario, federation: Federation, report: Callable[
     return found
 
 
-def check_widths(method: Method, schedule: Schedule) -> None:
-    """Raises MethodError where a schedule cuts models, or what travels with them, that can't be cut."""
+def check_parts(method: Method, schedule: Schedule) -> None:
+    """Raises MethodError where a schedule cuts models, or what travels with them, that can't be cut so."""
     for part in schedule.offered:
-        if part.width < 1:
-            for kind in method.setting.kinds:
-                restrict(method.work(kind, 1), part)
+        for kind in method.setting.kinds:
+            for round in {1, schedule.rounds}:
+                if method.participates(kind, round):
+                    restrict(method.work(kind, round), part)
 
 
 def predictor_of(scenario: Scenario) -> Predictor:

@@ -77,6 +77,13 @@ class FedCola(Method):
             return work
         tower, other, other_tower = found
         mine, theirs = self.setting.kinds[kind].parameters(), self.setting.kinds[other].parameters()
+        for name, own in ((kind, tower), (other, other_tower)):
+            layer = f"{own}.blocks.0.{LAYERS[self.options.complementary][0]}"
+            if f"{layer}.weight" not in self.setting.kinds[name].parameters():
+                raise MethodError(
+                    f"complementary training takes transformer blocks from the other modality's tower, and {name} "
+                    f"clients have no {layer}; give both a vit or transformer tower, or set complementary: none"
+                )
         layers, items = [], []
         blocks = min(k.model["towers"][t]["blocks"] for k, t in
                      ((self.setting.kinds[kind], tower), (self.setting.kinds[other], other_tower)))  # fmt: skip

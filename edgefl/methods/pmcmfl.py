@@ -160,6 +160,14 @@ class PmcmFL(LibraryMethod):
 
     # matching models --------------------------------------------------------------------------------------------
 
+    def check_rounds(self, rounds: int) -> None:
+        """Raises MethodError where matching models would never be trained."""
+        if self.options.matching and self.options.matching.round > rounds:
+            raise MethodError(
+                f"matching models would be trained from round {self.options.matching.round} on, but the schedule ends "
+                f"with round {rounds}: set matching.round to that, or schedule.rounds"
+            )
+
     def initial(self, seed: int) -> ServerState:
         """The model, the library and the matching models that every client begins with."""
         state = super().initial(seed)

@@ -166,6 +166,9 @@ class Method:
                 tensors[f"{kind.name}/{name}"] = shared if shared.shape == value.shape else value.detach()
         return ServerState.first(tensors)
 
+    def check_rounds(self, rounds: int) -> None:
+        """Raises MethodError if the options speak of a round that a run of so many doesn't have."""
+
     def participates(self, kind: str, round: int) -> bool:
         """Whether clients of this kind may be drawn in this round."""
         return True

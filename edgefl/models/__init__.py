@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from edgefl import registry
 from edgefl.errors import MethodError
 from edgefl.models.client import describe
+from edgefl.models.exits import places_of
 from edgefl.models.options import MODALITIES, ModelOptions
 
 __all__ = [
@@ -105,8 +106,14 @@ def blocks(description: Mapping[str, Any]) -> dict[str, int]:
 
 
 def at_depth(description: Mapping[str, Any], depth: Mapping[str, int]) -> dict[str, Any]:
-    """The same model with only the first ``depth[tower]`` blocks of each tower."""
+    """The same model with only the first ``depth[tower]`` blocks of each tower.
+
+    Raises MethodError where a model with exits would have none.
+    """
     towers = {
         name: {**tower, "depth": depth.get(name, tower["depth"])} for name, tower in description["towers"].items()
     }
-    return {**description, "towers": towers}
+    part = {**description, "towers": towers}
+    if "exits" in part:
+        places_of(part)
+    return part

@@ -48,6 +48,23 @@ def depths(towers: Mapping[str, Mapping[str, Any]], exits: int) -> list[dict[str
     return [{m: t["blocks"] * (i + 1) // exits for m, t in towers.items()} for i in range(exits)]
 
 
+def places_of(description: Mapping[str, Any]) -> list[dict[str, int]]:
+    """Blocks of each tower below each exit that is within the depth at hand.  Raises MethodError if none is."""
+    towers = description["towers"]
+    planned = depths(towers, description["exits"])
+    within = [place for place in planned if all(place[m] <= towers[m]["depth"] for m in towers)]
+    if not within:
+        have, first = (
+            " and ".join(f"{count} of {modality}" for modality, count in counts.items())
+            for counts in ({modality: tower["depth"] for modality, tower in towers.items()}, planned[0])
+        )
+        raise MethodError(
+            f"no exit is within the first blocks ({have}), the first is behind {first}: set method.exits to all, or to "
+            "the number of the schedule's stages"
+        )
+    return within
+
+
 class ExitModel(ClientModel):
     """Towers under exits.  ``classify`` and ``embed`` read the deepest, or the mean of all (``ensemble``).
 
@@ -59,14 +76,7 @@ class ExitModel(ClientModel):
         bare = {m: {k: v for k, v in t.items() if k not in ("rep", "classes")} for m, t in towers.items()}
         super().__init__({**description, "towers": bare, "joint": {}})
         self.ensemble = bool(description.get("ensemble"))
-        planned = depths(towers, description["exits"])
-        self.places = [place for place in planned if all(place[m] <= towers[m]["depth"] for m in towers)]
-        if not self.places:
-            have = {modality: tower["depth"] for modality, tower in towers.items()}
-            raise MethodError(
-                f"no exit is within the first {have} blocks, the first is behind {planned[0]}: set method.exits to "
-                "all, or to the number of the schedule's stages"
-            )
+        self.places = places_of(description)
         for place in self.places:
             for modality, depth in place.items():
                 self._add(modality, depth, towers[modality])
