@@ -11,7 +11,7 @@ import pytest
 
 import edgefl
 from edgefl.data import open_federation
-from edgefl.errors import ScenarioError
+from edgefl.errors import DataError
 from edgefl.scenario import library_folder, load
 from edgefl.scenario.document import read_file
 
@@ -104,5 +104,5 @@ def test_clients_of_three_kinds_hold_samples_of_three_folders(folders, tmp_path,
 def test_without_its_data_a_setting_says_where_it_looked(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("EDGEFL_DATA", raising=False)
-    with pytest.raises(ScenarioError, match=f"data: cifar100 is read .* tried {tmp_path}/data/cifar100 .EDGEFL_DATA is not set"):
+    with pytest.raises(DataError, match=f"cifar100 is read .* tried {tmp_path}/data/cifar100 .EDGEFL_DATA is not set"):
         open_federation(load("papers/fedcola-flickr30k").data, seed=1, tokens=40, cache=tmp_path / "cache")
