@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgefl.commands.analysis_matching import matching, nothing_to_match
+from edgefl.commands.analysis_matching import matches_nothing, matching, no_prototypes
 from edgefl.commands.analysis_models import Trained, drift, gradients
 from edgefl.commands.analysis_values import EVERYBODY, coalitions, metrics_of, parts_of, played, values_of, without
 from edgefl.commands.composing import Observe, scenario_of, silent
@@ -16,7 +16,7 @@ from edgefl.commands.running import check
 from edgefl.errors import RunError, UnknownName
 from edgefl.report import check_figure
 from edgefl.report.analysis import ANALYSES, FIGURE_FORMS, draw_analysis
-from edgefl.runs import Run, read_run
+from edgefl.runs import Run, comparison, is_comparison, read_run
 from edgefl.runs.durable import replace_file
 from edgefl.scenario import Scenario, load
 
@@ -63,7 +63,9 @@ def analyse(
         raise RunError(f"{scenario.name} says training: none, so that there is nothing trained to analyse")
     players = _players(scenario)
     wanted = _sensible(only, players)
-    check(scenario, report)
+    setup = check(scenario, report)
+    if "matching" in only and (why := matches_nothing(setup.method, scenario.method_name)):
+        raise RunError(why)
     folder = _folder(output, run, scenario)
     place = run.path if run is not None else folder / EVERYBODY
     skipped = {name: why for name, why in wanted.items() if why}
@@ -77,7 +79,8 @@ def analyse(
     found["folder"] = str(folder)
     if set(wanted) - {"shapley"} - set(skipped):
         trained = Trained.of(done, scenario, report)
-        if "matching" in wanted and (why := nothing_to_match(trained)):
+        why = matches_nothing(trained.setup.method, scenario.method_name) or no_prototypes(trained)
+        if "matching" in wanted and why:
             if only:
                 raise RunError(why)
             skipped["matching"] = why
@@ -104,8 +107,9 @@ def _given(given: Any, overrides: Sequence[str]) -> tuple[Run | None, Scenario]:
         return None, without(whole := scenario_of(given, overrides), (), whole.seed)
     if overrides:
         raise RunError("a finished run keeps its scenario: leave out --set, or give the scenario instead of the run")
-    if run.runs:
-        raise RunError(f"{run.path} holds several runs; name one of them: {next(iter(run.runs.values())).path}")
+    if is_comparison(run.path):
+        labels = ", ".join(str(path) for path in comparison(run.path).values())
+        raise RunError(f"{run.path} holds several runs; name one of them: {labels}")
     if not run.finished:
         raise RunError(f"the run at {run.path} isn't finished: continue it with edgefl run --resume {run.path}")
     return run, load(run.path / "scenario.yaml")

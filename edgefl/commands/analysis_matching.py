@@ -6,18 +6,21 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from edgefl.commands.analysis_models import Trained
+from edgefl.methods import Method
 from edgefl.work.matching import DISTANCES, MATCHED, MODELS
 
 
-def nothing_to_match(trained: Trained) -> str | None:
-    """Why a run has no matching to look at, or None."""
-    method, name = trained.setup.method, trained.scenario.method_name
-    if not hasattr(method.options, "inference"):
-        return f"{name} matches no prototypes (pmcmfl does)"
-    wanted = [f"table/prototypes.{modality}" for modality in getattr(method, "modalities", ())]
-    if not wanted or any(address not in trained.state.tensors for address in wanted):
-        return f"{name} made no prototypes in this run: its options do without"
-    return None
+def matches_nothing(method: Method, name: str) -> str | None:
+    """Why a method has no matching to look at, or None."""
+    return None if hasattr(method.options, "inference") else f"{name} matches no prototypes (pmcmfl does)"
+
+
+def no_prototypes(trained: Trained) -> str | None:
+    """Why a run of a method that matches has nothing to match, or None."""
+    wanted = [f"table/prototypes.{modality}" for modality in getattr(trained.setup.method, "modalities", ())]
+    if wanted and all(address in trained.state.tensors for address in wanted):
+        return None
+    return f"{trained.scenario.method_name} made no prototypes in this run: its options do without"
 
 
 def matching(trained: Trained, kinds: Sequence[str], split: str, tell: Callable[[str], None]) -> dict[str, Any]:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import sqrt
-from typing import Any
+from statistics import fmean
+from typing import Any, cast
 
 from torch import Tensor
 
@@ -26,6 +27,8 @@ RATE = 2.0**40
 """Learning rate of the one step that gives a gradient away: a power of two, so that it rounds nothing by itself, and
 so large that the model's own values are nothing beside it."""
 
+Tensors = Mapping[str, Tensor]
+"""By parameter."""
 Group = tuple[str, str]
 """A tower, and a block or another part of it."""
 
@@ -129,47 +132,44 @@ def gradient_works(work: Work, trainable: Sequence[str], up: Any, source: Source
         )  # fmt: skip
 
 
-def gradient(trained: Trained, kind: str, client: int, round: int) -> dict[str, Tensor]:
-    """The mean gradient over the batches of a local epoch at the run's final weights, by parameter, float64."""
+def gradient(trained: Trained, kind: str, client: int, round: int) -> tuple[Tensors, Tensors]:
+    """The mean gradient over the batches of a client's epoch at the final weights, and these, by parameter, float64."""
     method = trained.setup.method
     own, full = method.setting.kinds[kind].trainable(), method.work(kind, round)
     source = trained.setup.clients.client(client)
     found: dict[str, Tensor] = {}
+    weights: dict[str, Tensor] = {}
     total = 0
     for work, batches in gradient_works(full.fitted(source.size), own, method.model_payload(kind), source):
         inputs = trained.inputs(work, client, full.keep)
         (sent,) = trained.do(work, inputs, client, "gradient").payloads.values()
         total += batches
         for name in work.trainable:
-            each = (inputs[name].double() - sent[name].double()) * (batches / RATE)
+            weights[name] = inputs[name].double()
+            each = (weights[name] - sent[name].double()) * (batches / RATE)
             found[name] = found[name] + each if name in found else each
-    return {name: value / total for name, value in found.items()}
+    return {name: value / total for name, value in found.items()}, weights
 
 
 def gradients(trained: Trained, kinds: Sequence[str], count: int, tell: Callable[[str], None]) -> dict[str, Any]:
     """By kind, tower and part: the norm of a client's mean gradient (mean over clients), and its share of the weights'.
 
-    ``weights`` is the norm of the kind's global weights there.
+    ``weights`` is the norm of the weights there: those of the kind, or the mean over what clients keep to themselves.
     """
     rows = []
     for kind in kinds:
         round, clients = trained.last_round(kind), trained.chosen(kind, count)
-        if round is None:
-            continue
-        norms: dict[Group, list[float]] = {}
-        for client in clients:
+        norms: dict[Group, list[tuple[float, float]]] = {}
+        for client in clients if round is not None else ():
             tell(f"gradients of {kind} clients, client {client}")
-            found = gradient(trained, kind, client, round)
+            found, weights = gradient(trained, kind, client, cast(int, round))
             for group, names in _groups(list(found)).items():
-                norms.setdefault(group, []).append(_norm(found, names))
-        held = {name: trained.state.tensors[f"{kind}/{name}"] for name in found}
-        groups = _groups(list(found))
+                norms.setdefault(group, []).append((_norm(found, names), _norm(weights, names)))
         for (tower, part), each in norms.items():
-            weights = _norm(held, groups[tower, part])
-            mean = sum(each) / len(each)
+            norm, held = (fmean(values) for values in zip(*each, strict=True))
             rows.append(
-                {"kind": kind, "tower": tower, "part": part, "clients": len(each), "norm": mean, "weights": weights,
-                 "relative": mean / weights if weights else None}
+                {"kind": kind, "tower": tower, "part": part, "clients": len(each), "norm": norm, "weights": held,
+                 "relative": norm / held if held else None}
             )  # fmt: skip
     return {"rows": rows}
 
@@ -179,15 +179,19 @@ def gradients(trained: Trained, kinds: Sequence[str], count: int, tell: Callable
 
 @dataclass(frozen=True)
 class Pull:
-    """Where the clients of a kind pull their model: their mean update by parameter, and what their norms are."""
+    """Where the clients of a kind pull their model: their mean update by parameter, and norms by part.
+
+    ``norms`` are the mean norms of an update, ``weights`` those of what it started from.
+    """
 
     mean: Mapping[str, Tensor]
     norms: Mapping[Group, float]
+    weights: Mapping[Group, float]
     clients: int
 
 
-def update(trained: Trained, planner: Planner, kind: str, client: int, round: int) -> dict[str, Tensor]:
-    """What a client's real work of a round makes of the parameters that it trains, as a difference, float64."""
+def update(trained: Trained, planner: Planner, kind: str, client: int, round: int) -> tuple[Tensors, Tensors]:
+    """What a client's real work of a round makes of the parameters that it trains, and what they were, float64."""
     stage = trained.setup.schedule.candidates(round)[0]
     source = trained.setup.clients.client(client)
     work = planner.work(kind, round, stage)[0].fitted(source.size)
@@ -199,8 +203,8 @@ def update(trained: Trained, planner: Planner, kind: str, client: int, round: in
         models = {i.name for i in payload.items if not i.source.startswith("table/")}
         decoded = payload.decoded(result.payloads[payload.name], bases)
         after |= {name: value for name, value in decoded.items() if name in models}
-    names = [name for name in work.trainable if name in after and name in inputs]
-    return {name: after[name].double() - inputs[name].double() for name in names}
+    before = {name: inputs[name].double() for name in work.trainable if name in after and name in inputs}
+    return {name: after[name].double() - value for name, value in before.items()}, before
 
 
 def pull(trained: Trained, planner: Planner, kind: str, count: int, round: int, tell: Callable[[str], None]) -> Pull:
@@ -209,15 +213,17 @@ def pull(trained: Trained, planner: Planner, kind: str, count: int, round: int, 
     total = sum(max(trained.samples(client), 1) for client in clients)
     mean: dict[str, Tensor] = {}
     norms: dict[Group, float] = {}
+    weights: dict[Group, float] = {}
     for client in clients:
         tell(f"drift of {kind} clients, client {client}")
         share = max(trained.samples(client), 1) / total
-        found = update(trained, planner, kind, client, round)
+        found, before = update(trained, planner, kind, client, round)
         for name, value in found.items():
             mean[name] = mean[name] + share * value if name in mean else share * value
         for group, names in _groups(list(found)).items():
             norms[group] = norms.get(group, 0.0) + share * _norm(found, names)
-    return Pull(mean, norms, len(clients))
+            weights[group] = weights.get(group, 0.0) + share * _norm(before, names)
+    return Pull(mean, norms, weights, len(clients))
 
 
 def cosine(one: Mapping[str, Tensor], other: Mapping[str, Tensor], names: Sequence[str]) -> float | None:
@@ -239,13 +245,10 @@ def drift(trained: Trained, kinds: Sequence[str], count: int, tell: Callable[[st
     for kind in kinds:
         if (round := trained.last_round(kind)) is not None:
             pulls[kind] = pull(trained, planner, kind, count, round, tell)
-    tensors = trained.state.tensors
     within = []
     for kind, found in pulls.items():
         for group, names in _groups(list(found.mean)).items():
-            # of a narrower model the part that it has is measured against the whole
-            weights = _norm({n: tensors[f"{kind}/{n}"] for n in names}, names)
-            mean = found.norms[group]
+            weights, mean = found.weights[group], found.norms[group]
             within.append(
                 {"kind": kind, "tower": group[0], "part": group[1], "clients": found.clients,
                  "moved": mean / weights if weights else None,

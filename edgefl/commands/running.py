@@ -105,17 +105,18 @@ def run(
     return read_run(folder)
 
 
-def check(scenario: Scenario, report: Callable[[str], None]) -> None:
-    """Raises what ``run`` would raise of a scenario before anything is written."""
-    compose(scenario, report)
+def check(scenario: Scenario, report: Callable[[str], None]) -> Setup:
+    """A scenario's set-up.  Raises what ``run`` would raise of it before anything is written."""
+    setup = compose(scenario, report)
     if scenario.training.mode == "none":
-        return
+        return setup
     device_of(scenario.executor.device)
     if federation_of(scenario, report).declared_only:
         raise DataError(
             f"{scenario.name} declares the shapes of its data and has no samples to train on: "
             "edgefl profile and edgefl sweep tell its cost, and --set training.mode=none simulates it"
         )
+    return setup
 
 
 def play(parts: Sequence[tuple[str, Path, Scenario]], observe: Observe) -> None:

@@ -183,9 +183,9 @@ def draw_analysis(found: Facts, path: Path) -> None:
         rows = found["gradients"]["rows"]
         panels += _lines("gradient norm", rows, "norm", lambda row: str(row["kind"]), log=True)
     if "drift" in found:
-        panels += _lines("consistency", found["drift"]["within"], "consistency", lambda row: str(row["kind"]))
+        panels += _lines("consistency", found["drift"]["within"], "consistency", lambda row: str(row["kind"]), least=0)
         pairs = found["drift"]["between"]
-        panels += _lines("cosine", pairs, "cosine", lambda row: " and ".join(row["kinds"]))
+        panels += _lines("cosine", pairs, "cosine", lambda row: " and ".join(row["kinds"]), least=-1)
     if "matching" in found:
         panels.append(lambda axes: _matched(axes, found["matching"]))
     columns = min(2, max(len(panels), 1))
@@ -211,7 +211,7 @@ def _bars(axes: Any, found: Facts) -> None:
         spread = [row["players"][player]["shapley_std"] for row in rows]
         error = None if None in spread else spread
         axes.bar(at, values, width, yerr=error, label=player, color=KIND_COLOURS[index % len(KIND_COLOURS)])
-    axes.set_xticks(range(len(rows)), [_metric(row).replace(" ", "\n", 1) for row in rows], fontsize=7)
+    axes.set_xticks(range(len(rows)), [_metric(row).replace(" ", "\n") for row in rows], fontsize=7)
     axes.axhline(0, color="black", linewidth=0.6)
     axes.set_title("Shapley value of each kind", fontsize=9)
     axes.legend(fontsize=7)
@@ -219,9 +219,15 @@ def _bars(axes: Any, found: Facts) -> None:
 
 
 def _lines(
-    title: str, rows: Sequence[Facts], value: str, label: Callable[[Facts], str], *, log: bool = False
+    title: str,
+    rows: Sequence[Facts],
+    value: str,
+    label: Callable[[Facts], str],
+    *,
+    log: bool = False,
+    least: float | None = None,
 ) -> list[Callable[[Any], None]]:
-    """A panel for each tower that has something to show."""
+    """A panel for each tower that has something to show in two parts or more, on an axis from ``least`` to 1."""
     labels = list(dict.fromkeys(map(label, rows)))
 
     def panel(tower: str) -> Callable[[Any], None]:
@@ -238,14 +244,17 @@ def _lines(
             axes.set_xticks(range(len(parts)), [part or tower for part in parts], fontsize=7, rotation=30, ha="right")
             if log:
                 axes.set_yscale("log")
+            if least is not None:
+                axes.set_ylim(least - 0.05, 1.05)
             axes.set_title(f"{title}, {tower}", fontsize=9)
             axes.grid(alpha=0.25)
             axes.legend(fontsize=7)
 
         return draw
 
-    towers = dict.fromkeys(row["tower"] for row in rows if row[value] is not None and (row[value] > 0 or not log))
-    return [panel(tower) for tower in towers]
+    shown = {(row["tower"], row["part"]) for row in rows if row[value] is not None and (row[value] > 0 or not log)}
+    towers = dict.fromkeys(row["tower"] for row in rows)
+    return [panel(tower) for tower in towers if sum(own == tower for own, _ in shown) > 1]
 
 
 def _matched(axes: Any, found: Facts) -> None:
