@@ -6,8 +6,8 @@ Each folder is a finished or begun comparison (``edgefl run scenarios/papers/ord
 Printed, as Markdown: mean and standard deviation (n - 1) of each variant's last evaluation over the seeds that have
 all variants, and for each claimed ordering, worst first, whether it holds.  An ordering holds if its gap of means is
 larger than the larger of the two standard deviations; it is reversed if that is so the other way round; else there is
-no ordering.  In how many seeds the better one is ahead stands beside it, because a seed draws the same clients' data,
-initial weights and cohorts for every variant.
+no ordering.  The gap's own deviation over seeds and in how many of them the better one is ahead stand beside it,
+because a seed draws the same clients' data, initial weights and cohorts for every variant.
 """
 
 from __future__ import annotations
@@ -103,8 +103,9 @@ STUDIES = {
                 for mask in ("zero", "random")
             ),
             *(
-                Claim(PAIRED[0], tuple(f"prototype {q} - {mask} {q}" for q in ("10%", "30%", "50%")))
+                Claim(PAIRED[0], tuple(f"prototype {q} - {mask} {q}" for q in rates))
                 for mask in ("zero", "random")
+                for rates in (("10%", "30%", "50%"), ("10%", "50%"))
             ),
         ),
         "what stands for a missing modality in training",
@@ -163,9 +164,11 @@ class Table:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Of one pair: ``gap`` of the means, the ``spread`` it must exceed, seeds in which the better one is ahead."""
+    """Of one pair: ``gap`` of the means and its ``own`` deviation over seeds, the ``spread`` that the gap must exceed,
+    seeds in which the better one is ahead."""
 
     gap: float
+    own: float
     spread: float
     ahead: int
     seeds: int
@@ -184,7 +187,8 @@ def judge(worse: Sequence[float], better: Sequence[float]) -> Verdict:
     """Compare the values of two variants, seed by seed."""
     spread = max(map(deviation, (worse, better)))
     ahead = sum(b > a for a, b in zip(worse, better, strict=True))
-    return Verdict(fmean(better) - fmean(worse), spread, ahead, len(worse))
+    gaps = [b - a for a, b in zip(worse, better, strict=True)]
+    return Verdict(fmean(better) - fmean(worse), deviation(gaps), spread, ahead, len(worse))
 
 
 def deviation(values: Sequence[float]) -> float:
@@ -259,7 +263,7 @@ def markdown(table: Table) -> list[str]:
         for worse, better in zip(claim.order, claim.order[1:], strict=False):
             found = judge(table.of(worse, claim.metric), table.of(better, claim.metric))
             lines.append(
-                f"| {worse} < {better} | {claim.metric} | {found.gap:+.3f} | {found.spread:.3f} | "
+                f"| {worse} < {better} | {claim.metric} | {found.gap:+.3f} ± {found.own:.3f} | {found.spread:.3f} | "
                 f"{found.ahead} of {found.seeds} | {found.word} |"
             )
     return lines

@@ -66,7 +66,7 @@ def test_only_seeds_that_have_every_variant_are_compared() -> None:
     table.values["b"]["m.x"].update({2: 0.5, 1: 0.3})
     assert table.seeds == [1, 2]
     assert table.of("b - a", "m.x") == pytest.approx([0.2, 0.3])
-    assert "| a < b | m.x | +0.250 | 0.141 | 2 of 2 | holds |" in orderings.markdown(table)
+    assert "| a < b | m.x | +0.250 ± 0.071 | 0.141 | 2 of 2 | holds |" in orderings.markdown(table)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
