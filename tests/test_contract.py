@@ -1,42 +1,304 @@
-"""Every registered method keeps the contract, under every registered schedule."""
+"""Every registered method keeps the contract under every registered schedule; what doesn't go together says why."""
 
 from __future__ import annotations
 
-from itertools import cycle
+import re
+from collections.abc import Callable, Iterator, Mapping
+from itertools import product
+from pathlib import Path
+from typing import Any
 
 import pytest
+from resident import Resident
 
 import edgefl
 from edgefl import registry
+from edgefl.commands.composing import compose
+from edgefl.errors import EdgeflError
+from edgefl.runs import Run
+from edgefl.scenario import load
 
+Tiny = Callable[..., dict[str, Any]]
 METHODS, SCHEDULES = registry.names("method"), registry.names("schedule")
+PAIRS = list(product(METHODS, SCHEDULES))
 
-LONGER = max(len(METHODS), len(SCHEDULES))
-EACH_ONCE = sorted({pair for pair, _ in zip(zip(cycle(METHODS), cycle(SCHEDULES)), range(LONGER), strict=False)})
-"""Each method under one schedule, each schedule with one method."""
+EXCHANGES = ("creamfl", "reamfl-mean", "reamfl-avg", "reamfl-iot", "fedmd", "fedet", "fedgems")
+OPTIONS: dict[str, dict[str, Any]] = {name: {"pairs": 10, "public_batch": 4} for name in EXCHANGES}
+"""Options with which a method has less to do: three public batches rather than all."""
 
-FEW = {"pairs": 10, "public_batch": 4, "kinds": ["image-text"]}
-QUICK = {"creamfl": {"pairs": 26}}
-QUICK |= dict.fromkeys(("reamfl-mean", "reamfl-avg", "reamfl-iot", "fedmd", "fedet", "fedgems"), FEW)
-"""Options with which a method has less to do: three public batches rather than all, one kind rather than three."""
+QUICK = {
+    "fedavg": ("elastic", ["image"]),
+    "fedprox": ("heterofl", ["text"]),
+    "fedmml": ("layerwise", ["image-text"]),
+    "depthfl": ("progressive", ["image"]),
+    "fediot": ("end-to-end", ["image", "image-text"]),
+    "fedcola": ("end-to-end", ["image", "text"]),
+    "fedcola-mat": ("end-to-end", ["image", "text"]),
+}
+"""The schedule and the client kinds with which the quick suite takes a method; else end-to-end with pairs."""
+
+WIDTHS = "widths can't be cut of the model 'multiway'"
+REFUSED = {(method, "heterofl"): WIDTHS for method in ("pmcmfl", "fedpac", "fedhkd")}
+"""The pairs that make no sense, each with the reason that is given."""
 
 
-@pytest.mark.parametrize(("method", "schedule"), EACH_ONCE)
-def test_a_method_keeps_the_contract(method, schedule):
-    report = edgefl.check_method(method, schedules=[schedule], **QUICK.get(method, {}))
-    assert report.ok, str(report)
+@pytest.fixture(scope="module", autouse=True)
+def _one_worker() -> Iterator[None]:
+    """One worker process for all tests here: what it does is what every worker does, and starting it is what costs."""
+    resident = Resident()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("edgefl.commands.checking.Processes", resident)
+        patch.setattr("edgefl.training.executors.Processes", resident)
+        yield
+    resident.close()
+
+
+# the contract ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_quick_suite_takes_every_schedule() -> None:
+    assert {schedule for schedule, _ in QUICK.values()} == set(SCHEDULES) and set(QUICK) < set(METHODS)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_keeps_the_contract(method: str) -> None:
+    schedule, kinds = QUICK.get(method, ("end-to-end", ["image-text"]))
+    options = OPTIONS.get(method, {})
+    report = edgefl.check_method(method, schedules=[schedule], kinds=kinds, processes=True, **options)
+    assert report.ok and not report.refused, str(report)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
-def test_a_method_keeps_the_contract_under_every_schedule_and_in_worker_processes(method):
-    report = edgefl.check_method(method, processes=True)
+@pytest.mark.parametrize(("method", "schedule"), PAIRS)
+def test_every_method_keeps_the_contract_under_every_schedule(method: str, schedule: str) -> None:
+    report = edgefl.check_method(method, schedules=[schedule], processes=True, **OPTIONS.get(method, {}))
     assert report.ok, str(report)
+    assert (schedule in report.refused) == ((method, schedule) in REFUSED)
+    assert REFUSED.get((method, schedule), "") in report.refused.get(schedule, "")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("allocation", ["uniform", "late"])
-def test_a_stage_without_rounds_is_passed_over(allocation):
+def test_a_stage_without_rounds_is_passed_over(allocation: str) -> None:
     schedule = {"name": "layerwise", "stages": [1, 1], "rounds": 2, "allocation": allocation}
     report = edgefl.check_method("fedcola", schedules=[schedule])
     assert report.ok, str(report)
+
+
+# runs -----------------------------------------------------------------------------------------------------------------
+
+
+class Stopped(Exception):
+    """The user has had enough."""
+
+
+def scenario_of(tiny: Tiny, method: str, schedule: str) -> dict[str, Any]:
+    """Two rounds of six clients, of budgets apart where that makes a difference."""
+    needs, own = registry.get("method", method).needs, {"name": method, **OPTIONS.get(method, {})}
+    data = {**tiny()["data"], "clients": {"image": 2, "text": 2, "image-text": 2}, "samples": 16, "public": 24}
+    sections = {"method": own, "schedule": {"name": schedule, "rounds": 2}, "evaluation": {"every": 1}}
+    scenario = tiny(**{**sections, **needs, "data": {**data, **needs.get("data", {})}})
+    if schedule in ("elastic", "heterofl") and (method, schedule) not in REFUSED:
+        peaks: dict[str, list[int]] = {}
+        for row in edgefl.profile(scenario)["rows"]:
+            peaks.setdefault(row["kind"], []).append(row["peak_memory_bytes"])
+        # everybody can do something, and not everybody everything
+        least, most = max(min(each) for each in peaks.values()), max(max(each) for each in peaks.values())
+        scenario["fleet"] = {"budgets": {"memory": f"{least}..{most} B"}}
+    return scenario
+
+
+def files(run: Run) -> dict[str, bytes]:
+    names = [f"{table}.jsonl" for table in ("rounds", "clients", "eligibility")]
+    return {name: (run.path / name).read_bytes() for name in (*names, "result.json", "weights.safetensors")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "schedule"), PAIRS)
+def test_a_run_in_workers_that_was_cut_off_leaves_the_files_of_one_that_was_not(
+    tiny: Tiny, tmp_path: Path, method: str, schedule: str
+) -> None:
+    scenario = scenario_of(tiny, method, schedule)
+    if reason := REFUSED.get((method, schedule)):
+        with pytest.raises(EdgeflError, match=reason):
+            edgefl.run(scenario, output=tmp_path / "whole")
+        assert not (tmp_path / "whole").exists()
+        return
+    whole = edgefl.run(scenario, output=tmp_path / "whole")
+    trained = [record for record in whole.records("clients") if record["loss"] is not None]
+    assert trained and all(record["memory_error"] in (None, 0) for record in trained)
+    if "fleet" in scenario:
+        assert len({record["part"] for record in trained}) > 1
+
+    def stop(event: str, facts: Mapping[str, Any]) -> None:
+        if event == "record" and facts["round"] == 2:
+            raise Stopped
+
+    workers = {"executor": {"name": "processes", "workers": 1, "device": "cpu"}}
+    with pytest.raises(Stopped):
+        edgefl.run({**scenario, **workers}, output=tmp_path / "cut", observe=stop)
+    began: list[int] = []
+    resumed = edgefl.run(
+        resume=tmp_path / "cut", observe=lambda event, facts: event == "start" and began.append(facts["round"])
+    )
+    assert began == [1]
+    assert files(resumed) == files(whole)
+
+
+# what doesn't go together ---------------------------------------------------------------------------------------------
+
+TOWER = {"blocks": 2, "width": 16, "heads": 2}
+TOWERS = {"image": TOWER, "text": {**TOWER, "tokens": 12}}
+APART = {"image": TOWER, "text": {**TOWER, "width": 24, "tokens": 12}, "dimension": 16}
+GRU = {"image": TOWER, "text": {"tower": "gru", "tokens": 12}, "dimension": 16}
+MULTIWAY = {"multiway": {**TOWER, "tokens": 12}}
+ONE, SINGLE, PAIRED = {"clients": {"image": 3}}, {"clients": {"image": 2, "text": 2}}, {"clients": {"image-text": 3}}
+PUBLIC, CLASSIFY = {"public": 24}, {"tasks": {"image-text": "classify"}}
+ANSWERS = {"model": MULTIWAY, "data": CLASSIFY}
+
+REFUSALS: dict[str, list[tuple[dict[str, Any], str]]] = {
+    "`pmcmfl`, `fedpac`, `fedhkd` under `heterofl`": [
+        ({"method": name, "schedule": "heterofl", **ANSWERS}, WIDTHS) for name in ("pmcmfl", "fedpac", "fedhkd")
+    ],
+    "`heterofl` with a tower that isn't `vit` or `transformer`": [
+        ({"model": GRU, "schedule": "heterofl"}, "widths can't be cut of model.text, a 'gru' tower")
+    ],
+    "`heterofl` with towers of different heads under one norm": [
+        (
+            {
+                "model": {"image": TOWER, "text": {**TOWER, "heads": 4, "tokens": 12}},
+                "schedule": {"name": "heterofl", "widths": [1, 0.25]},
+            },
+            "leaves the towers .* wide, under one norm",
+        )
+    ],
+    "`creamfl` and its kin under `heterofl` without `model.dimension`": [
+        ({"method": "creamfl", "data": PUBLIC, "schedule": "heterofl"}, "representations as wide as the whole model"),
+        ({"method": "fedmd", "data": PUBLIC, "schedule": "heterofl"}, "representations as wide as the whole model"),
+    ],
+    "`layerwise`, `progressive`, `elastic` with more stages than a tower has blocks": [
+        ({"schedule": {"name": name, "stages": 3}}, "3 stages are more than the 2 blocks")
+        for name in ("layerwise", "progressive", "elastic")
+    ],
+    "`depthfl` with fewer `exits` than stages": [
+        ({"method": {"name": "depthfl", "exits": 1}, "schedule": name}, "no exit is within the first blocks")
+        for name in ("layerwise", "progressive", "elastic")
+    ],
+    "`depthfl` with more `exits` than blocks": [
+        ({"method": {"name": "depthfl", "exits": 3}}, "3 exits are more than the 2 blocks")
+    ],
+    "`depthfl` with the multiway model": [({"method": "depthfl", **ANSWERS}, "depthfl reads towers at several depths")],
+    "`pmcmfl`, `fedpac`, `fedhkd` with towers, unless all clients have pairs": [
+        ({"method": name, "data": CLASSIFY}, f"{name} needs the multiway model") for name in ("pmcmfl", "fedpac")
+    ],
+    "`pmcmfl`, `fedpac`, `fedhkd` with pairs that retrieve": [
+        ({"method": name, "model": MULTIWAY}, f"{name} classifies, but image-text clients retrieve")
+        for name in ("pmcmfl", "fedhkd")
+    ],
+    "`pmcmfl`, `fedpac`, `fedhkd` without pairs": [
+        ({"method": "pmcmfl", "model": MULTIWAY, "data": SINGLE}, "there are none: set contrast: 0"),
+        ({"method": "fedpac", "model": MULTIWAY, "data": SINGLE}, "there are none: set prototypes_of: all"),
+    ],
+    "`mask: ignore` with clients of one modality": [
+        ({"method": {"name": "pmcmfl", "mask": "ignore"}, **ANSWERS}, "mask: ignore leaves out samples")
+    ],
+    "`matching` from a round after the last": [
+        (
+            {"method": {"name": "pmcmfl", "inference": "classifier", "matching": {"round": 9}}, **ANSWERS},
+            "would be trained from round 9 on, but the schedule ends with round 2",
+        )
+    ],
+    "`creamfl` and its kin with clients of one modality alone": [
+        ({"method": name, "data": {**ONE, **PUBLIC}}, f"{name} exchanges representations between two modalities")
+        for name in ("creamfl", "fedmd")
+    ],
+    "`creamfl` and its kin without public pairs": [
+        ({"method": name}, "the data have 0: raise data.public") for name in ("creamfl", "reamfl-avg", "fedgems")
+    ],
+    "`creamfl` and its kin with towers of different widths and no common dimension": [
+        ({"method": "creamfl", "data": PUBLIC, "model": APART}, "set model.dimension, and model.dimension_for: all")
+    ],
+    "`aggregation` (but `non_finite`) with clients who keep their models": [
+        ({"method": name, "data": PUBLIC, "aggregation": "median"}, "clients keep theirs")
+        for name in ("creamfl", "fedmd")
+    ],
+    "`server: federated` without pairs, or with private clients": [
+        ({"method": {"name": "creamfl", "server": "federated"}, "data": {**SINGLE, **PUBLIC}}, "there are none"),
+        (
+            {"method": {"name": "creamfl", "server": "federated", "clients": "private"}, "data": PUBLIC},
+            "they can't stay private",
+        ),
+    ],
+    "`pcme` without pairs that retrieve": [
+        ({"method": {"name": "creamfl", "pcme": {}}, "data": {**SINGLE, **PUBLIC}}, "pcme is the loss of clients"),
+        ({"method": {"name": "creamfl", "pcme": {}}, "data": {**PUBLIC, **CLASSIFY}}, "pcme is a loss of retrieval"),
+    ],
+    "`contrast` or another aggregation with `reamfl-*`": [
+        ({"method": {"name": "reamfl-mean", "contrast": 1}, "data": PUBLIC}, "take creamfl for it"),
+        ({"method": {"name": "reamfl-avg", "aggregation": "gca"}, "data": PUBLIC}, "take creamfl for it"),
+    ],
+    "`fedcola`'s gates between towers that aren't of one shape": [
+        ({"method": "fedcola", "model": APART}, "complementary training needs blocks of one shape"),
+        ({"method": "fedcola", "model": GRU}, "complementary training takes transformer blocks"),
+        ({"method": "fedcola", **ANSWERS}, "complementary training takes transformer blocks"),
+    ],
+    "`fedcola`'s `compensation` with `range: all`": [
+        ({"method": {"name": "fedcola", "range": "all"}}, "compensation is not defined for range 'all'")
+    ],
+    "`fedcola-mat` with towers that aren't of one shape": [
+        ({"method": "fedcola-mat", "model": APART}, "shared parameters have one shape for all modalities")
+    ],
+    "`fedcola-mat` without clients of one modality, or of the one that decides": [
+        ({"method": "fedcola-mat", "data": PAIRED}, "serves clients of one modality each, and there are none"),
+        ({"method": {"name": "fedcola-mat", "share": "language-attention"}, "data": ONE}, "share needs text clients"),
+    ],
+    "`fediot` sharing layers that a common tower doesn't have": [
+        ({"method": {"name": "fediot", "share": "attention"}, "model": GRU}, "finds no such layers in the text tower")
+    ],
+    "a median, a trimmed mean or `compensation` under `asynchronous`": [
+        ({"aggregation": "median", "round": {"policy": "asynchronous"}}, "a median is over several updates"),
+        ({"aggregation": "trimmed-mean", "round": {"policy": "asynchronous"}}, "a trimmed-mean is over several"),
+        (
+            {"aggregation": {"compensation": True}, "round": {"policy": "asynchronous"}},
+            "compensation is for the others",
+        ),
+    ],
+    "`over_selection` or a `quorum` where nobody waits for a cohort": [
+        ({"round": {"policy": "asynchronous", "over_selection": 0.5}}, "over_selection is for a synchronous round"),
+        ({"round": {"policy": "buffered", "quorum": 2}}, "a quorum is for rounds that end by time"),
+    ],
+    "`power-of-choice` and `oort` by losses without training": [
+        ({"training": {"mode": "none"}, "round": {"selection": name}}, f"{name} chooses by losses")
+        for name in ("power-of-choice", "oort")
+    ],
+    "`payload.up: top_k` with tables": [
+        ({"method": "creamfl", "data": PUBLIC, "payload": {"up": {"top_k": 0.1}}}, "which is no update of a parameter"),
+        ({"method": "pmcmfl", **ANSWERS, "payload": {"up": {"top_k": 0.1}}}, "which is no update of a parameter"),
+    ],
+    "`payload.down: top_k`": [({"payload": {"down": {"top_k": 0.1}}}, "a download is no update")],
+    "a list of learning rates that isn't one for each stage": [
+        ({"training": {"rates": {"image": [1e-3, 1e-4]}}}, "lists 2 learning rates, but the schedule has 1 stage")
+    ],
+    "`pretrain` of a tower that isn't there, or without public samples": [
+        ({"pretrain": {"image": {"epochs": 1}}, **ANSWERS}, "the model has no image tower to pre-train"),
+        ({"pretrain": {"image": {"epochs": 1}}}, "the data have 0: raise data.public"),
+    ],
+}
+"""Every row of the docs' list, with scenarios of it and what they are told."""
+
+
+@pytest.mark.parametrize("what", REFUSALS)
+def test_what_makes_no_sense_says_why_before_anything_is_done(tiny: Tiny, what: str) -> None:
+    for sections, reason in REFUSALS[what]:
+        given = {**tiny(), **sections, "data": {**tiny()["data"], **sections.get("data", {})}}
+        if isinstance(name := given["schedule"], str):
+            given["schedule"] = {"name": name, "rounds": 2}
+        with pytest.raises(EdgeflError, match=reason) as refused:
+            compose(load(given))
+        assert "\n" not in str(refused.value)
+
+
+def test_the_docs_list_what_is_refused() -> None:
+    text = (Path(__file__).parent.parent / "docs" / "methods.md").read_text(encoding="utf-8")
+    section = text.split("## What doesn't go together\n", 1)[1].split("\n## ", 1)[0]
+    assert re.findall(r"^\| (.*?) \| .+ \|$", section, re.MULTILINE)[2:] == list(REFUSALS)
