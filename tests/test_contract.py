@@ -14,6 +14,7 @@ from resident import Resident
 import edgefl
 from edgefl import registry
 from edgefl.commands.composing import compose
+from edgefl.cost import Predictor
 from edgefl.errors import EdgeflError
 from edgefl.runs import Run
 from edgefl.scenario import load
@@ -44,9 +45,10 @@ REFUSED = {(method, "heterofl"): WIDTHS for method in ("pmcmfl", "fedpac", "fedh
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_worker() -> Iterator[None]:
-    """One worker process for all tests here: what it does is what every worker does, and starting it is what costs."""
-    resident = Resident()
+    """One worker process for all tests here, and one predictor: methods share works, so that each is predicted once."""
+    resident, predictor = Resident(), Predictor()
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("edgefl.commands.checking.Predictor", lambda: predictor)
         patch.setattr("edgefl.commands.checking.Processes", resident)
         patch.setattr("edgefl.training.executors.Processes", resident)
         yield
