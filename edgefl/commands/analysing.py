@@ -73,8 +73,10 @@ def analyse(
         scenario, players, seeds if "shapley" in wanted and "shapley" not in skipped else 0, folder, run, observe
     )
     done = runs[scenario.seed][EVERYBODY]
+    last = setup.schedule.stage(setup.schedule.rounds)
+    alike = [kinds for _, kinds in setup.evaluations(scenario.evaluation.final, last)]
     if metric is not None:
-        metrics_of(done, metric)
+        metrics_of(done, metric, alike)
     found: dict[str, Any] = {"scenario": scenario.name, "method": scenario.method_name, "run": str(place)}
     found["folder"] = str(folder)
     if set(wanted) - {"shapley"} - set(skipped):
@@ -86,7 +88,7 @@ def analyse(
             skipped["matching"] = why
         _look(found, [name for name in wanted if name not in skipped], trained, players, clients, report)
     if "shapley" in wanted and "shapley" not in skipped:
-        found["shapley"] = values_of(runs, players, metric)
+        found["shapley"] = values_of(runs, players, metric, alike)
     found = {**found, "skipped": skipped}
     folder.mkdir(parents=True, exist_ok=True)
     replace_file(folder / "analysis.json", (json.dumps(found, indent=2) + "\n").encode())

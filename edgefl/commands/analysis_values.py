@@ -111,21 +111,25 @@ def parts_of(
 # --- what comes out --------------------------------------------------------------------------------------------------
 
 
-def metrics_of(run: Run, metric: str | None) -> list[tuple[str, str]]:
-    """(kind, name) of the metrics that are looked at: those that tables show, or the one asked for.
+def metrics_of(run: Run, metric: str | None, alike: Sequence[Sequence[str]]) -> list[tuple[list[str], str]]:
+    """(kinds, name) of the metrics that are looked at: those that tables show, or the one asked for.
+
+    ``alike`` are the kinds by the model that is scored for them: one model's metrics are looked at once.
 
     Raises UnknownName if the run has no such metric.
     """
     held = {(kind, name): v for kind, values in run.result["metrics"].items() for name, v in values.items()}
     if metric is None:
-        return [(kind, name) for kind, name in held if name in SHOWN_METRICS]
-    found = [(kind, name) for kind, name in held if f"{kind}.{name}" == metric]
+        return [(list(k), name) for k in alike for kind, name in held if kind == k[0] and name in SHOWN_METRICS]
+    found = [([kind], name) for kind, name in held if f"{kind}.{name}" == metric]
     if not found:
         raise UnknownName("metric", metric, [f"{kind}.{name}" for kind, name in held])
     return found
 
 
-def values_of(runs: Mapping[int, Mapping[str, Run]], players: Sequence[str], metric: str | None) -> dict[str, Any]:
+def values_of(
+    runs: Mapping[int, Mapping[str, Run]], players: Sequence[str], metric: str | None, alike: Sequence[Sequence[str]]
+) -> dict[str, Any]:
     """Shapley values from ``{seed: {coalition: run}}``: means over seeds, and standard deviations of several.
 
     ``lost`` is what everybody has more than everybody else; ``alone`` what the kind by itself has more than nobody.
@@ -133,7 +137,8 @@ def values_of(runs: Mapping[int, Mapping[str, Run]], players: Sequence[str], met
     subsets = coalitions(players)
     measures = ("shapley", "lost", "alone")
     rows = []
-    for kind, name in metrics_of(next(iter(runs.values()))[EVERYBODY], metric):
+    for kinds, name in metrics_of(next(iter(runs.values()))[EVERYBODY], metric, alike):
+        kind = kinds[0]
         scores: dict[str, list[float]] = {label: [] for label in subsets}
         found: dict[str, dict[str, list[float]]] = {player: {m: [] for m in measures} for player in players}
         for seed_runs in runs.values():
@@ -149,6 +154,7 @@ def values_of(runs: Mapping[int, Mapping[str, Run]], players: Sequence[str], met
         rows.append(
             {
                 "kind": kind,
+                "kinds": kinds,
                 "metric": name,
                 "values": {label: fmean(each) for label, each in scores.items()},
                 "values_std": {label: _spread(each) for label, each in scores.items()},

@@ -18,7 +18,7 @@ __all__ = ["ANALYSES", "FIGURE_FORMS", "draw_analysis", "print_analysis"]
 Facts = Mapping[str, Any]
 ANALYSES = ("shapley", "gradients", "drift", "matching")
 """What there is to analyse."""
-MEASURES = {"shapley": "Shapley value", "lost": "lost without it", "alone": "it alone"}
+MEASURES = {"shapley": "Shapley", "lost": "lost", "alone": "alone"}
 
 
 def _number(value: float) -> str:
@@ -58,7 +58,8 @@ def print_analysis(found: Facts, console: Console | None = None) -> None:
 
 
 def _metric(row: Facts) -> str:
-    return f"{row['kind']} {TITLES.get(row['metric'], row['metric'])}"
+    whose = row["kind"] if len(row["kinds"]) == 1 else " = ".join(row["kinds"])
+    return f"{whose} {TITLES.get(row['metric'], row['metric'])}"
 
 
 def _print_values(console: Console, found: Facts) -> None:
@@ -75,7 +76,7 @@ def _print_values(console: Console, found: Facts) -> None:
     _print(
         console, "What each kind of clients is worth", table,
         "Shapley value: mean gain by a kind over all orders of joining; they add up to everybody less nobody.\n"
-        "Lost without it: everybody less everybody else.  It alone: the kind by itself less nobody."
+        "Lost without the kind: everybody less everybody else.  Alone: the kind by itself less nobody."
         + (f"\nMeans and standard deviations of {several} seeds." if several > 1 else ""),
     )  # fmt: skip
 

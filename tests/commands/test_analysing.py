@@ -18,7 +18,7 @@ import edgefl
 from edgefl import seeds
 from edgefl.cli import main
 from edgefl.commands.analysis_models import Trained, _norm, cosine, gradient
-from edgefl.commands.analysis_values import coalitions, shapley
+from edgefl.commands.analysis_values import coalitions, metrics_of, shapley
 from edgefl.commands.composing import silent
 from edgefl.errors import EdgeflError, RunError, ScenarioError, UnknownName
 from edgefl.report.analysis import print_analysis
@@ -122,6 +122,16 @@ def test_kinds_that_share_nothing_are_worth_nothing_to_each_other(analysed: Any)
         }  # fmt: skip
         own = worth[row["kind"]]
         assert own["shapley"] == pytest.approx(own["lost"], abs=1e-12) and own["lost"] == own["alone"]
+
+
+def test_one_model_for_several_kinds_is_scored_once(analysed: Any) -> None:
+    run = edgefl.read_run(analysed[0] / "everybody")
+    apart = [("image", "accuracy"), ("image", "balanced_accuracy"), ("image-text", "r@1"), ("image-text", "r@10")]
+    assert metrics_of(run, None, [["image"], ["image-text"]]) == [([kind], name) for kind, name in apart]
+    assert metrics_of(run, None, [["image-text", "image"]]) == [
+        (["image-text", "image"], name) for _, name in apart[2:]
+    ]
+    assert metrics_of(run, "image.accuracy", [["image-text", "image"]]) == [(["image"], "accuracy")]
 
 
 def test_what_was_found_is_printed_kept_and_drawn(analysed: Any) -> None:
