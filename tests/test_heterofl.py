@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from edgefl_games import TABLES, Games, broken_rules
+from edgefl_games import TABLES, Games, broken_rules, changed
 from edgefl_toys import FACTS
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -249,6 +249,22 @@ def test_the_whole_width_alone_is_end_to_end(games: Games) -> None:
         assert [{k: v for k, v in r.items() if k != "part"} for r in told.tables[table]] == journal.tables[table]
     assert one.state.versions == other.state.versions
     assert all(torch.equal(t, other.state.tensors[a]) for a, t in one.state.tensors.items())
+
+
+def test_an_asynchronous_run_mixes_a_slice_into_its_place(games: Games) -> None:
+    setup = changed(
+        made(games, {"name": "heterofl", "widths": [1, 0.5], "rounds": 1}, image=1), {"policy": "asynchronous"}
+    )
+    narrow = Planner(setup, games.predictor).plan(*setup.place(0), 1, setup.schedule.offered[1], ())
+    memory = np.array([narrow.cost.compute.peak_memory_bytes])
+    setup = replace(setup, fleet=replace(setup.fleet, budgets={**setup.fleet.budgets, "memory": memory}))
+    after, before = games.real(setup)[0].state.tensors, setup.method.initial(setup.seed).tensors
+    cuts = {item.source: item.cut for payload in narrow.work.up for item in payload.items}
+    assert any(cuts.values())
+    for address, cut in cuts.items():
+        expected = before[address].clone()
+        put(expected, cut, take(after[address], cut))
+        assert torch.equal(after[address], expected) and not torch.equal(after[address], before[address]), address
 
 
 @pytest.mark.slow

@@ -191,7 +191,7 @@ class Training:
             work = part_of_stage(sent.work, stage)
             if at_once:
                 # mixed into the model as it is now: (1 - a) w + a w_client
-                base = {address: self.state.tensors[address] for address in base}
+                base = self.state.base(sent.work, self.state.items(sent.work))
             update = Update(
                 arrival.client, sent.plan.kind, self._private(arrival.client, work), work, payloads, base,
                 arrival.round, arrival.staleness, arrival.discount,
