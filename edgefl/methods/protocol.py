@@ -177,11 +177,13 @@ class Method:
         """A client's work at full depth: its whole model down and up, and for each local epoch one pass per pattern."""
         described, training = self.setting.kinds[kind], self.setting.training
         step = "classify" if described.task == "classify" else "contrast"
-        args = self.asked(kind) if described.task == "classify" else {}
-        if args:
-            args["whole"] = described.pattern
+
+        def args(pattern: str) -> dict[str, Any]:
+            asked = self.asked(kind, pattern) if described.task == "classify" else {}
+            return asked | self.mask(kind, pattern)
+
         passes = tuple(
-            Pass(step, "private", (pattern,), training.batch_of(pattern), True, args | self.mask(kind, pattern))
+            Pass(step, "private", (pattern,), training.batch_of(pattern), True, args(pattern))
             for pattern in self.trained_patterns(kind)
         )
         model = self.model_payload(kind)
@@ -211,10 +213,12 @@ class Method:
         lacks = "-" not in pattern and ("-" in described.pattern or described.model["name"] == "multiway")
         return {"mask": "random"} if lacks and self.setting.training.missing == "random" else {}
 
-    def asked(self, kind: str) -> dict[str, Any]:
-        """What a pass asks for if its step reads more than the modalities and the label."""
+    def asked(self, kind: str, pattern: str = "") -> dict[str, Any]:
+        """What a pass asks for if its step reads more than the modalities (the whole kind's, or a pattern's) and the
+        label."""
         described = self.setting.kinds[kind]
-        return {"fields": [*described.modalities, "label", *described.extras]} if described.extras else {}
+        modalities = pattern.split("-") if pattern else described.modalities
+        return {"fields": [*modalities, "label", *described.extras]} if described.extras else {}
 
     def model_payload(self, kind: str) -> Payload:
         """The whole model of a client kind."""

@@ -18,7 +18,11 @@ from edgefl.data.opening import _open, together
 from edgefl.data.options import KINDS
 from edgefl.data.partition import natural
 from edgefl.errors import DataError
+from edgefl.methods import Kind, Setting
+from edgefl.methods.fedavg import FedAvg
+from edgefl.models import ModelOptions, describe
 from edgefl.work import Pass
+from edgefl.work.options import TrainingOptions
 
 N = 400
 
@@ -105,6 +109,25 @@ def test_a_client_has_the_samples_of_each_pattern_and_not_those_that_lack_all(tm
     for a in range(4):
         for b in range(4):
             assert (group[a] == group[b]) == (some.client_patterns[a] == some.client_patterns[b]).all()
+
+
+def test_a_clients_soft_answers_come_with_samples_that_lack_a_modality_too(tmp_path: Path) -> None:
+    options = {"missing": {"image": 0.4, "text": 0.2}, "tasks": {"image-text": "classify"}}
+    scored = pairs(answer=(np.arange(N) % 5)[:, None], score=np.ones((N, 1), np.float32))
+    found = opened(tmp_path, scored, **options)
+    towers = {"image": {"blocks": 1, "width": 8, "heads": 1, "patch": 4}, "text": {"blocks": 1, "width": 8, "heads": 1}}
+    model = describe(ModelOptions.model_validate(towers), ("image", "text"), "classify", found.facts)
+    kind = Kind(
+        "image-text", ("image", "text"), "classify", model, {}, found.patterns("image-text"), found.extras("image-text")
+    )
+    work = FedAvg(FedAvg.Options(name="fedavg"), Setting({"image-text": kind}, TrainingOptions(batch=4))).work(
+        "image-text", 1
+    )
+    source = found.client(0)
+    assert [source.size(p) for p in work.passes] == found.client_patterns[0].tolist()
+    for pass_ in work.passes:
+        (_, batch), *_ = source.batches(pass_, 1)
+        assert set(batch) == {*pass_.patterns[0].split("-"), "label", "target"}
 
 
 def test_a_declared_client_lacks_as_many_without_any_samples() -> None:
