@@ -102,11 +102,13 @@ def scenario_of(tiny: Tiny, method: str, schedule: str) -> dict[str, Any]:
     scenario = tiny(**{**sections, **needs, "data": {**data, **needs.get("data", {})}})
     if schedule in ("elastic", "heterofl") and (method, schedule) not in REFUSED:
         peaks: dict[str, list[int]] = {}
+        does = compose(load(scenario)).method
         for row in edgefl.profile(scenario)["rows"]:
-            peaks.setdefault(row["kind"], []).append(row["peak_memory_bytes"])
+            if does.participates(row["kind"], 1):
+                peaks.setdefault(row["kind"], []).append(row["peak_memory_bytes"])
         # everybody can do something, and not everybody everything
         least, most = max(min(each) for each in peaks.values()), max(max(each) for each in peaks.values())
-        scenario["fleet"] = {"budgets": {"memory": f"{least}..{most} B"}}
+        scenario["fleet"] = {"budgets": {"memory": f"{least}..{most * 6 // 5} B"}}
     return scenario
 
 
@@ -263,6 +265,22 @@ REFUSALS: dict[str, list[tuple[dict[str, Any], str]]] = {
         (
             {"aggregation": {"compensation": True}, "round": {"policy": "asynchronous"}},
             "compensation is for the others",
+        ),
+    ],
+    "`creamfl` and its kin, and `combine: ensemble` or `max-data`, under `asynchronous`": [
+        ({"method": "creamfl", "data": PUBLIC, "round": {"policy": "asynchronous"}}, "the server learns from the repr"),
+        (
+            {
+                "method": {
+                    "name": "pmcmfl",
+                    "inference": "prior",
+                    "matching": {"round": 2},
+                    "combine": "ensemble",
+                },
+                **ANSWERS,
+                "round": {"policy": "asynchronous"},
+            },
+            "combine: ensemble is of a round's",
         ),
     ],
     "`over_selection` or a `quorum` where nobody waits for a cohort": [
