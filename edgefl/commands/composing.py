@@ -110,6 +110,12 @@ def compose(scenario: Scenario, report: Callable[[str], None] = lambda _: None) 
             f"{scenario.method_name} has no models to average, since clients keep theirs: leave everything but "
             "non_finite out",
         )
+    if method.together and registry.get("round policy", scenario.round.policy).at_once:
+        raise scenario.error(
+            ("round", "policy"),
+            f"{scenario.method_name}: {method.together}, but {scenario.round.policy} hands each over alone; write "
+            "policy: buffered",
+        )
     blocks: dict[str, int] = {}
     for kind in kinds.values():
         blocks |= models.blocks(kind.model)

@@ -109,6 +109,11 @@ class Exchange(Method):
         """Kinds that send representations."""
         return list(self.setting.kinds)
 
+    @property
+    def together(self) -> str:
+        """Each aggregation makes new tables of what was sent, for every modality that was."""
+        return "the server learns from the representations of a round's clients together"
+
     def other(self, modality: str) -> str:
         """The other modality of a pair."""
         return next(m for m in self.modalities if m != modality)

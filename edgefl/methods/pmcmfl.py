@@ -160,6 +160,12 @@ class PmcmFL(LibraryMethod):
 
     # matching models --------------------------------------------------------------------------------------------
 
+    @property
+    def together(self) -> str:
+        """Members of an ensemble, and those of whom one has the most samples, are a round's."""
+        chosen = self.options.combine in ("ensemble", "max-data") and self.options.inference in MODELS
+        return f"combine: {self.options.combine} is of a round's matching models together" if chosen else ""
+
     def check_rounds(self, rounds: int) -> None:
         """Raises MethodError where matching models would never be trained."""
         if self.options.matching and self.options.matching.round > rounds:

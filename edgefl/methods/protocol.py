@@ -149,6 +149,11 @@ class Method:
     needs: ClassVar[Mapping[str, Any]] = {}
     """Sections of a scenario that the method can't do without; ``check_method`` adds them to its federation."""
 
+    @property
+    def together(self) -> str:
+        """What it makes of a round's updates together, so that none can be handed over alone; "" if nothing."""
+        return ""
+
     def __init__(self, options: Any, setting: Setting):
         self.options, self.setting = options, setting
 
