@@ -171,7 +171,7 @@ def pretraining_of(scenario: Scenario, federation: Federation, report: Callable[
             federation,
             scenario.seed,
             device_of("cpu" if scenario.training.mode == "none" else scenario.executor.device),
-            [scenario.data.model_dump(mode="json"), scenario.model.tokens],
+            federation.made_of,  # a folder's files may become others under the same options
             cache_folder(),
             report,
         )

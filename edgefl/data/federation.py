@@ -54,6 +54,11 @@ class Federation:
         """Whether there are shapes but no samples: enough to profile, too little to train."""
         return not self._parts
 
+    @property
+    def made_of(self) -> list[str]:
+        """What tells these data from others: their names in the cache, hashes of all that they depend on."""
+        return [part.entry.path.name for part in self._parts]
+
     def task(self, kind: str) -> Task:
         """What clients of this kind learn."""
         return self.tasks[cast(Kind, kind)]

@@ -12,6 +12,7 @@ import safetensors.torch
 import torch
 
 import edgefl
+from edgefl.commands import composing
 from edgefl.commands.composing import compose
 from edgefl.errors import EdgeflError, ScenarioError
 from edgefl.scenario import load
@@ -71,6 +72,28 @@ def test_what_was_learned_is_trained_once(few: Make, monkeypatch: pytest.MonkeyP
     assert kept.stat().st_mtime_ns == before and all(torch.equal(one[n], two[n]) for n in one)
     first_values(few(seed=4, pretrain={"text": {"epochs": 1, "batch": 32}}))
     assert len(list((tmp_path / "pretrained").iterdir())) == 2
+
+
+def test_what_was_learned_from_a_folder_is_not_kept_for_other_files_in_it(
+    tiny: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("EDGEFL_CACHE", str(tmp_path / "cache"))
+    table = tmp_path / "table.csv"
+    data = {"source": "table", "folders": {"table": str(table)}, "clients": {"text": 1}, "partition": "iid"}
+    scenario = tiny(
+        data={**data, "validation": 4, "test": 4, "public": 16},
+        model={"text": {"blocks": 1, "width": 8, "heads": 1, "tokens": 4}},
+        training={"batch": 4},
+        pretrain={"text": {"epochs": 1, "batch": 8}},
+    )
+    found = []
+    for words in ("abcdefgh", "ponmlkji"):
+        rows = [f"{words[i % 8]}{i} {words[i // 8]},{i % 2}" for i in range(64)]
+        table.write_text("\n".join(["text,label", *rows]) + "\n")
+        found.append(first_values(scenario))
+        composing._federations.clear()
+    assert len(list((tmp_path / "cache" / "pretrained").iterdir())) == 2
+    assert any(not torch.equal(t, found[1][n]) for n, t in found[0].items() if ".blocks." in n)
 
 
 def test_without_training_nothing_is_pretrained(few: Make, tmp_path: Path) -> None:
