@@ -242,7 +242,10 @@ class PmcmFL(LibraryMethod):
         ]
         payload = self.matching_payload(modalities)
         names = tuple(item.name for item in payload.items)
-        lr = {} if matching.lr is None else {"lr": matching.lr}
+        # rates are of the model's parts; matching.image is no part of the image tower
+        optimizer = {name: value for name, value in work.optimizer.items() if name != "rates"}
+        if matching.lr is not None:
+            optimizer["lr"] = matching.lr
         return replace(
             work,
             trainable=names,
@@ -250,7 +253,7 @@ class PmcmFL(LibraryMethod):
             passes=(*look, *train),
             down=(self.model_payload(kind), self.library(modalities), payload),
             up=(payload,),
-            optimizer={**work.optimizer, **lr},
+            optimizer=optimizer,
         )
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:

@@ -27,6 +27,7 @@ from edgefl.training import Node, Task
 from edgefl.work import Context, Pass, Work
 from edgefl.work.options import TrainingOptions
 from edgefl.work.prototypes import TABLES, ClassifyCompleted, ClassMeans, answer_loss, prototype_contrast
+from edgefl.work.rates import grouped
 
 KINDS, CLASSES, DIM = ("image", "text", "image-text"), 5, 16
 SMALL = {"blocks": 2, "width": DIM, "heads": 2, "patch": 4, "tokens": 6, "positions": 10, "drop_path": 0.0}
@@ -346,6 +347,14 @@ def test_matching_models_are_all_that_the_last_round_trains_and_sends() -> None:
     prior = matching(inference="prior", matching={"round": 3, "clip_epochs": 2, "mse_epochs": 5}).work("image", 3)
     assert [p.args.get("loss") for p in prior.passes] == [None, *["clip"] * 2, *["distance"] * 5]
     assert prior.up[0].items[-1].shape == (DIM,)
+
+
+def test_rates_of_the_models_parts_arent_those_of_matching_models() -> None:
+    training = TrainingOptions.model_validate({"batch": 8, "lr": 1e-3, "rates": {"image": 1e-7}})
+    for lr, expected in ((None, 1e-3), (1e-2, 1e-2)):
+        pmcmfl = matching(matching={"round": 3, "lr": lr})
+        work = PmcmFL(pmcmfl.options, replace(pmcmfl.setting, training=training)).work("image", 3)
+        assert {own["lr"] for own, _ in grouped(work.optimizer, work.trainable)} == {expected}
 
 
 def matched(pmcmfl: PmcmFL, client: int, samples: int, value: float, discount: float = 1.0) -> Update:
