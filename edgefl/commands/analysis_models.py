@@ -22,6 +22,7 @@ from edgefl.simulation import Planner, Setup
 from edgefl.simulation.snapshots import KEPT
 from edgefl.training import Inline, Task
 from edgefl.work import Result, Source, Work, distinct
+from edgefl.work.exits import WEIGHT
 
 RATE = 2.0**40
 """Learning rate of the one step that gives a gradient away: a power of two, so that it rounds nothing by itself, and
@@ -122,7 +123,9 @@ def gradient_works(work: Work, trainable: Sequence[str], up: Any, source: Source
         if not batches:
             continue
         before = [p for p in distinct(replace(work, passes=work.passes[: work.passes.index(pass_)])) if not p.train]
-        step = {"name": "sgd", "lr": RATE, "implementation": "for-loop", "accumulation": batches}
+        # of its optimizer's settings one is the loss's (DepthFL)
+        loss = {name: value for name, value in work.optimizer.items() if name == WEIGHT}
+        step = {"name": "sgd", "lr": RATE, "implementation": "for-loop", "accumulation": batches, **loss}
         yield (
             replace(
                 work, trainable=tuple(n for n in work.trainable if n in set(trainable)), passes=(*before, pass_),

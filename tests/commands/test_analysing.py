@@ -17,9 +17,9 @@ from rich.console import Console
 import edgefl
 from edgefl import seeds
 from edgefl.cli import main
-from edgefl.commands.analysis_models import Trained, _norm, cosine, gradient
+from edgefl.commands.analysis_models import Trained, _norm, cosine, gradient, gradient_works
 from edgefl.commands.analysis_values import coalitions, metrics_of, shapley
-from edgefl.commands.composing import silent
+from edgefl.commands.composing import compose, silent
 from edgefl.errors import EdgeflError, RunError, ScenarioError, UnknownName
 from edgefl.report.analysis import print_analysis
 from edgefl.scenario import load
@@ -179,6 +179,14 @@ def test_the_gradient_is_autograds_own(analysed: Any) -> None:
     (row,) = (r for r in found["gradients"]["rows"] if r["kind"] == "image" and r["part"] == "head")
     other, _ = gradient(trained, "image", 1, 1)
     assert row["norm"] == pytest.approx((_norm(mine, names) + _norm(other, names)) / 2)
+
+
+def test_the_gradient_is_of_the_whole_loss_where_exits_teach_each_other(tiny: Callable[..., dict[str, Any]]) -> None:
+    setup = compose(load(tiny(method="depthfl")))
+    work, source = setup.method.work("image", 1), setup.clients.client(0)
+    up = setup.method.model_payload("image")
+    (found, _), *_ = gradient_works(work.fitted(source.size), work.trainable, up, source)
+    assert found.optimizer["distillation"] == work.optimizer["distillation"] > 0
 
 
 def test_updates_are_compared_by_angle() -> None:
