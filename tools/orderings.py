@@ -150,9 +150,14 @@ class Table:
     )
 
     @property
+    def variants(self) -> list[str]:
+        """Those with a finished run."""
+        return [variant for variant in self.study.variants if self.values.get(variant)]
+
+    @property
     def seeds(self) -> list[int]:
-        """Those in which every variant is finished."""
-        found = [set(next(iter(self.values[v].values()), {})) for v in self.study.variants]
+        """Those in which every such variant is finished."""
+        found = [set(next(iter(self.values[v].values()))) for v in self.variants]
         return sorted(set.intersection(*found)) if found else []
 
     def of(self, term: str, metric: str) -> list[float]:
@@ -246,26 +251,29 @@ def measured(run: Run, metric: str) -> float:
 def markdown(table: Table) -> list[str]:
     """The table of means and the verdicts."""
     study, seeds = table.study, table.seeds
-    missing = [v for v in study.variants if not table.values[v]]
     if not seeds:
-        return [f"no seed has every variant yet; nothing finished of: {', '.join(missing) or '-'}"]
+        return ["no seed has a finished run of every variant yet"]
     lines = [
         f"Mean ± standard deviation over seeds {', '.join(map(str, seeds))}.",
         "",
         f"| variant | {' | '.join(study.metrics)} |",
         f"| --- |{' --- |' * len(study.metrics)}",
     ]
-    for variant in study.variants:
+    for variant in table.variants:
         cells = [table.of(variant, metric) for metric in study.metrics]
         lines.append(f"| {variant} | {' | '.join(f'{fmean(c):.3f} ± {deviation(c):.3f}' for c in cells)} |")
     lines += ["", "| claimed | metric | gap | spread | seeds | verdict |", "| --- | --- | --- | --- | --- | --- |"]
     for claim in study.claims:
         for worse, better in zip(claim.order, claim.order[1:], strict=False):
+            if not {part for term in (worse, better) for part in term.split(" - ")} <= set(table.variants):
+                continue
             found = judge(table.of(worse, claim.metric), table.of(better, claim.metric))
             lines.append(
                 f"| {worse} < {better} | {claim.metric} | {found.gap:+.3f} ± {found.own:.3f} | {found.spread:.3f} | "
                 f"{found.ahead} of {found.seeds} | {found.word} |"
             )
+    if left := [variant for variant in study.variants if variant not in table.variants]:
+        lines += ["", f"Not run: {', '.join(left)}."]
     return lines
 
 
