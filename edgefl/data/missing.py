@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from edgefl import seeds
 from edgefl.data.collection import IntArray
 from edgefl.errors import UnitError
 from edgefl.units import SHARE
@@ -34,7 +35,7 @@ def parse_rates(kind: str, value: Any) -> dict[str, Any]:
     """
     modalities = kind.split("-")
     if not isinstance(value, Mapping):
-        return dict.fromkeys(modalities, _share(value))
+        return _some_left(kind, dict.fromkeys(modalities, _share(value)))
     if set(value) == {PATTERNS} and isinstance(value[PATTERNS], Mapping):
         allowed = patterns_of(kind)
         shares = {str(name): _share(share) for name, share in value[PATTERNS].items()}
@@ -45,7 +46,13 @@ def parse_rates(kind: str, value: Any) -> dict[str, Any]:
         return {PATTERNS: shares}
     if unknown := [str(name) for name in value if name not in modalities]:
         raise ValueError(f"{kind} samples have no {unknown[0]!r} to lack; they have: {', '.join(modalities)}")
-    return {str(name): _share(rate) for name, rate in value.items()}
+    return _some_left(kind, {str(name): _share(rate) for name, rate in value.items()})
+
+
+def _some_left(kind: str, rates: dict[str, float]) -> dict[str, float]:
+    if all(rates.get(modality) == 1 for modality in kind.split("-")):
+        raise ValueError(f"no {kind} sample would be left: one that lacks both modalities is dropped")
+    return rates
 
 
 def parse_missing(value: Any) -> dict[str, dict[str, Any]]:
@@ -95,3 +102,8 @@ def draw(kind: str, rates: Mapping[str, Any], n: int, rng: np.random.Generator) 
     code: IntArray = np.array([[DROPPED, 2], [1, 0]], np.int8)
     found: IntArray = code[there[0].astype(np.int64), there[1].astype(np.int64)]
     return found
+
+
+def lacking_in_a_test(kind: str, rates: Mapping[str, Any], n: int) -> IntArray:
+    """The same for the first ``n`` samples of a split that the server scores: in every round, and for every method."""
+    return draw(kind, rates, n, seeds.generator(0, "missing in a test"))

@@ -280,7 +280,10 @@ def _dealt(
     if not kinds:
         return {"client_rows": np.zeros(0, np.int64), "client_offset": np.zeros(1, np.int64)}
     tasks = {kind: options.task_of(kind) for kind in kinds}
-    dealt = by_kind(made, train, options.clients, seeds.generator(seed, "samples of kinds"), tasks)
+    try:
+        dealt = by_kind(made, train, options.clients, seeds.generator(seed, "samples of kinds"), tasks)
+    except DataError as error:
+        raise DataError(f"{options.source}: {error}") from error
     everyone = [kind for kind in KINDS if whole.clients.get(kind)]
     client_rows: list[IntArray] = []
     codes: list[IntArray] = []

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from edgefl import seeds
 from edgefl.data.collection import IntArray
-from edgefl.data.missing import draw, patterns_of
+from edgefl.data.missing import lacking_in_a_test, patterns_of
 from edgefl.errors import DataError, suggestion
 from edgefl.work.description import Pass, TensorSpec
 
@@ -124,6 +124,6 @@ class Samples:
             rows = rows[: pass_.args.get("samples", self.most.get(whole))]
         if whole in pass_.args.get("missing", {}):
             # what they lack is the same in every round and for every method: a test of who bears it better
-            lacking = draw(whole, pass_.args["missing"][whole], len(rows), seeds.generator(0, "missing in a test"))
+            lacking = lacking_in_a_test(whole, pass_.args["missing"][whole], len(rows))
             rows = rows[lacking == patterns_of(whole).index(pattern)]
         return rows

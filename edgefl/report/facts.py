@@ -240,7 +240,12 @@ def _chance(run: Run, test_samples: Mapping[str, Mapping[str, int]] | None, spli
         if "-" in kind and not classes:
             pairs = run.scenario["evaluation"]["pairs"]
             known = (test_samples or {}).get(split, {}).get(kind, pairs)
-            ranked = max(min(pairs, known), 1)
+            ranked = min(pairs, known)
+            if rates := (run.scenario["evaluation"].get("missing") or {}).get(kind):
+                from edgefl.data.missing import lacking_in_a_test
+
+                ranked = int((lacking_in_a_test(kind, rates, ranked) == 0).sum())  # whole pairs alone are ranked
+            ranked = max(ranked, 1)
             chance[kind] = {f"r@{k}": min(k / ranked, 1.0) for k in (1, 5, 10)}
             if ranked > (fold := run.scenario["evaluation"].get("fold", ranked)):
                 chance[kind]["r@1_sum_folds"] = 2 / ranked + 2 / fold

@@ -209,8 +209,9 @@ def _print_metrics(console: Console, facts: Facts) -> None:
         for of in dict.fromkeys(["", *(f"[{name.split('[')[1]}" for name in values if name.endswith("]"))]):
             cells = []
             for name in shown:
-                cell = f"{values[name + of]:.3f}" if name + of in values else NOTHING
-                cells.append(f"{cell} ({chance[name]:.3f})" if name + of in values and name in chance else cell)
+                value = values.get(name + of)  # none of what isn't there, and of a pattern that no sample has
+                cell = NOTHING if value is None else f"{value:.3f}"
+                cells.append(f"{cell} ({chance[name]:.3f})" if value is not None and name in chance else cell)
             table.add_row(
                 f"  with {of[1:-1].replace('-', ' and ')}" if of else kind,
                 *cells,

@@ -10,12 +10,13 @@ from pydantic import BaseModel
 
 from edgefl import registry, seeds
 from edgefl.data import KINDS, DataOptions
+from edgefl.data.options import Kind
 from edgefl.devices import FleetOptions
 from edgefl.errors import EdgeflError, ScenarioError, UnknownName, suggestion
 from edgefl.methods.aggregation_options import AggregationOptions
 from edgefl.models import ModelOptions
 from edgefl.scenario.document import Document, KeyPath
-from edgefl.simulation.options import RoundOptions
+from edgefl.simulation.options import EvaluationOptions, RoundOptions
 from edgefl.work.options import TrainingOptions
 from edgefl.work.rates import TOWERS, stated
 
@@ -31,6 +32,8 @@ def disagreements(document: Document, parts: Mapping[str, BaseModel], names: Map
                 message = f"{kind} clients need a tower for {modality}: add model.{modality}"
                 errors.append(document.error(("data", "clients", kind), message, at_key=True))
     errors += _wrong_data(document, cast(DataOptions, parts["data"]))
+    errors += _missing_nowhere(document, clients, "data", cast(DataOptions, parts["data"]).missing)
+    errors += _missing_nowhere(document, clients, "evaluation", cast(EvaluationOptions, parts["evaluation"]).missing)
     total = sum(clients.values())
     fleet = cast(FleetOptions, parts["fleet"])
     for key, amounts in (("devices", fleet.devices), ("links", fleet.links)):
@@ -44,9 +47,10 @@ def disagreements(document: Document, parts: Mapping[str, BaseModel], names: Map
             message = f"unknown kind {pattern!r}{suggestion(pattern, KINDS)}"
             errors.append(document.error(("training", "batch", pattern), message, at_key=True))
     round_ = cast(RoundOptions, parts["round"])
-    for kind in round_.leave_out:
-        if not clients.get(kind):
-            message = f"there are no {kind!r} clients{suggestion(kind, [k for k, n in clients.items() if n])}"
+    there = [kind for kind, count in clients.items() if count]
+    for left_out in round_.leave_out:
+        if left_out not in there:
+            message = f"there are no {left_out!r} clients{suggestion(left_out, there)}"
             errors.append(document.error(("round", "leave_out"), message))
     cohort = round_.cohort
     size = cohort if isinstance(cohort, int) else sum(max(int(cohort * n), 1) for n in clients.values() if n)
@@ -113,6 +117,18 @@ def _wrong_rates(
     return errors
 
 
+def _missing_nowhere(
+    document: Document, clients: Mapping[Kind, int], section: str, missing: Mapping[Kind, Mapping[str, object]] | None
+) -> list[ScenarioError]:
+    """Missing modalities of kinds that aren't there: they would be missed by nobody, without a word."""
+    lose = [kind for kind, rates in (missing or {}).items() if any(rates.values())]
+    if not lose or any(clients.get(kind) for kind in lose):
+        return []
+    there = ", ".join(kind for kind, count in clients.items() if count)
+    message = f"a modality is missing of samples of {' or '.join(lose)} clients alone, and there are only {there} ones"
+    return [document.error((section, "missing"), message)]
+
+
 def _wrong_data(document: Document, data: DataOptions) -> list[ScenarioError]:
     """A data set or a partition that can't be: opening the data would find it only when the run begins."""
     errors = []
@@ -125,6 +141,10 @@ def _wrong_data(document: Document, data: DataOptions) -> list[ScenarioError]:
         if source not in registry.names("data set"):
             unknown = UnknownName("data set", source, registry.names("data set"))
             errors.append(document.error(path, str(unknown)))
+    for name in data.folders:
+        if name not in registry.names("data set"):
+            unknown = UnknownName("data set", name, registry.names("data set"))
+            errors.append(document.error(("data", "folders", name), str(unknown), at_key=True))
     for kind, count in data.clients.items():
         name, argument = data.partition_of(kind) if count else ("iid", None)
         try:

@@ -95,7 +95,7 @@ class Pretraining:
         """Raises DataError for what can't be trained or read, before anything is."""
         for modality, asked in self.options.towers.items():
             if asked.source is not None:
-                _file(asked.source)
+                self._found(modality, asked.source)
                 continue
             held = self.federation.server_samples.get("public", {}).get(modality, 0)
             if held < asked.batch:
@@ -124,28 +124,33 @@ class Pretraining:
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
-    def _read(self, modality: str, source: Path) -> dict[str, Tensor]:
-        """The tower in a file, under its own names: ``image.blocks...``, ``KIND/image.blocks...`` or ``blocks...``."""
+    def _found(self, modality: str, source: Path) -> tuple[Path, dict[str, str]]:
+        """The file, and its names of the tower's tensors: ``image.blocks...``, ``KIND/image...`` or ``blocks...``.
+
+        Raises DataError for a file without them, or with others.  Only the file's header is read.
+        """
         path = _file(source)
         wanted = _tower(self.descriptions[modality], modality)
-        found: dict[str, Tensor] = {}
         try:
             with safetensors.safe_open(path, "pt") as file:
                 names = {_plain(name, modality): name for name in sorted(file.keys(), reverse=True)}
-                for name, spec in wanted.items():
-                    if name not in names:
-                        continue
-                    value = file.get_tensor(names[name])
-                    if tuple(value.shape) != spec.shape:
-                        raise DataError(
-                            f"{path}: {names[name]} is {tuple(value.shape)}, but the model's is {spec.shape}"
-                        )
-                    found[name] = value.float()
+                found = {name: names[name] for name in wanted if name in names}
+                for name, called in found.items():
+                    shape = tuple(file.get_slice(called).get_shape())
+                    if shape != wanted[name].shape:
+                        raise DataError(f"{path}: {called} is {shape}, but the model's is {wanted[name].shape}")
         except safetensors.SafetensorError as error:
             raise DataError(f"{path} is no safetensors file: {error}") from error
         lacking = [n for n in wanted if n not in found and n.split(".")[1] in self.options.towers[modality].parts]
         if lacking:
             raise DataError(f"{path} has no {lacking[0]}{suggestion(lacking[0], list(names))}")
+        return path, found
+
+    def _read(self, modality: str, source: Path) -> dict[str, Tensor]:
+        """The tower's values in a file."""
+        path, names = self._found(modality, source)
+        with safetensors.safe_open(path, "pt") as file:
+            found = {name: file.get_tensor(called).float() for name, called in names.items()}
         self.told[modality] = {"from": str(source), "tensors": len(found)}
         return found
 

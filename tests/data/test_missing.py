@@ -80,6 +80,8 @@ def test_one_share_is_for_every_modality_of_every_kind_of_pairs() -> None:
         ({"image-text": {"patterns": {"audio": 1}}}, "image-text, image, text"),
         ({"text-image": 0.5}, "image-text, image-audio"),
         (1.5, "1.5"),
+        ("100%", "no image-text sample would be left"),
+        ({"image-audio": {"image": 1, "audio": 1}}, "no image-audio sample"),
     ],
 )
 def test_what_cannot_be_missing_is_said(missing: Any, told: str) -> None:

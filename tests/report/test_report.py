@@ -13,6 +13,7 @@ from rich.console import Console
 import edgefl
 from edgefl.report import Lines, print_summary, summary
 from edgefl.report.facts import compared, facts_of
+from edgefl.runs import Run
 
 Tiny = Callable[..., dict[str, Any]]
 
@@ -61,6 +62,10 @@ def test_chance_is_one_of_the_classes_and_ten_of_the_pairs(layerwise_run: Any) -
     assert chance["image-text"]["r@10"] == pytest.approx(10 / 500)
     known = facts_of(layerwise_run, "", {"test": {"image-text": 40}})
     assert known["chance"]["image-text"]["r@10"] == pytest.approx(10 / 40)
+    lacking = Run(layerwise_run.path)
+    lacking.scenario["evaluation"]["missing"] = {"image-text": {"patterns": {"image-text": 0.5, "text": 0.5}}}
+    whole = facts_of(lacking, "", {"test": {"image-text": 40}})
+    assert whole["chance"]["image-text"]["r@10"] == pytest.approx(10 / 20), "incomplete pairs aren't ranked"
     assert known["test_samples"] == {"image-text": 40}
 
 
