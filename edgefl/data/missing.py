@@ -55,6 +55,11 @@ def _some_left(kind: str, rates: dict[str, float]) -> dict[str, float]:
     return rates
 
 
+def leaves_whole(kind: str, rates: Mapping[str, Any]) -> bool:
+    """Whether a sample may have all its modalities."""
+    return rates[PATTERNS].get(kind, 0.0) > 0 if PATTERNS in rates else all(rate < 1 for rate in rates.values())
+
+
 def parse_missing(value: Any) -> dict[str, dict[str, Any]]:
     """What samples of each kind with two modalities lack: one share for all, by modality, or by kind.
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from pydantic import BaseModel
 
 from edgefl import registry, seeds
 from edgefl.data import KINDS, DataOptions
+from edgefl.data.missing import leaves_whole
 from edgefl.data.options import Kind
 from edgefl.devices import FleetOptions
 from edgefl.errors import EdgeflError, ScenarioError, UnknownName, suggestion
@@ -32,8 +33,9 @@ def disagreements(document: Document, parts: Mapping[str, BaseModel], names: Map
                 message = f"{kind} clients need a tower for {modality}: add model.{modality}"
                 errors.append(document.error(("data", "clients", kind), message, at_key=True))
     errors += _wrong_data(document, cast(DataOptions, parts["data"]))
-    errors += _missing_nowhere(document, clients, "data", cast(DataOptions, parts["data"]).missing)
-    errors += _missing_nowhere(document, clients, "evaluation", cast(EvaluationOptions, parts["evaluation"]).missing)
+    for section in ("data", "evaluation"):
+        missing = cast(DataOptions | EvaluationOptions, parts[section]).missing
+        errors += _wrong_missing(document, cast(DataOptions, parts["data"]), section, missing)
     total = sum(clients.values())
     fleet = cast(FleetOptions, parts["fleet"])
     for key, amounts in (("devices", fleet.devices), ("links", fleet.links)):
@@ -117,16 +119,22 @@ def _wrong_rates(
     return errors
 
 
-def _missing_nowhere(
-    document: Document, clients: Mapping[Kind, int], section: str, missing: Mapping[Kind, Mapping[str, object]] | None
+def _wrong_missing(
+    document: Document, data: DataOptions, section: str, missing: Mapping[Kind, Mapping[str, Any]] | None
 ) -> list[ScenarioError]:
-    """Missing modalities of kinds that aren't there: they would be missed by nobody, without a word."""
-    lose = [kind for kind, rates in (missing or {}).items() if any(rates.values())]
-    if not lose or any(clients.get(kind) for kind in lose):
-        return []
-    there = ", ".join(kind for kind, count in clients.items() if count)
-    message = f"a modality is missing of samples of {' or '.join(lose)} clients alone, and there are only {there} ones"
-    return [document.error((section, "missing"), message)]
+    """Missing modalities that nobody would miss, or that leave no pair where pairs are what is learnt."""
+    lose = {kind: rates for kind, rates in (missing or {}).items() if any(rates.values())}
+    there = [kind for kind, count in data.clients.items() if count]
+    message = ""
+    if lose and not set(lose) & set(there):
+        message = (
+            f"a modality is missing of samples of {' or '.join(lose)} clients alone, and there are only "
+            f"{', '.join(there)} ones"
+        )
+    for kind in [kind for kind in lose if kind in there and data.task_of(kind) == "retrieve"]:
+        if not leaves_whole(kind, lose[kind]):
+            message = f"{kind} clients retrieve, which takes both modalities, and no sample would have them"
+    return [document.error((section, "missing"), message)] if message else []
 
 
 def _wrong_data(document: Document, data: DataOptions) -> list[ScenarioError]:

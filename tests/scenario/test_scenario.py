@@ -198,6 +198,7 @@ def test_every_scenario_reloads_equal_from_what_it_resolves_to(data: dict[str, A
         ("source: glyphs", "source: glyphs\n  folders: {cifar: x}", 6, "data.folders.cifar: unknown data set 'cifar'"),
         ("source: glyphs", "source: glyphs\n  missing: {audio: 30%}", 6,
          "data.missing: a modality is missing of samples of image-audio clients alone, and there are only image, "),
+        ("source: glyphs", "source: glyphs\n  missing: {text: 1}", 6, "data.missing: image-text clients retrieve, "),
         ("{dirichlet: 0.5}", "{dirichle: 0.5}", 7, "data.partition: unknown partition 'dirichle'; did you"),
         ("{dirichlet: 0.5}", "{dirichlet: -1}", 7, "data.partition: dirichlet needs a number above 0"),
         ("{dirichlet: 0.5}", "dirichlet", 7, "data.partition: dirichlet needs a number above 0"),
