@@ -122,8 +122,11 @@ def compose(scenario: Scenario, report: Callable[[str], None] = lambda _: None) 
     schedule: Schedule = registry.get("schedule", scenario.schedule_name)(scenario.schedule_options, blocks)
     fleet = Fleet.draw(scenario.fleet, len(federation.client_kind), scenario.seed)
     if scenario.payload.top_k is not None:
-        for kind in kinds.values():  # a method that it doesn't fit is said now, before anything is written
-            encoded(method.work(kind.name, 1), scenario.payload, (), method)
+        try:
+            for kind in kinds.values():  # a method that it doesn't fit is said now, before anything is written
+                encoded(method.work(kind.name, 1), scenario.payload, (), method)
+        except MethodError as error:
+            raise scenario.error(("payload", "up"), str(error).removeprefix("payload.up: ")) from error
     try:
         method.check_rounds(schedule.rounds)
     except MethodError as error:

@@ -77,7 +77,7 @@ def work_key(work: Work) -> str:
         for i in p.items
         if i.name not in parameters
     ]
-    optimizer = {k: bool(v) if k in _GRAPH_BLIND else v for k, v in work.optimizer.items()}
+    optimizer: dict[str, Any] = {k: bool(v) if k in _GRAPH_BLIND else v for k, v in work.optimizer.items()}
     if rates := optimizer.get("rates"):  # which parts go together is a cost, how fast they go isn't
         optimizer["rates"] = {part: {k: bool(v) for k, v in own.items()} for part, own in rates.items()}
     return digest(

@@ -104,6 +104,10 @@ class PmcmFL(LibraryMethod):
                 )
             if self.inference not in MODELS and self.matching is not None:
                 raise ValueError(f"inference {self.inference} needs no matching model: remove matching")
+            if self.inference not in MODELS and self.combine != "fedavg":
+                raise ValueError(
+                    f"combine: {self.combine} is of clients' matching models, and inference {self.inference} has none"
+                )
             if self.mix > 1 and self.inference not in (*DISTANCES, *MODELS):
                 raise ValueError(
                     f"mix: {self.mix} mixes the classes that match best, but {self.inference} matches none"

@@ -184,7 +184,7 @@ class Method:
         step = "classify" if described.task == "classify" else "contrast"
 
         def args(pattern: str) -> dict[str, Any]:
-            asked = self.asked(kind, pattern) if described.task == "classify" else {}
+            asked = self.asked_fields(kind, pattern) if described.task == "classify" else {}
             return asked | self.mask(kind, pattern)
 
         passes = tuple(
@@ -218,7 +218,7 @@ class Method:
         lacks = "-" not in pattern and ("-" in described.pattern or described.model["name"] == "multiway")
         return {"mask": "random"} if lacks and self.setting.training.missing == "random" else {}
 
-    def asked(self, kind: str, pattern: str = "") -> dict[str, Any]:
+    def asked_fields(self, kind: str, pattern: str = "") -> dict[str, Any]:
         """What a pass asks for if its step reads more than the modalities (the whole kind's, or a pattern's) and the
         label."""
         described = self.setting.kinds[kind]
@@ -274,7 +274,7 @@ class Method:
     def evaluate(self, kind: str, split: str) -> Work:
         """The server's work that scores the model of a client kind on a split of the server's data."""
         described, setting = self.setting.kinds[kind], self.setting
-        args = self.asked(kind)
+        args = self.asked_fields(kind)
         patterns: tuple[str, ...] = (described.pattern,)
         if described.task != "classify":
             args["samples"] = setting.pairs

@@ -17,7 +17,7 @@ from torch import Tensor
 import edgefl
 from edgefl.commands.composing import compose
 from edgefl.cost import Predictor
-from edgefl.errors import MethodError, ScenarioError
+from edgefl.errors import ScenarioError
 from edgefl.scenario import load
 from edgefl.simulation import Setup, Simulation, final_blocks
 from edgefl.simulation.payloads import PayloadOptions, encoded
@@ -283,7 +283,7 @@ def test_tables_take_a_dtype(prototypes: Any) -> None:
 def test_tables_take_no_share_of_an_update(prototypes: Any, tmp_path: Path) -> None:
     scenario = prototypes(up={"top_k": "10%"})
     for command in (edgefl.validate, edgefl.profile, lambda s: edgefl.run(s, output=tmp_path / "run")):
-        with pytest.raises(MethodError, match="method 'prototypes': its payload 'prototypes' sends") as caught:
+        with pytest.raises(ScenarioError, match="method 'prototypes': its payload 'prototypes' sends") as caught:
             command(scenario)
         assert "\n" not in str(caught.value) and caught.value.exit_code == 2
     assert not (tmp_path / "run").exists()
