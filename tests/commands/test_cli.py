@@ -256,8 +256,17 @@ def test_an_interrupted_run_says_how_to_go_on(trainable: str, tmp_path: Path) ->
         for line in process.stderr:
             if "round 2/500" in line:
                 break
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        for _ in range(3):
+            # Python drops an interrupt that comes while it clears something away; people press the keys again
+            process.send_signal(signal.SIGINT)
+            try:
+                out, err = process.communicate(timeout=30)
+                break
+            except subprocess.TimeoutExpired:
+                continue
+        else:
+            process.kill()
+            pytest.fail("three interrupts didn't end the run")
     assert (process.returncode, out) == (130, "")
     assert err.endswith("edgefl: interrupted; go on with: edgefl run --resume cut\n") and "Traceback" not in err
     assert (tmp_path / "cut" / "rounds.jsonl").read_text().count("\n") >= 2
