@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
@@ -56,21 +57,29 @@ def scenario_of(given: str | os.PathLike[str] | dict[str, Any] | Scenario, overr
     return load(given if isinstance(given, dict) else os.fspath(given), overrides)
 
 
+@contextmanager
+def _told_at(scenario: Scenario, *path: str) -> Iterator[None]:
+    """What a room finds wrong is an error of the scenario, at this place of its file."""
+    try:
+        yield
+    except (DataError, MethodError) as error:
+        message = str(error).removeprefix(f"{'.'.join(path)}: ")  # a room may name the field itself
+        raise scenario.error(path, message) from error
+
+
 def compose(scenario: Scenario, report: Callable[[str], None] = lambda _: None) -> Setup:
     """Everything that a run is a function of.
 
     ``report`` hears of data being built.  Raises ScenarioError, with file and line, for data that can't be opened and
     sections that don't fit each other, or DeviceError.
     """
-    try:
+    with _told_at(scenario, "data"):
         federation = federation_of(scenario, report)
-    except DataError as error:
-        raise scenario.error(("data",), str(error)) from error
     kinds: dict[str, Kind] = {}
     for name in federation.kinds:
         modalities = tuple(name.split("-"))
         task = federation.task(name)
-        try:
+        with _told_at(scenario, "model"):
             description = models.describe(
                 scenario.model,
                 modalities,
@@ -78,8 +87,6 @@ def compose(scenario: Scenario, report: Callable[[str], None] = lambda _: None) 
                 federation.facts_of(name),
                 checkpointing=scenario.training.checkpointing,
             )
-        except MethodError as error:
-            raise scenario.error(("model",), str(error)) from error
         kinds[name] = Kind(
             name, modalities, task, description, scenario.model.weights,
             federation.patterns(name), federation.extras(name),
@@ -97,13 +104,11 @@ def compose(scenario: Scenario, report: Callable[[str], None] = lambda _: None) 
         missing=scenario.evaluation.missing or {},
         pretrained=pretraining_of(scenario, federation, report),
     )
-    try:
+    with _told_at(scenario, "method"):
         method: Method = registry.get("method", scenario.method_name)(scenario.method_options, setting)
         for kind_name in kinds:
             if method.participates(kind_name, 1):
                 method.work(kind_name, 1)  # what a method can't do with these clients is said now
-    except MethodError as error:
-        raise scenario.error(("method",), str(error)) from error
     if not (scenario.aggregation.plain or _averages(method)):
         raise scenario.error(
             ("aggregation",),
@@ -122,19 +127,13 @@ def compose(scenario: Scenario, report: Callable[[str], None] = lambda _: None) 
     schedule: Schedule = registry.get("schedule", scenario.schedule_name)(scenario.schedule_options, blocks)
     fleet = Fleet.draw(scenario.fleet, len(federation.client_kind), scenario.seed)
     if scenario.payload.top_k is not None:
-        try:
+        with _told_at(scenario, "payload", "up"):
             for kind in kinds.values():  # a method that it doesn't fit is said now, before anything is written
                 encoded(method.work(kind.name, 1), scenario.payload, (), method)
-        except MethodError as error:
-            raise scenario.error(("payload", "up"), str(error).removeprefix("payload.up: ")) from error
-    try:
+    with _told_at(scenario, "method"):
         method.check_rounds(schedule.rounds)
-    except MethodError as error:
-        raise scenario.error(("method",), str(error)) from error
-    try:
+    with _told_at(scenario, "schedule"):
         check_parts(method, schedule)  # so is a model that can't be cut
-    except MethodError as error:
-        raise scenario.error(("schedule",), str(error)) from error
     return Setup(
         scenario.seed,
         method,
@@ -166,7 +165,7 @@ def pretraining_of(scenario: Scenario, federation: Federation, report: Callable[
         facts = federation.public_facts
         return models.describe(scenario.model, (modality,), "classify", facts)
 
-    try:
+    with _told_at(scenario, "pretrain"):
         described = descriptions_of(scenario.pretrain, describe, scenario.model.towers)
         found = Pretraining(
             scenario.pretrain,
@@ -180,8 +179,6 @@ def pretraining_of(scenario: Scenario, federation: Federation, report: Callable[
         )
         if not federation.declared_only:
             found.check()
-    except (MethodError, DataError) as error:
-        raise scenario.error(("pretrain",), str(error)) from error
     return found
 
 

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache as once
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -71,11 +72,12 @@ def _open(
     parted_of = [list(made_of.values()), options.model_dump(), seed, tokens, version("tokenizers")]
     if isinstance(options.vocabulary, str):
         parted_of.append(tokenizer_file(options.vocabulary).read_text(encoding="utf-8"))
+    tokenizer = once(partial(_tokenizer, collections, options, tokens))  # only where a part is to be made
     parts: dict[str, Part] = {}
     tasks = {kind: options.task_of(kind) for kind in KINDS if options.clients.get(kind)}
     for name, collection in collections.items():
         alone = [] if len(collections) == 1 else [name]
-        deal = partial(_part, collections, name, options, seed, tokens, report)
+        deal = partial(_part, collection, tokenizer, name, options, seed, tokens, report)
         dealt = entry(cache, f"federation-{digest([*parted_of, *alone])}", deal)
         parts[name] = Part(collection, dealt, tasks)
     return _merged(parts, options)
@@ -222,11 +224,17 @@ def _tokenizer(collections: Mapping[str, Entry], options: DataOptions, tokens: i
 
 
 def _part(
-    collections: Mapping[str, Entry], source: str, whole: DataOptions, seed: int, tokens: int, report: Report
+    collection: Entry,
+    tokenizer_of_all: Callable[[], Tokenizer],
+    source: str,
+    whole: DataOptions,
+    seed: int,
+    tokens: int,
+    report: Report,
 ) -> Built:
     """Hold out, train the tokenizer, deal to kinds and clients."""
     report("holding out names, training the tokenizer, dealing samples to clients")
-    made, options = _reopened(collections[source]), whole.of_source(source)
+    made, options = _reopened(collection), whole.of_source(source)
     split, fixed = _split(made, options)
     train = np.flatnonzero(split == 0)
     arrays: dict[str, Array] = {"split": split.astype(np.int8)}
@@ -241,7 +249,7 @@ def _part(
         mean, deviation = _moments(made.images, shown)
         meta |= {"mean": mean, "deviation": deviation}
     if made.text is not None:
-        tokenizer = _tokenizer(collections, whole, tokens)
+        tokenizer = tokenizer_of_all()
         files["tokenizer.json"] = tokenizer.to_str(pretty=False)
         arrays["tokens_whole"] = encoded(tokenizer, made.texts, tokens)
         same = made.masked == made.texts
@@ -258,7 +266,7 @@ def _part(
             continue
         server[data] = {}
         # one of several sets has samples for its own kinds, and whatever it can as public ones
-        for kind in KINDS if len(collections) == 1 or data == PUBLIC else kinds:
+        for kind in KINDS if len(whole.sources) == 1 or data == PUBLIC else kinds:
             rows = np.flatnonzero((split == place) & usable(made, kind, options.task_of(kind)))
             if len(rows):
                 # A fixed random order, so that the first few are a fair sample; one picture for each held-out name.

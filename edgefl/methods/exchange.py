@@ -125,8 +125,12 @@ class Exchange(Method):
             tensors |= self.side.initial(seed).tensors
         for modality in self.modalities:
             for name in tables:
-                tensors[f"table/{name}.{modality}"] = torch.zeros(self.pairs, self.dimension)
+                tensors[f"table/{name}.{modality}"] = torch.zeros(self.shape(name))
         return ServerState.first({**tensors, CONTRIBUTED: torch.ones(len(self.modalities))})
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """``[pairs, dim]`` of a table, ``[pairs]`` of what says how much each sample counts (``...-share``)."""
+        return (self.pairs,) if name.endswith("-share") else (self.pairs, self.dimension)
 
     # passes and payloads ----------------------------------------------------------------------------------------
 
@@ -150,8 +154,7 @@ class Exchange(Method):
 
     def table(self, name: str, address: str, modalities: Sequence[str]) -> Payload:
         """Tables ``<name>.<modality>`` that stand at ``table/<address>.<modality>``."""
-        shape = (self.pairs,) if name.endswith("-share") else (self.pairs, self.dimension)
-        items = (Item(f"{name}.{m}", shape, "float32", f"table/{address}.{m}") for m in modalities)
+        items = (Item(f"{name}.{m}", self.shape(name), "float32", f"table/{address}.{m}") for m in modalities)
         return Payload("representations", tuple(items))
 
     def tables(self, names: Sequence[str], modalities: Sequence[str]) -> Payload:

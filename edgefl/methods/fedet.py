@@ -38,9 +38,7 @@ class FedET(Exchange):
 
     def initial(self, seed: int) -> ServerState:
         """The clients' models, the server's own, and empty tables."""
-        state = self.first(seed, ("public", "target", "diverse"))
-        shares = {f"table/diverse-share.{modality}": torch.zeros(self.pairs) for modality in self.modalities}
-        return ServerState.first({**state.tensors, **shares})
+        return self.first(seed, ("public", "target", "diverse", "diverse-share"))
 
     def work(self, kind: str, round: int) -> Work:
         """Move towards the server's representations, train on private data, represent the public samples."""

@@ -38,11 +38,7 @@ class FedGEMS(Exchange):
 
     def initial(self, seed: int) -> ServerState:
         """The clients' models, the server's own, and empty tables."""
-        state = self.first(seed, ("public", "memory", "ensemble"))
-        shares = {
-            f"table/{n}-share.{m}": torch.zeros(self.pairs) for m in self.modalities for n in ("memory", "ensemble")
-        }
-        return ServerState.first({**state.tensors, **shares})
+        return self.first(seed, ("public", *TABLES))
 
     def work(self, kind: str, round: int) -> Work:
         """Learn the server's representations, train on private data, represent the public samples."""

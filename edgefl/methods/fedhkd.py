@@ -25,11 +25,6 @@ class FedHKD(LibraryMethod):
         """``method: {name: fedhkd, predictions: 0.05, representations: 0.05}``."""
 
         name: Literal["fedhkd"] = "fedhkd"
-        mask: Literal["zero", "random", "ignore"] = Field(
-            "random",
-            description="what stands for a missing modality's feature: zeros, or normal noise for every sample and "
-            "step; ignore leaves such samples out",
-        )
         predictions: NonNegativeFloat = Field(0.05, description="weight of the distance of predictions (a)")
         representations: NonNegativeFloat = Field(0.05, description="weight of the distance of features (b)")
         temperature: PositiveFloat = Field(0.5, description="of soft predictions")

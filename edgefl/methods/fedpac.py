@@ -21,11 +21,6 @@ class FedPAC(LibraryMethod):
         """``method: {name: fedpac, weight: 1.0}``."""
 
         name: Literal["fedpac"] = "fedpac"
-        mask: Literal["zero", "random", "ignore"] = Field(
-            "random",
-            description="what stands for a missing modality's feature: zeros, or normal noise for every sample and "
-            "step; ignore leaves such samples out",
-        )
         weight: NonNegativeFloat = Field(
             1.0, description="of the alignment; PmcmFL's public code has 0.05 times the width"
         )

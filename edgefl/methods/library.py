@@ -6,6 +6,7 @@ samples that lack a modality, and send the tables that they made; the server ave
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
@@ -23,7 +24,7 @@ from edgefl.models.multiway import MODALITIES
 from edgefl.work import Address, Item, Pass, Payload, Work
 
 
-class LibraryMethod(Method):
+class LibraryMethod(Method, ABC):
     """A method whose model scores a joint feature, and whose library of class tables travels both ways.
 
     A subclass says which ``tables`` there are, of which of them a single modality's samples make some (``alone``), and
@@ -33,10 +34,10 @@ class LibraryMethod(Method):
     class Options(Method.Options):
         """Fields that all of them have."""
 
-        mask: Literal["prototype", "zero", "random", "ignore"] = Field(
+        mask: Literal["zero", "random", "ignore"] = Field(
             "random",
-            description="what stands for a missing modality's feature in training: the prototype of the sample's "
-            "class (pmcmfl), zeros, or normal noise for every sample and step; ignore leaves such samples out",
+            description="what stands for a missing modality's feature: zeros, or normal noise for every sample and "
+            "step; ignore leaves such samples out",
         )
         answers: Literal["label", "scores"] | None = Field(
             None,
@@ -93,9 +94,9 @@ class LibraryMethod(Method):
             )
 
     @property
+    @abstractmethod
     def tables(self) -> tuple[str, ...]:
         """The tables that travel; none where the options do without."""
-        raise NotImplementedError
 
     def alone(self, modality: str) -> tuple[str, ...]:
         """The tables that samples of one modality make, where they may make some."""

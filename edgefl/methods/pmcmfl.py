@@ -54,7 +54,7 @@ class PmcmFL(LibraryMethod):
         """``method: {name: pmcmfl, mask: prototype, contrast: 0.01, inference: l1}``."""
 
         name: Literal["pmcmfl"] = "pmcmfl"
-        mask: Literal["prototype", "zero", "random", "ignore"] = Field(
+        mask: Literal["prototype", "zero", "random", "ignore"] = Field(  # type: ignore[assignment]
             "prototype",
             description="what stands for a missing modality's feature in training: the prototype of the sample's "
             "class, zeros, or normal noise for every sample and step; ignore leaves such samples out",

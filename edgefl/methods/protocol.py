@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -130,6 +130,15 @@ class Setting:
     fold: int = 1000
     missing: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     pretrained: Callable[[], Mapping[str, Tensor]] | None = None
+
+    @cached_property
+    def buffers(self) -> frozenset[Address]:
+        """Addresses of the buffers of all client models: names that the model has and that can't train."""
+        return frozenset(
+            f"{kind.name}/{name}"
+            for kind in self.kinds.values()
+            for name in kind.parameters().keys() - set(kind.trainable())
+        )
 
 
 class Method:
@@ -267,9 +276,7 @@ class Method:
 
         parameters = {a: t for a, t in state.tensors.items() if averaged(a)}
         parts = parts_of(parameters, updates, limited, weight, self.setting.aggregation)
-        kinds = self.setting.kinds.values()
-        buffers = {f"{kind.name}/{name}" for kind in kinds for name in kind.parameters().keys() - {*kind.trainable()}}
-        return stepped(state.tensors, parts, buffers, self.setting.aggregation)
+        return stepped(state.tensors, parts, self.setting.buffers, self.setting.aggregation)
 
     def evaluate(self, kind: str, split: str) -> Work:
         """The server's work that scores the model of a client kind on a split of the server's data."""

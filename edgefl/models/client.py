@@ -33,13 +33,7 @@ class ClientModel(nn.Module):
         for name, tower in towers.items():
             own_norm = "norm" not in joint
             module = registry.get("tower", tower["tower"]).build(tower, own_norm)
-            self.widths[name] = width = module.width
-            if rep := tower.get("rep"):
-                module.rep = projection(width, rep)
-                self.widths[name] = width = rep if isinstance(rep, int) else rep["dimension"]
-            if tower.get("classes"):
-                module.head = nn.Linear(width, tower["classes"])
-                initialise(module.head)
+            self.widths[name] = add_read_out(module, module.width, tower)
             self.add_module(name, module)
         if joint:
             self.joint = nn.Module()
@@ -109,6 +103,17 @@ class ClientModel(nn.Module):
     def embed(self, modality: str, x: Tensor) -> Tensor:
         """FedCola's parameter-free retrieval head: the feature on the unit sphere, ``[batch, dim]``."""
         return F.normalize(self.feature(modality, x), dim=-1)
+
+
+def add_read_out(module: nn.Module, width: int, tower: Mapping[str, Any]) -> int:
+    """Give ``module`` the projection and the classifier that a tower is described with; the width of its feature."""
+    if rep := tower.get("rep"):
+        module.rep = projection(width, rep)
+        width = rep if isinstance(rep, int) else rep["dimension"]
+    if tower.get("classes"):
+        module.head = nn.Linear(width, tower["classes"])
+        initialise(module.head)
+    return width
 
 
 def projection(width: int, rep: int | Mapping[str, Any]) -> nn.Module:

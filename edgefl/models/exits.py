@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from edgefl.errors import MethodError
-from edgefl.models.client import ClientModel, mlp, projection
-from edgefl.models.tower import Tower, initialise, stand_in, through
+from edgefl.models.client import ClientModel, add_read_out, mlp
+from edgefl.models.tower import Tower, stand_in, through
 
 
 class Exit(nn.Module):
@@ -99,13 +99,7 @@ class ExitModel(ClientModel):
             block.__class__ = Hosting
         if hasattr(tower, "norm"):
             exit_.norm = deepcopy(tower.norm)
-        width = tower.width
-        if rep := described.get("rep"):
-            exit_.rep = projection(width, rep)
-            self.widths[modality] = width = rep if isinstance(rep, int) else rep["dimension"]
-        if described.get("classes"):
-            exit_.head = nn.Linear(width, described["classes"])
-            initialise(exit_.head)
+        self.widths[modality] = add_read_out(exit_, tower.width, described)
         block.exit = exit_
 
     def exit(self, modality: str, place: Mapping[str, int]) -> Exit:

@@ -239,14 +239,10 @@ class Planner:
             self._traffic[key] = down, traffic(down, tuple(p for p in work.up if p.items), self.buffers)
         return self._traffic[key]
 
-    @cached_property
+    @property
     def buffers(self) -> frozenset[Address]:
-        """Addresses of the buffers of all client models: names that the model has and that can't train."""
-        return frozenset(
-            f"{kind.name}/{name}"
-            for kind in self.setup.method.setting.kinds.values()
-            for name in kind.parameters().keys() - set(kind.trainable())
-        )
+        """Addresses of the buffers of all client models."""
+        return self.setup.method.setting.buffers
 
     def plan(self, group: int, device: int, link: int, round: int, stage: Stage, old: tuple[str, ...]) -> Plan:
         """What a client of this group does in this round and stage, on this device and link of the fleet.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -158,7 +158,7 @@ class Pretraining:
 
     def _trained(self, modality: str, asked: TowerPretraining) -> dict[str, Tensor]:
         description = self.descriptions[modality]
-        works = [self._work(modality, asked, epoch) for epoch in range(asked.epochs or 0)]
+        works = self._works(modality, asked)
         made_of = [[w.encode() for w in works], self.key, self.seed, *models.versions(), *models.code(description)]
         path = self.cache / "pretrained" / f"{digest(made_of)}.safetensors" if self.cache else None
         if path is not None and path.is_file():
@@ -198,16 +198,20 @@ class Pretraining:
             told["validation_accuracy"] = node.run(Task(scored, values, None, 0)).result.metrics["accuracy"]
         return values, told
 
-    def _work(self, modality: str, asked: TowerPretraining, epoch: int) -> Work:
-        """An epoch over the public samples."""
+    def _works(self, modality: str, asked: TowerPretraining) -> list[Work]:
+        """Epochs over the public samples, alike but for their learning rates."""
         description = self.descriptions[modality]
-        specs = _tensors(description)
-        payload = Payload("model", tuple(Item(n, s.shape, s.dtype, f"pretrain/{n}") for n, s in specs.items()))
-        pass_ = Pass("classify", "public", (modality,), asked.batch, True, {})
-        share = 0.5 * (1 + torch.cos(torch.tensor(torch.pi * epoch / (asked.epochs or 1))).item())
-        optimizer = {"name": "adamw", "lr": asked.lr * max(share, 0.01), "weight_decay": asked.weight_decay}
         parameters = tuple(n for n, _ in models.on_meta(description).named_parameters())
-        return Work("pretrain", description, parameters, (pass_,), (payload,), (payload,), optimizer=optimizer)
+        items = (Item(n, s.shape, s.dtype, f"pretrain/{n}") for n, s in _tensors(description).items())
+        payload = Payload("model", tuple(items))
+        pass_ = Pass("classify", "public", (modality,), asked.batch, True, {})
+        work = Work("pretrain", description, parameters, (pass_,), (payload,), (payload,))
+        found = []
+        for epoch in range(asked.epochs or 0):
+            share = 0.5 * (1 + torch.cos(torch.tensor(torch.pi * epoch / (asked.epochs or 1))).item())
+            optimizer = {"name": "adamw", "lr": asked.lr * max(share, 0.01), "weight_decay": asked.weight_decay}
+            found.append(replace(work, optimizer=optimizer))
+        return found
 
 
 def _tensors(description: Mapping[str, Any]) -> dict[str, TensorSpec]:

@@ -1,0 +1,107 @@
+"""Record what small runs, a profile, a sweep and a fit say, for comparison with what a later edgefl says.
+
+    python tests/recorded/record.py FOLDER                     what the test compares: records and JSON answers
+    python tests/recorded/record.py FOLDER --weights           and the trained weights, checkpoints, resolved scenarios
+    python tests/recorded/record.py --compare OLD NEW          both to the last bit, with the largest difference
+
+The recordings beside this file are from before the source was laid out anew (see CHANGELOG); two machines may differ in
+the last digits of what was trained, so weights are compared between two recordings made on one machine.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+SCENARIOS = HERE / "scenarios"
+TABLES = ("rounds.jsonl", "clients.jsonl", "eligibility.jsonl", "result.json", "models.json")
+
+
+def record(folder: Path, weights: bool) -> None:
+    """Write every recording into ``folder``."""
+    import edgefl
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for scenario in sorted(SCENARIOS.glob("*.yaml")):
+        whole = folder / "work" / scenario.stem
+        edgefl.run(scenario, output=whole)
+        for run in sorted(path.parent for path in whole.rglob("rounds.jsonl")):
+            kept = folder / scenario.stem / run.relative_to(whole)
+            kept.mkdir(parents=True, exist_ok=True)
+            for name in TABLES:
+                shutil.copyfile(run / name, kept / name)
+            if weights:
+                shutil.copytree(run / "checkpoints", kept / "checkpoints")
+                shutil.copyfile(run / "scenario.yaml", kept / "scenario.yaml")
+                for path in sorted(run.glob("*.safetensors")):
+                    shutil.copyfile(path, kept / path.name)
+    shutil.rmtree(folder / "work")
+    trained, priced = SCENARIOS / "trained.yaml", SCENARIOS / "priced.yaml"
+    answers = {
+        "profile": edgefl.profile(trained),
+        "profile-creamfl": edgefl.profile(SCENARIOS / "exchanged.yaml"),
+        "profile-depthfl": edgefl.profile(SCENARIOS / "exits.yaml"),
+        "sweep": edgefl.sweep(
+            trained,
+            ["fleet.budgets.memory=1MiB,2MiB,3MiB", "schedule=end-to-end,layerwise,elastic"],
+            overrides=["compare=null"],
+        ),
+        "sweep-sensitivity": edgefl.sweep(
+            priced,
+            ["schedule=end-to-end,layerwise"],
+            overrides=["compare=null"],
+            sensitivity_to="2x",
+        ),
+        "fit": edgefl.fit(
+            trained, ["compare=null"], device="raspberry-pi-zero-2w", kind="image-text", memory="1 MiB", first=3
+        ),
+    }
+    for name, answer in answers.items():
+        (folder / f"{name}.json").write_text(json.dumps(answer, indent=1) + "\n", encoding="utf-8")
+
+
+def files(folder: Path) -> Iterator[Path]:
+    """What was recorded there, relative to it."""
+    yield from sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+
+
+def compare(old: Path, new: Path) -> list[str]:
+    """What differs between two recordings made on one machine: bytes of records and answers, values of weights."""
+    from safetensors.numpy import load_file
+
+    there, here = set(files(old)), set(files(new))
+    said = [f"{name}: only in {old if name in there else new}" for name in sorted(there ^ here)]
+    for name in sorted(there & here):
+        if name.suffix != ".safetensors":
+            if (old / name).read_bytes() != (new / name).read_bytes():
+                said.append(f"{name}: other bytes")
+            continue
+        before, after = load_file(old / name), load_file(new / name)
+        if before.keys() != after.keys():
+            said.append(f"{name}: other tensors {sorted(before.keys() ^ after.keys())}")
+        for key in sorted(before.keys() & after.keys()):
+            if before[key].tobytes() != after[key].tobytes():
+                largest = abs(before[key].astype(float) - after[key]).max()
+                said.append(f"{name}: {key} differs by at most {largest:g}")
+    return said
+
+
+def main(arguments: list[str]) -> int:
+    """The program."""
+    if arguments[:1] == ["--compare"] and len(arguments) == 3:
+        differences = compare(Path(arguments[1]), Path(arguments[2]))
+        print("\n".join(differences) or f"equal: {len(list(files(Path(arguments[2]))))} files")
+        return bool(differences)
+    if not arguments or arguments[0].startswith("-") or arguments[1:] not in ([], ["--weights"]):
+        print(__doc__)
+        return 2
+    record(Path(arguments[0]), arguments[1:] == ["--weights"])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,92 @@
+"""What edgefl answered before its source was laid out anew, it answers still: records, profiles, a sweep, a fit.
+
+Numbers of costs and of the virtual clock are equal to the last digit that another processor's ``exp`` may round
+otherwise; losses and metrics, which were trained, to what another processor's sums leave.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from math import isclose
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+HERE = Path(__file__).resolve().parent
+EXPECTED = HERE / "expected"
+TRAINED = ("loss", "losses", "metrics")
+"""Fields whose values were trained."""
+
+recorded_with = json.loads((EXPECTED / "versions.json").read_text(encoding="utf-8"))
+other = pytest.mark.skipif(
+    torch.__version__.partition("+")[0] != recorded_with["torch"],
+    reason=f"recorded with torch {recorded_with['torch']}",
+)
+
+
+@pytest.fixture(scope="module")
+def now(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recorded") / "now"
+    subprocess.run([sys.executable, HERE / "record.py", folder], check=True, capture_output=True)
+    return folder
+
+
+def content(path: Path) -> Any:
+    text = path.read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()] if path.suffix == ".jsonl" else json.loads(text)
+
+
+def differences(before: Any, after: Any, at: str = "", trained: bool = False) -> list[str]:
+    """Where two answers differ; keys and their order count."""
+    if type(before) is not type(after):
+        return [f"{at}: {before!r}, now {after!r}"]
+    if isinstance(before, dict):
+        if list(before) != list(after):
+            return [f"{at}: fields {list(before)}, now {list(after)}"]
+        return [
+            d for key in before for d in differences(before[key], after[key], f"{at}.{key}", trained or key in TRAINED)
+        ]
+    if isinstance(before, list):
+        if len(before) != len(after):
+            return [f"{at}: {len(before)} entries, now {len(after)}"]
+        return [
+            d
+            for i, pair in enumerate(zip(before, after, strict=True))
+            for d in differences(*pair, f"{at}[{i}]", trained)
+        ]
+    if isinstance(before, float):
+        same = isclose(before, after, rel_tol=0.02, abs_tol=0.02) if trained else isclose(before, after, rel_tol=1e-12)
+    else:
+        same = before == after
+    return [] if same else [f"{at}: {before!r}, now {after!r}"]
+
+
+@other
+@pytest.mark.parametrize(
+    "name",
+    sorted(
+        str(p.relative_to(EXPECTED))
+        for p in EXPECTED.rglob("*.json*")
+        if p.parent != EXPECTED or p.name != "versions.json"
+    ),
+)
+def test_answers_are_as_recorded(name: str, now: Path) -> None:
+    assert differences(content(EXPECTED / name), content(now / name)) == []
+
+
+@other
+def test_nothing_else_is_recorded(now: Path) -> None:
+    there, here = ({str(p.relative_to(f)) for p in f.rglob("*") if p.is_file()} for f in (EXPECTED, now))
+    assert here == there - {"versions.json"}
+
+
+def test_a_difference_is_seen() -> None:
+    before = {"a": [1, 2.0], "metrics": {"image": 0.5}}
+    assert differences(before, before) == []
+    assert differences(before, {"a": [1, 2.0000001], "metrics": {"image": 0.5}}) == [".a[1]: 2.0, now 2.0000001"]
+    assert differences(before, {"a": [2, 2.0], "metrics": {"image": 0.51}}) == [".a[0]: 1, now 2"]
+    assert differences(before, {"metrics": {"image": 0.5}, "a": [1, 2.0]}) != []
