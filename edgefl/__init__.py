@@ -6,15 +6,36 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from edgefl.commands import analyse, calibrate, check_method, fit, profile, read_run, run, sweep, validate
+    from edgefl.commands.analyse.analyse import analyse
+    from edgefl.commands.calibrate import calibrate
+    from edgefl.commands.check_method import check_method
+    from edgefl.commands.fit.fit import fit
+    from edgefl.commands.profile.profile import profile
+    from edgefl.commands.run import run
+    from edgefl.commands.sweep.sweep import sweep
+    from edgefl.commands.validate import validate
+    from edgefl.runs import read_run
 
 __version__ = "0.1.0"
 __all__ = ["analyse", "calibrate", "check_method", "fit", "profile", "read_run", "run", "sweep", "validate"]
 
+_MODULES = {
+    "analyse": "edgefl.commands.analyse.analyse",
+    "calibrate": "edgefl.commands.calibrate",
+    "check_method": "edgefl.commands.check_method",
+    "fit": "edgefl.commands.fit.fit",
+    "profile": "edgefl.commands.profile.profile",
+    "read_run": "edgefl.runs",
+    "run": "edgefl.commands.run",
+    "sweep": "edgefl.commands.sweep.sweep",
+    "validate": "edgefl.commands.validate",
+}
+"""Where each public function is: imported when it is asked for, so that ``edgefl --help`` imports no torch."""
+
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:
-        return getattr(import_module("edgefl.commands"), name)
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
     raise AttributeError(f"module 'edgefl' has no attribute {name!r}")
 
 

@@ -23,7 +23,12 @@ ROOT = Path(__file__).resolve().parent.parent
 # Every annotated argument and return value of the rooms that only other rooms call is checked at each call; the others
 # are tested with wrong values on purpose, and what a person gets to see there is their own message.
 # This stands before edgefl is imported.
-install_import_hook(["edgefl.models", "edgefl.work"], "beartype.beartype")
+CHECKED = (
+    "edgefl.models", "edgefl.work", "edgefl.methods.depthfl.steps", "edgefl.methods.prototypes.matching",
+    "edgefl.methods.prototypes.steps", "edgefl.methods.representations.probabilistic_step",
+    "edgefl.methods.representations.steps",
+)  # fmt: skip
+install_import_hook([*CHECKED], "beartype.beartype")
 
 # Steps and sources that only tests need are found as a plug-in's are.
 sys.path.insert(0, str(ROOT / "tests" / "toys"))

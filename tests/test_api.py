@@ -16,10 +16,17 @@ def test_the_public_names_are_these() -> None:
     assert set(NAMES) <= set(dir(edgefl))
 
 
-def test_the_api_and_the_command_module_agree() -> None:
-    from edgefl import commands
+def test_a_function_and_its_module_have_one_name() -> None:
+    for name in NAMES:
+        module = getattr(edgefl, name).__module__
+        assert module == "edgefl.runs.reading" if name == "read_run" else module.endswith(f".{name}")
 
-    assert sorted(commands.__all__) == NAMES
+
+def test_no_function_hides_a_module_of_the_commands() -> None:
+    import edgefl.commands.run
+    from edgefl.commands import run
+
+    assert run is edgefl.commands.run and callable(run.run) and callable(edgefl.run)
 
 
 def test_importing_edgefl_imports_nothing_heavy() -> None:

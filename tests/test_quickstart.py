@@ -16,7 +16,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import edgefl
 from edgefl import models
-from edgefl.commands.composing import compose
+from edgefl.commands.compose import compose
 from edgefl.cost import predict
 from edgefl.runs import Run
 from edgefl.scenario import load

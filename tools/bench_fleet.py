@@ -111,7 +111,7 @@ def measured(name: str, changes: Mapping[str, Any], clients: int | None, keep: P
 
 def play(task: Mapping[str, Any]) -> dict[str, Any]:
     """What ``measured`` asks a process to do: run, and say how long its parts took."""
-    from edgefl.commands.running import run
+    from edgefl.commands.run import run
     from edgefl.scenario import load
 
     changes = dict(task["changes"])
@@ -159,10 +159,10 @@ def formula(folder: Path) -> tuple[float, float]:
     All of a client's numbers are read from the profiles and from the work's operators: [rows] at once in NumPy.  The
     seconds of each phase are compared, and when the client ended.
     """
-    from edgefl.commands.composing import compose, predictor_of
+    from edgefl.commands.compose import compose, predictor_of
+    from edgefl.planning import Planner
     from edgefl.runs import read_run
     from edgefl.scenario import load
-    from edgefl.simulation import Planner
 
     scenario = load(str(folder / "scenario.yaml"))
     setup = compose(scenario)

@@ -16,7 +16,7 @@ from time import process_time
 import numpy as np
 
 from edgefl import seeds
-from edgefl.simulation.network import FairShare, Fifo, SharedLink
+from edgefl.simulation.inflight.shared_link import FairShare, Fifo, SharedLink
 
 CAPACITY = 1e9
 

@@ -16,7 +16,7 @@ import torch
 from torch.nn import functional as F
 
 from edgefl import models
-from edgefl.commands.composing import compose
+from edgefl.commands.compose import compose
 from edgefl.cost import predict
 from edgefl.scenario import load
 from edgefl.schedules import restrict

@@ -18,13 +18,13 @@ from typing import Any
 import torch
 
 from edgefl import models
-from edgefl.commands.composing import compose
+from edgefl.commands.compose import compose
 from edgefl.cost import predict
 from edgefl.devices import Device
+from edgefl.machine.microbenchmarks import calibrate_here
+from edgefl.machine.observed_work import RandomBatches, step_seconds
 from edgefl.scenario import load
 from edgefl.schedules import restrict
-from edgefl.training.calibration import calibrate_here
-from edgefl.training.witness import RandomBatches, step_seconds
 from edgefl.work import Source, Work, execute
 
 

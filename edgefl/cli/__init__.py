@@ -5,7 +5,7 @@ commands are listed by ``--help`` in the order in which they are imported here.
 """
 
 # isort: off
-from edgefl.cli import running, profiling, sweeping, fitting, analysing, devices, calibrating, methods  # noqa: F401
+from edgefl.cli import run, profile, sweep, fit, analyse, devices, calibrate, methods  # noqa: F401
 from edgefl.cli.app import app, main, one_line
 # isort: on
 

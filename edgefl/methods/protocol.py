@@ -13,14 +13,14 @@ from torch import Tensor
 
 from edgefl import models, seeds
 from edgefl.memo import cache_folder, remember, remembered
-from edgefl.methods.aggregation import Cohort, Mix, by_samples, parts_of
-from edgefl.methods.aggregation_options import MEAN, AggregationOptions
-from edgefl.methods.robust import averaged
-from edgefl.methods.server_optimizers import stepped
+from edgefl.methods.aggregation.combine import Cohort, Mix, by_samples, parts_of
+from edgefl.methods.aggregation.options import MEAN, AggregationOptions
+from edgefl.methods.aggregation.robust import averaged
+from edgefl.methods.aggregation.server_optimizers import stepped
 from edgefl.methods.state import ServerState, Update
 from edgefl.models import ModelOptions
 from edgefl.work import Address, Item, Pass, Payload, Result, TensorSpec, Work, digest
-from edgefl.work.options import TrainingOptions
+from edgefl.work.training_options import TrainingOptions
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from edgefl.errors import MethodError
 from edgefl.models.tower import chosen, drop_path_rates, initialise, stand_in, through
-from edgefl.models.vit import check_patch
+from edgefl.models.towers.vit import check_patch
 
 MODALITIES = ("image", "text")
 RESERVED = 2

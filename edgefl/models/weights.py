@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from edgefl.errors import MethodError
-from edgefl.models.vision import import_torchvision
+from edgefl.models.towers.vision import import_torchvision
 
 Spelling = Sequence[tuple[str, str]]
 """Regular expressions and what they become, in order: a library's name for a tensor -> the tower's.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from edgefl.report.console import screen
 from edgefl.report.facts import compared, facts_of, summary
 from edgefl.report.figures import FIGURE_FORMS, TIMELINE_FORMS, check_figure, draw_stages
 from edgefl.report.library import print_devices
@@ -10,12 +11,7 @@ from edgefl.report.profile import print_compared_profiles, print_cost_difference
 from edgefl.report.progress import Lines, Live, make_progress
 from edgefl.report.sweep import print_sweep
 from edgefl.report.sweep_figure import SWEEP_FORMS, draw_sweep
-from edgefl.report.tables import (
-    print_methods,
-    print_summary,
-    print_validation,
-    screen,
-)
+from edgefl.report.tables import print_methods, print_summary, print_validation
 from edgefl.report.timeline import draw_timeline
 
 __all__ = [

@@ -9,8 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from edgefl.report.console import NOTHING, TITLES, new_table, or_dash, print_section, screen
 from edgefl.report.figures import FIGURE_FORMS, KIND_COLOURS, MARKS
-from edgefl.report.tables import NOTHING, TITLES, _or, _print, _table, screen
 from edgefl.runs.durable import writing
 
 __all__ = ["ANALYSES", "FIGURE_FORMS", "draw_analysis", "print_analysis"]
@@ -64,7 +64,7 @@ def _metric(row: Facts) -> str:
 
 def _print_values(console: Console, found: Facts) -> None:
     players = found["players"]
-    table = _table("metric", "nobody", "everybody", "", *players)
+    table = new_table("metric", "nobody", "everybody", "", *players)
     table.columns[3].justify = "left"
     for row in found["rows"]:
         ends = [f"{row['values'][name]:.3f}" for name in ("nobody", "everybody")]
@@ -73,7 +73,7 @@ def _print_values(console: Console, found: Facts) -> None:
             worth = (row["players"][player] for player in players)
             table.add_row(*head, title, *(_signed(each[name], each[f"{name}_std"]) for each in worth))
     several = len(found["seeds"])
-    _print(
+    print_section(
         console, "What each kind of clients is worth", table,
         "Shapley value: mean gain by a kind over all orders of joining; they add up to everybody less nobody.\n"
         "Lost without the kind: everybody less everybody else.  Alone: the kind by itself less nobody."
@@ -99,19 +99,19 @@ def _print_parts(
     note: str,
 ) -> None:  # fmt: skip
     columns, lines = _by_part(rows, column, show)
-    table = _table("tower", "part", *columns, left=2)
+    table = new_table("tower", "part", *columns, left=2)
     tower = None
     for (own, part), cells in lines.items():
         table.add_row(own if own != tower else "", part, *(cells.get(name, NOTHING) for name in columns))
         tower = own
-    _print(console, title, table, note)
+    print_section(console, title, table, note)
 
 
 def _print_gradients(console: Console, rows: Sequence[Facts]) -> None:
     count = max((row["clients"] for row in rows), default=0)
     _print_parts(
         console, "Gradient norm (and as a share of the weights' norm)", rows, lambda row: row["kind"],
-        lambda row: f"{_number(row['norm'])} ({_or(_number, row['relative'])})",
+        lambda row: f"{_number(row['norm'])} ({or_dash(_number, row['relative'])})",
         f"Of the mean gradient over a local epoch at the final weights; mean over at most {count} clients of a kind.",
     )  # fmt: skip
 
@@ -124,7 +124,8 @@ def _print_drift(console: Console, found: Facts) -> None:
     count = max((row["clients"] for row in found["within"]), default=0)
     _print_parts(
         console, "How far clients of a kind agree: consistency (and how far each moves)", found["within"],
-        lambda row: row["kind"], lambda row: f"{_or(_share, row['consistency'])} ({_or(_number, row['moved'])})",
+        lambda row: row["kind"],
+        lambda row: f"{or_dash(_share, row['consistency'])} ({or_dash(_number, row['moved'])})",
         "Consistency: norm of the mean update over the mean norm; 1 if all pull the same way, 1/sqrt(clients)\n"
         "if each goes its own.  Moves: norm of an update over that of the weights, in the last round's work.\n"
         f"At most {count} clients of a kind.",
@@ -132,14 +133,14 @@ def _print_drift(console: Console, found: Facts) -> None:
     if found["between"]:
         _print_parts(
             console, "How far kinds agree: cosine of mean updates (and distance of global models)", found["between"],
-            _pair, lambda row: f"{_or(_angle, row['cosine'])} ({_or(_number, row['distance'])})",
+            _pair, lambda row: f"{or_dash(_angle, row['cosine'])} ({or_dash(_number, row['distance'])})",
             "Distance: norm of the difference over the mean of both norms.",
         )  # fmt: skip
 
 
 def _print_matching(console: Console, found: Facts) -> None:
     places = list(found["rows"][0]["matched"]) if found["rows"] else []
-    table = _table("kind", "samples with", "completed by", *(f"top {k}" for k in places), "accuracy", left=3)
+    table = new_table("kind", "samples with", "completed by", *(f"top {k}" for k in places), "accuracy", left=3)
     last: tuple[str, str] = ("", "")
     rows = sorted(found["rows"], key=lambda row: _first(found["rows"], row))
     for row in rows:
@@ -151,10 +152,10 @@ def _print_matching(console: Console, found: Facts) -> None:
         head = (row["kind"], row["pattern"])
         table.add_row(
             row["kind"] if head[0] != last[0] else "", row["pattern"] if head != last else "", own,
-            *(_or("{:.3f}".format, row["matched"][k]) for k in places), f"{row['accuracy']:.3f}",
+            *(or_dash("{:.3f}".format, row["matched"][k]) for k in places), f"{row['accuracy']:.3f}",
         )  # fmt: skip
         last = head
-    _print(
+    print_section(
         console, f"Matching on the {found['split']} split: how often the true class is among the best", table,
         "zero: zeros for the missing modality; oracle: the prototype of the true class, a bound.",
     )  # fmt: skip

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from edgefl import units
-from edgefl.report.tables import _print, _table, screen
+from edgefl.report.console import new_table, print_section, screen
 
 _SHOWN: dict[str, Callable[[float], str]] = {
     "flops_per_second": units.show_rate,
@@ -29,12 +29,12 @@ def print_calibration(found: Mapping[str, Any], console: Console | None = None) 
     for profile in (found["device"], found["link"]):
         if profile is None:
             continue
-        table = _table("number", "value", "lowest", "highest", "how")
+        table = new_table("number", "value", "lowest", "highest", "how")
         table.columns[-1].justify = "left"
         for name, fact in profile["values"].items():
             show = _show(name)
             table.add_row(name, show(fact["value"]), show(fact["low"]), show(fact["high"]), fact["confidence"])
-        _print(console, profile["title"], table)
+        print_section(console, profile["title"], table)
     for note in found["notes"]:
         console.print(Text(f"note: {note}"))
     for path in found["files"]:

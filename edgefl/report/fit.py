@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from edgefl import units
-from edgefl.report.tables import NOTHING, _or, _print, _table, screen, stage_of
+from edgefl.report.console import NOTHING, new_table, or_dash, print_section, screen, stage_of
 
 Facts = Mapping[str, Any]
 
@@ -29,13 +29,13 @@ def print_fit(found: Facts, console: Console | None = None) -> None:
     head = f"{found['scenario']} on {found['device']} over {found['link']}"
     console.print(Text(f"=== {head} ===", style="bold"))
     console.print()
-    table = _table("budget", "allowed", "", left=1)
+    table = new_table("budget", "allowed", "", left=1)
     table.columns[2].justify = "left"
     for name, each in found["budgets"].items():
         title, show = SHOWN[name]
         table.add_row(title, "unlimited" if each["allowed"] is None else show(each["allowed"]),
                       "" if each["allowed"] is None else each["source"])  # fmt: skip
-    _print(console, "What a round may use", table)
+    print_section(console, "What a round may use", table)
     for one in found["kinds"].values():
         _print_kind(console, found, one)
 
@@ -59,7 +59,7 @@ def _print_kind(console: Console, found: Facts, one: Facts) -> None:
 
 
 def _print_stages(console: Console, title: str, stages: Sequence[Facts]) -> None:
-    table = _table("stage", "rounds", "fits", *(name for name, _ in SHOWN.values()), "tightest", left=0)
+    table = new_table("stage", "rounds", "fits", *(name for name, _ in SHOWN.values()), "tightest", left=0)
     for column in (2, 8):
         table.columns[column].justify = "left"
     for row in stages:
@@ -67,7 +67,7 @@ def _print_stages(console: Console, title: str, stages: Sequence[Facts]) -> None
             stage_of(row), str(row["rounds"]), "yes" if row["eligible"] else "no",
             *(show(row["costs"][name]) for name, (_, show) in SHOWN.items()), _tightest(row),
         )  # fmt: skip
-    _print(console, title, table)
+    print_section(console, title, table)
 
 
 def _tightest(row: Facts) -> str:
@@ -80,7 +80,7 @@ def _tightest(row: Facts) -> str:
 
 
 def _print_answers(console: Console, title: str, answers: Sequence[Facts], always: Sequence[str]) -> None:
-    table = _table("", "change", "of", "memory", "traffic", "time", "energy", "tightest", left=0)
+    table = new_table("", "change", "of", "memory", "traffic", "time", "energy", "tightest", left=0)
     for column in (1, 2, 7):
         table.columns[column].justify = "left"
         table.columns[column].no_wrap = column < 7  # a change stands beside what it is of
@@ -89,9 +89,9 @@ def _print_answers(console: Console, title: str, answers: Sequence[Facts], alway
         table.add_row(
             str(number), "\n".join(c["what"] for c in changes), "\n".join(c["changes"] for c in changes),
             units.show_bytes(one["peak_memory_bytes"]), units.show_bytes(one["costs"]["bytes"]),
-            *(_or("x {:.2f}".format, one[f"{name}_ratio"]) for name in ("seconds", "joules")), _tightest(one),
+            *(or_dash("x {:.2f}".format, one[f"{name}_ratio"]) for name in ("seconds", "joules")), _tightest(one),
         )  # fmt: skip
-    _print(
+    print_section(
         console, title, table,
         "Memory and traffic at worst; time and energy of a mean round, against the scenario as it stands.",
     )  # fmt: skip

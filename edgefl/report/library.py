@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from edgefl import units
-from edgefl.report.tables import _draw, _or, _print, _table, screen
+from edgefl.report.console import new_table, or_dash, print_section, print_table, screen
 
 Facts = Mapping[str, Any]
 
@@ -81,9 +81,9 @@ def print_devices(found: Facts, console: Console | None = None) -> None:
 
 def _print_device_list(console: Console, rows: Any) -> None:
     if not rows:
-        _print(console, "No device passes")
+        print_section(console, "No device passes")
         return
-    table = _table("device", "RAM", "usable", "training", "bandwidth", "power", "battery", "m/d/e")
+    table = new_table("device", "RAM", "usable", "training", "bandwidth", "power", "battery", "m/d/e")
     order = list(KINDS)
     for kind, group in groupby(sorted(rows, key=lambda one: order.index(one["kind"])), key=lambda one: one["kind"]):
         table.add_row(Text(KINDS[kind], style="bold"))
@@ -92,9 +92,9 @@ def _print_device_list(console: Console, rows: Any) -> None:
             table.add_row(
                 f"  {one['name']}", units.show_bytes(v["ram_bytes"]), units.show_bytes(v["usable_memory_bytes"]),
                 units.show_rate(v["flops_per_second"]), units.show_bytes_per_second(v["memory_bytes_per_second"]),
-                units.show_watts(v["compute_watts"]), _or(units.show_joules, v.get("battery_joules")), _sure(one),
+                units.show_watts(v["compute_watts"]), or_dash(units.show_joules, v.get("battery_joules")), _sure(one),
             )  # fmt: skip
-    _print(
+    print_section(
         console, "Devices", table,
         "Training: sustained float32 rate. Usable: RAM that an idle system leaves. Power: while computing.",
     )  # fmt: skip
@@ -102,9 +102,9 @@ def _print_device_list(console: Console, rows: Any) -> None:
 
 def _print_link_list(console: Console, rows: Any) -> None:
     if not rows:
-        _print(console, "No link passes")
+        print_section(console, "No link passes")
         return
-    table = _table("link", "down", "up", "latency", "loss", "watts down", "up", "m/d/e")
+    table = new_table("link", "down", "up", "latency", "loss", "watts down", "up", "m/d/e")
     for one in sorted(rows, key=lambda one: one["values"]["download_bits_per_second"]["value"]):
         v = _numbers(one)
         table.add_row(
@@ -113,14 +113,14 @@ def _print_link_list(console: Console, rows: Any) -> None:
             units.show_share(v["loss"]), units.show_watts(v["download_watts"]), units.show_watts(v["upload_watts"]),
             _sure(one),
         )  # fmt: skip
-    _print(console, "Links", table)
+    print_section(console, "Links", table)
 
 
 def _print_fleet_list(console: Console, rows: Any) -> None:
     if not rows:
-        _print(console, "No fleet passes")
+        print_section(console, "No fleet passes")
         return
-    table = _table("fleet", "devices", "links", "least RAM", "mean training", "confidence", "")
+    table = new_table("fleet", "devices", "links", "least RAM", "mean training", "confidence", "")
     for column in (5, 6):
         table.columns[column].justify = "left"
     for one in rows:
@@ -129,18 +129,18 @@ def _print_fleet_list(console: Console, rows: Any) -> None:
             units.show_bytes(one["derived"]["least_ram_bytes"]),
             units.show_rate(one["derived"]["mean_flops_per_second"]), one["confidence"], one["title"],
         )  # fmt: skip
-    _print(console, "Fleets", table, "A scenario's `fleet: {like: NAME}` takes one.")
+    print_section(console, "Fleets", table, "A scenario's `fleet: {like: NAME}` takes one.")
 
 
 def _print_one(console: Console, found: Facts) -> None:
-    table = _table("", "value", "range", "confidence")
+    table = new_table("", "value", "range", "confidence")
     table.columns[3].justify = "left"
     for name, fact in found["values"].items():
         show = SHOWN_NUMBERS[name]
         table.add_row(name, show(fact["value"]), f"{show(fact['low'])} to {show(fact['high'])}", fact["confidence"])
     about = [f"kind: {found['kind']}" if found.get("kind") else "", f"same numbers in: {found['twin']}"
              if found.get("twin") else ""]  # fmt: skip
-    _print(console, f"{found['name']}: {found['title']}", table, "\n".join(line for line in about if line))
+    print_section(console, f"{found['name']}: {found['title']}", table, "\n".join(line for line in about if line))
     _print_derived(console, found["derived"])
     by_source: dict[str, list[str]] = {}
     for name, fact in found["values"].items():
@@ -154,27 +154,27 @@ def _print_one(console: Console, found: Facts) -> None:
 def _print_fleet(console: Console, found: Facts) -> None:
     console.print(Text(f"{found['name']}: {found['title']}", style="bold"))
     for noun in ("devices", "links"):
-        table = _table(noun[:-1], "share")
+        table = new_table(noun[:-1], "share")
         for name, share in found[noun].items():
             table.add_row(name, units.show_share(share))
-        _draw(console, table)
+        print_table(console, table)
         console.print()
     rest = {key: value for key, value in found["fields"].items() if key not in ("devices", "links")}
     if rest:
-        table = _table("", "as written", left=2)
+        table = new_table("", "as written", left=2)
         for key, value in rest.items():
             table.add_row(key, _spelled(value))
-        _print(console, "Besides", table)
+        print_section(console, "Besides", table)
     _print_derived(console, found["derived"])
     console.print(Text(f"Source ({found['confidence']})", style="bold"))
     console.print(Text(f"{_source(found['source'])}\n  {found['source']['quote']}\n"), soft_wrap=True)
 
 
 def _print_derived(console: Console, derived: Facts) -> None:
-    table = _table("", "value")
+    table = new_table("", "value")
     for name, value in derived.items():
         table.add_row(name, SHOWN_DERIVED[name](value))
-    _print(console, "What follows", table)
+    print_section(console, "What follows", table)
 
 
 def _numbers(one: Facts) -> dict[str, float]:

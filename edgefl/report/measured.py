@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.text import Text
 
 from edgefl import units
-from edgefl.report.profile import SHORT, _present
-from edgefl.report.tables import NOTHING, _mib, _or, _print, _table, screen
+from edgefl.report.console import NOTHING, mib, new_table, or_dash, print_section, screen
+from edgefl.report.profile import SHORT, present
 
 Facts = Mapping[str, Any]
 
@@ -24,16 +24,17 @@ def print_measured(found: Facts, console: Console | None = None) -> None:
     console = console or screen()
     rows = found["rows"]
     on = found["device"]
-    table = _table(
+    table = new_table(
         "stage", "kind", "batch", "peak MiB\npredicted", "\nmeasured", "\nerror", "profiler\nMiB", "\nerror",
         "FLOPs\nerror", "RSS MiB\nbefore", "\npeak", left=0,
     )  # fmt: skip
     table.columns[1].justify = "left"
     for row in rows:
         table.add_row(
-            str(row["stage"]), row["kind"], str(row["batch"]), _mib(row["peak_memory_bytes"]),
-            _mib(row["measured_peak_memory_bytes"]), _share(row["memory_error"]),
-            _or(_mib, row["witness_peak_memory_bytes"]), _or(_share, row["witness_error"]), _share(row["flops_error"]),
+            str(row["stage"]), row["kind"], str(row["batch"]), mib(row["peak_memory_bytes"]),
+            mib(row["measured_peak_memory_bytes"]), _share(row["memory_error"]),
+            or_dash(mib, row["witness_peak_memory_bytes"]), or_dash(_share, row["witness_error"]),
+            _share(row["flops_error"]),
             f"{row['rss_bytes_before'] / 2**20:.0f}", f"{row['rss_bytes_peak'] / 2**20:.0f}",
         )  # fmt: skip
     how = (
@@ -42,34 +43,36 @@ def print_measured(found: Facts, console: Console | None = None) -> None:
         else "Measured by live storage, and by torch.profiler's events of the allocator as a witness.\n"
         "RSS is the whole process, with Python, libraries and what the allocator keeps."
     )
-    _print(console, f"Predicted against measured on {on}, the first steps of a round on random batches", table, how)
+    print_section(
+        console, f"Predicted against measured on {on}, the first steps of a round on random batches", table, how
+    )
     _print_parts(console, rows)
     _print_seconds(console, found)
 
 
 def _print_parts(console: Console, rows: Sequence[Facts]) -> None:
-    names = _present(row[field] for row in rows for field in ("memory_bytes", "measured_memory_bytes"))
-    table = _table("stage", "kind", "", *(SHORT.get(name, name) for name in names), left=0)
+    names = present(row[field] for row in rows for field in ("memory_bytes", "measured_memory_bytes"))
+    table = new_table("stage", "kind", "", *(SHORT.get(name, name) for name in names), left=0)
     for column in (1, 2):
         table.columns[column].justify = "left"
     for row in rows:
         for title, field in (("predicted", "memory_bytes"), ("measured", "measured_memory_bytes")):
             first = (str(row["stage"]), row["kind"]) if title == "predicted" else ("", "")
-            table.add_row(*first, title, *(_mib(row[field].get(name, 0)) for name in names))
-    _print(console, "Memory at the peak by part, MiB", table)
+            table.add_row(*first, title, *(mib(row[field].get(name, 0)) for name in names))
+    print_section(console, "Memory at the peak by part, MiB", table)
 
 
 def _print_seconds(console: Console, found: Facts) -> None:
     machine = found["machine"]
-    table = _table("stage", "kind", "step", "predicted", "measured", "error", "on the wall", left=0)
+    table = new_table("stage", "kind", "step", "predicted", "measured", "error", "on the wall", left=0)
     for column in (1, 2):
         table.columns[column].justify = "left"
     for row in found["rows"]:
         for step in row["steps"]:
             table.add_row(
                 str(row["stage"]), row["kind"], f"{step['pattern']}, pass {step['distinct_pass'] + 1}",
-                _or(units.show_seconds, step["seconds"]), units.show_seconds(step["measured_cpu_seconds"]),
-                _or(_share, step["error"]), units.show_seconds(step["measured_wall_seconds"]),
+                or_dash(units.show_seconds, step["seconds"]), units.show_seconds(step["measured_cpu_seconds"]),
+                or_dash(_share, step["error"]), units.show_seconds(step["measured_wall_seconds"]),
             )  # fmt: skip
     note = (
         "Seconds are predicted for a CPU only."
@@ -79,20 +82,20 @@ def _print_seconds(console: Console, found: Facts) -> None:
         f"{units.show_seconds(machine['seconds_per_operator'])} an operator.\n"
         "Measured are CPU seconds of the fastest step."
     )
-    _print(console, "Seconds of a step", table, note)
+    print_section(console, "Seconds of a step", table, note)
 
 
 def print_counts(rows: Sequence[Facts], console: Console | None = None) -> None:
     """What ``commands.measuring.count`` found."""
     console = console or screen()
-    table = _table("stage", "kind", "meter", "fvcore", "error", left=0)
+    table = new_table("stage", "kind", "meter", "fvcore", "error", left=0)
     table.columns[1].justify = "left"
     for row in rows:
         table.add_row(
             str(row["stage"]), row["kind"], f"{row['forward_macs']:,}", f"{row['fvcore_forward_macs']:,}",
             _share(row["error"]),
         )  # fmt: skip
-    _print(console, "Forward MACs of one sample, LayerNorm at 5 an element, BatchNorm left out of both", table)
+    print_section(console, "Forward MACs of one sample, LayerNorm at 5 an element, BatchNorm left out of both", table)
     for row in rows:
         for line in row["differing"]:
             console.print(Text(f"differs: {row['kind']}, stage {row['stage']}, {line}"))

@@ -11,7 +11,17 @@ from rich.console import Console
 from rich.text import Text
 
 from edgefl import units
-from edgefl.report.tables import MOST_COLUMNS, NOTHING, _counted, _mib, _or, _print, _table, screen, stage_of
+from edgefl.report.console import (
+    MOST_COLUMNS,
+    NOTHING,
+    counted,
+    mib,
+    new_table,
+    or_dash,
+    print_section,
+    screen,
+    stage_of,
+)
 
 Facts = Mapping[str, Any]
 
@@ -56,7 +66,7 @@ def print_profile(found: Facts, console: Console | None = None) -> None:
 
 
 def _print_rows(console: Console, rows: Sequence[Facts]) -> None:
-    cost = _table(
+    cost = new_table(
         "stage", "rounds", "kind", "peak memory", "forward", "backward", "MACs/sample", "time", "energy", left=0
     )
     cost.columns[2].justify = "left"
@@ -67,24 +77,24 @@ def _print_rows(console: Console, rows: Sequence[Facts]) -> None:
             _macs(row["fvcore_macs_per_sample"]), units.show_seconds(row["virtual_seconds"]),
             units.show_joules(row["energy_joules"]),
         )  # fmt: skip
-    _print(console, "One client's round (MACs: one sample, one local epoch, as fvcore counts)", cost)
-    names = _present(row["memory_bytes"] for row in rows)
-    memory = _table("stage", "kind", *(SHORT.get(name, name) for name in names), left=0)
+    print_section(console, "One client's round (MACs: one sample, one local epoch, as fvcore counts)", cost)
+    names = present(row["memory_bytes"] for row in rows)
+    memory = new_table("stage", "kind", *(SHORT.get(name, name) for name in names), left=0)
     memory.columns[1].justify = "left"
     for row in rows:
-        memory.add_row(stage_of(row), row["kind"], *(_mib(row["memory_bytes"].get(n, 0)) for n in names))
+        memory.add_row(stage_of(row), row["kind"], *(mib(row["memory_bytes"].get(n, 0)) for n in names))
     overhead = f"+ overhead of {rows[0]['device']}, apart: {units.show_bytes(rows[0]['runtime_overhead_bytes'])}"
-    _print(console, "Peak memory by part, MiB", memory, overhead)
+    print_section(console, "Peak memory by part, MiB", memory, overhead)
 
 
-def _present(counts: Iterable[Mapping[str, float]]) -> list[str]:
-    """The parts that some row has anything of, in their order."""
+def present(counts: Iterable[Mapping[str, float]]) -> list[str]:
+    """Names of the parts that any of these rows has anything of, in their order."""
     counts = list(counts)
     return [n for n in dict.fromkeys(n for c in counts for n in c) if any(c.get(n) for c in counts)]
 
 
 def _print_traffic(console: Console, rows: Sequence[Facts]) -> None:
-    moved = _table("stage", "kind", "down", "up", "down serialised", "up serialised", "payloads down", left=0)
+    moved = new_table("stage", "kind", "down", "up", "down serialised", "up serialised", "payloads down", left=0)
     for column in (1, 6):
         moved.columns[column].justify = "left"
     for row in rows:
@@ -93,23 +103,23 @@ def _print_traffic(console: Console, rows: Sequence[Facts]) -> None:
             *(units.show_bytes(row[f"serialised_{way}_bytes"]) for way in ("download", "upload")),
             ", ".join(f"{n} {units.show_bytes(b)}" for n, b in row["download_bytes_by_payload"].items()),
         )  # fmt: skip
-    _print(console, "What travels, active parts only", moved)
-    names = _present(row[f"{way}_bytes_by_part"] for row in rows for way in ("download", "upload"))
-    parts = _table("stage", "kind", "", *names, left=0)
+    print_section(console, "What travels, active parts only", moved)
+    names = present(row[f"{way}_bytes_by_part"] for row in rows for way in ("download", "upload"))
+    parts = new_table("stage", "kind", "", *names, left=0)
     for column in (1, 2):
         parts.columns[column].justify = "left"
     for row in rows:
         for way in ("download", "upload"):
             by = row[f"{way}_bytes_by_part"]
             parts.add_row(*((stage_of(row), row["kind"]) if way == "download" else ("", "")),
-                          way.removesuffix("load"), *(_mib(by.get(n, 0)) for n in names))  # fmt: skip
-    _print(console, "The same by part, MiB", parts)
+                          way.removesuffix("load"), *(mib(by.get(n, 0)) for n in names))  # fmt: skip
+    print_section(console, "The same by part, MiB", parts)
 
 
 def _print_server(console: Console, rows: Sequence[Facts]) -> None:
     if not rows:
         return
-    table = _table("stage", "rounds", "when", "kind", "steps", "peak memory", "FLOP", "MACs", "time", left=0)
+    table = new_table("stage", "rounds", "when", "kind", "steps", "peak memory", "FLOP", "MACs", "time", left=0)
     for column in (2, 3, 4):
         table.columns[column].justify = "left"
     for row in rows:
@@ -120,13 +130,13 @@ def _print_server(console: Console, rows: Sequence[Facts]) -> None:
             _macs(row["fvcore_macs"]), units.show_seconds(row["compute_seconds"]),
         )  # fmt: skip
     overhead = f"+ overhead of {rows[0]['device']}, apart: {units.show_bytes(rows[0]['runtime_overhead_bytes'])}"
-    _print(console, f"The server's works, each time, on {rows[0]['device']}", table, overhead)
+    print_section(console, f"The server's works, each time, on {rows[0]['device']}", table, overhead)
 
 
 def _print_rounds(console: Console, part: Facts) -> None:
     if not part["round_totals"]:
         return
-    table = _table("stage", "rounds", "clients", "MACs", "forward", "backward", "down", "up", left=0)
+    table = new_table("stage", "rounds", "clients", "MACs", "forward", "backward", "down", "up", left=0)
     table.columns[2].justify = "left"
     for total in part["round_totals"]:
         selected = {kind: f"{n:.3g}" for kind, n in total["selected"].items()}
@@ -136,13 +146,13 @@ def _print_rounds(console: Console, part: Facts) -> None:
             units.show_flops(total["backward_flops"]), units.show_bytes(total["download_bytes"]),
             units.show_bytes(total["upload_bytes"]),
         )  # fmt: skip
-    _print(console, "A round: all selected clients (expected) and the server; without evaluation", table)
+    print_section(console, "A round: all selected clients (expected) and the server; without evaluation", table)
 
 
 def _print_totals(console: Console, totals: Sequence[Facts]) -> None:
     if not totals:
         return
-    table = _table(
+    table = new_table(
         "kind", "rounds", "peak memory", "down", "up", "serialised", "FLOP", "MACs/\nsample", "time", "energy"
     )
     for total in totals:
@@ -154,7 +164,7 @@ def _print_totals(console: Console, totals: Sequence[Facts]) -> None:
             _macs(total["fvcore_macs_per_sample_all_rounds"]), units.show_seconds(total["virtual_seconds"]),
             units.show_joules(total["energy_joules"]),
         )  # fmt: skip
-    _print(console, "Over the whole schedule, one client in every round", table)
+    print_section(console, "Over the whole schedule, one client in every round", table)
 
 
 # --- rows for a spreadsheet ------------------------------------------------------------------------------------------
@@ -219,7 +229,7 @@ def print_compared_profiles(found: Facts, console: Console | None = None) -> Non
     over = f"stage {found['stage']}, one round" if found["stage"] else "the whole schedule, one client in every round"
     for start in range(0, len(labels), MOST_COLUMNS):
         shown = labels[start : start + MOST_COLUMNS]
-        table = _table("", *shown)
+        table = new_table("", *shown)
         for kind in dict.fromkeys(row["kind"] for row in found["rows"]):
             table.add_row(Text(kind, style="bold"))
             for title, name, show in COMPARED:
@@ -228,9 +238,9 @@ def print_compared_profiles(found: Facts, console: Console | None = None) -> Non
                     row = by.get((label, kind))
                     ratio = row["ratios"][name] if row and label != found["reference"] else None
                     in_brackets = "" if ratio is None else f" ({ratio:.2f})"
-                    cells.append((_or(show, row[name]) if row else NOTHING) + in_brackets)
+                    cells.append((or_dash(show, row[name]) if row else NOTHING) + in_brackets)
                 table.add_row(f"  {title}", *cells)
-        _print(console, f"Over {over} (ratio to {found['reference']})", table)
+        print_section(console, f"Over {over} (ratio to {found['reference']})", table)
 
 
 # --- what changed between two profiles -------------------------------------------------------------------------------
@@ -251,15 +261,15 @@ def print_cost_difference(found: Facts, console: Console | None = None) -> None:
     console = console or screen()
     limit = f"{100 * found['fail_above']:g} %"
     if found["changed"]:
-        table = _table("", "figure", "old", "new", "change", "", left=2)
+        table = new_table("", "figure", "old", "new", "change", "", left=2)
         for one in found["changed"]:
             growth = "from nothing" if one["growth"] is None else f"{100 * one['growth']:+.3g} %"
             table.add_row(one["where"], one["figure"], _amount(one["figure"], one["old"]),
                           _amount(one["figure"], one["new"]), growth, "<<" if one["grew"] else "")  # fmt: skip
-        _print(console, "What changed", table)
+        print_section(console, "What changed", table)
     for word in ("removed", "added"):
         for where in found[word]:
             console.print(Text(f"{word}: {where}"))
     grew = sum(one["grew"] for one in found["changed"])
-    compared = _counted({"figures": found["figures"], "changed": len(found["changed"])})
+    compared = counted({"figures": found["figures"], "changed": len(found["changed"])})
     console.print(Text(f"{compared}, grown by more than {limit} {grew}"))

@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.table import Table
 
 from edgefl import units
+from edgefl.report.console import NOTHING, TITLES, counted, new_table, or_dash, percent, print_section, screen
 from edgefl.report.facts import SHOWN_METRICS
 from edgefl.report.sweep_figure import shown
-from edgefl.report.tables import NOTHING, TITLES, _counted, _or, _percent, _print, _table, screen
 
 Facts = Mapping[str, Any]
 
@@ -59,7 +59,7 @@ def _keep_labels(table: Table, rows: Sequence[Facts]) -> None:
 
 
 def _print_cells(console: Console, rows: Sequence[Facts]) -> None:
-    table = _table(
+    table = new_table(
         "", "eligible\never", "\nhardest", "samples\never", "classes\never", "refused by", "peak\nmemory",
         "round\ntime", "traffic", "energy",
     )  # fmt: skip
@@ -69,17 +69,17 @@ def _print_cells(console: Console, rows: Sequence[Facts]) -> None:
         moved = None if row["download_bytes"] is None else row["download_bytes"] + row["upload_bytes"]
         table.add_row(
             _label(row),
-            _percent(row["eligible_share_ever"]),
-            _percent(row["eligible_share_at_hardest_stage"]),
-            _percent(row["eligible_samples_share_ever"]),
-            _or(_percent, row["class_coverage_ever"]),
-            _counted(row["refused_by"]),
+            percent(row["eligible_share_ever"]),
+            percent(row["eligible_share_at_hardest_stage"]),
+            percent(row["eligible_samples_share_ever"]),
+            or_dash(percent, row["class_coverage_ever"]),
+            counted(row["refused_by"]),
             units.show_bytes(row["peak_memory_bytes"]),
-            _or(units.show_seconds, row["round_seconds"]),
-            _or(units.show_bytes, moved),
-            _or(units.show_joules, row["energy_joules"]),
+            or_dash(units.show_seconds, row["round_seconds"]),
+            or_dash(units.show_bytes, moved),
+            or_dash(units.show_joules, row["energy_joules"]),
         )
-    _print(
+    print_section(
         console, "Who could take part, and what a round costs them", table,
         "Refused by: the binding budgets at the hardest stage.  Peak memory: of the largest client.  Round\n"
         "time: of the slowest eligible client.  Traffic and energy: means of an eligible client's round.",
@@ -87,14 +87,14 @@ def _print_cells(console: Console, rows: Sequence[Facts]) -> None:
 
 
 def _print_totals(console: Console, rows: Sequence[Facts]) -> None:
-    table = _table("", "rounds", "empty", "eligible", "client\nrounds", "time", "down", "up", "energy", "computing")
+    table = new_table("", "rounds", "empty", "eligible", "client\nrounds", "time", "down", "up", "energy", "computing")
     _keep_labels(table, rows)
     for row in rows:
         table.add_row(
             _label(row),
             str(row["rounds"]),
             str(row["empty_rounds"]) if row["empty_rounds"] else NOTHING,
-            _percent(row["eligible_share"]),
+            percent(row["eligible_share"]),
             f"{row['schedule_client_rounds']:,.0f}",
             units.show_seconds(row["schedule_seconds"]),
             units.show_bytes(row["schedule_download_bytes"]),
@@ -102,7 +102,7 @@ def _print_totals(console: Console, rows: Sequence[Facts]) -> None:
             units.show_joules(row["schedule_energy_joules"]),
             units.show_flops(row["schedule_flops"]),
         )
-    _print(
+    print_section(
         console, "What the schedule adds up to", table,
         "Empty: rounds in which nobody can take part, which cost nothing.  Eligible: mean over the rounds.\n"
         "Client rounds: places that eligible clients fill.  Without the server's work, and without frozen\n"
@@ -112,7 +112,7 @@ def _print_totals(console: Console, rows: Sequence[Facts]) -> None:
 
 def _print_excluded(console: Console, rows: Sequence[Facts]) -> None:
     """What leaves for good, and what is missing in the stage that fewest can take part in."""
-    table = _table("", "samples", "modalities", "classes", "at stage", "samples", "modalities", "classes")
+    table = new_table("", "samples", "modalities", "classes", "at stage", "samples", "modalities", "classes")
     for column in (2, 3, 6, 7):
         table.columns[column].justify = "left"
     for row in rows:
@@ -121,10 +121,14 @@ def _print_excluded(console: Console, rows: Sequence[Facts]) -> None:
             continue
         cells = []
         for one in (row, hardest):
-            cells += [f"{one['excluded_samples']:,}", _named(one["lost_modalities"]), _or(_named, one["lost_classes"])]
+            cells += [
+                f"{one['excluded_samples']:,}",
+                _named(one["lost_modalities"]),
+                or_dash(_named, one["lost_classes"]),
+            ]
         table.add_row(_label(row), *cells[:3], str(row["hardest_stage"]), *cells[3:])
     if table.row_count:
-        _print(
+        print_section(
             console, "What leaves with the excluded clients: in every stage, and in the hardest one", table,
             "A modality or class has left where no eligible client holds any of it.  By stage and kind: --json.",
         )  # fmt: skip
@@ -144,16 +148,16 @@ def _print_metrics(console: Console, rows: Sequence[Facts]) -> None:
         for name in SHOWN_METRICS
         if name in values
     }
-    table = _table("", "updates", "took part", *columns.values())
+    table = new_table("", "updates", "took part", *columns.values())
     for row in rows:
         if "metrics" not in row:
             continue
         scores = [row["metrics"].get(kind, {}).get(name) for kind, name in columns]
         table.add_row(
             _label(row), str(row["trained"]["updates"]), str(row["trained"]["clients_that_took_part"]),
-            *(_or("{:.3f}".format, score) for score in scores),
+            *(or_dash("{:.3f}".format, score) for score in scores),
         )  # fmt: skip
-    _print(console, "What was learned", table)
+    print_section(console, "What was learned", table)
 
 
 def _print_smallest(console: Console, rows: Sequence[Facts]) -> None:
@@ -162,7 +166,7 @@ def _print_smallest(console: Console, rows: Sequence[Facts]) -> None:
     for row in rows:
         found = [(s["stage"], [(k, v["smallest_device"]) for k, v in s["kinds"].items()]) for s in row["stages"]]
         groups.setdefault(repr(found), []).append(row)
-    table = _table("", "stage", "kind", "smallest device", "peak", "to spare", "round", "energy")
+    table = new_table("", "stage", "kind", "smallest device", "peak", "to spare", "round", "energy")
     for column in (2, 3):
         table.columns[column].justify = "left"
     for alike in list(groups.values())[:MOST_LISTED]:
@@ -172,12 +176,14 @@ def _print_smallest(console: Console, rows: Sequence[Facts]) -> None:
                 numbers = str(first) if first == last else f"{first}-{last}"
                 table.add_row(
                     label, numbers, kind, one["device"] or "none of the library",
-                    units.show_bytes(one["peak_memory_bytes"]), _or(units.show_bytes, one.get("memory_margin_bytes")),
-                    _or(units.show_seconds, one.get("round_seconds")), _or(units.show_joules, one.get("energy_joules")),
+                    units.show_bytes(one["peak_memory_bytes"]),
+                    or_dash(units.show_bytes, one.get("memory_margin_bytes")),
+                    or_dash(units.show_seconds, one.get("round_seconds")),
+                    or_dash(units.show_joules, one.get("energy_joules")),
                 )  # fmt: skip
                 label = ""
     more = len(groups) - MOST_LISTED
-    _print(
+    print_section(
         console, "The smallest device that can take part", table,
         "By its own memory less its runtime's overhead, then by deadline and budgets of time and energy, over\n"
         "the fleet's most common link; the kind's largest round decides.  Of stages with the same device the\n"
@@ -205,7 +211,7 @@ def _stretches(stages: Sequence[Facts], kind: str) -> list[tuple[int, int, Facts
 def _print_frontier(console: Console, rows: Sequence[Facts], frontier: Facts) -> None:
     places = {row["label"]: row for row in rows}
     for method, found in frontier.items():
-        table = _table("against", "", "eligible", "", "dominated by it", left=2)
+        table = new_table("against", "", "eligible", "", "dominated by it", left=2)
         table.columns[1].no_wrap = True
         table.columns[4].justify = "left"
         for cost, one in found.items():
@@ -219,12 +225,12 @@ def _print_frontier(console: Console, rows: Sequence[Facts], frontier: Facts) ->
                 beaten = [label for label, by in one["dominated"].items() if by in labels]
                 alike = f"\nand {len(labels) - 1} level with it" if len(labels) > 1 else ""
                 table.add_row(
-                    name, _label(places[labels[0]]) + alike, _percent(share), shown(cost)(amount), _folded(beaten),
+                    name, _label(places[labels[0]]) + alike, percent(share), shown(cost)(amount), _folded(beaten),
                 )  # fmt: skip
                 name = ""
         nobody = found["nobody"]
         note = f"Nobody can take part:\n{_folded(nobody)}" if nobody else ""
-        _print(
+        print_section(
             console,
             f"Frontier of {method}: more clients only for more traffic, time or energy of the schedule",
             table,
@@ -240,7 +246,7 @@ def _folded(labels: Sequence[str]) -> str:
 
 def _print_sensitivity(console: Console, found: Facts) -> None:
     factor = f"{found['factor']:g}"
-    table = _table(
+    table = new_table(
         "order of the cells by", "survives", "pairs that\nflip", "lowest tau\none or all", "by", "drawn:\nlowest tau",
         "same\norder", "same\nbest",
     )  # fmt: skip
@@ -248,11 +254,11 @@ def _print_sensitivity(console: Console, found: Facts) -> None:
     for name, one in found["figures"].items():
         table.add_row(
             IN_WORDS[name], "yes" if one["survives"] else "no", f"{one['pairs_that_flip']} of {one['pairs']}",
-            _or("{:.2f}".format, one["lowest_tau"]), _or(_change, one["lowest_tau_by"]),
-            _or("{:.2f}".format, one["drawn_lowest_tau"]), _percent(one["drawn_unchanged_share"]),
-            _percent(one["drawn_same_best_share"]),
+            or_dash("{:.2f}".format, one["lowest_tau"]), or_dash(_change, one["lowest_tau_by"]),
+            or_dash("{:.2f}".format, one["drawn_lowest_tau"]), percent(one["drawn_unchanged_share"]),
+            percent(one["drawn_same_best_share"]),
         )  # fmt: skip
-    _print(
+    print_section(
         console, f"If every device and link number were wrong by a factor of {factor}", table,
         f"Each number times and over {factor}, in all profiles and in each alone, then all at once; and drawn\n"
         f"{found['draws']} times, each number off by its own factor, up to {factor}.  tau: Kendall's tau-b with\n"
@@ -260,7 +266,7 @@ def _print_sensitivity(console: Console, found: Facts) -> None:
     )  # fmt: skip
     if not found["flips"]:
         return
-    listed = _table("by", "better", "than", "no longer with", left=4)
+    listed = new_table("by", "better", "than", "no longer with", left=4)
     for flip in found["flips"][:MOST_LISTED]:
         listed.add_row(
             IN_WORDS[flip["figure"]], flip["better"].replace(",", ",\n"), flip["worse"].replace(",", ",\n"),
@@ -268,7 +274,7 @@ def _print_sensitivity(console: Console, found: Facts) -> None:
             + (f"; {len(flip['by']) - MOST_NAMED} more" if len(flip["by"]) > MOST_NAMED else ""),
         )  # fmt: skip
     more = len(found["flips"]) - MOST_LISTED
-    _print(console, "Which number flips which pair", listed, f"{more} more: --json." if more > 0 else "")
+    print_section(console, "Which number flips which pair", listed, f"{more} more: --json." if more > 0 else "")
 
 
 def _change(change: Facts) -> str:

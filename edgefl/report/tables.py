@@ -2,90 +2,31 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from edgefl import units
+from edgefl.report.console import (
+    MOST_COLUMNS,
+    NOTHING,
+    TITLES,
+    Facts,
+    counted,
+    mib,
+    new_table,
+    or_dash,
+    percent,
+    print_section,
+    print_table,
+    screen,
+    signed_percent,
+    stage_of,
+)
 from edgefl.report.facts import SHOWN_METRICS
-
-Facts = Mapping[str, Any]
-
-WIDTH = 100
-TITLES = {
-    "accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "soft_score": "soft score", "r@1": "R@1",
-    "r@10": "R@10", "r@1_sum_folds": "R@1 sum",
-}  # fmt: skip
-NOTHING = "-"
-MOST_COLUMNS = 4
-"""Runs that stand side by side in one comparison table; more make further tables."""
-
-
-def screen(*, stderr: bool = False) -> Console:
-    """A console that is never wider than ``WIDTH`` and writes no control codes where nobody looks at a terminal."""
-    file = sys.stderr if stderr else sys.stdout
-    console = Console(file=file, highlight=False, soft_wrap=False, emoji=False, markup=False)
-    if not console.is_terminal:
-        return Console(
-            file=file, highlight=False, emoji=False, markup=False, width=WIDTH, no_color=True, color_system=None
-        )
-    console.width = min(console.width, WIDTH)
-    return console
-
-
-def _table(*columns: str, left: int = 1, title: str | None = None) -> Table:
-    """A table whose first ``left`` columns hold words and whose others hold numbers."""
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False,
-                  show_edge=False, padding=(0, 1, 0, 0), header_style="bold")  # fmt: skip
-    for index, name in enumerate(columns):
-        table.add_column(name, justify="left" if index < left else "right", overflow="fold")
-    return table
-
-
-def _print(console: Console, title: str, table: Table | None = None, note: str = "") -> None:
-    console.print(Text(title, style="bold"))
-    if table is not None:
-        _draw(console, table)
-    if note:
-        console.print(Text(note))
-    console.print()
-
-
-def _draw(console: Console, table: Table) -> None:
-    """The table without the spaces that fill its lines: nobody wants them in a file."""
-    with console.capture() as captured:
-        console.print(table)
-    text = captured.get()
-    if not console.is_terminal:
-        text = "".join(line.rstrip() + "\n" for line in text.splitlines())
-    console.file.write(text)
-
-
-def stage_of(row: Facts) -> str:
-    """A row's stage, with the part of the model that it is where a schedule offers several: ``3, stages 1-2``."""
-    return f"{row['stage']}, {row['part']}" if row.get("part") else str(row["stage"])
-
-
-def _or(show: Any, value: Any) -> str:
-    return NOTHING if value is None else str(show(value))
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
-
-
-def _error(share: float) -> str:
-    return "0 %" if share == 0 else f"{100 * share:+.2g} %"
-
-
-def _counted(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {n}" for name, n in counts.items())
-
 
 # --- after a run -----------------------------------------------------------------------------------------------------
 
@@ -118,7 +59,7 @@ def _print_run(console: Console, label: str, facts: Facts) -> None:
             f"down {units.show_bytes(totals['download_bytes'])}, up {units.show_bytes(totals['upload_bytes'])}, "
             f"{units.show_flops(totals['forward_flops'] + totals['backward_flops'])}, "
             f"{units.show_joules(totals['energy_joules'])}"
-            + (f"\nrounds that changed nothing: {_counted(odd)}" if odd else "")
+            + (f"\nrounds that changed nothing: {counted(odd)}" if odd else "")
         )
     )
     console.print()
@@ -132,22 +73,22 @@ def _flown(facts: Facts) -> str:
     others = {outcome: n for outcome, n in facts["flights"].items() if outcome not in ("finished", "late")}
     totals = facts["totals"]
     away = f", {totals['unavailable']} asked in vain" if totals["unavailable"] else ""
-    failed = f", {_counted(others)}" if others else ""
+    failed = f", {counted(others)}" if others else ""
     return f"{totals['finished']} updates ({totals['late']} late{failed}{away})"
 
 
 def _print_eligible(console: Console, facts: Facts) -> None:
-    table = _table("stage", "rounds", "kind", "eligible", "refused by", "on", left=0)
+    table = new_table("stage", "rounds", "kind", "eligible", "refused by", "on", left=0)
     for column in (2, 4, 5):
         table.columns[column].justify = "left"
     for stage in facts["stages"]:
         for index, (kind, who) in enumerate(stage["kinds"].items()):
             first = (str(stage["stage"]), str(stage["rounds"])) if index == 0 else ("", "")
             table.add_row(
-                *first, kind, f"{who['eligible']} of {who['clients']}", _counted(who["refused_by"]),
-                _counted(who["refused_devices"]),
+                *first, kind, f"{who['eligible']} of {who['clients']}", counted(who["refused_by"]),
+                counted(who["refused_devices"]),
             )  # fmt: skip
-    _print(console, "Who could take part", table, "\n".join(_leaving(facts["stages"])))
+    print_section(console, "Who could take part", table, "\n".join(_leaving(facts["stages"])))
 
 
 def _leaving(stages: Sequence[Facts]) -> list[str]:
@@ -168,7 +109,7 @@ def _leaving(stages: Sequence[Facts]) -> list[str]:
 
 
 def _print_costs(console: Console, facts: Facts) -> None:
-    table = _table(
+    table = new_table(
         "stage", "kind", "peak MiB\npredicted", "\nmeasured", "\nerror", "GFLOP\npredicted", "\nerror",
         "down", "up", "time", "energy", left=0,
     )  # fmt: skip
@@ -178,18 +119,18 @@ def _print_costs(console: Console, facts: Facts) -> None:
         table.add_row(
             "" if row["stage"] == last else stage_of(row),
             row["kind"],
-            _mib(row["peak_memory_bytes"]),
-            _or(_mib, row["measured_peak_memory_bytes"]),
-            _or(_error, row["memory_error"]),
+            mib(row["peak_memory_bytes"]),
+            or_dash(mib, row["measured_peak_memory_bytes"]),
+            or_dash(signed_percent, row["memory_error"]),
             f"{row['flops'] / 1e9:.3g}",
-            _or(_error, row["flops_error"]),
+            or_dash(signed_percent, row["flops_error"]),
             units.show_bytes(row["download_bytes"]),
             units.show_bytes(row["upload_bytes"]),
             units.show_seconds(row["virtual_seconds"]),
             units.show_joules(row["energy_joules"]),
         )
         last = row["stage"]
-    _print(
+    print_section(
         console,
         "What a client's round cost",
         table,
@@ -199,10 +140,12 @@ def _print_costs(console: Console, facts: Facts) -> None:
 
 def _print_metrics(console: Console, facts: Facts) -> None:
     if not facts["metrics"]:
-        _print(console, "Nothing has been evaluated yet" if facts["trained"] else "Nothing was trained: costs alone")
+        print_section(
+            console, "Nothing has been evaluated yet" if facts["trained"] else "Nothing was trained: costs alone"
+        )
         return
     shown = [name for name in SHOWN_METRICS if any(name in values for values in facts["metrics"].values())]
-    table = _table("kind", *(TITLES[name] for name in shown), "samples")
+    table = new_table("kind", *(TITLES[name] for name in shown), "samples")
     for kind, values in facts["metrics"].items():
         chance = facts["chance"].get(kind, {})
         # of what lacks a modality, each pattern is a line of its own under the kind's
@@ -215,16 +158,16 @@ def _print_metrics(console: Console, facts: Facts) -> None:
             table.add_row(
                 f"  with {of[1:-1].replace('-', ' and ')}" if of else kind,
                 *cells,
-                NOTHING if of else _or(str, facts["test_samples"].get(kind)),
+                NOTHING if of else or_dash(str, facts["test_samples"].get(kind)),
             )
-    _print(console, f"What was learned: {facts['metrics_split']} split, after round {facts['metrics_round']} "
+    print_section(console, f"What was learned: {facts['metrics_split']} split, after round {facts['metrics_round']} "
                     "(chance level in brackets)", table)  # fmt: skip
 
 
 def _print_compared(console: Console, compared: Facts) -> None:
     rows = compared["rows"]
     for start in range(0, len(rows), MOST_COLUMNS):
-        _print(console, "Side by side", _compared_table(rows[start : start + MOST_COLUMNS]))
+        print_section(console, "Side by side", _compared_table(rows[start : start + MOST_COLUMNS]))
     reference = compared.get("reference")
     updates = {row["label"]: row["updates"] for row in rows}
     for label, gained in compared.get("gained", {}).items():
@@ -232,7 +175,7 @@ def _print_compared(console: Console, compared: Facts) -> None:
             console.print(
                 Text(
                     f"{label} lets in {gained['clients']} of {gained['of_clients']} clients that {reference} always "
-                    f"refuses,\n  with {_percent(gained['samples'] / max(gained['of_samples'], 1))} of the samples; "
+                    f"refuses,\n  with {percent(gained['samples'] / max(gained['of_samples'], 1))} of the samples; "
                     f"{gained['took_part']} of them took part and sent {gained['updates']} of "
                     f"{updates[label]} updates."
                 )
@@ -243,7 +186,7 @@ def _print_compared(console: Console, compared: Facts) -> None:
 
 
 def _compared_table(rows: Sequence[Facts]) -> Table:
-    table = _table("", *(row["label"] for row in rows))
+    table = new_table("", *(row["label"] for row in rows))
 
     def add(name: str, cell: Any) -> None:
         table.add_row(name, *(cell(row) for row in rows))
@@ -256,8 +199,8 @@ def _compared_table(rows: Sequence[Facts]) -> Table:
                 f"  {kind}", lambda row, key=key, kind=kind: f"{row[key].get(kind, 0)} of {row['clients'].get(kind, 0)}"
             )
     table.add_row(Text("took part", style="bold"))
-    add("  clients", lambda row: _percent(row["took_part_share"]))
-    add("  samples", lambda row: _percent(row["took_part_samples_share"]))
+    add("  clients", lambda row: percent(row["took_part_share"]))
+    add("  samples", lambda row: percent(row["took_part_samples_share"]))
     for name in dict.fromkeys(name for row in rows for name in row["devices"]):
 
         def took_part(row: Facts, name: str = name) -> str:
@@ -267,10 +210,10 @@ def _compared_table(rows: Sequence[Facts]) -> Table:
         add(f"  {name}", took_part)
     table.add_row(Text("peak memory", style="bold"))
     for kind in kinds:
-        add(f"  {kind}", lambda row, kind=kind: _or(units.show_bytes, row["peak_memory_bytes"].get(kind)))
+        add(f"  {kind}", lambda row, kind=kind: or_dash(units.show_bytes, row["peak_memory_bytes"].get(kind)))
     table.add_row(Text("cost", style="bold"))
-    add("  traffic per client-round", lambda row: _or(units.show_bytes, row["bytes_per_client_round"]))
-    add("  energy per client-round", lambda row: _or(units.show_joules, row["energy_joules_per_client_round"]))
+    add("  traffic per client-round", lambda row: or_dash(units.show_bytes, row["bytes_per_client_round"]))
+    add("  energy per client-round", lambda row: or_dash(units.show_joules, row["energy_joules_per_client_round"]))
     add("  traffic, all rounds", lambda row: units.show_bytes(row["total_bytes"]))
     add("  computation, all rounds", lambda row: units.show_flops(row["flops"]))
     add("  virtual time", lambda row: units.show_seconds(row["virtual_seconds"]))
@@ -282,16 +225,12 @@ def _compared_table(rows: Sequence[Facts]) -> Table:
                 guess = f" ({chance:.3f})" if chance is not None else ""
                 add(
                     f"  {kind} {TITLES[name]}{guess}",
-                    lambda row, kind=kind, name=name: _or("{:.3f}".format, row["metrics"].get(kind, {}).get(name)),
+                    lambda row, kind=kind, name=name: or_dash("{:.3f}".format, row["metrics"].get(kind, {}).get(name)),
                 )
     return table
 
 
 # --- the other commands ----------------------------------------------------------------------------------------------
-
-
-def _mib(value: float) -> str:
-    return f"{value / 2**20:.2f}" if value else "0"
 
 
 def print_validation(found: Facts, console: Console | None = None) -> None:
@@ -311,8 +250,8 @@ def print_validation(found: Facts, console: Console | None = None) -> None:
             console.print(Text(f"  {n} {kind} clients: {size}"))
             if lacking := one["lacking"].get(kind):
                 console.print(Text("    of which " + ", ".join(f"{m:,} {what}" for what, m in lacking.items())))
-        console.print(Text(f"  devices: {_counted(one['devices'])}"))
-        console.print(Text(f"  links: {_counted(one['links'])}"))
+        console.print(Text(f"  devices: {counted(one['devices'])}"))
+        console.print(Text(f"  links: {counted(one['links'])}"))
 
 
 def print_methods(found: Facts, console: Console | None = None) -> None:
@@ -323,8 +262,8 @@ def print_methods(found: Facts, console: Console | None = None) -> None:
         for one in found[noun]:
             console.print(Text(f"\n{one['name']}: {one['summary']}"))
             if one["options"]:
-                table = _table("  option", "default", "values", "", left=4)
+                table = new_table("  option", "default", "values", "", left=4)
                 for option in one["options"]:
                     table.add_row(f"  {option['name']}", option["default"], option["values"], option["description"])
-                _draw(console, table)
+                print_table(console, table)
         console.print()

@@ -8,14 +8,14 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from edgefl.report.tables import NOTHING, _print, _table, screen
+from edgefl.report.console import NOTHING, new_table, print_section, screen
 
 
 def print_verified(found: Mapping[str, Any], console: Console | None = None) -> None:
-    """What ``edgefl.commands.verifying.verify`` found: a table of the rules for each run, and the first offences."""
+    """What ``edgefl run --verify`` found: a table of the rules for each run, and the first offences."""
     console = console or screen()
     for label, run in found["runs"].items():
-        table = _table("rule", "records", "broken", "")
+        table = new_table("rule", "records", "broken", "")
         table.columns[3].justify = "left"
         for check in run["checks"]:
             records = f"{check['records']:,}" if check["records"] else NOTHING
@@ -25,7 +25,7 @@ def print_verified(found: Mapping[str, Any], console: Console | None = None) -> 
         broken = [check for check in run["checks"] if check["broken"]]
         whole = "" if run["finished"] else " so far"
         verdict = "every rule holds" if not broken else f"{len(broken)} of {len(run['checks'])} rules are broken"
-        _print(console, f"{label}: {run['rounds']} rounds{whole}, {verdict}", table)
+        print_section(console, f"{label}: {run['rounds']} rounds{whole}, {verdict}", table)
         for check in broken:
             first = check["first"]
             values = ", ".join(f"{name} {_shown(value)}" for name, value in first["values"].items())

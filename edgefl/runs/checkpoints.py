@@ -24,6 +24,9 @@ from edgefl.errors import RunError
 from edgefl.runs.durable import replace_file, sync_file, sync_folder, writing
 
 KEEP = 2
+"""Checkpoints that stay: the last ones."""
+KEPT = "kept:"
+"""Prefix of the tensors that clients keep between rounds (``kept:<client>:<name>``); the server's own have none."""
 _NAME = re.compile(r"round-(\d{6,})")
 
 

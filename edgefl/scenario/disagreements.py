@@ -14,12 +14,12 @@ from edgefl.data.missing import leaves_whole
 from edgefl.data.options import Kind
 from edgefl.devices import FleetOptions
 from edgefl.errors import EdgeflError, ScenarioError, UnknownName, suggestion
-from edgefl.methods.aggregation_options import AggregationOptions
+from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.models import ModelOptions
+from edgefl.planning.round_options import EvaluationOptions, RoundOptions
 from edgefl.scenario.document import Document, KeyPath
-from edgefl.simulation.options import EvaluationOptions, RoundOptions
-from edgefl.work.options import TrainingOptions
-from edgefl.work.rates import TOWERS, stated
+from edgefl.work.learning_rates import TOWERS, stated
+from edgefl.work.training_options import TrainingOptions
 
 
 def disagreements(document: Document, parts: Mapping[str, BaseModel], names: Mapping[str, str]) -> list[ScenarioError]:

@@ -15,17 +15,17 @@ from pydantic import BaseModel
 from edgefl.data import DataOptions
 from edgefl.devices import FleetOptions
 from edgefl.errors import EdgeflError, ScenarioError, suggestion
-from edgefl.methods.aggregation_options import AggregationOptions
+from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.models import ModelOptions
+from edgefl.planning.payload_options import PayloadOptions
+from edgefl.planning.round_options import EvaluationOptions, RoundOptions
 from edgefl.scenario.disagreements import disagreements
 from edgefl.scenario.document import Document, KeyPath, Place, placed, read_file, read_value, spell, write
 from edgefl.scenario.problems import ScenarioErrors, raise_all, show, validate
 from edgefl.scenario.sections import FORMAT, SECTIONS, TOP, VERSION, Section
-from edgefl.simulation.options import EvaluationOptions, RoundOptions
-from edgefl.simulation.payloads import PayloadOptions
 from edgefl.training.options import ExecutorOptions
 from edgefl.training.pretraining import PretrainOptions
-from edgefl.work.options import TrainingOptions
+from edgefl.work.training_options import TrainingOptions
 
 MOST_COMBINATIONS = 10_000
 LARGEST_SEED = 2**63 - 1

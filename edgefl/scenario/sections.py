@@ -12,13 +12,13 @@ from edgefl import registry
 from edgefl.data import DataOptions
 from edgefl.devices import FleetOptions
 from edgefl.errors import EdgeflError
-from edgefl.methods.aggregation_options import AggregationOptions
+from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.models import MODALITIES, ModelOptions
-from edgefl.simulation.options import EvaluationOptions, RoundOptions
-from edgefl.simulation.payloads import PayloadOptions
+from edgefl.planning.payload_options import PayloadOptions
+from edgefl.planning.round_options import EvaluationOptions, RoundOptions
 from edgefl.training.options import ExecutorOptions
 from edgefl.training.pretraining import PretrainOptions
-from edgefl.work.options import TrainingOptions
+from edgefl.work.training_options import TrainingOptions
 
 FORMAT = 1
 """The version of the format that this package reads and writes."""

@@ -1,31 +1,9 @@
 """Rounds on a virtual clock."""
 
-from edgefl.simulation.course import Journal, Observer
-from edgefl.simulation.engine import Simulation
-from edgefl.simulation.holdings import Holdings
-from edgefl.simulation.ledger import Ledger, Versions, final_blocks, stale
-from edgefl.simulation.options import EvaluationOptions, RoundOptions
+from edgefl.simulation.policy import Policy
 from edgefl.simulation.roster import Roster
-from edgefl.simulation.rounds import Policy
+from edgefl.simulation.run_state import Journal, Observer
 from edgefl.simulation.selection import Selection
-from edgefl.simulation.setup import Clients, Plan, Planner, Setup
+from edgefl.simulation.simulation import Simulation
 
-__all__ = [
-    "Clients",
-    "EvaluationOptions",
-    "Holdings",
-    "Journal",
-    "Ledger",
-    "Observer",
-    "Plan",
-    "Planner",
-    "Policy",
-    "Roster",
-    "RoundOptions",
-    "Selection",
-    "Setup",
-    "Simulation",
-    "Versions",
-    "final_blocks",
-    "stale",
-]
+__all__ = ["Journal", "Observer", "Policy", "Roster", "Selection", "Simulation"]

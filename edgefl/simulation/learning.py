@@ -7,9 +7,8 @@ nothing is computed: what travels is the same, and so is every record but for lo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -19,13 +18,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edgefl import seeds
-from edgefl.errors import MethodError
-from edgefl.methods import Method, ServerState, Update
-from edgefl.methods.robust import finite
+from edgefl.methods import ServerState, Update
+from edgefl.methods.aggregation.robust import finite
+from edgefl.planning.meta_state import shapes, shapes_alone
+from edgefl.planning.planner import Plan, Planner, Start
+from edgefl.planning.setup import Setup
+from edgefl.planning.versions import always, preinstalled
 from edgefl.schedules import Stage
-from edgefl.simulation.flights import Dispatch, Flights
-from edgefl.simulation.ledger import always, preinstalled
-from edgefl.simulation.setup import Plan, Planner, Setup, Start
+from edgefl.simulation.inflight.closed_form import Dispatch, Flights
 from edgefl.training import Executor, Report, Task
 from edgefl.work import Address, Work
 
@@ -247,14 +247,6 @@ class Training:
 # --- none ------------------------------------------------------------------------------------------------------------
 
 
-def shapes(method: Method) -> ServerState:
-    """What the server holds at first, as shapes without values."""
-    # weights decide no cost, and what is to be loaded may not be there
-    kinds = {name: replace(kind, weights={}) for name, kind in method.setting.kinds.items()}
-    with torch.device("meta"), shapes_alone(method, "initial()"):
-        return type(method)(method.options, replace(method.setting, kinds=kinds, pretrained=None)).initial(0)
-
-
 MOST_CHANGES = 256
 """Sets of senders whose aggregation is remembered: a method whose works differ in every round has ever new ones."""
 
@@ -327,15 +319,3 @@ class Absent:
 
     def leave(self) -> None:
         """Nobody is training."""
-
-
-@contextmanager
-def shapes_alone(method: Method, what: str) -> Iterator[None]:
-    """Say whose fault it is where values are asked for that shapes don't have."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise MethodError(
-            f"{what} of {type(method).__name__} must do with tensors on the meta device, which have shapes and no "
-            f"values: {str(error).splitlines()[0]}"
-        ) from error

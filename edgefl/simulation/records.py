@@ -13,11 +13,12 @@ import orjson
 from numpy.typing import NDArray
 
 from edgefl.cost import ComputeCost, compute_cost
-from edgefl.eligibility import BUDGETS, Verdict
+from edgefl.planning.eligibility import BUDGETS, Verdict
+from edgefl.planning.planner import PLANNED, Plan
+from edgefl.planning.setup import Setup
 from edgefl.runs.tables import plain
-from edgefl.simulation.flights import OUTCOMES, PHASES, Integers, Landings
+from edgefl.simulation.inflight.closed_form import OUTCOMES, PHASES, Integers, Landings
 from edgefl.simulation.roster import CHUNK, Roster
-from edgefl.simulation.setup import PLANNED, Plan, Setup
 from edgefl.training import Report
 from edgefl.work import Source, Work
 

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.eligibility import BUDGETS, Verdicts, gate, nearness
+from edgefl.planning.eligibility import BUDGETS, Verdicts, gate, nearness
+from edgefl.planning.planner import Plan, Planner
+from edgefl.planning.versions import ClientVersions, Versions, frozen, older
 from edgefl.schedules import Stage
-from edgefl.simulation.ledger import Ledger, Versions, frozen, older
-from edgefl.simulation.setup import Plan, Planner
 from edgefl.work import Address
 
 Integers = NDArray[Any]
@@ -36,8 +36,8 @@ class Roster:
     to them, which refuses it; ``binding`` indexes BUDGETS (-1: unlimited); ``cell`` indexes ``cells``.
     """
 
-    def __init__(self, planner: Planner, ledger: Ledger):
-        self.planner, self.ledger = planner, ledger
+    def __init__(self, planner: Planner, client_versions: ClientVersions):
+        self.planner, self.client_versions = planner, client_versions
         clients = len(planner.setup.clients.client_kind)
         self.eligible = np.zeros(clients, bool)
         self.binding = np.full(clients, -1, np.int8)
@@ -104,10 +104,10 @@ class Roster:
         works = {(k, s.index): self.planner.work(k, round, s)[0] for k in kinds for s in stages}
         sign = tuple(sorted((key, self.planner.revisions[key]) for key in works))
         before, self._order = self._order, tuple(stage.index for stage in stages)
-        told = self.ledger.changed()
-        if self.ledger.keeping and (self.ledger.crowded or sign != self._sign):
+        told = self.client_versions.changed()
+        if self.client_versions.keeping and (self.client_versions.crowded or sign != self._sign):
             # an asynchronous run sends another version with each flight: few differ in what is old
-            self.ledger.thin(current)
+            self.client_versions.thin(current)
             self._olds = {}
         if sign != self._sign:
             self._sign = sign
@@ -135,7 +135,7 @@ class Roster:
     def _note_frozen(self, current: Versions) -> Integers:
         """Clients whose copies of frozen parts the server has replaced since the last look."""
         moved: list[Integers] = []
-        for key, addresses in self._frozen.items() if self.ledger.keeping else ():
+        for key, addresses in self._frozen.items() if self.client_versions.keeping else ():
             versions = tuple(current[address] for address in addresses)
             if self._versions.setdefault(key, versions) != versions:
                 self._versions[key] = versions
@@ -195,14 +195,14 @@ class Roster:
     ) -> Integers:
         """Numbers of the cells of these clients at a stage; new ones are planned."""
         setup = self.planner.setup
-        held = self.ledger.of[clients] if self.ledger.keeping else np.zeros(len(clients), np.int32)
+        held = self.client_versions.of[clients] if self.client_versions.keeping else np.zeros(len(clients), np.int32)
         # one integer that says group, device, link and state: few distinct ones, however many clients
         code = np.asarray(setup.clients.client_group)[clients].astype(np.int64)
         codes = len(setup.representative)
         for index, size in (
             (setup.fleet.device_index[clients], len(setup.fleet.devices)),
             (setup.fleet.link_index[clients], len(setup.fleet.links)),
-            (held, len(self.ledger.states)),
+            (held, len(self.client_versions.states)),
         ):
             code, codes = code * size + index, codes * size
         first, inverse = _distinct(code, codes)
@@ -224,12 +224,12 @@ class Roster:
         return numbers[inverse]
 
     def _old(self, state: int, kind: str, stage: Stage, current: Versions) -> tuple[Address, ...]:
-        """What of a stage's frozen part is old in a state of the ledger."""
-        if not self.ledger.keeping:
+        """What of a stage's frozen part is old in a state of the client_versions."""
+        if not self.client_versions.keeping:
             return ()
         key = (state, kind, stage.index)
         if key not in self._olds:
-            self._olds[key] = older(self._frozen[kind, stage.index], self.ledger.states[state], current)
+            self._olds[key] = older(self._frozen[kind, stage.index], self.client_versions.states[state], current)
         return self._olds[key]
 
 

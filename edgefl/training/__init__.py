@@ -2,7 +2,8 @@
 
 from edgefl.training.executors import Executor, Inline, Processes, make_executor
 from edgefl.training.options import ExecutorOptions
-from edgefl.training.task import Measured, Node, Report, Sources, Task, device_of
+from edgefl.training.task import Measured, Node, Report, Sources, Task
+from edgefl.work.torch_device import device_of
 
 __all__ = [
     "Executor",

@@ -16,7 +16,8 @@ from typing import Protocol, Self
 from edgefl.data import DataOptions, Federation, open_federation
 from edgefl.errors import EdgeflError, TrainingError
 from edgefl.training.options import ExecutorOptions
-from edgefl.training.task import Node, Report, Task, device_of
+from edgefl.training.task import Node, Report, Task
+from edgefl.work.torch_device import device_of
 
 
 class Executor(Protocol):

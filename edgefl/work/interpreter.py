@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from edgefl import registry, seeds
 from edgefl.errors import MethodError
 from edgefl.work.attention import attention
-from edgefl.work.beside import batches
 from edgefl.work.description import DTYPES, Pass, Source, Work
+from edgefl.work.learning_rates import grouped
 from edgefl.work.meter import FINISH, METERED, START, UPDATE, Meter, Trace
-from edgefl.work.rates import grouped
+from edgefl.work.paired_batches import batches
 from edgefl.work.steps import Context, Step
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from edgefl import registry
-from edgefl.data.advance import ADVANCE, build
 from edgefl.data.audio import FLOOR, SILENCE, fitted, log_mel, mel, mel_filters, read_wav, resampled
 from edgefl.data.collection import Wanted
+from edgefl.data.packages.advance import ADVANCE, build
 from edgefl.errors import DataError
 
 needs_scipy = pytest.mark.skipif(find_spec("scipy") is None, reason="scipy is not installed")
@@ -176,8 +176,8 @@ def test_another_layout_is_no_advance(tmp_path):
 @needs_espeak
 @pytest.mark.slow
 def test_spoken_digits_are_a_voice_of_each_and_the_same_every_time():
-    from edgefl.data.espeak import Utterance, speak
-    from edgefl.data.spoken_digits import TIMBRES, VOICES
+    from edgefl.data.packages.espeak import Utterance, speak
+    from edgefl.data.packages.spoken_digits import TIMBRES, VOICES
 
     assert len(VOICES) == 90
     asked = [Utterance("seven", f"en-us+{timbre}", 150, 50) for timbre in TIMBRES]

@@ -22,7 +22,7 @@ from edgefl.methods import Kind, Setting
 from edgefl.methods.fedavg import FedAvg
 from edgefl.models import ModelOptions, describe
 from edgefl.work import Pass
-from edgefl.work.options import TrainingOptions
+from edgefl.work.training_options import TrainingOptions
 
 N = 400
 

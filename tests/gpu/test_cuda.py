@@ -59,7 +59,7 @@ def test_a_gpu_is_predicted_alike_where_there_is_none(precision: str, monkeypatc
 
 
 def test_auto_takes_the_gpu(tmp_path: Path) -> None:
-    from edgefl.training import device_of
+    from edgefl.work.torch_device import device_of
 
     assert device_of("auto").type == "cuda"
 

@@ -14,10 +14,10 @@ import edgefl
 from edgefl import models, registry
 from edgefl.errors import MethodError
 from edgefl.methods import Kind, Setting, Update
-from edgefl.methods.library import LibraryMethod
+from edgefl.methods.prototypes.base import LibraryMethod
 from edgefl.models import ModelOptions
 from edgefl.work import Item, Payload, Work
-from edgefl.work.options import TrainingOptions
+from edgefl.work.training_options import TrainingOptions
 
 FedIoT = registry.get("method", "fediot")
 TOWERS = {"image": {"blocks": 2, "width": 16, "heads": 2, "patch": 4},

@@ -12,15 +12,15 @@ from edgefl_toys import FACTS, Toy
 
 import edgefl
 from edgefl import models, registry
-from edgefl.commands.composing import compose
+from edgefl.commands.compose import compose
 from edgefl.data.samples import Samples
 from edgefl.methods import Kind, Setting, Update
 from edgefl.models import ModelOptions
 from edgefl.scenario import load
 from edgefl.schedules import restrict
 from edgefl.work import TensorSpec, run
-from edgefl.work.options import TrainingOptions
 from edgefl.work.steps import clip_loss
+from edgefl.work.training_options import TrainingOptions
 
 REP: Any = {"hidden": [24, 24], "batch_norm": True, "dropout": 0.0}
 

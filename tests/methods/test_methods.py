@@ -18,7 +18,7 @@ from edgefl import models, registry
 from edgefl.methods import Cohort, Kind, Method, ServerState, Setting, Update, combine
 from edgefl.models import ModelOptions
 from edgefl.work import Item, Payload, Work, run
-from edgefl.work.options import TrainingOptions
+from edgefl.work.training_options import TrainingOptions
 
 SHAPE = (4,)
 N = {"image": 30.0, "text": 50.0, "image-text": 20.0}

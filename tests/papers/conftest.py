@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from edgefl.commands.composing import compose, predictor_of
+from edgefl.commands.compose import compose, predictor_of
+from edgefl.planning import ClientVersions, Planner, final_blocks, stale
 from edgefl.scenario import load
-from edgefl.simulation import Ledger, Planner, final_blocks, stale
 
 
 @dataclass
@@ -49,7 +49,7 @@ def _follow(name: str, overrides: list[str]) -> Travelled:
         works = [(stage, *planner.work(kind, 1, stage)) for stage in schedule.stages]
         moved = [planner.moved(work, base, stage, ())[1] for stage, work, base in works]
         found.active[kind] = [(m.download_bytes, m.upload_bytes) for m in moved]
-    ledgers = {kind: Ledger() for kind in kinds}
+    ledgers = {kind: ClientVersions() for kind in kinds}
     versions: Counter[str] = Counter()
     round = 0
     for stage in schedule.stages:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import edgefl
-from edgefl.commands.composing import compose
+from edgefl.commands.compose import compose
 from edgefl.scenario import load
 
 MIB = 2**20

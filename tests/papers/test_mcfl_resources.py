@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import edgefl
-from edgefl.commands.composing import compose
+from edgefl.commands.compose import compose
 from edgefl.scenario import load
 
 IMAGE, TEXT = 21_704_164, 33_033_220  # parameters of a client's model (test_fedcola_colayer.py)

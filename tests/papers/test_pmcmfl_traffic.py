@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import edgefl
-from edgefl.commands.composing import compose
+from edgefl.commands.compose import compose
 from edgefl.scenario import load
 
 MIB, WIDTH = 2**20, 768

@@ -24,7 +24,7 @@ from edgefl.models import ModelOptions
 from edgefl.schedules import Elastic, EndToEnd, HeteroFL, Layerwise, restrict
 from edgefl.work import Edit, Item, Payload, Work, run
 from edgefl.work.edits import Gate
-from edgefl.work.options import TrainingOptions
+from edgefl.work.training_options import TrainingOptions
 
 KINDS, BLOCKS = ("image", "text", "image-text"), 3
 EVERY = {"image": BLOCKS, "text": BLOCKS}

@@ -12,9 +12,10 @@ from edgefl_games import Games, changed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgefl.eligibility import BUDGETS, gate
+from edgefl.planning import ClientVersions, Planner, Setup, stale
+from edgefl.planning.eligibility import BUDGETS, gate
 from edgefl.schedules import Schedule, Stage
-from edgefl.simulation import Ledger, Planner, Roster, Setup, stale
+from edgefl.simulation import Roster
 
 KINDS = {"image": 5, "text": 4}
 
@@ -46,7 +47,7 @@ def setup(games: Games) -> Setup:
 
 def budgeted(setup: Setup, planner: Planner, seed: int) -> Setup:
     """Budgets between what the cheapest and the costliest client needs, drawn client by client."""
-    roster = Roster(planner, Ledger(len(setup.clients.client_kind)))
+    roster = Roster(planner, ClientVersions(len(setup.clients.client_kind)))
     roster.judge(1, setup.method.initial(0).versions)
     draw, budgets = np.random.default_rng(seed), {}
     for name in BUDGETS:
@@ -56,7 +57,9 @@ def budgeted(setup: Setup, planner: Planner, seed: int) -> Setup:
     return replace(setup, fleet=replace(setup.fleet, budgets=budgets))
 
 
-def by_hand(planner: Planner, ledger: Ledger, round: int, current: Any) -> dict[int, tuple[int, bool, int, float]]:
+def by_hand(
+    planner: Planner, client_versions: ClientVersions, round: int, current: Any
+) -> dict[int, tuple[int, bool, int, float]]:
     """Stage, eligibility, binding budget and bytes of each client, one after the other."""
     setup, found = planner.setup, {}
     for client in range(len(setup.clients.client_kind)):
@@ -66,7 +69,7 @@ def by_hand(planner: Planner, ledger: Ledger, round: int, current: Any) -> dict[
         nearest = None
         for stage in setup.schedule.candidates(round):
             work, _ = planner.work(kind, round, stage)
-            old = stale(work, stage, ledger.held(client), current)
+            old = stale(work, stage, client_versions.held(client), current)
             group, fleet = int(setup.clients.client_group[client]), setup.fleet
             device, link = int(fleet.device_index[client]), int(fleet.link_index[client])
             costs = planner.plan(group, device, link, round, stage, old).cost.budgets()
@@ -111,22 +114,22 @@ def test_verdicts_are_those_of_a_roster_that_begins_anew(
     setup = budgeted(setup, planner, seed)
     planner = Planner(setup, games.predictor)
     clients = len(setup.clients.client_kind)
-    ledger, state = Ledger(clients), setup.method.initial(setup.seed)
-    roster = Roster(planner, ledger)
+    client_versions, state = ClientVersions(clients), setup.method.initial(setup.seed)
+    roster = Roster(planner, client_versions)
     before: dict[int, tuple[int, bool, int, float]] = {}
     for round in sorted(data.draw(st.sets(st.integers(1, 8), min_size=2, max_size=5))):
         new = roster.judge(round, state.versions)
         found = told(roster)
-        assert found == by_hand(planner, ledger, round, state.versions)
+        assert found == by_hand(planner, client_versions, round, state.versions)
         assert new.tolist() == [c for c, verdict in found.items() if verdict[:3] != before.get(c, (0, False, -1))[:3]]
         for kind in setup.clients.kinds:
             mine = [c for c in setup.of_kind(kind).tolist() if found[c][1]]
             assert roster.able(kind).tolist() == mine
             assert roster.able_samples(kind) == sum(int(setup.clients.client_samples[c]) for c in mine)
-        anew = Roster(Planner(setup, games.predictor), ledger)
-        of, states = ledger.rows()
-        anew.ledger = Ledger(clients)
-        anew.ledger.restore(of, states)
+        anew = Roster(Planner(setup, games.predictor), client_versions)
+        of, states = client_versions.rows()
+        anew.client_versions = ClientVersions(clients)
+        anew.client_versions.restore(of, states)
         anew.judge(round, state.versions)
         assert told(anew) == found
         before = found
@@ -135,7 +138,7 @@ def test_verdicts_are_those_of_a_roster_that_begins_anew(
             changes: dict[str, Any] = {}
             for client in sorted(chosen):
                 plan = roster.plan(client)
-                ledger.sent(client, plan.down, state.versions)
+                client_versions.sent(client, plan.down, state.versions)
                 changes |= {i.source: state.tensors[i.source] for p in plan.work.up for i in p.items}
             state = state.changed(changes)
             if data.draw(st.booleans()):
@@ -144,15 +147,15 @@ def test_verdicts_are_those_of_a_roster_that_begins_anew(
 
 
 def test_only_who_may_have_changed_is_judged_again(games: Games, setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
-    planner, ledger = Planner(setup, games.predictor), Ledger(len(setup.clients.client_kind))
-    roster, state = Roster(planner, ledger), setup.method.initial(setup.seed)
+    planner, client_versions = Planner(setup, games.predictor), ClientVersions(len(setup.clients.client_kind))
+    roster, state = Roster(planner, client_versions), setup.method.initial(setup.seed)
     seen: list[list[int]] = []
     judge = Roster._judge
     monkeypatch.setattr(Roster, "_judge", lambda self, who, *rest: seen.append(who.tolist()) or judge(self, who, *rest))
     assert len(roster.judge(5, state.versions)) == 9 and seen.pop() == list(range(9))
     assert len(roster.judge(6, state.versions)) == 0 and seen == []
     able = roster.able("image")
-    ledger.sent(np.array([2, 7]), roster.plan(2).down, dict.fromkeys(state.versions, 1))
+    client_versions.sent(np.array([2, 7]), roster.plan(2).down, dict.fromkeys(state.versions, 1))
     assert len(roster.judge(7, state.versions)) == 0 and seen.pop() == [2, 7]
     assert roster.able("image") is able  # nobody's verdict is new: what selections made of it stays
 
@@ -161,13 +164,17 @@ def test_a_fleet_of_one_holds_what_it_was_sent(games: Games) -> None:
     """Its only client has the blocks that stage 1 left: nothing frozen travels to it in stage 2."""
     given = sections(games)
     setup = games.setup(**{**given, "data": {**given["data"], "clients": {"image": 1}}})
-    planner, ledger, state = Planner(setup, games.predictor), Ledger(1), setup.method.initial(setup.seed)
-    roster = Roster(planner, ledger)
+    planner, client_versions, state = (
+        Planner(setup, games.predictor),
+        ClientVersions(1),
+        setup.method.initial(setup.seed),
+    )
+    roster = Roster(planner, client_versions)
     roster.judge(1, state.versions)
     sent = roster.plan(0)
     state = state.changed({i.source: state.tensors[i.source] for p in sent.work.up for i in p.items})
     roster.judge(5, state.versions)
     assert roster.plan(0).old
-    ledger.sent(0, sent.down, state.versions)
+    client_versions.sent(0, sent.down, state.versions)
     roster.judge(5, state.versions)
-    assert roster.plan(0).old == () and told(roster) == by_hand(planner, ledger, 5, state.versions)
+    assert roster.plan(0).old == () and told(roster) == by_hand(planner, client_versions, 5, state.versions)

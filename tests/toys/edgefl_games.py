@@ -8,13 +8,14 @@ from typing import Any
 
 from edgefl_toys import Memory
 
-from edgefl.commands.composing import compose, predictor_of
-from edgefl.commands.conservation import Facts
-from edgefl.commands.conservation import Ledger as Rules
+from edgefl.commands.compose import compose, predictor_of
+from edgefl.commands.verify.rules import Facts
+from edgefl.commands.verify.rules import Ledger as Rules
 from edgefl.cost import Predictor
 from edgefl.devices import Fleet, FleetOptions
+from edgefl.planning import RoundOptions, Setup
 from edgefl.scenario import load
-from edgefl.simulation import RoundOptions, Setup, Simulation
+from edgefl.simulation import Simulation
 from edgefl.training import Executor, Inline
 
 TABLES = ("rounds", "clients", "eligibility")

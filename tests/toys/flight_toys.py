@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from edgefl.devices.failures import NONE, Failures
-from edgefl.simulation.air import Air, landings
-from edgefl.simulation.clock import Clock
-from edgefl.simulation.flights import Dispatch, Flights, Landings
-from edgefl.simulation.network import SharedLink
+from edgefl.simulation.inflight.clock import Clock
+from edgefl.simulation.inflight.closed_form import Dispatch, Flights, Landings
+from edgefl.simulation.inflight.events import EventEngine, landings
+from edgefl.simulation.inflight.shared_link import SharedLink
 
 Wires = tuple[SharedLink | None, SharedLink | None]
 ALONE: Wires = (None, None)
@@ -44,7 +44,7 @@ class One:
     no_memory: bool = False
 
     def numbers(self) -> tuple[float, ...]:
-        """As ``edgefl.simulation.flights.NUMBERS``."""
+        """As ``edgefl.simulation.inflight.closed_form.NUMBERS``."""
         return (
             8.0 * self.down_bytes, 8.0 * self.up_bytes, self.latency, self.down_goodput, self.up_goodput,
             self.cool_seconds, self.throttle_after, self.throttled_share, self.idle_watts, self.download_watts,
@@ -77,17 +77,17 @@ def made(
 def played(flights: Flights, over: float = inf, wanted: int | None = None, wires: Wires = ALONE) -> Landings:
     """Event by event, as a synchronous round waits for a cohort: until ``over``, or for so many updates."""
     clock = Clock(initial_time=flights.sent.at)
-    air = Air(clock, wires)
+    engine = EventEngine(clock, wires)
 
     def cohort() -> Iterator[Any]:
-        air.launch(flights)
-        done = air.wait(len(flights) if wanted is None else wanted)
+        engine.launch(flights)
+        done = engine.wait(len(flights) if wanted is None else wanted)
         yield done if over == inf else done | clock.moment(over)
-        if air.flying:
-            air.cut(clock.now)
+        if engine.flying:
+            engine.cut(clock.now)
 
     clock.run(clock.process(cohort()))  # type: ignore[arg-type]
-    return landings(sorted(air.take(), key=lambda flight: flight.client))
+    return landings(sorted(engine.take(), key=lambda flight: flight.client))
 
 
 def permuted(landed: Landings, order: Any) -> Landings:

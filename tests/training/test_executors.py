@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from edgefl.commands.composing import compose
+from edgefl.commands.compose import compose
 from edgefl.errors import TrainingError, UnknownName
+from edgefl.planning import Setup
 from edgefl.scenario import Scenario, load
-from edgefl.simulation import Setup
 from edgefl.training import Inline, Processes, Report, Task
 from edgefl.work import Pass, Work
 

@@ -12,8 +12,8 @@ import safetensors.torch
 import torch
 
 import edgefl
-from edgefl.commands import composing
-from edgefl.commands.composing import compose
+from edgefl.commands import compose as composing
+from edgefl.commands.compose import compose
 from edgefl.errors import EdgeflError, ScenarioError
 from edgefl.scenario import load
 

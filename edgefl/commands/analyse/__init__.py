@@ -1,0 +1,1 @@
+"""``edgefl analyse``: what each kind of clients is worth, gradients, drift, matching."""

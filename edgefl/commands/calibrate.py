@@ -1,0 +1,337 @@
+"""``edgefl calibrate``: the machine at hand, measured and written as a profile that a fleet can name."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from edgefl import units
+from edgefl.commands.compose import Observe, silent
+from edgefl.devices import DEVICE_KINDS, read_device, read_link
+from edgefl.devices.facts import Confidence
+from edgefl.devices.writing import Entry, profile_text
+from edgefl.errors import DeviceError, UnknownName
+from edgefl.machine import host
+from edgefl.machine.link_speed import measure_link
+from edgefl.machine.microbenchmarks import step_overheads, threads_of
+from edgefl.machine.throughput import SLOWED, Spread, stopwatch, sustained, sustained_run, throttling
+from edgefl.runs.durable import replace_file
+from edgefl.work.torch_device import device_of
+
+SECONDS, QUICK_SECONDS = 45.0, 4.0
+"""What measuring the processor takes, about; storage and the idle machine's power come to it."""
+READ_BYTES, QUICK_READ_BYTES = 512 * 2**20, 64 * 2**20
+READS = 3
+IDLE_SECONDS, QUICK_IDLE_SECONDS = 5.0, 1.0
+BUSY = 0.1
+"""Share of all cores that other processes may have before what is measured is doubtful."""
+USUAL_WATTS = {
+    "microcomputer": (3.0, 6.0),
+    "accelerator-board": (5.0, 15.0),
+    "mini-pc": (8.0, 25.0),
+    "laptop": (8.0, 35.0),
+    "desktop": (40.0, 120.0),
+    "phone": (1.0, 4.0),
+    "server": (100.0, 250.0),
+}
+"""(idle, computing) of a kind, where nothing measures it and nobody says it."""
+
+
+def calibrate(
+    output: str | os.PathLike[str] | None = None,
+    *,
+    quick: bool = False,
+    threads: int | None = None,
+    device: str = "cpu",
+    minutes: float = 0.0,
+    address: str | None = None,
+    like: str | None = None,
+    watts: float | str | None = None,
+    idle_watts: float | str | None = None,
+    kind: str | None = None,
+    title: str | None = None,
+    force: bool = False,
+    observe: Observe = silent,
+) -> dict[str, Any]:
+    """Measure this machine and write it to ``output``, a YAML file; about a minute, some seconds if ``quick``.
+
+    ``threads`` are torch's (all physical cores unless said) and times are wall time.  ``minutes`` of full load show
+    whether it throttles.  ``address`` (HOST:PORT of a machine that runs ``edgefl calibrate --serve PORT``) adds the
+    link to there, ``OUTPUT-link.yaml``, with the radio's watts of the library's link ``like``.  Without a readable
+    power sensor ``watts`` and ``idle_watts`` are taken, or else what is usual for the ``kind``.
+
+    Returns ``device`` and ``link`` as read back, ``files`` that were written, and ``notes`` on what could not be
+    measured.  Raises DeviceError for what can't be written or reached, UnknownName for an unknown kind.
+    """
+
+    def say(what: str) -> None:
+        observe("prepare", {"what": what})
+
+    where = _place(output, force)
+    beside = where.with_name(f"{where.stem}-link.yaml") if where and address else None
+    if beside is not None:
+        _place(beside, force)
+    if kind is not None and kind not in DEVICE_KINDS:
+        raise UnknownName("kind of device", kind, DEVICE_KINDS)
+    if threads is not None and threads < 1:
+        raise DeviceError(f"--threads: {threads} threads compute nothing; 1 or more")
+    target = device_of(device)
+    asked = _Asked(
+        quick,
+        threads or host.physical_cores(),
+        target,
+        60 * minutes,
+        None if watts is None else units.watts(watts),
+        None if idle_watts is None else units.watts(idle_watts),
+        kind or host.kind_here(),
+        where.parent if where else Path(tempfile.gettempdir()),
+    )
+    link = None
+    if address is not None:
+        link = measure_link(address, quick=quick, like=like, say=say)
+    found = _Found(asked, say)
+    text = profile_text({"title": title or found.title, "kind": asked.kind}, found.entries)
+    result: dict[str, Any] = {"device": None, "link": None, "files": [], "notes": found.notes}
+    for name, content, path in (("device", text, where), ("link", link, beside)):
+        if content is not None:
+            result[name] = _kept(content, path, name)
+            result["files"] += [str(path)] if path else []
+    return result
+
+
+@dataclass(frozen=True)
+class _Asked:
+    quick: bool
+    threads: int
+    device: torch.device
+    throttle_seconds: float
+    watts: float | None
+    idle_watts: float | None
+    kind: str
+    folder: Path
+
+
+class _Found:
+    """What was measured, as entries of a profile with their quotes."""
+
+    def __init__(self, asked: _Asked, say: Callable[[str], None]):
+        self.asked, self.say = asked, say
+        self.today = datetime.date.today()
+        self.entries: dict[str, Entry] = {}
+        self.notes: list[str] = []
+        gpu = torch.cuda.get_device_name(asked.device) if asked.device.type == "cuda" else None
+        self.threads = f"{asked.threads} thread{'' if asked.threads == 1 else 's'}"
+        self.title = f"{gpu or host.model_name()}, {self.threads if gpu is None else 'GPU'}, calibrated"
+        self.source = f"edgefl calibrate on {host.platform_name()}, torch {torch.__version__}"
+        self._measure()
+
+    def _measure(self) -> None:
+        asked = self.asked
+        idle = self._idle()
+        overhead = self._overhead()
+        memory = self._memory()
+        sensor = host.power_sensor()
+        with sensor.measuring() if sensor else nullcontext(host.Watts()) as busy, host.company() as company:
+            rates = sustained(
+                QUICK_SECONDS if asked.quick else SECONDS, asked.threads, asked.device, self._free(), self.say
+            )
+        if company.others > BUSY:
+            self.notes.append(
+                f"other processes had {units.show_share(company.others)} of the processor meanwhile: "
+                "calibrate again when nothing else runs"
+            )
+        sets = "one set" if rates.turns == 1 else f"{rates.turns} sets"
+        every = f"{rates.flops_per_second.times} repetitions of {sets} of operands"
+        block = f"the operators of a transformer block at widths {', '.join(map(str, rates.widths))}"
+        self.entries |= memory
+        self._add("flops_per_second", rates.flops_per_second, units.show_rate,
+                  f"float32 products, forward and backward, of {block}: median of {every}, wall time")  # fmt: skip
+        self._add("peak_flops_per_second", rates.peak_flops_per_second, units.show_rate,
+                  "the best single product that was seen: a square one, five times, or one of the block's")  # fmt: skip
+        for name, rate in rates.halves.items():
+            if rate is None:
+                self.notes.append(f"{name}: autocast doesn't train in it here; the field is left out")
+            else:
+                self._add(f"{name}_flops_per_second", rate, units.show_rate,
+                          f"the same products with {name} operands: median of {rate.times} repetitions")  # fmt: skip
+        self._add("memory_bytes_per_second", rates.memory_bytes_per_second, units.show_bytes_per_second,
+                  f"bytes over seconds of {block} that don't multiply: median of {every}, wall time")  # fmt: skip
+        self._storage()
+        self._add("seconds_per_operator", rates.seconds_per_operator, units.show_seconds,
+                  "training steps of a model of width 8 over the operators in one: median of "
+                  f"{rates.seconds_per_operator.times} steps")  # fmt: skip
+        self.entries |= overhead
+        self._power(sensor.what if sensor else "", idle, busy.value)
+        if asked.throttle_seconds:
+            self._throttling()
+        self._add("jitter", rates.jitter, lambda sigma: f"{sigma:.3g}",
+                  f"sigma of the log of the seconds of {rates.jitter.times} steps, a set of operands each")  # fmt: skip
+
+    @property
+    def _gpu(self) -> bool:
+        return self.asked.device.type == "cuda"
+
+    def _free(self) -> float:
+        return float(torch.cuda.mem_get_info(self.asked.device)[0]) if self._gpu else float(host.free_bytes())
+
+    def _entry(
+        self, show: Callable[[float], str], value: float, low: float, high: float, confidence: Confidence, quote: str
+    ) -> Entry:
+        return Entry(show(value), show(low), show(high), confidence, self.source, self.today, quote)
+
+    def _add(self, name: str, seen: Spread, show: Callable[[float], str], quote: str) -> None:
+        threads = "" if self._gpu else f", {self.threads}"
+        quote = f"{show(seen.value)} ({show(seen.low)} to {show(seen.high)}): {quote}{threads}."
+        self.entries[name] = self._entry(show, seen.value, seen.low, seen.high, "measured", quote)
+
+    def _idle(self) -> float | None:
+        sensor = host.power_sensor()
+        if sensor is None:
+            return None
+        self.say("power of the idle machine")
+        with sensor.measuring() as found:
+            time.sleep(QUICK_IDLE_SECONDS if self.asked.quick else IDLE_SECONDS)
+        return found.value
+
+    def _overhead(self) -> dict[str, Entry]:
+        with threads_of(self.asked.threads):
+            step_overheads(0.0, stopwatch(self.asked.device, 1), self.asked.device)
+        alone, resident = host.overhead_bytes()
+        quote = (
+            f"Resident set of this process after importing torch and edgefl and a few training steps of a tiny model; "
+            f"{units.show_bytes(alone)} of it can't be dropped."
+        )
+        return {"runtime_overhead_bytes": self._entry(units.show_bytes, resident, alone, resident, "measured", quote)}
+
+    def _memory(self) -> dict[str, Entry]:
+        if self._gpu:
+            free, total = torch.cuda.mem_get_info(self.asked.device)
+            quotes = "the driver's total memory of the GPU", "what the driver has free, nothing else running"
+        else:
+            total, free = host.ram_bytes(), host.usable_bytes()
+            quotes = (
+                "the system's total memory, or its control group's limit",
+                "what the system can give to processes now, this one's own counted in",
+            )
+        values = {"ram_bytes": total, "usable_memory_bytes": free}
+        return {
+            name: self._entry(units.show_bytes, value, value, value, "measured", f"{units.show_bytes(value)}: {quote}.")
+            for (name, value), quote in zip(values.items(), quotes, strict=True)
+        }
+
+    def _storage(self) -> None:
+        self.say("storage: reading a file")
+        size = QUICK_READ_BYTES if self.asked.quick else READ_BYTES
+        # what lies beside the profile is where models and data would lie; a small machine's memory is left alone
+        size = max(host.BLOCK, min(size, host.free_bytes() // 2))
+        try:
+            seen = host.read_storage(self.asked.folder, size, READS)
+        except OSError as error:
+            raise DeviceError(f"can't measure the storage: {error.strerror or error}") from None
+        cache = (
+            "after its pages were dropped from memory as far as the system does so"
+            if seen.dropped
+            else "through the page cache, which this system has no request to drop: too fast"
+        )
+        rates = sorted(seen.rates)
+        quote = f"a file of {units.show_bytes(seen.bytes)} read from its start to its end {READS} times, {cache}"
+        middle = rates[len(rates) // 2]
+        show = units.show_bytes_per_second
+        self.entries["storage_bytes_per_second"] = self._entry(
+            show, middle, rates[0], rates[-1], "measured" if seen.dropped else "estimated",
+            f"{show(middle)} ({show(rates[0])} to {show(rates[-1])}): {quote}.",
+        )  # fmt: skip
+
+    def _power(self, what: str, idle: float | None, busy: float | None) -> None:
+        usual_idle, usual_busy = USUAL_WATTS[self.asked.kind]
+        given = {"compute_watts": self.asked.watts, "idle_watts": self.asked.idle_watts}
+        known: dict[str, float] = {}
+        for name, measured, usual, when in (
+            ("compute_watts", busy, usual_busy, "while the operators ran"),
+            ("idle_watts", idle, usual_idle, "before anything ran"),
+        ):
+            value, said = given[name], f"--{name.removeprefix('compute_').replace('_', '-')}"
+            confidence: Confidence = "datasheet"
+            quote = f"Stated by the user, {said}; not measured by edgefl."
+            low = high = value
+            if value is None and measured is not None:
+                value = low = high = measured
+                confidence, quote = "measured", f"{units.show_watts(value)}: mean {when}, of {what}."
+            elif value is None:
+                value, confidence = usual, "estimated"
+                low, high = usual / 2, usual * 2
+                quote = f"No power sensor can be read here: what is usual for a {self.asked.kind}, assumed; see {said}."
+                self.notes.append(f"{name}: not measured, {units.show_watts(usual)} assumed; {said} says it better")
+            known[name] = value
+            self.entries[name] = self._entry(units.show_watts, value, low or 0.0, high or 0.0, confidence, quote)
+        if known["idle_watts"] > known["compute_watts"]:
+            self._cap_idle(known["compute_watts"])
+
+    def _cap_idle(self, most: float) -> None:
+        """An idle machine can't draw more than a computing one: where one of the two is assumed, noise may say so."""
+        if self.asked.idle_watts is not None and self.asked.watts is not None:
+            stated = units.show_watts(self.asked.idle_watts)
+            raise DeviceError(f"--idle-watts: {stated} is above the {units.show_watts(most)} of --watts")
+        entry = self.entries["idle_watts"]
+        quote = f"{entry.quote} Held to compute_watts, which came out lower."
+        self.entries["idle_watts"] = self._entry(units.show_watts, most, most, most, "estimated", quote)
+        self.notes.append("idle_watts came out above compute_watts and is held to it; give both, or neither")
+
+    def _throttling(self) -> None:
+        seconds = self.asked.throttle_seconds
+        self.say(f"full load for {units.show_seconds(seconds)}")
+        at, rates = sustained_run(seconds, self.asked.threads, self.asked.device, self._free())
+        seen = throttling(at, rates)
+        say = f"{units.show_rate(seen.early)} at first, {units.show_rate(seen.late)} at the end"
+        if seen.after_seconds is None:
+            self.notes.append(
+                f"no throttling in {units.show_seconds(seconds)} of full load: {say} "
+                f"({units.show_share(seen.share)}; less than {units.show_share(SLOWED)} would count)"
+            )
+            return
+        quote = f"{units.show_seconds(at[-1])} of float32 products on end: {say}, {len(rates)} repetitions."
+        after, share = units.show_seconds(seen.after_seconds), f"{100 * seen.share:.3g} %"
+        for name, text in (("throttle_after_seconds", after), ("throttled_share", share)):
+            self.entries[name] = Entry(text, text, text, "measured", self.source, self.today, quote)
+
+
+def _place(output: str | os.PathLike[str] | None, force: bool) -> Path | None:
+    """The file to write, which can be written.  Raises DeviceError before anything is measured."""
+    if output is None:
+        return None
+    path = Path(output)
+    if path.suffix not in (".yaml", ".yml"):
+        raise DeviceError(f"{path}: a profile is a .yaml file, as in -o mydevice.yaml")
+    if not path.parent.is_dir():
+        raise DeviceError(f"{path}: there is no folder {path.parent}; make it first")
+    if path.is_dir() or (path.exists() and not force):
+        raise DeviceError(f"{path} exists; --force replaces it" if path.is_file() else f"{path} is a folder")
+    if not os.access(path.parent, os.W_OK):
+        raise DeviceError(f"{path}: the folder {path.parent} can't be written")
+    return path
+
+
+def _kept(text: str, path: Path | None, noun: str) -> dict[str, Any]:
+    """Write a profile in one step, if it has a place, and describe what the loader makes of it."""
+    read = read_device if noun == "device" else read_link
+    with tempfile.TemporaryDirectory() as folder:
+        draft = Path(folder, path.name if path else f"this-{noun}.yaml")
+        draft.write_text(text, encoding="utf-8")
+        profile = read(draft)
+    if path is not None:
+        replace_file(path, text.encode())
+    numbers = {
+        name: {"value": fact.value, "low": fact.low, "high": fact.high, "confidence": fact.confidence,
+               "source": fact.source.model_dump(mode="json")}
+        for name, fact in profile.facts.items()
+    }  # fmt: skip
+    return {"name": profile.name, "title": profile.title, "values": numbers}

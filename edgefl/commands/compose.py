@@ -1,0 +1,216 @@
+"""From a scenario to the objects that a run, a profile or a sweep works with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgefl import models, registry
+from edgefl.cost import Predictor
+from edgefl.data import Federation, open_federation
+from edgefl.devices import Device, Fleet, Link
+from edgefl.errors import DataError, MethodError
+from edgefl.memo import cache_folder
+from edgefl.methods import Kind, Method, Setting
+from edgefl.methods.aggregation.robust import averaged
+from edgefl.planning import Planner, Setup
+from edgefl.planning.payload_options import encoded
+from edgefl.scenario import Scenario, load
+from edgefl.schedules import Schedule, restrict
+from edgefl.training.pretraining import Pretraining, descriptions_of
+from edgefl.work.torch_device import device_of
+
+Observe = Callable[[str, Mapping[str, Any]], None]
+"""Hears what a command is at: an event and its facts."""
+
+Profile = TypeVar("Profile", Device, Link)
+
+_OPEN = 8
+_federations: dict[tuple[str, int, int, str], Federation] = {}
+
+
+def silent(event: str, facts: Mapping[str, Any]) -> None:
+    """An ``Observe`` that nobody listens to."""
+
+
+def federation_of(scenario: Scenario, report: Callable[[str], None]) -> Federation:
+    """The scenario's data, opened once for all scenarios that share them."""
+    # where folders are looked for, and where what was made of them is kept
+    around = f"{cache_folder()} {os.environ.get('EDGEFL_DATA')} {os.getcwd()}"
+    key = (scenario.data.model_dump_json(), scenario.seed, scenario.model.tokens, around)
+    if key not in _federations:
+        while len(_federations) >= _OPEN:
+            _federations.pop(next(iter(_federations)))
+        _federations[key] = open_federation(scenario.data, seed=key[1], tokens=key[2], report=report)
+    return _federations[key]
+
+
+def scenario_of(given: str | os.PathLike[str] | dict[str, Any] | Scenario, overrides: Sequence[str] = ()) -> Scenario:
+    """The scenario that a caller named, wrote down or loaded.  Raises ScenarioError."""
+    if isinstance(given, Scenario):
+        return load(given.resolved(), overrides) if overrides else given
+    return load(given if isinstance(given, dict) else os.fspath(given), overrides)
+
+
+@contextmanager
+def _told_at(scenario: Scenario, *path: str) -> Iterator[None]:
+    """What a room finds wrong is an error of the scenario, at this place of its file."""
+    try:
+        yield
+    except (DataError, MethodError) as error:
+        message = str(error).removeprefix(f"{'.'.join(path)}: ")  # a room may name the field itself
+        raise scenario.error(path, message) from error
+
+
+def compose(scenario: Scenario, report: Callable[[str], None] = lambda _: None) -> Setup:
+    """Everything that a run is a function of.
+
+    ``report`` hears of data being built.  Raises ScenarioError, with file and line, for data that can't be opened and
+    sections that don't fit each other, or DeviceError.
+    """
+    with _told_at(scenario, "data"):
+        federation = federation_of(scenario, report)
+    kinds: dict[str, Kind] = {}
+    for name in federation.kinds:
+        modalities = tuple(name.split("-"))
+        task = federation.task(name)
+        with _told_at(scenario, "model"):
+            description = models.describe(
+                scenario.model,
+                modalities,
+                task,
+                federation.facts_of(name),
+                checkpointing=scenario.training.checkpointing,
+            )
+        kinds[name] = Kind(
+            name, modalities, task, description, scenario.model.weights,
+            federation.patterns(name), federation.extras(name),
+        )  # fmt: skip
+    setting = Setting(
+        kinds,
+        scenario.training,
+        scenario.evaluation.batch,
+        scenario.evaluation.pairs,
+        scenario.model,
+        federation.facts,
+        federation.server_samples.get("public", {}),
+        fold=scenario.evaluation.fold,
+        aggregation=scenario.aggregation,
+        missing=scenario.evaluation.missing or {},
+        pretrained=pretraining_of(scenario, federation, report),
+    )
+    with _told_at(scenario, "method"):
+        method: Method = registry.get("method", scenario.method_name)(scenario.method_options, setting)
+        for kind_name in kinds:
+            if method.participates(kind_name, 1):
+                method.work(kind_name, 1)  # what a method can't do with these clients is said now
+    if not (scenario.aggregation.plain or _averages(method)):
+        raise scenario.error(
+            ("aggregation",),
+            f"{scenario.method_name} has no models to average, since clients keep theirs: leave everything but "
+            "non_finite out",
+        )
+    if method.together and registry.get("round policy", scenario.round.policy).at_once:
+        raise scenario.error(
+            ("round", "policy"),
+            f"{scenario.method_name}: {method.together}, but {scenario.round.policy} hands each over alone; write "
+            "policy: buffered",
+        )
+    blocks: dict[str, int] = {}
+    for kind in kinds.values():
+        blocks |= models.blocks(kind.model)
+    schedule: Schedule = registry.get("schedule", scenario.schedule_name)(scenario.schedule_options, blocks)
+    fleet = Fleet.draw(scenario.fleet, len(federation.client_kind), scenario.seed)
+    if scenario.payload.top_k is not None:
+        with _told_at(scenario, "payload", "up"):
+            for kind in kinds.values():  # a method that it doesn't fit is said now, before anything is written
+                encoded(method.work(kind.name, 1), scenario.payload, (), method)
+    with _told_at(scenario, "method"):
+        method.check_rounds(schedule.rounds)
+    with _told_at(scenario, "schedule"):
+        check_parts(method, schedule)  # so is a model that can't be cut
+    return Setup(
+        scenario.seed,
+        method,
+        schedule,
+        federation,
+        fleet,
+        scenario.round,
+        scenario.evaluation,
+        scenario.training.measure,
+        scenario.payload,
+    )
+
+
+def _averages(method: Method) -> bool:
+    """Whether any client sends parameters, which the server averages, and not only tables."""
+    works = [method.work(kind, 1) for kind in method.setting.kinds if method.participates(kind, 1)]
+    return any(averaged(item.source) for work in works for payload in work.up for item in payload.items)
+
+
+def pretraining_of(scenario: Scenario, federation: Federation, report: Callable[[str], None]) -> Pretraining | None:
+    """What gives towers their first values, if the scenario pre-trains any; nothing is trained before it is asked.
+
+    Raises ScenarioError for a tower that can't be pre-trained so.
+    """
+    if not scenario.pretrain.towers:
+        return None
+
+    def describe(modality: str) -> Mapping[str, Any]:
+        facts = federation.public_facts
+        return models.describe(scenario.model, (modality,), "classify", facts)
+
+    with _told_at(scenario, "pretrain"):
+        described = descriptions_of(scenario.pretrain, describe, scenario.model.towers)
+        found = Pretraining(
+            scenario.pretrain,
+            described,
+            federation,
+            scenario.seed,
+            device_of("cpu" if scenario.training.mode == "none" else scenario.executor.device),
+            federation.made_of,  # a folder's files may become others under the same options
+            cache_folder(),
+            report,
+        )
+        if not federation.declared_only:
+            found.check()
+    return found
+
+
+def check_parts(method: Method, schedule: Schedule) -> None:
+    """Raises MethodError where a schedule cuts models, or what travels with them, that can't be cut so."""
+    for part in schedule.offered:
+        for kind in method.setting.kinds:
+            for round in {1, schedule.rounds}:
+                if method.participates(kind, round):
+                    restrict(method.work(kind, round), part)
+
+
+def predictor_of(scenario: Scenario) -> Predictor:
+    """A memoised predictor for the type of device that the scenario trains on, whether this machine has it or not."""
+    name = scenario.executor.device
+    return Predictor(cache_folder() / "costs", device_of("auto").type if name == "auto" else name)
+
+
+def planner_of(scenario: Scenario, observe: Observe = silent) -> Planner:
+    """What plans and prices this scenario's works; ``observe`` hears of data being built."""
+    return Planner(compose(scenario, lambda text: observe("prepare", {"what": text})), predictor_of(scenario))
+
+
+def commonest_device(fleet: Fleet) -> Device:
+    """The device that most clients have, of equal ones the first."""
+    return _commonest(fleet.devices, fleet.device_index)
+
+
+def commonest_link(fleet: Fleet) -> Link:
+    """The link that most clients have, of equal ones the first."""
+    return _commonest(fleet.links, fleet.link_index)
+
+
+def _commonest(profiles: Sequence[Profile], index: NDArray[Any]) -> Profile:
+    return profiles[int(np.bincount(index, minlength=len(profiles)).argmax())]

@@ -1,0 +1,269 @@
+"""``edgefl fit``: the least change of a scenario that lets a device take part."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, isfinite
+from typing import Any
+
+from edgefl import units
+from edgefl.commands.compose import Observe, commonest_link, compose, predictor_of, scenario_of, silent
+from edgefl.commands.fit.bounds import Pricer
+from edgefl.commands.fit.changes import TIERS, Axis, Levels, axes_of, sets_of, steps_of
+from edgefl.commands.fit.search import Search, worst
+from edgefl.commands.profile.profile import largest
+from edgefl.cost import Predictor
+from edgefl.devices import Device, Link, device, link
+from edgefl.devices.options import BUDGET_FIELDS, share_of_device
+from edgefl.errors import ScenarioError, UnitError, UnknownName
+from edgefl.planning import Setup
+from edgefl.planning.eligibility import BUDGETS, Verdict
+from edgefl.scenario import Scenario
+from edgefl.schedules import Stage
+
+MOST, FIRST = 200, 5
+QUANTITIES = {
+    "memory": units.BYTES,
+    "flops": units.FLOPS,
+    "bytes": units.BYTES,
+    "seconds": units.SECONDS,
+    "joules": units.JOULES,
+}
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """What a round may use of a budget, inf without end, and who says so."""
+
+    allowed: float
+    source: str
+
+
+def fit(
+    scenario: str | os.PathLike[str] | dict[str, Any] | Scenario,
+    overrides: Sequence[str] = (),
+    *,
+    device: str,
+    link: str | None = None,
+    kind: str | None = None,
+    memory: object = None,
+    flops: object = None,
+    bytes: object = None,
+    seconds: object = None,
+    joules: object = None,
+    any_stage: bool = False,
+    epochs: bool = False,
+    most: int = MOST,
+    first: int | None = FIRST,
+    observe: Observe = silent,
+) -> dict[str, Any]:
+    """The least changes that let clients on this device take part in every stage, for each kind by itself.
+
+    ``device`` and ``link`` are names of the library or profile files; without a link it is the fleet's commonest.
+    What a round may use is what the device has and the scenario's budgets leave at their lowest, or what ``memory``,
+    ``flops``, ``bytes``, ``seconds`` and ``joules`` say instead ("64 MiB").  ``any_stage`` asks for one stage only,
+    ``epochs`` lets the local epochs be fewer too.  ``first`` is how many answers are wanted (None: all), ``most`` how
+    many works may be predicted for a kind.  What the scenario compares is left aside.
+
+    Raises ScenarioError for a scenario that can't be run, UnknownName for an unknown device, link or kind, UnitError
+    for a budget that can't be read.
+    """
+    whole = scenario_of(scenario, overrides)
+    place = _device(device)
+    allowances = allowances_of(
+        whole, place, {"memory": memory, "flops": flops, "bytes": bytes, "seconds": seconds, "joules": joules}
+    )
+    for name, number in (("most", most), ("first", first)):
+        if number is not None and number < 1:
+            raise ScenarioError(f"{name} must be at least 1, not {number}")
+    setup = compose(whole, lambda text: observe("prepare", {"what": text}))
+    if kind is not None and kind not in setup.clients.kinds:
+        raise UnknownName("client kind", kind, setup.clients.kinds)
+    way = _link(link) if link else commonest_link(setup.fleet)
+    predictor = predictor_of(whole)
+    found = {}
+    for name in setup.clients.kinds if kind is None else [kind]:
+        found[name] = _of_kind(
+            whole, setup, name, place, way, allowances, predictor,
+            any_stage=any_stage, epochs=epochs, most=most, first=first, observe=observe,
+        )  # fmt: skip
+    return {
+        "scenario": whole.name,
+        "device": place.name,
+        "link": way.name,
+        "any_stage": any_stage,
+        "budgets": {
+            name: {"allowed": _finite(each.allowed), "source": each.source} for name, each in allowances.items()
+        },
+        "sets": ["compare=null"] if whole.compare else [],
+        "kinds": found,
+    }
+
+
+def fits(found: Mapping[str, Any]) -> bool:
+    """Whether every kind that is asked of anything fits, or does after a change."""
+    return all(one["fits"] or one["solutions"] for one in found["kinds"].values() if one["rounds"])
+
+
+# --- what the device may use -----------------------------------------------------------------------------------------
+
+
+def _device(name: str) -> Device:
+    return device(name)
+
+
+def _link(name: str) -> Link:
+    return link(name)
+
+
+def allowances_of(scenario: Scenario, place: Device, given: Mapping[str, object]) -> dict[str, Allowance]:
+    """What a round may use, by budget: the tightest of what is given or the scenario says, and of what the device has.
+
+    Of a budget that clients draw from a range it is the lower end: what every owner allows.  Raises UnitError.
+    """
+    budgets, lowest = scenario.fleet.budgets, dict[str, list[Allowance]]()
+    for name, field in BUDGET_FIELDS.items():
+        said = lowest[name] = []
+        if (value := given.get(name)) is not None:
+            said.append(Allowance(_read(name, value), "as asked"))
+            continue
+        asked = getattr(budgets, field)
+        if isinstance(asked, str):
+            share = share_of_device(asked)[0]
+            left = max(share * place.ram_bytes - place.runtime_overhead_bytes, 0)
+            said.append(Allowance(float(int(left)), f"fleet.budgets.{field}: {units.show_share(share)} of device"))
+        elif asked is not None:
+            said.append(Allowance(float(asked[0]), f"fleet.budgets.{field}"))
+        if name == "seconds" and scenario.round.deadline is not None:
+            said.append(Allowance(float(scenario.round.deadline), "round.deadline"))
+    has = max(place.usable_memory_bytes - place.runtime_overhead_bytes, 0)
+    less = f"{units.show_bytes(place.usable_memory_bytes)} less {units.show_bytes(place.runtime_overhead_bytes)}"
+    if given.get("memory") is None:
+        lowest["memory"].append(Allowance(float(has), f"{place.name}: {less} for Python and torch"))
+    return {
+        name: min(said, key=lambda each: each.allowed) if said else Allowance(inf, "unlimited")
+        for name, said in lowest.items()
+    }
+
+
+def _read(name: str, value: object) -> float:
+    try:
+        number = QUANTITIES[name].parse(value)
+    except UnitError as error:
+        raise UnitError(f"{name}: {error}") from None
+    if not number:
+        raise UnitError(f"{name}: a budget must be positive, not {value}; leave it out to take the scenario's")
+    return float(number)
+
+
+# --- one kind --------------------------------------------------------------------------------------------------------
+
+
+def _of_kind(
+    whole: Scenario,
+    setup: Setup,
+    kind: str,
+    place: Device,
+    way: Link,
+    allowances: Mapping[str, Allowance],
+    predictor: Predictor,
+    *,
+    any_stage: bool,
+    epochs: bool,
+    most: int,
+    first: int | None,
+    observe: Observe,
+) -> dict[str, Any]:
+    client = largest(setup, kind)
+    samples = int(setup.clients.client_samples[client])
+    axes = axes_of(whole, setup, kind, samples, growing=any_stage, epochs=epochs)
+
+    def heard(predicted: int, levels: Levels, stage: Stage) -> None:
+        what = ", ".join(step.what for step in steps_of(axes, levels)) or "as it stands"
+        observe("prepare", {"what": f"{kind}: work {predicted + 1} of at most {most}: {what}, stage {stage.index}"})
+
+    pricer = Pricer(whole, setup, axes, kind, client, place, way, predictor, most, heard)
+    search = Search(pricer, axes, {n: each.allowed for n, each in allowances.items()}, any_stage=any_stage)
+    nothing: Levels = (0,) * len(axes)
+    found: dict[str, Any] = {"kind": kind, "samples": samples, "rounds": sum(s.rounds for s in pricer.spans(nothing))}
+    if not found["rounds"]:
+        return {**found, "fits": False, "as_it_stands": None, "solutions": []}
+
+    unchanged = _described(search, axes, nothing, None)
+    found |= {"fits": unchanged["fits"], "as_it_stands": unchanged}
+    if found["fits"]:
+        return {**found, "solutions": [], "predictions": len(pricer.keys), "complete": True}
+    answer = search.find(first)
+    found["solutions"] = [_described(search, axes, levels, unchanged) for levels in answer.solutions]
+    if answer.nearest is not None:
+        levels, times = answer.nearest
+        found["nearest"] = {**_described(search, axes, levels, unchanged), "excess": times}
+    if not answer.solutions:
+        found["unmet"] = list(answer.unmet)
+    return {
+        **found,
+        "predictions": len(pricer.keys),
+        "candidates": answer.of,
+        "looked_at": answer.looked_at,
+        "failed": [{"sets": sets_of(steps_of(axes, one)), "error": text} for one, text in answer.failed.items()],
+        "complete": answer.complete,
+    }
+
+
+def _described(
+    search: Search, axes: Sequence[Axis], levels: Levels, unchanged: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """A candidate with what it costs: at worst by budget, and on average over the rounds."""
+    pricer = search.pricer
+    pricer.most, most = len(pricer.keys) + 10**6, pricer.most  # an answer is told in full
+    rows = list(search.verdicts(levels))
+    usual = list(search.verdicts(levels, late=False))
+    pricer.most = most
+    able = [row for row in rows if row[2].eligible]
+    verdict = worst(able if search.any_stage and able else rows)
+    rounds = sum(span.rounds for span, _, _ in rows)
+    mean = {
+        name: sum(span.rounds * verdict.costs[name] for span, _, verdict in usual) / rounds
+        for name in ("seconds", "joules")
+    }
+    steps = steps_of(axes, levels)
+    found: dict[str, Any] = {
+        "changes": [{"what": step.what, "changes": TIERS[step.tier]} for step in steps],
+        "sets": sets_of(steps),
+        "fits": bool(able) if search.any_stage else len(able) == len(rows),
+        "peak_memory_bytes": int(verdict.costs["memory"]),
+        **_budgets(verdict),
+        "seconds_per_round": mean["seconds"],
+        "joules_per_round": mean["joules"],
+        "stages": [
+            {
+                "stage": stage.index,
+                **({"part": stage.label} if stage.label else {}),
+                "first_round": span.first,
+                "rounds": span.rounds,
+                "eligible": each.eligible,
+                "reason": each.reason,
+                **_budgets(each),
+            }
+            for span, stage, each in rows
+        ],
+    }
+    for name in ("seconds", "joules"):
+        before = unchanged[f"{name}_per_round"] if unchanged else mean[name]
+        found[f"{name}_ratio"] = mean[name] / before if before else None
+    return found
+
+
+def _budgets(verdict: Verdict) -> dict[str, Any]:
+    """Costs and margins in bytes, FLOPs, seconds and joules; None where a margin has no end."""
+    return {
+        "binding": verdict.binding,
+        "costs": {name: verdict.costs[name] for name in BUDGETS},
+        "margins": {name: _finite(verdict.margins[name]) for name in BUDGETS},
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if isfinite(value) else None

@@ -1,0 +1,214 @@
+"""``edgefl profile --measure`` and ``--fvcore``: a prediction beside this machine and another count."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import psutil
+import torch
+
+from edgefl import units
+from edgefl.commands.compose import Observe, planner_of, scenario_of, silent
+from edgefl.commands.profile.profile import Wanted, check_wanted, largest, shown_round
+from edgefl.cost import shortened
+from edgefl.cost.fvcore_count import count_twice
+from edgefl.devices import Device
+from edgefl.errors import ScenarioError
+from edgefl.machine.microbenchmarks import SECONDS, calibrate_here
+from edgefl.machine.observed_work import Observed, observe, step_seconds
+from edgefl.planning import Planner
+from edgefl.scenario import Scenario
+from edgefl.schedules import Stage
+from edgefl.work import Source, Trace, Work
+from edgefl.work.torch_device import device_of
+
+SPARE = 0.9
+"""Share of the free memory that a measured work may take."""
+
+
+@dataclass(frozen=True)
+class _Case:
+    """The work of one kind's largest client at one stage, its data and its prediction."""
+
+    kind: str
+    stage: int
+    work: Work
+    source: Source
+    trace: Trace
+
+    @property
+    def where(self) -> str:
+        return f"{self.kind} at stage {self.stage}"
+
+
+def measure(
+    scenario: str | os.PathLike[str] | dict[str, Any] | Scenario,
+    overrides: Sequence[str] = (),
+    *,
+    kind: str | None = None,
+    stage: int | None = None,
+    calibration_seconds: float = SECONDS,
+    hear: Observe = silent,
+) -> dict[str, Any]:
+    """Run the steps that a prediction runs for real, on random batches, and compare.
+
+    ``rows`` has an entry for each kind and stage: memory (predicted, measured, and by torch.profiler), FLOPs, and
+    seconds of a step against those of the machine as calibrated just before; on a GPU seconds aren't predicted.  The
+    scenario's own data aren't read: only their shapes matter, so declared data will do.
+
+    Raises ScenarioError for works that don't fit this machine's free memory, before any is run, and for a stage that
+    doesn't exist; UnknownName for an unknown kind.
+    """
+    whole = scenario_of(scenario, overrides)
+
+    def say(what: str) -> None:
+        hear("prepare", {"what": what})
+
+    planner = planner_of(whole, hear)
+    device = device_of(whole.executor.device)
+    cases = []
+    for case in _cases(planner, kind, stage, say):
+        _check(case, device)
+        cases.append(case)
+    machine = None
+    if device.type == "cpu":
+        say("calibrating this machine")
+        machine = calibrate_here(calibration_seconds)
+    rows = []
+    for case in cases:
+        rows.append(_row(case, _observed(case, device, say), machine))
+    return {"device": _described(device), "machine": _machine(machine), "rows": rows}
+
+
+def count(
+    scenario: str | os.PathLike[str] | dict[str, Any] | Scenario,
+    overrides: Sequence[str] = (),
+    *,
+    kind: str | None = None,
+    stage: int | None = None,
+    hear: Observe = silent,
+) -> list[dict[str, Any]]:
+    """Forward MACs of one sample by the meter and by fvcore, for each kind and stage, by part of the model."""
+    whole = scenario_of(scenario, overrides)
+
+    def say(what: str) -> None:
+        hear("prepare", {"what": what})
+
+    planner = planner_of(whole, hear)
+    rows = []
+    for each, at, work, source in _works(planner, kind, stage):
+        say(f"fvcore: {each} at stage {at.index}")
+        described = planner.setup.method.setting.kinds[each]
+        spec = source.spec(replace(work.passes[0], batch=1, args={}), described.pattern)
+        found = count_twice(work.model, described.pattern, described.task, spec)
+        rows.append(
+            {
+                "kind": each,
+                "stage": at.index,
+                "forward_macs": sum(found.meter.values()),
+                "fvcore_forward_macs": sum(found.fvcore.values()),
+                "error": found.error,
+                "forward_macs_by_part": dict(found.meter),
+                "fvcore_forward_macs_by_part": dict(found.fvcore),
+                "differing": found.differing(),
+            }
+        )
+    return rows
+
+
+def _works(planner: Planner, kind: str | None, stage: int | None) -> Iterator[tuple[str, Stage, Work, Source]]:
+    """The work of each kind's client with the most samples at each stage."""
+    setup = planner.setup
+    check_wanted(Wanted(stage=stage, kind=kind), [setup])
+    for at in setup.schedule.offered:
+        for each in setup.clients.kinds:
+            if kind in (None, each) and stage in (None, at.index):
+                source = setup.clients.client(largest(setup, each))
+                work, _ = planner.work(each, shown_round(setup, at, each), at)
+                yield each, at, work.fitted(source.size), source
+
+
+def _cases(planner: Planner, kind: str | None, stage: int | None, say: Callable[[str], None]) -> Iterator[_Case]:
+    for each, at, work, source in _works(planner, kind, stage):
+        say(f"predicting {each} at stage {at.index}")
+        yield _Case(each, at.index, work, source, planner.predictor.trace(work, source))
+
+
+def _observed(case: _Case, device: torch.device, say: Callable[[str], None]) -> Observed:
+    return observe(shortened(case.work), case.source, device, lambda what: say(f"{case.where}: {what}"))
+
+
+def _check(case: _Case, device: torch.device) -> None:
+    """Raise where the work would not fit: a machine without memory takes others down with it."""
+    if device.type == "cuda":
+        free, where = torch.cuda.mem_get_info(device)[0], "GPU"
+    else:
+        free, where = psutil.virtual_memory().available, "machine"
+    needed = case.trace.peak_memory_bytes
+    if needed > SPARE * free:
+        raise ScenarioError(
+            f"{case.where} is predicted to need {units.show_bytes(needed)}, and this {where} has "
+            f"{units.show_bytes(free)} free: nothing was run; try a smaller --set training.batch=..., "
+            "or another --kind or --stage"
+        )
+
+
+def _row(case: _Case, seen: Observed, machine: Device | None) -> dict[str, Any]:
+    predicted = case.trace.peak_memory_bytes
+    flops, measured_flops = _flops(case.trace), _flops(seen.trace)
+    seconds = step_seconds(case.work, case.source, case.trace, machine) if machine else {}
+    steps = []
+    for (index, pattern), (wall, cpu) in seen.seconds.items():
+        expected = seconds.get((index, pattern))
+        steps.append(
+            {
+                "distinct_pass": index,
+                "pattern": pattern,
+                "seconds": expected,
+                "measured_wall_seconds": wall,
+                "measured_cpu_seconds": cpu,
+                "error": None if expected is None else expected / cpu - 1,
+            }
+        )
+    witness = seen.witness_peak_memory_bytes
+    return {
+        "kind": case.kind,
+        "stage": case.stage,
+        "batch": max(p.batch for p in case.work.passes),
+        "peak_memory_bytes": predicted,
+        "measured_peak_memory_bytes": seen.peak_memory_bytes,
+        "memory_error": predicted / seen.peak_memory_bytes - 1,
+        "witness_peak_memory_bytes": witness,
+        "witness_error": None if witness is None else predicted / witness - 1,
+        "memory_bytes": dict(case.trace.memory_bytes),
+        "measured_memory_bytes": dict(seen.trace.memory_bytes),
+        "flops": flops,
+        "measured_flops": measured_flops,
+        "flops_error": flops / measured_flops - 1 if measured_flops else 0.0,
+        "steps": steps,
+        "rss_bytes_before": seen.rss_bytes_before,
+        "rss_bytes_peak": seen.rss_bytes_peak,
+        "rss_bytes_after": seen.rss_bytes_after,
+    }
+
+
+def _flops(trace: Trace) -> int:
+    """Forward and backward FLOPs of one step of every kind that the work has."""
+    return sum(step.forward_flops + step.backward_flops for step in trace.steps.values())
+
+
+def _described(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
+def _machine(machine: Device | None) -> dict[str, float] | None:
+    if machine is None:
+        return None
+    return {
+        "flops_per_second": machine.flops_per_second,
+        "memory_bytes_per_second": machine.memory_bytes_per_second,
+        "seconds_per_operator": machine.seconds_per_operator,
+    }

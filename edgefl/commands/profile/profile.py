@@ -1,0 +1,223 @@
+"""``edgefl profile``: what one client of each kind costs at every stage, and over the whole schedule."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgefl.commands.compose import Observe, commonest_device, commonest_link, planner_of, scenario_of, silent
+from edgefl.commands.profile.schedule_totals import evaluation_totals, followed, round_totals, server_rows, stretches
+from edgefl.cost import ClientCost, duration
+from edgefl.cost import timeline as trace_timeline
+from edgefl.devices import Device, Link, device, link
+from edgefl.errors import ScenarioError, UnknownName
+from edgefl.planning import Planner, Setup
+from edgefl.report import FIGURE_FORMS, TIMELINE_FORMS, check_figure, draw_stages, draw_timeline
+from edgefl.scenario import Scenario
+from edgefl.schedules import Stage
+from edgefl.work import Timeline
+
+ROW_FIELDS = (
+    "peak_memory_bytes",
+    "memory_bytes",
+    "forward_flops",
+    "backward_flops",
+    "fvcore_macs",
+    "fvcore_macs_per_sample",
+    "download_bytes",
+    "upload_bytes",
+    "download_bytes_by_payload",
+    "upload_bytes_by_payload",
+    "download_bytes_by_part",
+    "upload_bytes_by_part",
+    "serialised_download_bytes",
+    "serialised_upload_bytes",
+    "download_seconds",
+    "compute_seconds",
+    "upload_seconds",
+    "virtual_seconds",
+    "energy_joules",
+)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a profile is asked for: the device and link that price it, and the stage and kind that it is held to.
+
+    None takes the fleet's most common device and link, and every stage and kind.
+    """
+
+    device: str | None = None
+    link: str | None = None
+    stage: int | None = None
+    kind: str | None = None
+
+
+def profile(
+    scenario: str | os.PathLike[str] | dict[str, Any] | Scenario,
+    overrides: Sequence[str] = (),
+    *,
+    device: str | None = None,
+    link: str | None = None,
+    stage: int | None = None,
+    kind: str | None = None,
+    timeline: str | os.PathLike[str] | None = None,
+    figure: str | os.PathLike[str] | None = None,
+    observe: Observe = silent,
+) -> dict[str, Any]:
+    """What one client's round costs at each stage, by client kind, and what a whole schedule adds up to.
+
+    ``rows`` has one entry per stage and kind: the round of the kind's client with the most samples, when it holds
+    everything frozen already, on ``device`` and ``link`` (by default the fleet's most common ones).  ``totals``
+    follows one client of each kind that takes part in every round, with all that travels to it.  ``server_rows`` are
+    the server's works, ``round_totals`` a round of all selected clients with the server, ``evaluation_totals`` an
+    evaluation.  Nothing is trained, so declared data will do.  If the scenario compares, ``combinations`` has all
+    this of each by label.
+
+    ``stage`` and ``kind`` leave the rest out, and the totals that would need it.  ``timeline`` draws live memory over
+    the row with rounds that peaks highest (html, png), ``figure`` the stages' curves (png, pdf, svg).
+
+    Raises ScenarioError for a scenario that can't be run or a stage that it lacks, UnknownName for an unknown device,
+    link or kind, RunError for a figure that can't be written.
+    """
+    for path, forms in ((timeline, TIMELINE_FORMS), (figure, FIGURE_FORMS)):
+        if path is not None:
+            check_figure(path, forms)
+    whole = scenario_of(scenario, overrides)
+    wanted = Wanted(device, link, stage, kind)
+    found: dict[str, Any] = {"scenario": whole.name}
+    planners = {whole.name: planner_of(whole, observe)}
+    combinations = whole.combinations() if whole.compare else []
+    others = {label: planner_of(each, observe) for label, each in combinations}
+    check_wanted(wanted, [planner.setup for planner in (*planners.values(), *others.values())])
+    found |= _profiled(planners[whole.name], wanted, observe, whole.name)
+    if whole.compare:
+        found["combinations"] = {}
+        for index, (label, planner) in enumerate(others.items()):
+            observe("combination", {"label": label, "index": index, "of": len(combinations)})
+            found["combinations"][label] = _profiled(planner, wanted, observe, label)
+    if timeline is not None:
+        traced, facts = _timeline(planners[whole.name], found["rows"])
+        draw_timeline(traced, Path(timeline), f"{whole.name}: {facts['kind']}, stage {facts['stage']}")
+        found["timeline"] = facts
+    if figure is not None:
+        draw_stages(found.get("combinations") or {whole.name: found}, Path(figure))
+    return found
+
+
+def check_wanted(wanted: Wanted, setups: Sequence[Setup]) -> None:
+    """Raise for a stage or kind that none of the combinations has; one that only some have is left out of others."""
+    kinds = dict.fromkeys(kind for setup in setups for kind in setup.clients.kinds)
+    if wanted.kind is not None and wanted.kind not in kinds:
+        raise UnknownName("client kind", wanted.kind, kinds)
+    last = max(len(setup.schedule.offered) for setup in setups)
+    if wanted.stage is not None and not 1 <= wanted.stage <= last:
+        there = f"stages 1 to {last}" if last > 1 else "stage 1 only"
+        raise ScenarioError(f"there is no stage {wanted.stage}: the schedule has {there}")
+
+
+def _profiled(planner: Planner, wanted: Wanted, observe: Observe, label: str) -> dict[str, Any]:
+    setup = planner.setup
+    place = device(wanted.device) if wanted.device else commonest_device(setup.fleet)
+    way = link(wanted.link) if wanted.link else commonest_link(setup.fleet)
+    kinds = [kind for kind in setup.clients.kinds if wanted.kind in (None, kind)]
+    stages = [stage for stage in setup.schedule.offered if wanted.stage in (None, stage.index)]
+    if not kinds or not stages:
+        return {"rows": [], "totals": [], "server_rows": [], "round_totals": [], "evaluation_totals": []}
+
+    def say(what: str) -> None:
+        observe("prepare", {"what": f"{label}: {what}"})
+
+    rows = []
+    for stage in stages:
+        for kind in kinds:
+            say(f"stage {stage.index} of {len(setup.schedule.offered)}, {kind}")
+            rows.append(_row(planner, stage, kind, place, way))
+    say("server and totals")
+    found = stretches(planner, wanted.stage)
+    server = server_rows(planner, found, wanted.kind)
+    followers = {kind: largest(setup, kind) for kind in kinds}
+    return {
+        "rows": rows,
+        "totals": followed(planner, found, followers, place, way) if wanted.stage is None else [],
+        "server_rows": server,
+        "round_totals": round_totals(planner, found, server) if wanted.kind is None else [],
+        "evaluation_totals": evaluation_totals(server) if wanted.kind is None else [],
+    }
+
+
+def largest(setup: Setup, kind: str) -> int:
+    """The client of a kind with the most samples."""
+    mine = setup.of_kind(kind)
+    return int(mine[np.argmax(setup.clients.client_samples[mine])])
+
+
+def _rounds(setup: Setup, stage: Stage, kind: str) -> list[int]:
+    """The rounds of a stage in which this kind takes part."""
+    return [r for r in setup.schedule.rounds_of(stage) if setup.participates(kind, r)]
+
+
+def shown_round(setup: Setup, stage: Stage, kind: str) -> int:
+    """The round whose work a row shows: the first of the stage in which the kind takes part.
+
+    A stage without rounds has a cost all the same: the one that its work would have at that point.
+    """
+    before = sum(s.rounds for s in setup.schedule.stages if s.index < stage.index)
+    rounds = _rounds(setup, stage, kind)
+    return rounds[0] if rounds else min(max(before, 1), setup.schedule.rounds)
+
+
+def _row(planner: Planner, stage: Stage, kind: str, place: Device, way: Link) -> dict[str, Any]:
+    setup = planner.setup
+    client = largest(setup, kind)
+    source = setup.clients.client(client)
+    work, base = planner.work(kind, shown_round(setup, stage, kind), stage)
+    _, computed = planner.compute(work.fitted(source.size), source, base, client)
+    _, moved = planner.moved(work, base, stage, ())
+    lasted = duration(computed, moved, place, way, throttling=setup.fleet.throttling)
+    record = ClientCost(computed, moved, lasted).record()
+    return {
+        "kind": kind,
+        "stage": stage.index,
+        **({"part": stage.label} if stage.label else {}),
+        "rounds": len(_rounds(setup, stage, kind)),
+        **{field: record[field] for field in ROW_FIELDS},
+        "runtime_overhead_bytes": place.runtime_overhead_bytes,
+        "process_memory_bytes": computed.peak_memory_bytes + place.runtime_overhead_bytes,
+        "samples": int(setup.clients.client_samples[client]),
+        "device": place.name,
+        "link": way.name,
+    }
+
+
+def _timeline(planner: Planner, rows: Sequence[Mapping[str, Any]]) -> tuple[Timeline, dict[str, Any]]:
+    """Live memory over the work of the row with the highest peak, and the facts of its peak."""
+    setup = planner.setup
+    if not rows:
+        raise ScenarioError("there is nothing to draw: the scenario as written has no such stage and kind")
+    # a stage without rounds is drawn only where nothing else is asked for
+    row = max(rows, key=lambda r: (bool(r["rounds"]), int(r["peak_memory_bytes"])))
+    kind, stage = str(row["kind"]), setup.schedule.offered[row["stage"] - 1]
+    source = setup.clients.client(largest(setup, kind))
+    work, _ = planner.work(kind, shown_round(setup, stage, kind), stage)
+    traced = trace_timeline(work.fitted(source.size), source, planner.predictor.device)
+    peak = traced.moments[traced.peak]
+    facts = {
+        "kind": kind,
+        "stage": stage.index,
+        "peak_memory_bytes": peak.bytes,
+        "operator": peak.operator,
+        "scope": peak.scope,
+        "phase": peak.phase,
+        "distinct_pass": peak.distinct_pass,
+        "pattern": peak.pattern,
+        "step": peak.step,
+        "moment": traced.peak,
+        "moments": len(traced.moments),
+    }
+    return traced, facts

@@ -1,0 +1,218 @@
+"""``edgefl run``: play a scenario, or every combination that it compares, into a folder."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from edgefl.commands.compose import Observe, compose, federation_of, predictor_of, silent
+from edgefl.errors import DataError, RunError
+from edgefl.planning import Setup
+from edgefl.runs import (
+    Run,
+    RunDirectory,
+    begun,
+    comparison,
+    create_comparison,
+    discard_unbegun,
+    environment,
+    is_comparison,
+    read_run,
+)
+from edgefl.runs.directory import new_folder
+from edgefl.scenario import Scenario, load
+from edgefl.simulation import Simulation
+from edgefl.training import Inline, Processes, make_executor
+from edgefl.training.pretraining import Pretraining
+from edgefl.work.torch_device import device_of
+
+
+class _Executors:
+    """The executor of the scenario at hand; combinations with the same data and executor share it."""
+
+    def __init__(self, stack: ExitStack):
+        self._stack, self._key = stack, ""
+        self._executor: Inline | Processes | None = None
+
+    def of(self, scenario: Scenario, report: Callable[[str], None]) -> Inline | Processes:
+        """An open executor."""
+        data, options, tokens = scenario.data, scenario.executor, scenario.model.tokens
+        key = f"{data!r} {options!r} {scenario.seed} {tokens}"
+        if self._executor is None or key != self._key:
+            if self._executor is not None:
+                self._executor.close()
+            federation = federation_of(scenario, report)
+            executor = make_executor(options, federation, data, scenario.seed, tokens, None)
+            self._stack.callback(executor.close)
+            self._executor, self._key = executor, key
+            if isinstance(executor, Processes):
+                executor.warm()
+        return self._executor
+
+
+def free_folder(name: str) -> Path:
+    """``runs/<name>``, or the first of ``runs/<name>-2``, ... that is not there yet."""
+    folder = Path("runs") / name
+    number = 2
+    while folder.exists():
+        folder = Path("runs") / f"{name}-{number}"
+        number += 1
+    return folder
+
+
+def run(
+    scenario: str | os.PathLike[str] | dict[str, Any] | Scenario | None = None,
+    *,
+    output: str | os.PathLike[str] | None = None,
+    resume: str | os.PathLike[str] | None = None,
+    overrides: Sequence[str] = (),
+    observe: Observe = silent,
+) -> Run:
+    """Run a scenario (a file, a shipped name or plain data), or go on with a run that was cut off.
+
+    ``output`` is a new or empty folder, by default ``runs/<name>``; ``resume`` a folder that an earlier run or
+    comparison left, finished or not.  ``observe(event, facts)`` hears ``prepare``, ``combination``, ``round``,
+    ``client``, ``record`` and ``done``.  Gives the run as ``read_run`` would.
+
+    Raises ScenarioError and its kin for a scenario that can't be run, RunError for a folder that can't be used,
+    TrainingError where a work fails; what was finished by then is kept and can be resumed.
+    """
+    if (scenario is None) == (resume is None):
+        raise RunError("give a scenario to run, or a run to resume: one of the two")
+
+    def report(text: str) -> None:
+        observe("prepare", {"what": text})
+
+    if resume is not None:
+        if overrides or output is not None:
+            raise RunError("a resumed run keeps its scenario and its folder: leave out --set and --output")
+        folder = Path(resume)
+        parts = _resumed(folder)
+    else:
+        assert scenario is not None
+        whole = scenario if isinstance(scenario, Scenario) else load(scenario, overrides)  # type: ignore[arg-type]
+        combinations = whole.combinations()
+        # every combination is checked before anything is written
+        observe("prepare", {"what": f"preparing {whole.name}"})
+        for _, each in combinations:
+            check(each, report)
+        folder = Path(output) if output is not None else free_folder(whole.name)
+        parts = _begun(folder, whole, combinations)
+    play(parts, observe)
+    observe("done", {"folder": str(folder)})
+    return read_run(folder)
+
+
+def check(scenario: Scenario, report: Callable[[str], None]) -> Setup:
+    """A scenario's set-up.  Raises what ``run`` would raise of it before anything is written."""
+    setup = compose(scenario, report)
+    if scenario.training.mode == "none":
+        return setup
+    device_of(scenario.executor.device)
+    if federation_of(scenario, report).declared_only:
+        raise DataError(
+            f"{scenario.name} declares the shapes of its data and has no samples to train on: "
+            "edgefl profile and edgefl sweep tell its cost, and --set training.mode=none simulates it"
+        )
+    return setup
+
+
+def play(parts: Sequence[tuple[str, Path, Scenario]], observe: Observe) -> None:
+    """Run these ``(label, folder, scenario)`` in turn, or go on with those that were begun.
+
+    Those that follow each other with the same data share their workers.
+    """
+    with ExitStack() as stack:
+        executors = _Executors(stack)
+        for index, (label, place, each) in enumerate(parts):
+            observe("combination", {"label": label, "index": index, "of": len(parts), "folder": str(place)})
+            _one(place, each, executors, observe)
+
+
+def _begun(
+    folder: Path, scenario: Scenario, combinations: Sequence[tuple[str, Scenario]]
+) -> list[tuple[str, Path, Scenario]]:
+    if not scenario.compare:
+        # a folder that holds another run is said now; begun runs are opened only to be resumed
+        return [(scenario.name, new_folder(folder), scenario)]
+    sets = {label: {path: _at(each.resolved(), path) for path in scenario.compare} for label, each in combinations}
+    folders = create_comparison(folder, scenario_yaml=scenario.to_yaml(), runs=sets)
+    return [(label, folders[label], each) for label, each in combinations]
+
+
+def _at(data: Any, path: str) -> Any:
+    for key in path.split("."):
+        data = data.get(key) if isinstance(data, Mapping) else None
+    return data
+
+
+def _resumed(folder: Path) -> list[tuple[str, Path, Scenario]]:
+    if is_comparison(folder):
+        whole = load(folder / "scenario.yaml")
+        folders = comparison(folder)
+        return [(label, folders[label], each) for label, each in whole.combinations()]
+    read_run(folder)
+    scenario = load(folder / "scenario.yaml")
+    return [(scenario.name, folder, scenario)]
+
+
+def _one(folder: Path, scenario: Scenario, executors: _Executors, observe: Observe) -> None:
+    """One run in its folder, from its last finished round if it was begun before."""
+
+    def report(text: str) -> None:
+        observe("prepare", {"what": text})
+
+    if begun(folder) and read_run(folder).finished:
+        return
+    trains = scenario.training.mode == "real"
+    executor = executors.of(scenario, report) if trains else None
+    setup = compose(scenario, report)
+    if begun(folder):
+        directory = RunDirectory.open(folder)
+    else:
+        discard_unbegun(folder)
+        directory = RunDirectory.create(
+            folder,
+            scenario_yaml=scenario.to_yaml(),
+            environment=environment(),
+            models={name: kind.model for name, kind in setup.method.setting.kinds.items()},
+        )
+    with directory:
+        if trains:
+            _keep_data(directory, scenario, report)
+            if isinstance(pretrained := setup.method.setting.pretrained, Pretraining):
+                pretrained.save(directory.path)
+        predictor = predictor_of(scenario)
+        simulation = Simulation(
+            setup, executor, predictor, directory, observe, events=scenario.executor.clock == "events"
+        )
+        latest = directory.latest()
+        directory.rewind(latest[0] if latest else 0)
+        if latest:
+            simulation.restore(*latest)
+        observe("start", {"rounds": setup.schedule.rounds, "round": simulation.round, **_sizes(setup)})
+        if not trains:
+            gc.freeze()  # what there is by now stays: a collector that walks it takes as long as the events
+        try:
+            result = simulation.run()
+        finally:
+            gc.unfreeze()  # the next combination of a comparison shall find the room of this one
+        directory.finish(simulation.state.tensors if trains else {}, result)
+
+
+def _sizes(setup: Setup) -> dict[str, Any]:
+    return {"clients": {kind: len(setup.of_kind(kind)) for kind in setup.clients.kinds}}
+
+
+def _keep_data(directory: RunDirectory, scenario: Scenario, report: Callable[[str], None]) -> None:
+    """Beside the records: the tokenizer, and the picture of who has how much of which class."""
+    federation = federation_of(scenario, report)
+    try:
+        federation.tokenizer.save(str(directory.tokenizer_path))
+    except DataError:
+        pass  # a federation without texts has no tokenizer
+    federation.partition_figure(directory.path / "partition.png")

@@ -1,0 +1,1 @@
+"""``edgefl sweep``: who can take part under other budgets, schedules, models and fleets."""

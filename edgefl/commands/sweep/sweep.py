@@ -1,0 +1,140 @@
+"""``edgefl sweep``: who could take part under each variation, and what it would cost, without training."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from edgefl.commands.compose import Observe, compose, federation_of, predictor_of, scenario_of, silent
+from edgefl.commands.sweep.fields import FIELDS, check_value, values_of
+from edgefl.commands.sweep.frontier import frontiers
+from edgefl.commands.sweep.rows import row_of
+from edgefl.commands.sweep.sensitivity import MOST_CELLS, Cell, factor_of, sensitivity
+from edgefl.commands.sweep.smallest_device import library
+from edgefl.commands.sweep.store import RUNS, Rows
+from edgefl.commands.sweep.train import trained
+from edgefl.commands.sweep.workload import Workload, workload_of
+from edgefl.cost import Predictor
+from edgefl.errors import DataError, RunError
+from edgefl.report import SWEEP_FORMS, check_figure, draw_sweep
+from edgefl.runs.durable import replace_file
+from edgefl.runs.tables import plain
+from edgefl.scenario import Scenario
+from edgefl.scenario.document import KeyPath
+from edgefl.scenario.grid import Grid, grid_of
+from edgefl.scenario.scenario import MOST_COMBINATIONS
+
+
+def sweep(
+    scenario: str | os.PathLike[str] | dict[str, Any] | Scenario,
+    axes: Sequence[str] = (),
+    *,
+    grid: str | os.PathLike[str] | None = None,
+    overrides: Sequence[str] = (),
+    output: str | os.PathLike[str] | None = None,
+    train: bool = False,
+    sensitivity_to: str | None = None,
+    figure: str | os.PathLike[str] | None = None,
+    value: str = "eligible_share",
+    observe: Observe = silent,
+) -> dict[str, Any]:
+    """Every combination of ``axes`` (``fleet.budgets.memory=16MiB,32MiB``), of a ``grid`` file and of what is compared.
+
+    ``rows`` has one entry for each: who fits their budgets in each stage, what refuses the others, which data leave
+    with them, what a round costs the eligible, what the schedule adds up to, and the smallest device of the library
+    that could take part.  All of clients that hold everything frozen already, without jitter.  ``frontier`` is
+    ``sweep_frontier.frontiers`` of the rows.
+
+    With ``output`` rows are kept in ``sweep.jsonl`` and ``sweep.csv`` there; a label that stands there already isn't
+    computed again.  ``train`` also runs each cell, in ``output/runs/LABEL``, and puts its ``metrics`` into the row.
+    ``sensitivity_to`` ("2x") adds ``sensitivity``: ``sweep_sensitivity.sensitivity`` of the cells.  ``figure`` (png,
+    pdf, svg, html) draws ``value``, a row's field, over the axes.
+
+    Raises ScenarioError, UnknownName for a value that no row has, UnitError for a factor that is none, and RunError for
+    a folder that can't be used or that holds rows of another scenario.
+    """
+    factor = None if sensitivity_to is None else factor_of(sensitivity_to)
+    check_value(value, train=train)
+    if figure is not None:
+        check_figure(figure, SWEEP_FORMS)
+    if train and output is None:
+        raise RunError("training needs a folder to keep each cell's run in: add --output DIR")
+    whole = scenario_of(scenario, overrides)
+    # a sensitivity compares every pair of cells
+    most = MOST_COMBINATIONS if factor is None else MOST_CELLS
+    found = grid_of(whole, axes, None if grid is None else os.fspath(grid), most=most)
+    observe("prepare", {"what": f"preparing {whole.name}"})
+    if train:
+        _check_trainable(found, observe)
+    kept = Rows(Path(output), dict(found.cells), FIELDS) if output is not None else None
+    work = _Workloads(observe, keeping=factor is not None)
+    devices = library()
+    rows = []
+    for index, (label, each) in enumerate(found.cells):
+        observe("combination", {"label": label, "index": index, "of": len(found.cells)})
+        row = kept.known.get(label) if kept else None
+        if row is None:
+            sets = {path: _at(each.resolved(), key) for path, key in zip(found.paths, found.keys, strict=True)}
+            names = {"method": each.method_name, "schedule": each.schedule_name}
+            row = plain({"label": label, "sets": sets, **names, **row_of(work.of(each), devices)})
+            if kept:
+                kept.add(row)
+        if train and kept and "metrics" not in row:
+            row = {**row, **plain(trained(label, each, kept.folder / RUNS / label, observe))}
+            kept.add(row)
+        rows.append(row)
+    if kept:
+        kept.write_csv(rows)
+    result: dict[str, Any] = {"scenario": whole.name, "axes": list(found.paths), "rows": rows}
+    result["frontier"] = frontiers(rows)
+    if factor is not None:
+        cells = [Cell(label, each.fleet, work.of(each)) for label, each in found.cells]
+        result["sensitivity"] = plain(sensitivity(cells, factor, observe))
+        if kept:
+            text = json.dumps(result["sensitivity"], indent=1, allow_nan=False)
+            replace_file(kept.folder / "sensitivity.json", text.encode())
+    if figure is not None:
+        draw_sweep(Path(figure), whole.name, value, found.paths, found.words, values_of(rows, value))
+    observe("done", {"folder": str(output) if output is not None else None})
+    return result
+
+
+class _Workloads:
+    """The works of cells; with ``keeping``, predicted once however often they are asked for."""
+
+    def __init__(self, observe: Observe, *, keeping: bool):
+        self._observe, self._keeping = observe, keeping
+        self._predictors: dict[str, Predictor] = {}
+        self._known: dict[int, Workload] = {}
+
+    def of(self, scenario: Scenario) -> Workload:
+        """The workload of this very scenario."""
+        if id(scenario) in self._known:
+            return self._known[id(scenario)]
+        predictor = self._predictors.setdefault(scenario.executor.device, predictor_of(scenario))
+        setup = compose(scenario, lambda text: self._observe("prepare", {"what": text}))
+        found = workload_of(setup, predictor)
+        if self._keeping:  # a thousand cells of a million clients each would not fit otherwise
+            self._known[id(scenario)] = found
+        return found
+
+
+def _check_trainable(grid: Grid, observe: Observe) -> None:
+    """Raise before anything is written if a cell has no samples to train on."""
+    for label, each in grid.cells:
+        if federation_of(each, lambda text: observe("prepare", {"what": text})).declared_only:
+            raise DataError(
+                f"{label} declares the shapes of its data and has no samples to train on: sweep it without --train"
+            )
+
+
+def _at(data: Any, path: KeyPath) -> Any:
+    for key in path:
+        if isinstance(data, Mapping):
+            data = data.get(key)
+        else:
+            data = data[key] if isinstance(data, list) and isinstance(key, int) and key < len(data) else None
+    return data

@@ -1,0 +1,56 @@
+"""``edgefl sweep --train``: each cell's run in a folder of its own, and what it learned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from edgefl.commands.compose import Observe
+from edgefl.commands.run import run
+from edgefl.errors import RunError
+from edgefl.report import facts_of
+from edgefl.runs import begun, read_run
+from edgefl.scenario import Scenario
+
+_NOT_IN_RESULTS = ("executor",)
+"""Sections that decide where a run trains and nothing of what comes out."""
+
+
+def trained(label: str, scenario: Scenario, folder: Path, observe: Observe) -> dict[str, Any]:
+    """Run a cell in ``folder``, from wherever an earlier sweep left it, and give what a row says of it.
+
+    Raises RunError if another scenario's run lies there, and what ``edgefl.run`` raises.
+    """
+
+    def heard(event: str, facts: Mapping[str, Any]) -> None:
+        if event not in ("combination", "done"):  # to the sweep, a run is part of a cell
+            observe(event, facts)
+
+    if begun(folder):
+        known, wanted = (
+            {k: v for k, v in resolved.items() if k not in _NOT_IN_RESULTS}
+            for resolved in (dict(read_run(folder).scenario), scenario.resolved())
+        )
+        if known != wanted:
+            raise RunError(f"{folder} holds the run of another scenario; choose another --output")
+        done = run(resume=folder, observe=heard)
+    else:
+        done = run(scenario, output=folder, observe=heard)
+    facts = facts_of(done, label)
+    everyone = facts["everyone"]
+    return {
+        "metrics": {kind: dict(values) for kind, values in facts["metrics"].items()},
+        "trained": {
+            "rounds": facts["rounds"],
+            "outcomes": facts["outcomes"],
+            "virtual_seconds": facts["virtual_seconds"],
+            "updates": facts["totals"]["finished"],
+            "download_bytes": facts["totals"]["download_bytes"],
+            "upload_bytes": facts["totals"]["upload_bytes"],
+            "energy_joules": facts["totals"]["energy_joules"],
+            "clients_that_took_part": everyone["took_part"],
+            "metrics_round": facts["metrics_round"],
+            "metrics_split": facts["metrics_split"],
+        },
+    }

@@ -1,0 +1,71 @@
+"""``edgefl validate``: whether a scenario can be run, and what it says when every default is written out."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from edgefl.commands.compose import Observe, compose, scenario_of, silent
+from edgefl.data import Federation
+from edgefl.data.missing import patterns_of
+from edgefl.planning import Setup
+from edgefl.scenario import Scenario
+
+
+def validate(
+    scenario: str | os.PathLike[str] | dict[str, Any] | Scenario,
+    overrides: Sequence[str] = (),
+    *,
+    observe: Observe = silent,
+) -> dict[str, Any]:
+    """What a run of this scenario would be made of, each combination that it compares included.
+
+    Everything is put together as for a run: data are opened, fleets drawn, works written; nothing is trained or
+    written.  ``resolved`` is the scenario with every default.  Raises the error that a run would begin with.
+    """
+    whole = scenario_of(scenario, overrides)
+
+    def report(text: str) -> None:
+        observe("prepare", {"what": text})
+
+    found = [_summary(label, each, compose(each, report)) for label, each in whole.combinations()]
+    return {"scenario": whole.name, "seed": whole.seed, "combinations": found, "resolved": whole.resolved()}
+
+
+def _summary(label: str, scenario: Scenario, setup: Setup) -> dict[str, Any]:
+    kinds = setup.clients.kinds
+    samples = setup.clients.client_samples
+    fleet = setup.fleet
+    for kind in kinds:
+        setup.method.work(kind, 1)  # towers that a method can't pair are found here
+    described = setup.method.setting.kinds
+    return {
+        "label": label,
+        "method": scenario.method_name,
+        "schedule": scenario.schedule_name,
+        "rounds": setup.schedule.rounds,
+        "rounds_by_stage": [stage.rounds for stage in setup.schedule.stages],
+        "clients": {kind: len(setup.of_kind(kind)) for kind in kinds},
+        "samples": {kind: int(samples[setup.of_kind(kind)].sum()) for kind in kinds},
+        "lacking": _lacking(setup),
+        "parameters": {k: sum(prod(s.shape) for s in described[k].parameters().values()) for k in kinds},
+        "devices": dict(Counter(fleet.device(c).name for c in range(len(fleet))).most_common()),
+        "links": dict(Counter(fleet.link(c).name for c in range(len(fleet))).most_common()),
+    }
+
+
+def _lacking(setup: Setup) -> dict[str, dict[str, int]]:
+    """Samples of each modality pattern by kind, and those dropped that lack everything; empty if none lacks any."""
+    clients, found = setup.clients, {}
+    if isinstance(clients, Federation) and clients.client_patterns is not None and clients.client_dropped is not None:
+        for kind in clients.kinds:
+            mine = setup.of_kind(kind)
+            if len(patterns := clients.patterns(kind)) > 1:
+                counts = dict(zip(patterns_of(kind), clients.client_patterns[mine].sum(0).tolist(), strict=True))
+                found[str(kind)] = {p: counts[p] for p in patterns} | {
+                    "dropped": int(clients.client_dropped[mine].sum())
+                }
+    return found

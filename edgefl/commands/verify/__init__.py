@@ -1,0 +1,1 @@
+"""``edgefl run --verify``: whether a run keeps the rules of conservation."""

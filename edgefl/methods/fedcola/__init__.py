@@ -1,0 +1,1 @@
+"""FedCola in its two published forms: transfer between towers, and one modality-agnostic transformer."""

@@ -1,0 +1,178 @@
+"""FedCola's modality-agnostic version: image and text clients train one transformer, parts of which are private.
+
+Clients have one modality each.  Chosen block parameters are one for all modalities (phi^ms in the paper), the others
+one for each; the server compensates for the modality that an update doesn't come from, gives modalities equal weight,
+and may begin with rounds of one modality alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
+
+from edgefl.errors import MethodError, suggestion
+from edgefl.methods.aggregation.combine import Cohort
+from edgefl.methods.protocol import Kind, Method, Setting
+from edgefl.methods.state import ServerState, Update
+from edgefl.work import Address, Work
+
+LAYERS = {"attention": ("attn", "attention"), "ffn": ("mlp", "ffn")}
+"""What a block calls its layers of each scope."""
+SOURCES = {"vision-attention": "image", "language-attention": "text"}
+"""The modality whose clients alone decide a shared part."""
+
+
+class WarmUp(BaseModel):
+    """``warmup: {modality: image, rounds: 5, heat: 5}``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    modality: Literal["image", "text", "audio"] = Field("image", description="whose clients begin alone")
+    rounds: PositiveInt = Field(5, description="rounds of this modality alone")
+    heat: NonNegativeInt = Field(
+        0, description="further rounds in which the other clients train their private part only (heat distribution)"
+    )
+
+
+class FedColaMat(Method):
+    """Shared and private parts, modality compensation, balance, warm-up: see docs/methods.md."""
+
+    class Options(Method.Options):
+        """``method: {name: fedcola-mat, share: attention, compensation: true, balance: scale}``."""
+
+        name: Literal["fedcola-mat"] = "fedcola-mat"
+        share: Literal["none", "all", "attention", "ffn", "vision-attention", "language-attention"] = Field(
+            "attention",
+            description="block parameters that are one for all modalities (none: Uni-FedAVG); vision- and "
+            "language-attention are attention that clients of this one modality decide",
+        )
+        compensation: bool = Field(
+            True, description="damp an update by the share of the cohort's samples that it comes from"
+        )
+        balance: Literal["none", "mean", "scale"] = Field(
+            "scale",
+            description="weigh modalities by their samples, average shared parameters over modalities equally "
+            "(Balanced MAT), or scale sample counts so that every modality of a cohort has as many",
+        )
+        warmup: WarmUp | None = Field(None, description="{modality, rounds, heat}: rounds of one modality first")
+        init: Literal["common", "own"] = Field(
+            "common", description="blocks of all modalities start equal, or only what is shared"
+        )
+
+    summary = "one transformer for uni-modal clients of several modalities (FedCola, modality-agnostic version)"
+    options: FedColaMat.Options
+
+    def __init__(self, options: Any, setting: Setting):
+        super().__init__(options, setting)
+        self.single: dict[str, Kind] = {k.modalities[0]: k for k in setting.kinds.values() if len(k.modalities) == 1}
+        if not self.single:
+            raise MethodError("fedcola-mat serves clients of one modality each, and there are none")
+        source, warm = SOURCES.get(options.share), options.warmup.modality if options.warmup else None
+        for field, modality in (("share", source), ("warmup.modality", warm)):
+            if modality and modality not in self.single:
+                raise MethodError(
+                    f"{field} needs {modality} clients; there are {', '.join(self.single)} ones"
+                    f"{suggestion(modality, self.single)}"
+                )
+        if options.share != "none":
+            self._check_shared()
+
+    def _check_shared(self) -> None:
+        """Raises MethodError unless what is shared has one shape in every tower."""
+        first, *others = ((m, self._shared_shapes(k)) for m, k in self.single.items())
+        if not first[1]:
+            raise MethodError(f"share: {self.options.share} finds no such layers in the blocks of the {first[0]} tower")
+        for modality, shapes in others:
+            apart = sorted(shapes.items() ^ first[1].items())
+            if apart:
+                name = apart[0][0]
+                raise MethodError(
+                    f"shared parameters have one shape for all modalities, but {name} is "
+                    f"{first[1].get(name, 'absent')} in {first[0]} and {shapes.get(name, 'absent')} in {modality}; "
+                    "give the towers blocks of one kind, width and number, or set share: none"
+                )
+
+    def _shared_shapes(self, kind: Kind) -> dict[str, tuple[int, ...]]:
+        """Shapes of the shared parameters by their name within a tower."""
+        return {n.split(".", 1)[1]: s.shape for n, s in kind.parameters().items() if self.shared(n)}
+
+    def shared(self, name: str) -> bool:
+        """Whether a parameter is one for all modalities; embeddings, final norms and heads never are."""
+        _, part, _, layer, *_ = (*name.split("."), "", "", "")
+        if part != "blocks" or self.options.share == "none":
+            return False
+        scope = "attention" if self.options.share in SOURCES else self.options.share
+        return scope == "all" or layer in LAYERS[scope]
+
+    def initial(self, seed: int) -> ServerState:
+        """Random models whose blocks, or shared parameters, start equal; given weights come before random ones."""
+        tensors = dict(super().initial(seed).tensors)
+        order = sorted(self.single.items(), key=lambda item: item[0] not in item[1].weights)
+        model, kind = order[0]
+        for modality, other in order[1:]:
+            for name, spec in other.parameters().items():
+                common = self.options.init == "common" and modality not in other.weights
+                source = f"{kind.name}/{model}.{name.split('.', 1)[1]}"
+                alike = source in tensors and tensors[source].shape == spec.shape
+                if alike and ".blocks." in name and (common or self.shared(name)):
+                    tensors[f"{other.name}/{name}"] = tensors[source]
+        return ServerState.first(tensors)
+
+    # client -----------------------------------------------------------------------------------------------------
+
+    def participates(self, kind: str, round: int) -> bool:
+        """Clients of one modality; in warm-up only those of the modality that begins."""
+        modalities, warmup = self.setting.kinds[kind].modalities, self.options.warmup
+        if len(modalities) > 1:
+            return False
+        return warmup is None or round > warmup.rounds or modalities == (warmup.modality,)
+
+    def work(self, kind: str, round: int) -> Work:
+        """FedAvg's work; in heat distribution the shared part of the other modalities is frozen, and sent all the same.
+
+        That damps the shared update, as the public code does.
+        """
+        work, warmup = super().work(kind, round), self.options.warmup
+        if warmup is None or not warmup.rounds < round <= warmup.rounds + warmup.heat:
+            return work
+        if self.setting.kinds[kind].modalities == (warmup.modality,):
+            return work
+        return replace(work, trainable=tuple(n for n in work.trainable if not self.shared(n)))
+
+    # server -----------------------------------------------------------------------------------------------------
+
+    def mix(self, address: Address, cohort: Cohort) -> Mapping[Address, float]:
+        """Shares of the updates that meet in this address.
+
+        Compensation gives every update n_i over the samples of the whole cohort, which is the paper's extension of
+        each client's model by last round's values; without it n_i is taken over those who sent the parameter.
+        """
+        options, (kind, name) = self.options, address.split("/", 1)
+        modalities = self.setting.kinds[kind].modalities
+        if len(modalities) > 1:
+            return {address: 1.0}
+        present = {m: n for m, k in self.single.items() if (n := cohort.by_kind.get(k.name, 0.0))}
+        most = max(present.values(), default=0.0)
+        scale = {m: most / n if options.balance == "scale" else 1.0 for m, n in present.items()}
+        shared = self.shared(name)
+        if shared and options.balance == "mean":
+            scale = {m: most / n for m, n in present.items()}
+        meeting = modalities
+        if shared:
+            source = SOURCES.get(options.share)
+            meeting = (source,) if source else tuple(self.single)
+        rest = name.split(".", 1)[1]
+        sent = {
+            b: scale[m] * n
+            for m in meeting
+            if m in present and (n := cohort.by_address.get(b := f"{self.single[m].name}/{m}.{rest}", 0.0))
+        }
+        total = sum(scale[m] * n for m, n in present.items()) if options.compensation else sum(sent.values())
+        return {b: n / total for b, n in sent.items()} if total else {}
+
+    def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
+        """Shared and private parameters in one coefficient table."""
+        return state.changed(self.combine(state, updates, self.mix))

@@ -1,0 +1,1 @@
+"""Methods whose clients and server exchange a table of class prototypes."""

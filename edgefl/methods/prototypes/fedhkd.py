@@ -1,0 +1,52 @@
+"""FedHKD (Chen et al. 2023): class means of features and of soft predictions, hyper-knowledge, are distilled.
+
+As PmcmFL compares with it: one model for everybody and noise for what is missing.  Without the noise that FedHKD itself
+can add to what travels for privacy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat
+
+from edgefl.methods.prototypes.base import LibraryMethod
+
+
+class FedHKD(LibraryMethod):
+    """Adds ``a mean_j ||softmax(G(H_j) / T) - Q_j|| + b mean ||h - H_y||`` from round 2 on.
+
+    H [classes, dim] are the mean joint features of each class and Q [classes, classes] the mean predictions at
+    temperature T; both travel, each way.
+    """
+
+    class Options(LibraryMethod.Options):
+        """``method: {name: fedhkd, predictions: 0.05, representations: 0.05}``."""
+
+        name: Literal["fedhkd"] = "fedhkd"
+        predictions: NonNegativeFloat = Field(0.05, description="weight of the distance of predictions (a)")
+        representations: NonNegativeFloat = Field(0.05, description="weight of the distance of features (b)")
+        temperature: PositiveFloat = Field(0.5, description="of soft predictions")
+
+    summary = "class means of features and soft predictions are distilled, noise for missing modalities (FedHKD)"
+    options: FedHKD.Options
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """H, and Q where predictions are distilled."""
+        if self.options.predictions:
+            return ("fused", "predicted")
+        return ("fused",) if self.options.representations else ()
+
+    def alone(self, modality: str) -> tuple[str, ...]:
+        """A sample with one modality has a joint feature as well, completed by the mask."""
+        return ("fused", "predicted")
+
+    def terms(self, round: int) -> Mapping[str, Any]:
+        """Both terms, once there is knowledge."""
+        return {
+            "predictions": self.options.predictions if round > 1 else 0.0,
+            "representations": self.options.representations if round > 1 else 0.0,
+            "softening": self.options.temperature,
+        }

@@ -1,0 +1,42 @@
+"""FedPAC's feature alignment (Xu et al. 2023): joint features are held near the shared prototype of their class.
+
+As PmcmFL compares with it: one model for everybody, noise for what is missing, and of FedPAC's two parts the alignment
+alone, not the combination of classifiers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field, NonNegativeFloat
+
+from edgefl.methods.prototypes.base import LibraryMethod
+
+
+class FedPAC(LibraryMethod):
+    """Adds ``weight * MSE(h, P_F[y])``, mean over batch and elements, from round 2 on; P_F [classes, dim] travels."""
+
+    class Options(LibraryMethod.Options):
+        """``method: {name: fedpac, weight: 1.0}``."""
+
+        name: Literal["fedpac"] = "fedpac"
+        weight: NonNegativeFloat = Field(
+            1.0, description="of the alignment; PmcmFL's public code has 0.05 times the width"
+        )
+
+    summary = "features aligned with class prototypes, noise for missing modalities (FedPAC)"
+    options: FedPAC.Options
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Of joint features alone."""
+        return ("fused",) if self.options.weight else ()
+
+    def alone(self, modality: str) -> tuple[str, ...]:
+        """A sample with one modality has a joint feature as well, completed by the mask."""
+        return ("fused",)
+
+    def terms(self, round: int) -> Mapping[str, Any]:
+        """The alignment, once there are prototypes."""
+        return {"alignment": self.options.weight if round > 1 else 0.0}

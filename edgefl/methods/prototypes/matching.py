@@ -1,0 +1,284 @@
+"""Matching: which class a sample with one modality looks like, so that its other modality's prototype completes it.
+
+PmcmFL's uni-modal inference.  Without a model, a feature is compared with the prototypes of its own modality; with one,
+a small network that clients trained says so: a ``classifier`` of features, or a ``prior`` that maps a feature to its
+class's prototype.  Matching models are linear layers with GELUs between them, ``matching.<modality>.<2 i>.weight`` and
+``bias``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from edgefl.methods.prototypes.steps import Fusing
+from edgefl.models.multiway import MODALITIES
+from edgefl.work.description import Edit, Pass
+from edgefl.work.scoring import ScoreClassify, place_among
+from edgefl.work.steps import CLIP_SCALE, Context, Step, clip_loss
+
+DISTANCES = ("l1", "l2", "cosine")
+"""Matchings without a model."""
+MODELS = ("classifier", "prior")
+"""Matchings by a model that clients train."""
+MATCHED = (1, 5, 10, 20)
+"""Among how many best matches the true class is looked for."""
+ROWS = 32
+"""Prototypes whose elements are compared with a batch's at a time (L1)."""
+
+
+# models -------------------------------------------------------------------------------------------------------------
+
+
+def layers(received: Mapping[str, Tensor], prefix: str) -> list[tuple[Tensor, Tensor]]:
+    """Weight and bias of each layer of a matching model, in order."""
+    numbers = sorted(
+        int(name.removeprefix(prefix).split(".")[0])
+        for name in received
+        if name.startswith(prefix) and name.endswith(".weight")
+    )
+    return [(received[f"{prefix}{i}.weight"], received[f"{prefix}{i}.bias"]) for i in numbers]
+
+
+def shapes(widths: Sequence[int]) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a matching model's parameters: ``widths`` from its input to its output."""
+    found: dict[str, tuple[int, ...]] = {}
+    for place, (into, out) in enumerate(pairwise(widths)):
+        found |= {f"{2 * place}.weight": (out, into), f"{2 * place}.bias": (out,)}
+    return found
+
+
+def through(x: Tensor, model: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """``[batch, dim] -> [batch, out]``: linear layers with GELUs between them."""
+    for place, (weight, bias) in enumerate(model):
+        x = F.linear(F.gelu(x) if place else x, weight, bias)
+    return x
+
+
+class Attach:
+    """The edit ``matching``: args ``modalities``, whose matching models, as received, train beside the model.
+
+    They are copied to the outputs by the step that trains them: folding leaves the model as it was.
+    """
+
+    @staticmethod
+    def names(edit: Edit) -> set[str]:
+        """``matching.<modality>.<2 i>.weight`` and ``bias`` of every layer."""
+        return set(edit.args["names"])
+
+    @staticmethod
+    def restrict(edit: Edit, active: Callable[[str], bool], received: set[str]) -> Edit:
+        """Matching models belong to no stage."""
+        return edit
+
+    @staticmethod
+    def apply(edit: Edit, module: nn.Module, received: Mapping[str, Tensor]) -> None:
+        """Put what was received under ``matching``."""
+        matching = nn.ModuleDict()
+        for name in edit.args["names"]:
+            _, modality, layer, kind = name.split(".")
+            if modality not in matching:
+                matching[modality] = nn.ModuleDict()
+            models = cast(nn.ModuleDict, matching[modality])
+            if layer not in models:
+                models[layer] = nn.Module()
+            models[layer].register_parameter(kind, nn.Parameter(received[name].clone()))
+        module.add_module("matching", matching)
+
+    @staticmethod
+    def fold(edit: Edit, module: nn.Module) -> None:
+        """Take them away."""
+        del module.matching
+
+
+class Features(Step):
+    """Writes ``features.<pattern>.<modality>`` [samples, dim]: one modality of each sample by itself, as it is matched.
+
+    Args: ``modality``.
+    """
+
+    def start(self, ctx: Context, pass_: Pass) -> None:
+        """Room for every sample."""
+        (pattern,) = pass_.patterns
+        width = ctx.received[f"prototypes.{pass_.args['modality']}"].shape[1]
+        ctx.output(f"features.{pattern}.{pass_.args['modality']}", (ctx.source.size(pass_), width))
+        ctx.notes["row"] = 0
+
+    def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> None:
+        """The features of a batch; what only fills the last one is left out."""
+        modality, row = pass_.args["modality"], ctx.notes["row"]
+        rows = ctx.outputs[f"features.{pattern}.{modality}"][row : row + pass_.batch]
+        found = cast(Fusing, ctx.model).features({modality: batch[modality]})[modality]
+        rows.copy_(found[: rows.shape[0]])
+        ctx.notes["row"] = row + pass_.batch
+
+
+class TrainMatching(Step):
+    """Trains the matching model of ``args.modality`` on ``features.<pattern>.<modality>``, by ``args.loss``.
+
+    ``classes``: cross-entropy of a classifier; ``clip``: CLIP's loss between what a prior makes of a feature and the
+    prototype of its class; ``distance``: their mean squared distance.  The pass asks for ``index`` and ``label``.
+    """
+
+    def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
+        """Mean over the batch."""
+        modality, label = pass_.args["modality"], batch["label"]
+        own = ctx.outputs[f"features.{pattern}.{modality}"][batch["index"]]
+        made = through(own, self._model(ctx, modality)).float()
+        if pass_.args["loss"] == "classes":
+            return F.cross_entropy(made, label)
+        near = ctx.received[f"prototypes.{modality}"][label]
+        if pass_.args["loss"] == "clip":
+            return clip_loss(F.normalize(made, dim=-1), F.normalize(near, dim=-1))
+        return F.mse_loss(made, near)
+
+    def finish(self, ctx: Context, pass_: Pass) -> None:
+        """Copy the model out: it isn't part of what the client is left with."""
+        prefix = f"matching.{pass_.args['modality']}."
+        for name, parameter in ctx.model.named_parameters():
+            if name.startswith(prefix):
+                ctx.output(name, tuple(parameter.shape)).copy_(parameter)
+
+    @staticmethod
+    def _model(ctx: Context, modality: str) -> list[tuple[Tensor, Tensor]]:
+        return layers(dict(ctx.model.get_submodule("matching").named_parameters()), f"{modality}.")
+
+
+# matching -----------------------------------------------------------------------------------------------------------
+
+
+def nearness(feature: Tensor, prototypes: Tensor, distance: str) -> Tensor:
+    """``[batch, classes]``: minus the distance of ``[batch, dim]`` to ``[classes, dim]``; or their cosine."""
+    if distance == "cosine":
+        return F.normalize(feature, dim=-1) @ F.normalize(prototypes, dim=-1).T
+    if distance == "l2":
+        squared = feature.square().sum(1)[:, None] + prototypes.square().sum(1) - 2 * feature @ prototypes.T
+        return -squared.clamp_min(0).sqrt()
+    parts = [
+        (feature[:, None] - prototypes[first : first + ROWS]).abs().sum(-1)
+        for first in range(0, prototypes.shape[0], ROWS)
+    ]
+    return -torch.cat(parts, 1)
+
+
+def model_scores(
+    feature: Tensor, models: Sequence[Sequence[tuple[Tensor, Tensor]]], weights: Tensor, prototypes: Tensor, kind: str
+) -> Tensor:
+    """``[batch, classes]``: the weighted mean of what several matching models say; ``weights`` [models].
+
+    A classifier's are log-probabilities, those of a prior cosines with the prototypes, at CLIP's scale.
+    """
+    shares = weights / weights.sum().clamp_min(1e-12)
+    total = torch.zeros(feature.shape[0], prototypes.shape[0], device=feature.device)
+    for model, share in zip(models, shares, strict=True):
+        made = through(feature, model).float()
+        if kind == "classifier":
+            total = total + share * made.softmax(1)
+        else:
+            total = total + share * CLIP_SCALE * nearness(made, prototypes, "cosine")
+    return total.clamp_min(1e-30).log() if kind == "classifier" else total
+
+
+def mixed(scores: Tensor, prototypes: Tensor, k: int) -> Tensor:
+    """ProtoMix: the prototypes ``[classes, dim]`` of the ``k`` best classes, weighted by the softmax of their scores.
+
+    A classifier's scores being log-probabilities, its weights are the probabilities of the k best, made to add up to
+    1.  With k = 1 it is the prototype of the best.
+    """
+    best, classes = scores.topk(min(k, scores.shape[1]), dim=1)
+    found: Tensor = (best.softmax(1)[..., None] * prototypes[classes]).sum(1)
+    return found
+
+
+class ScoreCompleted(ScoreClassify):
+    """Scores samples of which some have one modality, completed as ``args.inference`` says; and how well they match.
+
+    ``zero``, ``random`` (normal noise) and ``oracle`` (the prototype of the true class) match nothing; ``l1``,
+    ``l2`` and ``cosine`` match the feature at hand to the prototypes of its modality; ``classifier`` and ``prior`` ask
+    the matching model ``matching.<modality>.*``, or several that are stacked in a first dimension, whose weights are
+    ``matched.<modality>`` [models]: 0 for all of them before any was trained, when zeros complete.  ``args.mix``
+    classes are mixed.  ``matched@<k>[<pattern>]`` is how often the true class is among the k best.  A pass
+    ``args.apart`` looks at the same samples in another way: its metrics are ``<metric>[<pattern>]``.
+    """
+
+    def start(self, ctx: Context, pass_: Pass) -> None:
+        """Room for sums ``matched`` [patterns, places], too."""
+        super().start(ctx, pass_)
+        if self._matches(pass_):
+            for pattern in self._single(pass_):
+                ctx.output(f"matched[{pattern}]", (len(MATCHED) + 1,)).zero_()
+
+    def scores(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
+        """Class scores ``[batch, classes]``."""
+        model, args = cast(Fusing, ctx.model), pass_.args
+        found = model.features({m: batch[m] for m in pattern.split("-")})
+        modalities: Sequence[str] = args.get("modalities", MODALITIES)
+        for other in modalities:
+            if other not in found:
+                found[other] = self._completion(ctx, batch, found, pattern, other, args)
+        return model.scores(model.fuse(*(found[m] for m in modalities)))
+
+    def _completion(
+        self,
+        ctx: Context,
+        batch: Mapping[str, Tensor],
+        found: Mapping[str, Tensor],
+        pattern: str,
+        other: str,
+        args: Mapping[str, Any],
+    ) -> Tensor:
+        own, inference = found[pattern], args["inference"]
+        if inference in ("zero", "random"):
+            width = args.get("widths", {}).get(other, own.shape[1])
+            empty = own.new_zeros(own.shape[0], width)
+            return torch.randn_like(empty) if inference == "random" else empty
+        table, label = ctx.received[f"prototypes.{other}"], batch["label"]
+        if inference == "oracle":
+            return table[label.clamp_min(0)]
+        prototypes, known = ctx.received[f"prototypes.{pattern}"], None
+        if inference in MODELS:
+            weights = ctx.received[f"matched.{pattern}"]
+            stacked = layers(ctx.received, f"matching.{pattern}.")
+            models = [stacked]
+            if stacked[0][0].dim() == 3:
+                models = [[(w[i], b[i]) for w, b in stacked] for i in range(weights.shape[0])]
+            scores = model_scores(own.float(), models, weights, prototypes, inference)
+            known = (weights.sum() > 0).to(own.dtype)
+        else:
+            scores = nearness(own.float(), prototypes, inference)
+        real = (label >= 0).to(torch.float32)
+        among = [(place_among(scores, label.clamp_min(0), k) * real).sum() for k in MATCHED]
+        ctx.outputs[f"matched[{pattern}]"].add_(torch.stack([*among, real.sum()]))
+        completion = mixed(scores, table, args["mix"])
+        return completion if known is None else completion * known
+
+    def finish(self, ctx: Context, pass_: Pass) -> None:
+        """The metrics of ``ScoreClassify``, and how well single modalities matched."""
+        before = dict(ctx.metrics)
+        super().finish(ctx, pass_)
+        if pass_.args.get("apart"):
+            (pattern,) = pass_.patterns
+            found = {f"{name}[{pattern}]": value for name, value in ctx.metrics.items() if "[" not in name}
+            for name in [name for name in ctx.metrics if "[" not in name]:
+                del ctx.metrics[name]
+            ctx.metrics.update({**before, **found})
+        if self._matches(pass_):
+            batches = ctx.source.counts(pass_)
+            for pattern in self._single(pass_):
+                sums = ctx.outputs[f"matched[{pattern}]"]
+                for place, k in enumerate(MATCHED):
+                    if batches[pattern]:
+                        ctx.metrics[f"matched@{k}[{pattern}]"] = sums[place] / sums[-1].clamp_min(1)
+
+    @staticmethod
+    def _matches(pass_: Pass) -> bool:
+        return pass_.args["inference"] in (*DISTANCES, *MODELS)
+
+    @staticmethod
+    def _single(pass_: Pass) -> list[str]:
+        return [pattern for pattern in pass_.patterns if "-" not in pattern]

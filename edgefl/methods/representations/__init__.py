@@ -1,0 +1,1 @@
+"""Methods whose clients exchange representations of public samples with the server."""

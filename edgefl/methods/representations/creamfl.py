@@ -1,0 +1,265 @@
+"""CreamFL: clients and server exchange representations of public pairs instead of models (Yu et al., ICLR 2023).
+
+Every round the server sends its representations of the public pairs; clients train on their own data and, on the
+public samples of their modality, against those tables; they send back their representations, which the server weighs
+against each other sample by sample (GCA) and learns from.  FedCola's adapted form (``server: federated``) has the
+average of the image-text clients for the server's model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from torch import Tensor
+
+from edgefl.errors import MethodError
+from edgefl.methods.protocol import Kind, Method, Setting
+from edgefl.methods.representations.base import Exchange, Sent, mixed, one_thread
+from edgefl.methods.state import ServerState, Update
+from edgefl.work import Pass, Work
+
+IOT = 100.0
+"""FedIoT's factor on clients with pairs."""
+
+
+class Pcme(BaseModel):
+    """What PCME's loss of clients with pairs can be told."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    samples: PositiveInt = Field(7, description="drawn from each Gaussian at every step")
+    kl: NonNegativeFloat = Field(1e-5, description="weight of the Gaussians' divergence from the standard normal")
+    uniformity: NonNegativeFloat = Field(0.0, description="weight of what spreads the samples out")
+
+
+class CreamFL(Exchange):
+    """Representations of the first ``pairs`` public pairs travel: two tables down, one per modality up."""
+
+    class Options(Exchange.Options):
+        """``method: {name: creamfl, server: own, aggregation: gca}``."""
+
+        name: Literal["creamfl"] = "creamfl"
+        server: Literal["own", "federated"] = Field(
+            "own",
+            description="the server's model: its own, trained on the public pairs, or the average of the clients "
+            "with pairs, which then travels (as FedCola adapts it)",
+        )
+        clients: Literal["private", "averaged"] | None = Field(
+            None,
+            description="whether clients keep their models, or the server averages them by kind; private with a "
+            "server's own model unless said otherwise",
+        )
+        aggregation: Literal["gca", "mean", "average", "iot"] = Field(
+            "gca",
+            description="of the clients' representations: contrastive weights for each sample, equal ones, by number "
+            "of samples, or by number of samples times 100 for clients with pairs",
+        )
+        denominator: Literal["others", "all"] = Field(
+            "others", description="whether a sample's own pair counts in GCA's sum (all: as the public code)"
+        )
+        inter: bool = Field(True, description="clients contrast with the other modality's representations")
+        intra: bool = Field(True, description="clients stay near their modality's, and leave their own old ones")
+        contrast: NonNegativeFloat = Field(0.5, description="weight of the clients' contrast")
+        steps: Literal["separate", "joint"] = Field(
+            "separate",
+            description="clients contrast in an epoch of its own after each private one (public code), or at every "
+            "private step, with a public batch beside the private one and one loss of both (paper)",
+        )
+        rescale: bool = Field(False, description="give the inter term the magnitude of the intra term")
+        temperature: PositiveFloat = Field(0.5, description="of the clients' contrast")
+        old: Literal["copy", "table"] = Field(
+            "copy",
+            description="a client's old representations: from a frozen copy of its model at every step, or computed "
+            "once (less compute, and less memory where the public set is small)",
+        )
+        pair_clients: Literal["contrast", "plain"] | None = Field(
+            None,
+            description="whether clients with pairs contrast and send representations too, or only train; plain "
+            "with server: federated unless said otherwise",
+        )
+        pcme: Pcme | None = Field(
+            None,
+            description="clients with pairs train probabilistic embeddings, pcme: {samples: 7}; CLIP's loss if null",
+        )
+        order: Literal["server-first", "server-last"] = Field(
+            "server-first", description="when the server trains on the pairs: before the clients, or after (paper)"
+        )
+
+        @model_validator(mode="after")
+        def _defined(self) -> CreamFL.Options:
+            if self.server == "federated":
+                if self.clients == "private":
+                    raise ValueError("server: federated averages the clients' models: they can't stay private")
+                for field in ("model", "order", "server_epochs"):
+                    if getattr(self, field) != type(self).model_fields[field].default:
+                        raise ValueError(f"{field} is of a server's own model: it has no meaning with federated")
+            if not self.averaged and not self.pairs_contribute:
+                raise ValueError("clients with pairs would exchange nothing: plain goes with clients: averaged")
+            return self
+
+        @property
+        def averaged(self) -> bool:
+            """Whether clients' models travel and are averaged by kind."""
+            return (self.clients or ("private" if self.server == "own" else "averaged")) == "averaged"
+
+        @property
+        def pairs_contribute(self) -> bool:
+            """Whether clients with pairs contrast and send representations."""
+            return (self.pair_clients or ("contrast" if self.server == "own" else "plain")) == "contrast"
+
+    summary = "representations of public pairs instead of models, weighed by contrast (CreamFL)"
+    options: CreamFL.Options
+
+    def server_kind(self) -> Kind:
+        """The server's model as a kind: its own, or that of the clients with pairs."""
+        if self.options.server == "own":
+            return super().server_kind()
+        if self.pattern not in self.setting.kinds:
+            raise MethodError(
+                f"server: federated takes the average of {self.pattern} clients for the server's model, and "
+                f"there are none: add data.clients.{self.pattern}, or set server: own"
+            )
+        return self.setting.kinds[self.pattern]
+
+    def __init__(self, options: Any, setting: Setting):
+        super().__init__(options, probabilistic(setting) if options.pcme is not None else setting)
+
+    @property
+    def contributors(self) -> list[str]:
+        """Kinds that contrast and send representations."""
+        pairs = self.options.pairs_contribute
+        return [k.name for k in self.setting.kinds.values() if len(k.modalities) == 1 or pairs]
+
+    def initial(self, seed: int) -> ServerState:
+        """The clients' models, the server's own, and empty tables."""
+        return self.first(seed, ("public", "target"))
+
+    # client -----------------------------------------------------------------------------------------------------
+
+    def work(self, kind: str, round: int) -> Work:
+        """Training on private data, with the contrast beside or behind it; at last public samples are represented."""
+        work, options = Method.work(self, kind, round), self.options
+        if options.pcme is not None and kind == self.pattern:
+            step, args = "contrast-probabilistic", options.pcme.model_dump()
+            work = replace(work, passes=tuple(replace(p, step=step, args={**p.args, **args}) for p in work.passes))
+        if not options.averaged:
+            work = replace(work, keep=tuple(i.name for i in work.down[0].items), up=())
+        if kind not in self.contributors:
+            return work
+        own = list(self.setting.kinds[kind].modalities)
+        others = [self.other(modality) for modality in own]
+        passes, needed = list(work.passes), list[str]()
+        if options.contrast and (options.inter or options.intra):
+            contrast = self.public_pass(
+                "contrast-public", own, index=True,
+                others=others, inter=options.inter, intra=options.intra, temperature=options.temperature,
+                weight=options.contrast, rescale=options.rescale,
+            )  # fmt: skip
+            passes = self._with_contrast(passes, contrast)
+            needed = [m for m in self.modalities if (options.intra and m in own) or (options.inter and m in others)]
+            if options.intra and options.old == "table":
+                passes.insert(0, self.public_pass("represent", own, train=False, name="before"))
+        passes.append(self.represent(own))
+        return replace(
+            work,
+            passes=tuple(passes),
+            down=(*work.down, *([self.table("public", "public", needed)] if needed else [])),
+            up=(*work.up, self.table("represented", "represented", own)),
+            reference=options.old == "copy" and options.intra and bool(needed),
+        )
+
+    def _with_contrast(self, private: Sequence[Pass], contrast: Pass) -> list[Pass]:
+        """Each private pass with public batches beside its own, or each epoch with a public one behind it."""
+        if self.options.steps == "joint":
+            beside = {**asdict(contrast), "patterns": list(contrast.patterns)}
+            return [replace(p, step="joint", args={**p.args, "alone": p.step, "beside": beside}) for p in private]
+        epochs = self.setting.training.epochs
+        each = len(private) // epochs
+        return [p for e in range(epochs) for p in (*private[e * each : (e + 1) * each], contrast)]
+
+    # server -----------------------------------------------------------------------------------------------------
+
+    def before(self, state: ServerState, round: int) -> Sequence[Work]:
+        """The server trains on the pairs, if it does so first, and represents them for the clients."""
+        first = self.options.server == "own" and self.options.order == "server-first"
+        work = self.on_pairs(round, [*(self.supervised() if first else []), self.represent(self.modalities)])
+        return (replace(work, up=(*work.up, self.table("represented", "public", self.modalities))),)
+
+    def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
+        """A target for each modality that a client sent; models by kind where they travel."""
+        changed = self.combine(state, updates, lambda address, cohort: {address: 1.0}) if self.options.averaged else {}
+        for modality in self.modalities:
+            if sent := self.sent(updates, modality):
+                old = state.tensors[f"table/public.{modality}"]
+                changed[f"table/target.{modality}"] = mixed(sent, self._shares(state, modality, sent), old)
+        return state.changed({**changed, **self.contributed(updates)})
+
+    def _shares(self, state: ServerState, modality: str, sent: Sent) -> Tensor:
+        """Of each client in what the server is to learn of a modality: ``[clients, pairs]`` or ``[clients, 1]``."""
+        options = self.options
+        if options.aggregation == "gca":
+            seen = state.tensors[f"table/public.{self.other(modality)}"]
+            with one_thread():
+                scores = [gca_scores(table, seen, own_pair=options.denominator == "all") for _, table in sent]
+            return torch.stack(scores).softmax(0)
+        counts = torch.ones(len(sent))
+        if options.aggregation != "mean":
+            counts = torch.tensor([float(update.total) for update, _ in sent])
+        if options.aggregation == "iot":
+            counts *= torch.tensor([IOT if "-" in update.kind else 1.0 for update, _ in sent])
+        return (counts / counts.sum().clamp_min(1))[:, None]
+
+    def after(self, state: ServerState, round: int) -> Sequence[Work]:
+        """The server trains on the pairs, if it does so last, and learns from the targets of this round."""
+        last = self.options.server == "own" and self.options.order == "server-last"
+        passes = self.supervised() if last else []
+        reached = self.reached(state) if self.options.distillation else []
+        if reached:
+            passes.append(self.distil(reached, {"target": self.options.distillation}))
+        if not passes:
+            return ()
+        work = self.on_pairs(round, passes)
+        return (replace(work, down=(*work.down, self.table("target", "target", reached))) if reached else work,)
+
+    def evaluate(self, kind: str, split: str) -> Work:
+        """The server's own model, by retrieval, wherever the server has no model of the clients to score."""
+        if self.options.server == "federated" or (self.options.averaged and kind != self.pattern):
+            return Method.evaluate(self, kind, split)
+        return super().evaluate(kind, split)
+
+
+def probabilistic(setting: Setting) -> Setting:
+    """The same clients, those with pairs with deviations beside the means of their embeddings.
+
+    Raises MethodError where there are no such clients, or they don't retrieve.
+    """
+    kinds = dict(setting.kinds)
+    pairs = [kind for kind in kinds.values() if len(kind.modalities) == 2]
+    if not pairs:
+        raise MethodError("pcme is the loss of clients with pairs, and there are none: remove method.pcme")
+    for kind in pairs:
+        if kind.task == "classify" or kind.model["name"] not in ("towers", "probabilistic"):
+            what = "classify" if kind.task == "classify" else f"have the model {kind.model['name']}"
+            raise MethodError(f"pcme is a loss of retrieval by two towers; {kind.name} clients {what}")
+        kinds[kind.name] = replace(kind, model={**kind.model, "name": "probabilistic"})
+    return replace(setting, kinds=kinds)
+
+
+def gca_scores(table: Tensor, other: Tensor, *, own_pair: bool = False, rows: int = 1024) -> Tensor:
+    """``[samples]``: how well each representation finds its own pair in the other modality's table.
+
+    CreamFL's score, ``i_k . t_k - log sum_{j != k} exp(i_k . t_j)``; with ``own_pair`` the sum has j = k too (public
+    code).  ``rows`` of ``[samples, samples]`` are in memory at a time; the result doesn't depend on it.
+    """
+    found = []
+    for start in range(0, len(table), rows):
+        logits = table[start : start + rows].float() @ other.T
+        own = logits.diagonal(start).clone()
+        if not own_pair:
+            logits.diagonal(start).fill_(-torch.inf)
+        found.append(own - logits.logsumexp(1))
+    return torch.cat(found)

@@ -1,0 +1,68 @@
+"""FedMD: clients of any model agree on public samples (Li and Wang 2019), adapted to representations of pairs.
+
+What is exchanged is a table of representations instead of class scores, and a server learns too (CreamFL's comparison
+adds that).  In every round the consensus goes down, clients move towards it (*digest*), then train on their own data
+(*revisit*) and send their tables; the mean of these is the next consensus, from which the server's model is distilled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from pydantic import Field, NonNegativeFloat
+
+from edgefl.methods.representations.base import Exchange, mixed
+from edgefl.methods.state import ServerState, Update
+from edgefl.work import Work
+
+
+class FedMD(Exchange):
+    """The consensus of both modalities is at ``table/consensus.<modality>``."""
+
+    class Options(Exchange.Options):
+        """``method: {name: fedmd, digest: 1.0}``."""
+
+        name: Literal["fedmd"] = "fedmd"
+        digest: NonNegativeFloat = Field(1.0, description="weight of the clients' distance to the consensus")
+
+    summary = "clients agree on public pairs: the mean of their representations, which they digest (FedMD, adapted)"
+    options: FedMD.Options
+
+    def initial(self, seed: int) -> ServerState:
+        """The clients' models, the server's own, and an empty consensus."""
+        return self.first(seed, ("consensus",))
+
+    def work(self, kind: str, round: int) -> Work:
+        """Digest the consensus, train on private data, represent the public samples."""
+        return self.digesting(kind, round, self.options.digest, "consensus")
+
+    def before(self, state: ServerState, round: int) -> Sequence[Work]:
+        """The server trains on the pairs; what it makes of them in round 1 is the first consensus."""
+        first = round == 1
+        passes = self.supervised() + ([self.represent(self.modalities)] if first else [])
+        if not passes:
+            return ()
+        work = self.on_pairs(round, passes)
+        return (
+            replace(work, up=(*work.up, self.table("represented", "consensus", self.modalities))) if first else work,
+        )
+
+    def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
+        """The consensus of a modality is the mean of all who sent it; what nobody sent stays."""
+        changed = self.contributed(updates)
+        for modality in self.modalities:
+            if sent := self.sent(updates, modality):
+                address = f"table/consensus.{modality}"
+                changed[address] = mixed(sent, torch.full((len(sent), 1), 1 / len(sent)), state.tensors[address])
+        return state.changed(changed)
+
+    def after(self, state: ServerState, round: int) -> Sequence[Work]:
+        """The server learns the new consensus."""
+        reached = self.reached(state)
+        if not reached or not self.options.distillation:
+            return ()
+        work = self.on_pairs(round, [self.distil(reached, {"consensus": self.options.distillation})])
+        return (replace(work, down=(*work.down, self.tables(("consensus",), reached))),)

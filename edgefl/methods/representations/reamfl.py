@@ -1,0 +1,78 @@
+"""reamFL: CreamFL without its parts (Yu et al., ICLR 2023, Table 1): representations travel, clients don't contrast.
+
+A client trains on its own data alone and sends its representations of the public pairs; the server learns from one
+average of them, the same for every sample.  The three names are the three averages that CreamFL is compared with.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from edgefl.methods.representations.creamfl import CreamFL
+
+
+class ReamFL(CreamFL):
+    """CreamFL without local contrast, with an average instead of GCA."""
+
+    class Options(CreamFL.Options):
+        """CreamFL's fields but those of its two parts."""
+
+        contrast: Literal[0] = Field(0, description="no local contrast: that is creamfl's")
+
+        fixed: ClassVar[tuple[str, ...]] = (
+            "aggregation", "contrast", "denominator", "inter", "intra", "steps", "rescale", "temperature", "old",
+        )  # fmt: skip
+
+        @model_validator(mode="before")
+        @classmethod
+        def _named(cls, given: Any) -> Any:
+            for field in cls.fixed:
+                if field in given and given[field] != (own := cls.model_fields[field].default):
+                    name = cls.model_fields["name"].default
+                    raise ValueError(
+                        f"{field}: {given[field]} is not {name}'s, which has {own} by its name: take creamfl for it"
+                    )
+            return given
+
+    options: ReamFL.Options
+
+
+class ReamFLMean(ReamFL):
+    """Every client counts the same."""
+
+    class Options(ReamFL.Options):
+        """``method: reamfl-mean``."""
+
+        name: Literal["reamfl-mean"] = "reamfl-mean"  # type: ignore[assignment]
+        aggregation: Literal["mean"] = "mean"
+
+    summary = "CreamFL's exchange without contrast, by the plain mean (reamFL + Mean)"
+    options: ReamFLMean.Options
+
+
+class ReamFLAvg(ReamFL):
+    """A client counts by its samples."""
+
+    class Options(ReamFL.Options):
+        """``method: reamfl-avg``."""
+
+        name: Literal["reamfl-avg"] = "reamfl-avg"  # type: ignore[assignment]
+        aggregation: Literal["average"] = "average"
+
+    summary = "CreamFL's exchange without contrast, averaged by samples (reamFL + Avg)"
+    options: ReamFLAvg.Options
+
+
+class ReamFLIoT(ReamFL):
+    """A client counts by its samples, with pairs 100 times as much."""
+
+    class Options(ReamFL.Options):
+        """``method: reamfl-iot``."""
+
+        name: Literal["reamfl-iot"] = "reamfl-iot"  # type: ignore[assignment]
+        aggregation: Literal["iot"] = "iot"
+
+    summary = "CreamFL's exchange without contrast, as FedIoT: pairs count 100 times (reamFL + IoT)"
+    options: ReamFLIoT.Options

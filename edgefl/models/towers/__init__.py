@@ -1,0 +1,1 @@
+"""Towers, one file each: an encoder of one modality, cut into embedding, blocks and norm."""

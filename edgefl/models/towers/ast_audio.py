@@ -1,0 +1,61 @@
+"""The audio tower ``ast``: transformers' audio spectrogram transformer, by default DistilAST's six blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field, PositiveInt
+from torch import nn
+
+from edgefl.errors import MethodError
+from edgefl.models.tower import Tower, chosen
+from edgefl.models.towers.hugging_face import LAYER, VisionOptions, layers, loaded_parts, settings
+from edgefl.models.towers.vision import import_torchvision
+from edgefl.models.weights import fill, locate
+
+
+class Ast:
+    """The tower named ``ast``: a spectrogram ``[batch, frames, bins]`` in overlapping patches, behind two tokens.
+
+    128 bins and 1,024 frames make 12 x 101 patches: 1,214 tokens.
+    """
+
+    class Options(VisionOptions):
+        """Fields of ``audio: {tower: ast}``."""
+
+        tower: Literal["ast"] = "ast"
+        blocks: PositiveInt = Field(6, description="transformer blocks at full depth")
+        width: PositiveInt = Field(768, description="dimension of a token")
+        heads: PositiveInt = Field(12, description="attention heads; must divide the width")
+        patch: PositiveInt = Field(16, description="side of a patch, in bins and in frames")
+        stride: PositiveInt = Field(10, description="from patch to patch, in bins and in frames")
+
+    @staticmethod
+    def build(description: Mapping[str, Any], norm: bool) -> Tower:
+        """A tower from ``{bins, frames, depth, ...options}``.  Raises MethodError for a sound smaller than a patch."""
+        import_torchvision()
+        from transformers import ASTConfig, ASTModel
+
+        options = chosen(Ast.Options, description)
+        bins, frames = description["bins"], description["frames"]
+        if min(bins, frames) < options.patch:
+            raise MethodError(f"a patch of {options.patch} doesn't fit a spectrogram of {bins} bins, {frames} frames")
+        model: Any = ASTModel(
+            ASTConfig(
+                **settings(options, description["depth"]),
+                patch_size=options.patch,
+                frequency_stride=options.stride,
+                time_stride=options.stride,
+                max_length=frames,
+                num_mel_bins=bins,
+            )
+        )
+        final = model.layernorm if norm else None
+        return Tower(model.embeddings, layers(model), final, options.width, description.get("checkpointing", False))
+
+    @staticmethod
+    def load(module: nn.Module, weights: str, description: Mapping[str, Any]) -> None:
+        """Fill the tower from a file in transformers' names."""
+        spelling = ((r"^audio_spectrogram_transformer\.", ""), *LAYER)
+        fill(module, locate(weights, "bookbot/distil-ast-audioset"), spelling, parts=loaded_parts(description))

@@ -1,0 +1,71 @@
+"""The image tower ``hf-vit``: the vision transformer of transformers, with the pooler that it carries unused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field, PositiveInt, model_validator
+from torch import nn
+
+from edgefl.models.tower import Tower, chosen
+from edgefl.models.towers.hugging_face import LAYER, VisionOptions, layers, loaded_parts, settings
+from edgefl.models.towers.vision import import_torchvision
+from edgefl.models.towers.vit import VIT_SIZES, check_patch
+from edgefl.models.weights import fill, locate
+
+_REPOSITORIES = {
+    "tiny": "WinKawaks/vit-tiny-patch16-224",
+    "small": "WinKawaks/vit-small-patch16-224",
+    "base": "google/vit-base-patch16-224",
+}
+
+
+class HFViT:
+    """The tower named ``hf-vit``."""
+
+    class Options(VisionOptions):
+        """Fields of ``image: {tower: hf-vit}``; ``variant`` gives those of blocks, width, heads that are absent."""
+
+        tower: Literal["hf-vit"] = "hf-vit"
+        variant: Literal["tiny", "small", "base"] = Field("tiny", description="size of the published model")
+        blocks: PositiveInt = Field(12, description="transformer blocks at full depth")
+        width: PositiveInt = Field(192, description="dimension of a token")
+        heads: PositiveInt = Field(3, description="attention heads; must divide the width")
+        patch: PositiveInt = Field(16, description="side of a patch in pixels; must divide the image size")
+        pooler: bool = Field(True, description="carry the published pooler, which is part of the state and never used")
+
+        @model_validator(mode="before")
+        @classmethod
+        def _sized(cls, value: Any) -> Any:
+            if not isinstance(value, dict):
+                return value
+            return {**VIT_SIZES.get(str(value.get("variant", "tiny")), {}), **value}
+
+    @staticmethod
+    def build(description: Mapping[str, Any], norm: bool) -> Tower:
+        """A tower from ``{channels, size, depth, ...options}``.  Raises MethodError if the patch doesn't fit."""
+        import_torchvision()
+        from transformers import ViTConfig, ViTModel
+
+        options, size = chosen(HFViT.Options, description), description["size"]
+        check_patch(options.patch, size)
+        config = ViTConfig(
+            **settings(options, description["depth"]),
+            image_size=size,
+            patch_size=options.patch,
+            num_channels=description["channels"],
+        )
+        model: Any = ViTModel(config, add_pooling_layer=options.pooler)
+        final = model.layernorm if norm else None
+        tower = Tower(model.embeddings, layers(model), final, options.width, description.get("checkpointing", False))
+        if options.pooler:
+            tower.pooler = model.pooler
+        return tower
+
+    @staticmethod
+    def load(module: nn.Module, weights: str, description: Mapping[str, Any]) -> None:
+        """Fill the tower from a file in transformers' names; a classifier's file has no pooler, which then stays."""
+        spelling = ((r"^vit\.", ""), *LAYER)
+        file = locate(weights, _REPOSITORIES[description["variant"]])
+        fill(module, file, spelling, parts=loaded_parts(description), optional=["pooler"])

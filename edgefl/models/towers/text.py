@@ -1,0 +1,61 @@
+"""The text tower: BERT's embedding under pre-LN transformer blocks (FedCola's text model, at any size)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field, PositiveInt
+from torch import Tensor, nn
+
+from edgefl.models.tower import Tower, TransformerOptions, assemble, chosen
+from edgefl.models.towers.vit import published_vit
+from edgefl.models.weights import fill, locate
+
+
+class TextEmbedding(nn.Module):
+    """Word + position + token type, normalised: ``[B, L] -> [B, L, D]``.  Position 0 holds [CLS]."""
+
+    def __init__(self, vocabulary: int, tokens: int, width: int):
+        super().__init__()
+        self.word = nn.Embedding(vocabulary, width)
+        self.position = nn.Embedding(tokens, width)
+        self.token_type = nn.Embedding(2, width)
+        self.norm = nn.LayerNorm(width, eps=1e-12)
+
+    def forward(self, text: Tensor) -> Tensor:
+        """Embed a batch of token ids; every token is of type 0."""
+        x = self.word(text) + self.position.weight[: text.shape[1]] + self.token_type.weight[0]
+        return self.norm(x)  # type: ignore[no-any-return]
+
+
+class TextTransformer:
+    """The tower named ``transformer``."""
+
+    class Options(TransformerOptions):
+        """Fields of ``text: {tower: transformer}``."""
+
+        tower: Literal["transformer"] = "transformer"
+        tokens: PositiveInt = Field(24, description="length that texts are padded or cut to")
+
+    @staticmethod
+    def build(description: Mapping[str, Any], norm: bool) -> Tower:
+        """A tower from ``{vocabulary, tokens, depth, ...options}``."""
+        options = chosen(TextTransformer.Options, description)
+        embedding = TextEmbedding(description["vocabulary"], options.tokens, options.width)
+        return assemble(embedding, options, description, norm)
+
+    @staticmethod
+    def load(module: nn.Module, weights: str, description: Mapping[str, Any]) -> None:
+        """Fill the tower from a file: BERT's embedding, a ViT's blocks and final norm in timm's names, or both.
+
+        ``pretrained`` is the blocks of timm's ViT of this width, as FedCola's paper starts its text blocks.
+        """
+        spelling = (
+            (r"^bert\.", ""),
+            (r"^embeddings\.(word|position|token_type)_embeddings\.", r"embedding.\1."),
+            (r"^embeddings\.LayerNorm\.", "embedding.norm."),
+        )
+        file = locate(weights, lambda: published_vit(description["width"], 16))
+        parts = ["embedding", "blocks", "norm"]
+        fill(module, file, spelling, optional=parts, cut=["embedding.position.weight"])

@@ -1,0 +1,82 @@
+"""The image tower: a vision transformer of any size (ViT-S at 224/16 with FedCola's shapes among them)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+from pydantic import Field, PositiveInt
+from torch import Tensor, nn
+
+from edgefl.errors import MethodError
+from edgefl.models.tower import Tower, TransformerOptions, assemble, chosen
+from edgefl.models.weights import Spelling, fill, locate, timm_repository
+
+VIT_SIZES = {
+    "tiny": {"blocks": 12, "width": 192, "heads": 3},
+    "small": {"blocks": 12, "width": 384, "heads": 6},
+    "base": {"blocks": 12, "width": 768, "heads": 12},
+}
+"""The published sizes of a vision transformer."""
+
+TIMM: Spelling = (
+    (r"^patch_embed\.", "embedding."),
+    (r"^cls_token$", "embedding.cls"),
+    (r"^pos_embed$", "embedding.pos"),
+)
+"""timm's names -> this tower's; blocks and final norm are named alike."""
+
+
+class PatchEmbedding(nn.Module):
+    """Patches by a strided convolution, a class token in front, learned positions: ``[B, C, H, W] -> [B, N+1, D]``."""
+
+    def __init__(self, channels: int, size: int, patch: int, width: int):
+        super().__init__()
+        self.proj = nn.Conv2d(channels, width, patch, patch)
+        self.cls = nn.Parameter(torch.empty(1, 1, width))
+        self.pos = nn.Parameter(torch.empty(1, (size // patch) ** 2 + 1, width))
+        for token in (self.cls, self.pos):
+            nn.init.trunc_normal_(token, std=0.02)
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Embed a batch of images."""
+        x = self.proj(image).flatten(2).transpose(1, 2)
+        return torch.cat([self.cls.expand(x.shape[0], -1, -1), x], 1) + self.pos
+
+
+class ViT:
+    """The tower named ``vit``."""
+
+    class Options(TransformerOptions):
+        """Fields of ``image: {tower: vit}``."""
+
+        tower: Literal["vit"] = "vit"
+        patch: PositiveInt = Field(8, description="side of a patch in pixels; must divide the image size")
+
+    @staticmethod
+    def build(description: Mapping[str, Any], norm: bool) -> Tower:
+        """A tower from ``{channels, size, depth, ...options}``.  Raises MethodError if the patch doesn't fit."""
+        options, size = chosen(ViT.Options, description), description["size"]
+        check_patch(options.patch, size)
+        embedding = PatchEmbedding(description["channels"], size, options.patch, options.width)
+        return assemble(embedding, options, description, norm)
+
+    @staticmethod
+    def load(module: nn.Module, weights: str, description: Mapping[str, Any]) -> None:
+        """Fill the tower from a file in timm's names, or from timm's published ViT of this width and patch."""
+        fill(module, locate(weights, lambda: published_vit(description["width"], description["patch"])), TIMM)
+
+
+def check_patch(patch: int, size: int) -> None:
+    """Raises MethodError for a patch that doesn't divide the image size."""
+    if size % patch:
+        raise MethodError(f"patch {patch} doesn't divide the image size {size}")
+
+
+def published_vit(width: int, patch: int) -> str:
+    """Where the hub has timm's ViT of this width.  Raises MethodError if there is none."""
+    sizes = {size["width"]: name for name, size in VIT_SIZES.items()}
+    if width not in sizes:
+        raise MethodError(f"weights 'pretrained': no ViT of width {width} is published; widths: {sorted(sizes)}")
+    return timm_repository(f"vit_{sizes[width]}_patch{patch}_224")

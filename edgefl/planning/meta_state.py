@@ -1,0 +1,32 @@
+"""The server's state as shapes without values (torch's meta device)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+
+from edgefl.errors import MethodError
+from edgefl.methods import Method, ServerState
+
+
+def shapes(method: Method) -> ServerState:
+    """What the server holds at first, as shapes without values."""
+    # weights decide no cost, and what is to be loaded may not be there
+    kinds = {name: replace(kind, weights={}) for name, kind in method.setting.kinds.items()}
+    with torch.device("meta"), shapes_alone(method, "initial()"):
+        return type(method)(method.options, replace(method.setting, kinds=kinds, pretrained=None)).initial(0)
+
+
+@contextmanager
+def shapes_alone(method: Method, what: str) -> Iterator[None]:
+    """Say whose fault it is where values are asked for that shapes don't have."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise MethodError(
+            f"{what} of {type(method).__name__} must do with tensors on the meta device, which have shapes and no "
+            f"values: {str(error).splitlines()[0]}"
+        ) from error

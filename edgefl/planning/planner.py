@@ -1,0 +1,163 @@
+"""Works and costs of clients, each planned once for all clients that are alike."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from edgefl.cost import (
+    ClientCost,
+    ComputeCost,
+    Predictor,
+    Traffic,
+    compute_cost,
+    duration,
+    passes_key,
+    traffic,
+    work_key,
+)
+from edgefl.devices import Device, Link
+from edgefl.planning.payload_options import encoded
+from edgefl.planning.setup import Setup
+from edgefl.planning.versions import travelling
+from edgefl.schedules import Stage, restrict
+from edgefl.work import Address, Payload, Source, Work, digest
+from edgefl.work.learning_rates import at_stage
+
+Start = tuple[str, int, tuple[str, ...]]
+"""What decides the values that a client starts a round from: its kind, its stage, and which copies it needs anew."""
+
+
+PLANNED = (
+    "download_bytes", "upload_bytes", "serialised_download_bytes", "serialised_upload_bytes", "forward_flops",
+    "backward_flops",
+)  # fmt: skip
+"""What a plan adds to the sums of a round."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a client would do in a round, and what it would cost without jitter: for all clients that are alike.
+
+    They are of one group, on one device and link, and hold equally old copies.
+    """
+
+    kind: str
+    group: int
+    samples: int
+    stage: Stage
+    work: Work
+    key: str
+    old: tuple[str, ...]
+    down: tuple[Payload, ...]
+    cost: ClientCost
+    device: Device
+    link: Link
+
+    @cached_property
+    def sums(self) -> tuple[int, ...]:
+        """The PLANNED numbers."""
+        t, c = self.cost.traffic, self.cost.compute
+        moved = t.download_bytes, t.upload_bytes, t.serialised_download_bytes, t.serialised_upload_bytes
+        return (*moved, c.forward_flops, c.backward_flops)
+
+    @property
+    def start(self) -> Start:
+        """Equal for clients that start the round from equal values."""
+        return self.kind, self.stage.index, self.old
+
+
+class Planner:
+    """Works and costs of clients, each computed once for all that share them."""
+
+    def __init__(self, setup: Setup, predictor: Predictor):
+        self.setup, self.predictor = setup, predictor
+        self._works: dict[tuple[str, int, int], tuple[Work, str]] = {}
+        self._passes: dict[tuple[int, str], str] = {}
+        self._compute: dict[tuple[str, int, tuple[int, ...]], ComputeCost] = {}
+        self._stages: dict[tuple[str, int], tuple[Work, Work, str]] = {}
+        self.revisions: Counter[tuple[str, int]] = Counter()
+        """How often what a kind does or sends at a stage (by index) became another; a learning rate doesn't count."""
+        self._traffic: dict[tuple[str, int, str, tuple[str, ...]], tuple[tuple[Payload, ...], Traffic]] = {}
+        self._plans: dict[tuple[str, int], dict[tuple[int, int, int, tuple[str, ...]], Plan]] = {}
+        self._server: list[tuple[Work, tuple[str, ComputeCost]]] = []
+
+    def work(self, kind: str, round: int, stage: Stage) -> tuple[Work, str]:
+        """The stage's part of the method's work, and the part of its cost key that no data decide."""
+        key = (kind, round, stage.index)
+        if key not in self._works:
+            self._works = {k: v for k, v in self._works.items() if k[1] == round}
+            full = self.setup.method.work(kind, round)
+            known, work, base = self._stages.get((kind, stage.index), (None, full, ""))
+            if known is not None and replace(known, optimizer=full.optimizer) == full:
+                optimizer = at_stage(full.optimizer, stage.index)
+                if work.optimizer != optimizer:  # a round as the last but for its learning rate
+                    work = replace(work, optimizer=optimizer)
+            else:
+                # the method and the schedule know nothing of it, nor does a prediction: arriving, all is as they said
+                work = encoded(restrict(full, stage), self.setup.payload, self.buffers, self.setup.method)
+                base = work_key(work)
+                self.revisions[kind, stage.index] += 1
+                # works of equal cost may send different things, in another round or to another kind
+                self._traffic = {k: v for k, v in self._traffic.items() if k[:2] != (kind, stage.index)}
+                self._plans[kind, stage.index] = {}
+            self._stages[kind, stage.index] = full, work, base
+            self._works[key] = work, base
+        return self._works[key]
+
+    def compute(self, work: Work, source: Source, base: str, client: int) -> tuple[str, ComputeCost]:
+        """The cost key of a work and its cost before any device."""
+        passes = (client, repr(work.passes))
+        if passes not in self._passes:
+            self._passes[passes] = passes_key(work, source)
+        key = digest([base, self._passes[passes], self.predictor.device])
+        counts = tuple(n for p in work.passes for n in source.counts(p).values())
+        if (key, len(work.passes), counts) not in self._compute:
+            trace = self.predictor.trace(work, source, key)
+            self._compute[key, len(work.passes), counts] = compute_cost(work, source, trace)
+        return key, self._compute[key, len(work.passes), counts]
+
+    def moved(self, work: Work, base: str, stage: Stage, old: tuple[str, ...]) -> tuple[tuple[Payload, ...], Traffic]:
+        """What travels down, and the traffic both ways, of ``self.work(...)`` where the copies of ``old`` are stale."""
+        key = (work.kind, stage.index, base, old)
+        if key not in self._traffic:
+            down = travelling(work, stage, old)
+            self._traffic[key] = down, traffic(down, tuple(p for p in work.up if p.items), self.buffers)
+        return self._traffic[key]
+
+    @property
+    def buffers(self) -> frozenset[Address]:
+        """Addresses of the buffers of all client models."""
+        return self.setup.method.setting.buffers
+
+    def plan(self, group: int, device: int, link: int, round: int, stage: Stage, old: tuple[str, ...]) -> Plan:
+        """What a client of this group does in this round and stage, on this device and link of the fleet.
+
+        ``old`` are its stale copies (``stale``).  Its optimizer may be an earlier round's: see ``work``.
+        """
+        client = int(self.setup.representative[group])
+        kind = self.setup.kind_of(client)
+        work, base = self.work(kind, round, stage)
+        plans = self._plans[kind, stage.index]
+        place = (group, device, link, old)
+        if place not in plans:
+            source = self.setup.clients.client(client)
+            fitted = work.fitted(source.size)
+            key, computed = self.compute(fitted, source, base, client)
+            down, moved = self.moved(work, base, stage, old)
+            fleet, samples = self.setup.fleet, int(self.setup.clients.client_samples[client])
+            on, over = fleet.devices[device], fleet.links[link]
+            spent = duration(computed, moved, on, over, throttling=fleet.throttling)
+            cost = ClientCost(computed, moved, spent)
+            plans[place] = Plan(kind, group, samples, stage, fitted, key, old, down, cost, on, over)
+        return plans[place]
+
+    def server(self, work: Work) -> tuple[str, ComputeCost]:
+        """Cost key and cost of a work of the server."""
+        for known, found in self._server:
+            if known is work or known == work:
+                return found
+        found = self.compute(work, self.setup.clients.server(), work_key(work), -1)
+        self._server = [*self._server[-31:], (work, found)]
+        return found

@@ -1,0 +1,169 @@
+"""The scenario's ``round`` and ``evaluation`` sections."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    SerializeAsAny,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+
+from edgefl import registry
+from edgefl.data.missing import parse_missing
+from edgefl.planning.staleness import StalenessOptions, parse_staleness
+from edgefl.units import Seconds, Share
+
+_SELECTION = WithJsonSchema(
+    {
+        "anyOf": [{"type": "string"}, {"type": "object", "properties": {"name": {"type": "string"}}}],
+        "examples": ["random", {"name": "oort", "exploration": "10%"}],
+    }
+)
+
+
+def parse_selection(value: object) -> BaseModel:
+    """The options of the selection that a name or a mapping with a ``name`` stands for.
+
+    Raises UnknownName, and what pydantic raises for wrong fields.
+    """
+    if isinstance(value, BaseModel):
+        return value
+    fields = {"name": value} if isinstance(value, str) else value
+    if not isinstance(fields, Mapping):
+        raise ValueError(f"a selection is a name or a mapping such as {{name: oort, exploration: 20%}}, not {value!r}")
+    name = fields.get("name", "random")
+    options: type[BaseModel] = registry.get("selection", name).Options
+    return options.model_validate({**fields, "name": name})
+
+
+_MORE = WithJsonSchema({"anyOf": [{"type": "number", "minimum": 0}, {"type": "string"}], "examples": ["30%"]})
+
+
+def _more(value: Any) -> Any:
+    """A share that may be above 100 %: "150%" or 1.5."""
+    if isinstance(value, str) and value.strip().endswith("%"):
+        try:
+            return float(value.strip()[:-1]) / 100
+        except ValueError:
+            pass
+    return value
+
+
+class RoundOptions(BaseModel):
+    """Who takes part in a round and when it ends."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    policy: str = Field(
+        "synchronous", description="synchronous, asynchronous (FedAsync), buffered (FedBuff) or semi-synchronous"
+    )
+    selection: Annotated[SerializeAsAny[BaseModel], BeforeValidator(parse_selection), _SELECTION] = Field(
+        default="random",
+        validate_default=True,
+        description="random, round-robin, power-of-choice, oort, or a mapping with a name and its fields",
+    )
+    cohort: PositiveInt | Share = Field(0.25, description="clients a round: a share of each kind, or a number in all")
+    stratify: bool = Field(True, description="draw per client kind; false draws from the union of kinds")
+    gate: Literal["eligible", "everyone"] = Field(
+        "eligible",
+        description="whom the server asks: those who fit their budgets, or everyone; who then needs more memory than "
+        "the budget ends out of memory",
+    )
+    leave_out: tuple[str, ...] = Field(
+        (),
+        description="kinds of clients that are never asked; who holds which data stays as it is, and so do the models "
+        "and the test of every kind",
+    )
+    deadline: Seconds | None = Field(None, description="virtual time after which late updates are left out")
+    over_selection: Annotated[float, BeforeValidator(_more), Field(ge=0, le=10), _MORE] = Field(
+        0.0,
+        description="clients asked beyond the cohort, a share of it; the round ends when the cohort's number is in",
+    )
+    quorum: PositiveInt = Field(1, description="updates without which a round changes nothing")
+    below_quorum: Literal["skip", "wait", "fail"] = Field(
+        "skip",
+        description="with fewer updates: skip the round, wait and ask again, or end the run with an error",
+    )
+    retry: Seconds = Field(60.0, description="virtual time until it asks again where nobody is there or quorum failed")
+    patience: Seconds = Field(86400.0, description="virtual time after which below_quorum: wait gives up")
+    concurrency: PositiveInt | None = Field(
+        None, description="clients under way at a time unless the policy is synchronous; the cohort's number if null"
+    )
+    buffer: PositiveInt = Field(10, description="updates that a buffered policy aggregates together")
+    window: Seconds = Field(60.0, description="virtual time between two aggregations of a semi-synchronous policy")
+    staleness: Annotated[StalenessOptions, BeforeValidator(parse_staleness)] = Field(
+        StalenessOptions.model_validate({}),
+        description="what an update counts that was begun on an older model: constant, polynomial, hinge",
+    )
+    mixing: float = Field(0.6, gt=0, le=1, description="share of a fresh update in the model, asynchronous (alpha)")
+
+    @field_validator("cohort", "deadline", "retry", "patience", "window")
+    @classmethod
+    def _some(cls, value: float | None) -> float | None:
+        if value is not None and not value > 0:
+            raise ValueError(f"must be more than 0, not {value:g}")
+        return value
+
+    @field_validator("leave_out")
+    @classmethod
+    def _distinct(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if twice := [kind for kind in value if value.count(kind) > 1]:
+            raise ValueError(f"{twice[0]} stands there twice")
+        return value
+
+    @field_validator("policy")
+    @classmethod
+    def _policy(cls, value: str) -> str:
+        registry.get("round policy", value)
+        return value
+
+    @model_validator(mode="after")
+    def _one_policy(self) -> RoundOptions:
+        overlapping = bool(registry.get("round policy", self.policy).overlapping)
+        if overlapping and self.over_selection:
+            raise ValueError(
+                f"over_selection is for a synchronous round: under {self.policy} nobody waits for a cohort"
+            )
+        if overlapping and self.quorum > 1 and self.policy != "semi-synchronous":
+            raise ValueError(f"a quorum is for rounds that end by time: {self.policy} ends with its last update")
+        return self
+
+    @property
+    def selection_name(self) -> str:
+        """The registered name of the selection."""
+        return str(getattr(self.selection, "name", "random"))
+
+
+class EvaluationOptions(BaseModel):
+    """When and on what the server evaluates the global models."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    every: PositiveInt = Field(1, description="rounds between evaluations; the last round is always evaluated")
+    split: Literal["validation", "test"] = Field("validation", description="split of the evaluations along the way")
+    final: Literal["validation", "test"] = Field("test", description="split of the last evaluation")
+    batch: PositiveInt = Field(100, description="samples a step")
+    pairs: PositiveInt = Field(500, description="pairs that retrieval ranks at most")
+    missing: Any = Field(
+        None,
+        description="what samples of pair kinds lack in an evaluation: a share for all, by modality or by kind, as "
+        "data.missing; retrieval leaves incomplete pairs out",
+    )
+    fold: PositiveInt = Field(
+        1000,
+        description="where there are more pairs, also rank disjoint folds of so many images, as the papers' R@1 on 1K",
+    )
+
+    @field_validator("missing")
+    @classmethod
+    def _missing(cls, value: Any) -> dict[str, dict[str, Any]] | None:
+        return None if value is None else parse_missing(value)

@@ -1,0 +1,143 @@
+"""The client_versions: which version of what each client holds, and so what must travel to it.
+
+Where payloads are encoded, a client has the decoded value of whatever was sent to it at that version, however long ago:
+decoding gives the same in every round.  Only a frozen part that is still at version 0 is exact, as it was preinstalled.
+An active part travels in every round, encoded, at version 0 too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgefl.schedules import Stage
+from edgefl.work import Address, Item, Payload, Work
+
+Versions = Mapping[Address, int]
+Integers = NDArray[Any]
+
+MOST_STATES = 256
+"""States that a client_versions may have before it looks for those that are no more."""
+
+
+def always(item: Item, stage: Stage) -> bool:
+    """Whether an item travels in every round: what is active, and tables."""
+    return item.source.startswith("table/") or stage.active(item.name)
+
+
+def frozen(work: Work, stage: Stage) -> tuple[Address, ...]:
+    """Addresses of a work that travel only to a copy that is old."""
+    kept = set(work.keep)
+    return tuple(i.source for p in work.down for i in p.items if i.name not in kept and not always(i, stage))
+
+
+def older(addresses: tuple[Address, ...], held: Versions, current: Versions) -> tuple[Address, ...]:
+    """Those of the addresses of which the client's copy is older than the server's; version 0 is preinstalled."""
+    return tuple(address for address in addresses if held.get(address, 0) < current[address])
+
+
+def stale(work: Work, stage: Stage, held: Versions, current: Versions) -> tuple[Address, ...]:
+    """Frozen addresses of a work of which the client's copy is older than the server's."""
+    return older(frozen(work, stage), held, current)
+
+
+def travelling(work: Work, stage: Stage, old: tuple[Address, ...]) -> tuple[Payload, ...]:
+    """The payloads that go down: active parts and tables always, frozen ones only where the copy is ``old``.
+
+    What the client keeps never travels: its first value is preinstalled.
+    """
+    wanted, kept = set(old), set(work.keep)
+    payloads = (
+        p.only(lambda item: item.name not in kept and (always(item, stage) or item.source in wanted)) for p in work.down
+    )
+    return tuple(p for p in payloads if p.items)
+
+
+def preinstalled(work: Work, down: tuple[Payload, ...], current: Versions) -> frozenset[str]:
+    """Names of a work's items that its client has as the server does: at version 0 and not in ``down``, or kept."""
+    sent = {item.name for payload in down for item in payload.items}
+    first = {i.name for p in work.down for i in p.items if i.name not in sent and not current[i.source]}
+    return frozenset(first.union(work.keep))
+
+
+def final_blocks(work: Work, stage: Stage) -> Payload:
+    """A finished stage's own blocks, as LW-FedMML delivers them once to everyone (its Algorithm 1, line 12)."""
+    items = (i for p in work.up for i in p.items if ".blocks." in i.name and always(i, stage))
+    # they are what goes up, and travel as what goes down does
+    return Payload("final", tuple(items), codec=next((p.codec for p in work.down if p.codec), None))
+
+
+class ClientVersions:
+    """Versions held, by client; a client that never took part holds version 0 of everything.
+
+    Clients that were sent the same hold the same, so that a client is a number, ``of`` `[clients]`, into ``states``.
+    With ``keeping`` False nothing is kept: where no part is ever frozen, everything travels in every round.
+    """
+
+    def __init__(self, clients: int = 1, *, keeping: bool = True):
+        self.keeping = keeping
+        self.of: Integers = np.zeros(clients if keeping else 0, np.int32)
+        self.states: list[Versions] = [{}]
+        self._known: dict[tuple[tuple[Address, int], ...], int] = {(): 0}
+        self._changed: list[Integers] = []
+        self._most = MOST_STATES
+
+    def held(self, client: int) -> Versions:
+        """What this client holds."""
+        return self.states[self.of[client]] if self.keeping else {}
+
+    def sent(self, clients: int | Integers, payloads: Sequence[Payload], current: Versions) -> None:
+        """These clients now hold these payloads at the versions in ``current``, or newer where they did already."""
+        if not self.keeping:
+            return
+        clients = np.atleast_1d(clients)
+        before = self.of[clients]
+        fresh = {i.source: version for p in payloads for i in p.items if (version := current[i.source])}
+        for state in np.unique(before):
+            held = self.states[state]
+            newest = {a: max(v, held.get(a, 0)) for a, v in fresh.items()}
+            self.of[clients[before == state]] = self._state({**held, **newest})
+        self._changed.append(clients[self.of[clients] != before])
+
+    def _state(self, versions: Versions) -> int:
+        key = tuple(sorted(versions.items()))
+        if key not in self._known:
+            self._known[key] = len(self.states)
+            self.states.append(versions)
+        return self._known[key]
+
+    def changed(self) -> Integers:
+        """Clients that hold something new since this was last asked, ascending."""
+        changed, self._changed = self._changed, []
+        return np.unique(np.concatenate(changed)) if changed else np.zeros(0, np.int64)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether there are so many states that ``thin`` is worth its look at all clients."""
+        return len(self.states) > self._most
+
+    def thin(self, current: Versions) -> None:
+        """Number the states anew, without those that nobody holds and without copies that are older than ``current``.
+
+        Versions only rise: a copy that isn't the server's any more is old for good, whichever version it is.
+        """
+        used = np.flatnonzero(np.bincount(self.of, minlength=len(self.states)))
+        numbers, before = np.zeros(len(self.states), np.int32), self.states
+        self.states, self._known = [{}], {(): 0}
+        for number in used.tolist():
+            numbers[number] = self._state({a: v for a, v in before[number].items() if v == current.get(a)})
+        self.of = numbers[self.of]
+        self._most = max(MOST_STATES, 2 * len(self.states))
+
+    def rows(self) -> tuple[Integers, list[Versions]]:
+        """``of`` and ``states`` for a checkpoint, without the states that nobody holds any more."""
+        used, of = np.unique(self.of, return_inverse=True)
+        return of.astype(np.int32), [self.states[i] for i in used]
+
+    def restore(self, of: Integers, states: Sequence[Versions]) -> None:
+        """Go on from ``of`` and ``rows``."""
+        self.of, self.states = np.array(of, np.int32), [dict(versions) for versions in states] or [{}]
+        self._known = {tuple(sorted(versions.items())): i for i, versions in enumerate(self.states)}

@@ -1,0 +1,161 @@
+"""Checkpoints of a simulation: tensors and plain state, from which it goes on to the same records.
+
+SimPy's events can't be kept.  A client under way is a row, from which its events are made again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from edgefl.errors import RunError
+from edgefl.methods import ServerState
+from edgefl.runs.checkpoints import KEPT
+from edgefl.simulation.inflight.closed_form import Dispatch
+from edgefl.simulation.inflight.events import Flight, flight_of
+from edgefl.simulation.inflight.shared_link import SHARING
+from edgefl.simulation.learning import Training
+from edgefl.simulation.run_state import RunState
+from edgefl.work import TensorSpec
+
+FLOWN, ARRAY = "flown:", "array:"
+"""Prefixes of tensors beside KEPT: the states that clients under way started from, and arrays of the simulation."""
+
+
+def checkpoint_of(run: RunState) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Everything that the next round depends on: tensors by name and plain JSON."""
+    learning = run.learning
+    tensors: dict[str, Tensor] = {}
+    of, states = run.client_versions.rows()
+    state: dict[str, Any] = {
+        "now": run.now,
+        "dispatches": run.dispatches,
+        "version": run.version,
+        "versions": dict(learning.state.versions),
+        "ledger": [dict(held) for held in states],
+        "totals": dict(run.totals),
+        "metrics": run.metrics,
+        "selection": run.selection.rows(),
+        "batteries": run.batteries.rows() if run.batteries is not None else None,
+    }
+    roster = run.roster
+    for name, array in (("ledger", of), ("stage", roster.stage), ("eligible", roster.eligible),
+                        ("binding", roster.binding)):  # fmt: skip
+        tensors[ARRAY + name] = torch.from_numpy(np.array(array))
+    if run.engine is not None:
+        state["flights"], started = _rows(run, [*run.engine.flying.values(), *run.queue.values()])
+        for number, held in enumerate(started):
+            tensors |= {f"{FLOWN}{number}:{a}": t for a, t in held.tensors.items()}
+        state["wires"] = run.engine.rows()
+    if isinstance(learning, Training):
+        tensors |= learning.state.tensors
+        state["metered"] = sorted(learning.metered)
+        for client, kept in learning.kept.items():
+            tensors |= {f"{KEPT}{client}:{name}": value for name, value in kept.items()}
+    else:
+        # shapes without values: what came into being while it ran
+        state["shapes"] = {a: asdict(TensorSpec.of(t)) for a, t in learning.state.tensors.items()}
+        tensors |= {a: t for a, t in learning.state.tensors.items() if not t.is_meta}
+    return tensors, state
+
+
+def _rows(run: RunState, flights: list[Flight]) -> tuple[dict[str, Any], list[ServerState]]:
+    """Rows of flights, of their dispatches and versions; the states that they started from, each once."""
+    assert run.engine is not None
+    sent: dict[int, tuple[int, Dispatch]] = {}
+    versions: dict[int, tuple[int, Mapping[str, int]]] = {}
+    states: dict[int, tuple[int, ServerState]] = {}
+    rows = []
+    for flight in flights:
+        number, _ = sent.setdefault(id(flight.sent), (len(sent), flight.sent))
+        versions.setdefault(id(flight.sent.versions), (len(versions), flight.sent.versions))
+        row = {**flight.row(), "dispatch": number, "at_stage": flight.plan.stage.index, "old": list(flight.plan.old)}
+        learning = run.learning
+        if isinstance(learning, Training):
+            under_way = learning.sent[flight.client]
+            row["state"] = states.setdefault(id(under_way.state), (len(states), under_way.state))[0]
+            row["metered"], row["trains"] = under_way.metered, under_way.future is not None
+        rows.append(row)
+    dispatches = [
+        {"round": one.round, "number": one.number, "version": one.version, "at": one.at,
+         "versions": versions[id(one.versions)][0]}
+        for _, one in sent.values()
+    ]  # fmt: skip
+    found = {
+        "rows": rows,
+        "flying": len(run.engine.flying),
+        "dispatches": dispatches,
+        "versions": [dict(held) for _, held in versions.values()],
+        "states": [dict(held.versions) for _, held in states.values()],
+    }
+    return found, [held for _, held in states.values()]
+
+
+def restore(run: RunState, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+    """Bring a fresh simulation to where ``checkpoint_of`` was taken.  Raises RunError if it is of another setup."""
+    learning = run.learning
+    prefixes = (KEPT, FLOWN, ARRAY)
+    if isinstance(learning, Training):
+        held = {a: t for a, t in tensors.items() if not a.startswith(prefixes)}
+        learning.metered = set(state["metered"])
+        for name in tensors:
+            if name.startswith(KEPT):
+                _, client, rest = name.split(":", 2)
+                learning.kept.setdefault(int(client), {})[rest] = tensors[name]
+    else:
+        with torch.device("meta"):
+            held = {a: TensorSpec(tuple(s["shape"]), s["dtype"]).empty() for a, s in state["shapes"].items()}
+        held |= {a: t for a, t in tensors.items() if not a.startswith(prefixes)}
+    # tables may come into being while a run goes on
+    if {a for a in held.keys() ^ learning.state.tensors.keys() if not a.startswith("table/")}:
+        raise RunError("the checkpoint holds other tensors than this scenario's models have")
+    learning.state = ServerState(held, dict(state["versions"]))
+    arrays = {name.removeprefix(ARRAY): t.numpy() for name, t in tensors.items() if name.startswith(ARRAY)}
+    roster = run.roster
+    if len(arrays["stage"]) != len(roster.stage):
+        raise RunError("the checkpoint is of another number of clients than this scenario has")
+    roster.stage, roster.eligible, roster.binding = (
+        arrays["stage"].copy(), arrays["eligible"].copy(), arrays["binding"].copy(),
+    )  # fmt: skip
+    run.client_versions.restore(arrays["ledger"], state["ledger"])
+    run.round, run.now = round, state["now"]
+    run.dispatches, run.version = state["dispatches"], state["version"]
+    run.totals, run.metrics = Counter(state["totals"]), state["metrics"]
+    run.selection.restore(state["selection"])
+    if run.batteries is not None:
+        run.batteries.restore(state["batteries"])
+    if "flights" in state:
+        _restore_flights(run, tensors, state)
+
+
+def _restore_flights(run: RunState, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+    setup, rows = run.setup, state["flights"]
+    server_link = setup.fleet.server_link
+    if server_link is not None:
+        make: Any = SHARING[server_link.sharing]
+        down, up = (make.from_rows(wire) if wire is not None else None for wire in state["wires"])
+        run.wires = (down, up)
+    dispatches = [Dispatch(**{**one, "versions": rows["versions"][one["versions"]]}) for one in rows["dispatches"]]
+    started = []
+    for number, versions in enumerate(rows["states"]):
+        prefix = f"{FLOWN}{number}:"
+        held = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+        started.append(ServerState(held, versions))
+    stages = {stage.index: stage for stage in setup.schedule.offered}
+    flights = []
+    for row in rows["rows"]:
+        row = dict(row)
+        extra = {name: row.pop(name, None) for name in ("dispatch", "at_stage", "old", "state", "metered", "trains")}
+        client, sent = row["client"], dispatches[extra["dispatch"]]
+        plan = run.planner.plan(*setup.place(client), sent.round, stages[extra["at_stage"]], tuple(extra["old"]))
+        flights.append(flight_of(row, plan, sent))
+        if isinstance(run.learning, Training):
+            run.learning.resume(client, plan, started[extra["state"]], sent, extra["metered"], extra["trains"])
+    run.resumed = flights[: rows["flying"]]
+    run.queue.update((flight.client, flight) for flight in flights[rows["flying"] :])

@@ -1,0 +1,284 @@
+"""Flights: what becomes of clients that are sent off together, as arrays `[flights]`.
+
+A flight downloads, computes (it reads its model from storage first) and uploads.  It ends by itself when its update has
+arrived, or where a failure was drawn for it; and it is cut short by the first of: its client goes offline, its battery
+is empty, the round doesn't wait any longer.  ``closed`` tells all of it at once where no flight waits for another;
+``EventEngine`` plays the same event by event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgefl.cost import energy, watts_of
+from edgefl.devices.failures import BEFORE, CORRUPTED, DOWNLOAD, TRAINING, TRUNCATED, UPLOAD, Failures
+from edgefl.devices.profile import throttled
+from edgefl.planning.planner import Plan
+from edgefl.planning.versions import Versions
+
+Floats = NDArray[np.float64]
+Integers = NDArray[Any]
+
+OUTCOMES = ("finished", "late", "dropped", "offline", "corrupted", "truncated", "out of memory", "battery empty")
+FINISHED, LATE, DROPPED, OFFLINE, CORRUPT, TRUNCATE, NO_MEMORY, EMPTY = range(len(OUTCOMES))
+PHASES = ("start", "download", "compute", "upload", None)
+AT_START, AT_DOWNLOAD, AT_COMPUTE, AT_UPLOAD, AT_END = range(len(PHASES))
+"""Where a flight ended; AT_END: its update arrived."""
+
+
+NUMBERS = (
+    "down_bits", "up_bits", "latency", "down_goodput", "up_goodput", "cool_seconds", "throttle_after",
+    "throttled_share", "idle_watts", "download_watts", "upload_watts", "compute_watts",
+)  # fmt: skip
+"""What a flight needs to know of its plan; ``cool_seconds`` are those of loading and computing without throttling."""
+
+
+def numbers_of(plan: Plan) -> tuple[float, ...]:
+    """The NUMBERS of a plan."""
+    moved, device, link = plan.cost.traffic, plan.device, plan.link
+    watts = watts_of(device, link)
+    return (
+        8 * moved.serialised_download_bytes, 8 * moved.serialised_upload_bytes, link.latency_seconds,
+        link.download_goodput, link.upload_goodput,
+        plan.cost.compute.seconds(device) + plan.cost.duration.load_seconds,
+        device.throttle_after_seconds, device.throttled_share,
+        watts["idle"], watts["download"], watts["upload"], watts["compute"],
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Dispatch:
+    """Clients are sent off: in which round, as which dispatch of the run, ``at`` which virtual time.
+
+    ``version`` counts the aggregations until then; ``versions`` are those of everything that the server held.
+    """
+
+    round: int
+    number: int
+    version: int
+    at: float
+    versions: Versions
+
+
+@dataclass(frozen=True)
+class Flights:
+    """Clients of one dispatch: who flies, and what was drawn for each.
+
+    ``numbers`` `[flights, NUMBERS]` are those of their plans.  ``factors`` `[3, flights]` multiply the seconds of
+    download, compute and upload; ``leaves`` is the virtual time at which a client goes offline (inf: never); ``joules``
+    are what its battery gives; ``no_memory`` says that the work's peak is above what it may use.
+    """
+
+    sent: Dispatch
+    client: Integers
+    plans: Sequence[Plan]
+    numbers: Floats
+    factors: Floats
+    failures: Failures
+    leaves: Floats
+    joules: Floats
+    no_memory: NDArray[np.bool_]
+    throttling: bool = False
+
+    def __len__(self) -> int:
+        return len(self.client)
+
+    def _of(self, name: str) -> Floats:
+        return self.numbers[:, NUMBERS.index(name)]
+
+    def _both(self, down: str, up: str) -> Floats:
+        """Numbers that stand beside each other, `[2, flights]`: a view."""
+        first = NUMBERS.index(down)
+        assert NUMBERS[first + 1] == up
+        return self.numbers[:, first : first + 2].T
+
+    @cached_property
+    def bits(self) -> Floats:
+        """Bits of all downloads and of all uploads, `[2, flights]`."""
+        return self._both("down_bits", "up_bits")
+
+    @cached_property
+    def latency(self) -> Floats:
+        """Seconds before the first bit moves, `[2, flights]`: down and up; nothing to move takes no time."""
+        return np.where(self.bits > 0, self._of("latency") * self.factors[::2], 0.0)
+
+    @cached_property
+    def rates(self) -> Floats:
+        """Bits per second of each client's own link, `[2, flights]`: down and up."""
+        return np.asarray(self._both("down_goodput", "up_goodput") / self.factors[::2])
+
+    @cached_property
+    def compute_seconds(self) -> Floats:
+        """Loading and computing, slowed down and hot as it may be."""
+        busy = self._of("cool_seconds") * self.factors[1] * self.failures.slow
+        if self.throttling:
+            busy = throttled(busy, self._of("throttle_after"), self._of("throttled_share"))
+        return np.asarray(busy)
+
+    @cached_property
+    def watts(self) -> dict[str, Floats]:
+        """What each flight draws, by what it does."""
+        return {name: self._of(f"{name}_watts") for name in ("idle", "download", "upload", "compute")}
+
+    @cached_property
+    def ends(self) -> Ends:
+        """How each flight ends by itself."""
+        phase, fraction = self.failures.phase, self.failures.fraction
+        outcome = np.full(len(self), FINISHED, np.int8)
+        last = np.full(len(self), AT_END, np.int8)
+        if not (phase.any() or self.no_memory.any()):
+            return Ends(outcome, last, self.bits, self.compute_seconds)
+        stops = self.no_memory & (phase != BEFORE) & (phase != DOWNLOAD)
+        for failure, at, then in (
+            (BEFORE, AT_START, DROPPED), (DOWNLOAD, AT_DOWNLOAD, DROPPED), (TRAINING, AT_COMPUTE, DROPPED),
+            (UPLOAD, AT_UPLOAD, DROPPED), (CORRUPTED, AT_UPLOAD, CORRUPT), (TRUNCATED, AT_UPLOAD, TRUNCATE),
+        ):  # fmt: skip
+            mine = phase == failure
+            last[mine], outcome[mine] = at, then
+        last[stops], outcome[stops] = AT_COMPUTE, NO_MEMORY
+        down = self.bits[0] * np.where(last == AT_DOWNLOAD, fraction, 1.0) * (last >= AT_DOWNLOAD)
+        broken_off = (last == AT_UPLOAD) & (phase != CORRUPTED)
+        up = self.bits[1] * np.where(broken_off, fraction, 1.0) * (last >= AT_UPLOAD)
+        busy = self.compute_seconds * np.where(last == AT_COMPUTE, np.where(stops, 0.0, fraction), 1.0)
+        return Ends(outcome, last, np.stack([down, up]), np.where(last >= AT_COMPUTE, busy, 0.0))
+
+    def transfer_seconds(self, way: int) -> Floats:
+        """Seconds of the download (0) or upload (1) as far as it goes by itself, on the client's own link alone."""
+        first = AT_DOWNLOAD if way == 0 else AT_UPLOAD
+        waits = np.where(self.ends.last >= first, self.latency[way], 0.0)
+        return np.asarray(waits + self.ends.bits[way] / self.rates[way])
+
+
+@dataclass(frozen=True)
+class Ends:
+    """How flights end by themselves: outcome, phase, bits `[2, flights]` that move by then, seconds of computing."""
+
+    outcome: Integers
+    last: Integers
+    bits: Floats
+    compute_seconds: Floats
+
+
+@dataclass(frozen=True)
+class Landings:
+    """What became of flights, `[flights]`: seconds of each phase as they passed, bits carried, joules spent."""
+
+    client: Integers
+    outcome: Integers
+    phase: Integers
+    began: Floats
+    ended: Floats
+    download_seconds: Floats
+    compute_seconds: Floats
+    upload_seconds: Floats
+    carried_download_bytes: Integers
+    carried_upload_bytes: Integers
+    energy_joules: Floats
+    slow: Floats
+
+    @property
+    def finished(self) -> NDArray[np.bool_]:
+        """Whose update arrived as it was sent."""
+        return np.asarray(self.outcome == FINISHED)
+
+    @property
+    def downloaded(self) -> NDArray[np.bool_]:
+        """Who has all that was sent down."""
+        return np.asarray(self.phase >= AT_COMPUTE)
+
+    @property
+    def lost_download_bytes(self) -> Integers:
+        """Of the bytes carried down, those that came to nothing."""
+        return np.where(self.downloaded, 0, self.carried_download_bytes)
+
+    @property
+    def lost_upload_bytes(self) -> Integers:
+        """Of the bytes carried up, those that came to nothing."""
+        return np.where(self.finished, 0, self.carried_upload_bytes)
+
+    @property
+    def virtual_seconds(self) -> Floats:
+        """Of all phases together."""
+        return self.download_seconds + self.compute_seconds + self.upload_seconds
+
+
+def closed(flights: Flights, deadline: float = inf, wanted: int | None = None) -> Landings:
+    """All flights at once, where none waits for another.
+
+    ``deadline`` is the virtual time at which those still under way are late; with ``wanted``, so is the arrival of
+    that many updates.
+    """
+    ends, start = flights.ends, np.full(len(flights), flights.sent.at)
+    down, busy, up = flights.transfer_seconds(0), ends.compute_seconds, flights.transfer_seconds(1)
+    fetched = start + down
+    computed = fetched + busy
+    arrived = computed + up
+    outcome, stop = ends.outcome.copy(), np.full(len(flights), inf)
+    empty = _empty(flights, start, fetched, computed, (down, busy, up))
+    for when, what in ((np.maximum(flights.leaves, start), OFFLINE), (empty, EMPTY)):
+        cut = (when < arrived) & (when < stop)
+        stop[cut], outcome[cut] = when[cut], what
+    ended = np.minimum(arrived, stop)
+    over = max(deadline, flights.sent.at)
+    if wanted is not None:
+        successes = np.sort(ended[outcome == FINISHED])
+        if len(successes) >= wanted:
+            over = min(over, float(successes[wanted - 1]))
+    late = ended > over
+    stop[late], outcome[late] = over, LATE
+    ended = np.minimum(ended, over)
+
+    cut = stop < arrived
+    phase = ends.last.copy()
+    phase[cut] = AT_UPLOAD
+    phase[cut & (stop < computed)] = AT_COMPUTE
+    phase[cut & (stop < fetched)] = AT_DOWNLOAD
+    spent = [
+        np.where(cut & (phase == at), ended - began, np.where(cut & (phase < at), 0.0, whole))
+        for at, began, whole in ((AT_DOWNLOAD, start, down), (AT_COMPUTE, fetched, busy), (AT_UPLOAD, computed, up))
+    ]
+    moved = []
+    for way, at in ((0, AT_DOWNLOAD), (1, AT_UPLOAD)):
+        part = np.clip((spent[way * 2] - flights.latency[way]) * flights.rates[way], 0.0, ends.bits[way])
+        moved.append(np.where(cut & (phase <= at), np.where(phase == at, part, 0.0), ends.bits[way]))
+    return Landings(
+        flights.client,
+        outcome,
+        phase,
+        start,
+        ended,
+        spent[0],
+        spent[1],
+        spent[2],
+        (moved[0] // 8).astype(np.int64),
+        (moved[1] // 8).astype(np.int64),
+        energy(spent[0], spent[1], spent[2], flights.watts),
+        flights.failures.slow,
+    )
+
+
+def _empty(
+    flights: Flights, start: Floats, fetched: Floats, computed: Floats, seconds: tuple[Floats, Floats, Floats]
+) -> Floats:
+    """When each battery would be empty, inf where it lasts."""
+    when = np.full(len(flights), inf)
+    left = flights.joules
+    if not np.isfinite(left).any():
+        return when
+    watts = flights.watts
+    powers = (watts["idle"] + watts["download"], watts["compute"], watts["idle"] + watts["upload"])
+    for began, whole, power in zip((start, fetched, computed), seconds, powers, strict=True):
+        needs = whole * power
+        dies = np.isinf(when) & (left < needs)
+        then = began[dies] + left[dies] / power[dies]
+        # rounded, it may be the phase's end after all
+        when[dies] = np.where(then < began[dies] + whole[dies], then, inf)
+        left = np.maximum(left - needs, 0.0)
+    return when

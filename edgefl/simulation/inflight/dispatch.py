@@ -1,0 +1,51 @@
+"""Dispatch: from chosen clients to flights, with everything that is drawn for them."""
+
+from __future__ import annotations
+
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgefl.devices.battery import Batteries
+from edgefl.devices.failures import NONE, draw_failures
+from edgefl.planning.setup import Setup
+from edgefl.simulation.inflight.closed_form import Dispatch, Flights, Integers, numbers_of
+from edgefl.simulation.roster import Roster
+
+
+def flights_of(
+    setup: Setup,
+    roster: Roster,
+    batteries: Batteries | None,
+    clients: Integers,
+    sent: Dispatch,
+) -> Flights:
+    """Send these clients off.
+
+    Draws are functions of the seed, the number of the ``dispatch`` and the client, whoever else is sent off.
+    """
+    fleet = setup.fleet
+    cells = roster.cell[clients]
+    jitter = fleet.jitter(setup.seed, sent.number, clients)
+    everyone = np.full(len(clients), inf)
+    no_memory = np.zeros(len(clients), bool)
+    if setup.round.gate == "everyone":
+        no_memory = roster.of_cells("memory")[cells] > fleet.budgets["memory"][clients]
+    return Flights(
+        sent,
+        clients,
+        [roster.cells[cell] for cell in cells.tolist()],
+        roster.numbers(numbers_of)[cells],
+        np.stack([jitter["download"], jitter["compute"], jitter["upload"]]),
+        draw_failures(fleet.failures, setup.seed, sent.number, clients),
+        fleet.availability.leaves(clients, sent.at),
+        everyone if batteries is None else batteries.level(clients, sent.at),
+        no_memory,
+        fleet.throttling,
+    )
+
+
+def hopeful(flights: Flights) -> NDArray[np.bool_]:
+    """Whose update isn't lost already by what was drawn for it."""
+    return np.asarray((flights.failures.phase == NONE) & ~flights.no_memory)

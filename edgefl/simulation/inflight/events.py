@@ -1,0 +1,376 @@
+"""Clients under way, event by event on the virtual clock.
+
+Every phase of a flight is an event with a callback, not a process of its own: tens of thousands of flights a second.
+Transfers over the server's shared link are flows whose pace changes with every other flow.  Every time is computed as
+``closed`` computes it and is the clock's to the last digit, in a run that was cut off and goes on as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import inf
+from typing import Any
+
+import numpy as np
+import simpy
+
+from edgefl.cost import energy
+from edgefl.planning.planner import Plan
+from edgefl.simulation.inflight.clock import CUTS, FLOWS, LAST, PHASES, Clock
+from edgefl.simulation.inflight.closed_form import (
+    AT_COMPUTE,
+    AT_DOWNLOAD,
+    AT_END,
+    EMPTY,
+    FINISHED,
+    LATE,
+    OFFLINE,
+    Dispatch,
+    Flights,
+    Landings,
+)
+from edgefl.simulation.inflight.shared_link import SharedLink
+
+
+class Flight:
+    """One client under way.  ``phase`` is where it is, since ``began``; ``token`` tells an event that came too late."""
+
+    __slots__ = (
+        "began", "bits", "carried", "client", "durations", "ended", "flowing", "joules", "last", "latency", "leaves",
+        "outcome", "phase", "plan", "rates", "seconds", "sent", "slow", "token", "until", "watts",
+    )  # fmt: skip
+
+    client: int
+    plan: Plan
+    sent: Dispatch
+    phase: int
+    began: float
+    durations: tuple[float, float, float]
+    latency: tuple[float, float]
+    rates: tuple[float, float]
+    bits: tuple[float, float]
+    watts: tuple[float, float, float]
+    outcome: int
+    last: int
+    leaves: float
+    until: float
+    joules: float
+    slow: float
+    seconds: list[float]
+    carried: list[float]
+    flowing: float
+    ended: float
+    token: int
+
+    def __init__(
+        self,
+        client: int,
+        plan: Plan,
+        sent: Dispatch,
+        outcome: int,
+        last: int,
+        durations: tuple[float, float, float],
+        latency: tuple[float, float],
+        rates: tuple[float, float],
+        bits: tuple[float, float],
+        leaves: float,
+        until: float,
+        joules: float,
+        slow: float,
+        watts: tuple[float, float, float],
+    ):
+        self.client, self.plan, self.sent = client, plan, sent
+        self.outcome, self.last = outcome, last
+        self.durations, self.latency, self.rates, self.bits = durations, latency, rates, bits
+        self.leaves, self.until, self.joules, self.slow, self.watts = leaves, until, joules, slow, watts
+        self.phase, self.began, self.flowing, self.token = AT_DOWNLOAD, sent.at, -inf, 0
+        self.ended = inf
+        self.seconds, self.carried = [0.0, 0.0, 0.0], [0.0, 0.0]
+
+    def row(self) -> dict[str, Any]:
+        """Everything but its plan and its dispatch, as plain data."""
+        row = {name: getattr(self, name) for name in self.__slots__ if name not in ("plan", "sent")}
+        return {name: None if value in (inf, -inf) else value for name, value in row.items()}
+
+
+SPARE = 4096
+"""Events that the clock may hold beside those of flights under way."""
+
+
+class EventEngine:
+    """Flights under way, and the shared wires that they travel over (None: every flight has its own link alone)."""
+
+    def __init__(self, env: Clock, wires: tuple[SharedLink | None, SharedLink | None] = (None, None)):
+        self.env = env
+        self.flying: dict[int, Flight] = {}
+        self.landed: list[Flight] = []
+        self.arrivals = 0
+        self._wires = [_Shared(self, wire) if wire is not None else None for wire in wires]
+        self._waiting: tuple[float, float, simpy.Event] | None = None
+
+    # from outside ---------------------------------------------------------------------------------------------------
+
+    def launch(self, flights: Flights, until: float = inf) -> None:
+        """Send off all of these now; who is still under way at the time ``until`` is late."""
+        ends = flights.ends
+        watts = flights.watts
+        columns = zip(
+            flights.client.tolist(),
+            flights.plans,
+            ends.outcome.tolist(),
+            ends.last.tolist(),
+            zip(*(row.tolist() for row in _durations(flights)), strict=True),
+            zip(*flights.latency.tolist(), strict=True),
+            zip(*flights.rates.tolist(), strict=True),
+            zip(*ends.bits.tolist(), strict=True),
+            np.maximum(flights.leaves, flights.sent.at).tolist(),
+            flights.joules.tolist(),
+            flights.failures.slow.tolist(),
+            zip(
+                (watts["idle"] + watts["download"]).tolist(),
+                watts["compute"].tolist(),
+                (watts["idle"] + watts["upload"]).tolist(),
+                strict=True,
+            ),
+            strict=True,
+        )
+        sent, at = flights.sent, flights.sent.at
+        until = max(until, at)
+        for client, plan, outcome, last, durations, latency, rates, bits, leaves, joules, slow, power in columns:
+            flight = Flight(
+                client, plan, sent, outcome, last, durations, latency, rates, bits, leaves, until, joules, slow, power
+            )
+            self.flying[client] = flight
+            self._enter(flight, AT_DOWNLOAD, at)
+
+    def wait(self, arrivals: float, landings: float = inf) -> simpy.Event:
+        """An event after so many updates or flights have arrived since the last ``take``, or once nobody flies."""
+        event = simpy.Event(self.env)
+        self._waiting = arrivals, landings, event
+        self._look()
+        return event
+
+    def still(self) -> None:
+        """Nobody waits any more."""
+        self._waiting = None
+
+    def take(self) -> list[Flight]:
+        """Flights that have landed since this was last asked, by time and then by client."""
+        landed, self.landed, self.arrivals = self.landed, [], 0
+        if self.env.pending > SPARE + 4 * len(self.flying):
+            # what would have become of flights that were cut short may lie years ahead
+            self.env.drop(lambda held: isinstance(held, tuple) and held[0].token != held[1])
+        return sorted(landed, key=lambda flight: (flight.ended, flight.client))
+
+    def cut(self, at: float) -> None:
+        """Whoever still flies is late."""
+        for flight in list(self.flying.values()):
+            self._stop(flight, LATE, at)
+
+    # one flight -----------------------------------------------------------------------------------------------------
+
+    def _enter(self, flight: Flight, phase: int, now: float) -> None:
+        flight.phase, flight.began, flight.flowing = phase, now, -inf
+        flight.token += 1
+        if phase > flight.last or flight.last < AT_DOWNLOAD:
+            flight.phase = flight.last
+            self._land(flight, flight.outcome, now)
+            return
+        if phase == AT_END:
+            self._land(flight, FINISHED, now)
+            return
+        place = phase - AT_DOWNLOAD
+        wire = self._wires[place // 2] if phase != AT_COMPUTE else None
+        power = flight.watts[place]
+        if wire is not None and flight.bits[place // 2] > 0:
+            self._plan_stop(flight, now)
+            if flight.latency[place // 2] > 0:
+                self.env.at(now + flight.latency[place // 2], self._flow, (flight, flight.token), PHASES)
+            else:
+                self._flow_now(flight, now)
+            return
+        lasts = flight.durations[place]
+        over = now + lasts
+        stop, outcome = self._stops(flight, now, flight.joules < lasts * power)
+        if stop < over:
+            self.env.at(stop, self._cut_short, (flight, flight.token, outcome), CUTS)
+        else:
+            self.env.at(over, self._done, (flight, flight.token), PHASES)
+
+    def _stops(self, flight: Flight, now: float, dies: bool) -> tuple[float, int]:
+        """When and why a phase would be cut short: ``dies`` says that its battery doesn't last."""
+        stop, outcome = flight.leaves, OFFLINE
+        if dies and (empty := now + flight.joules / flight.watts[flight.phase - AT_DOWNLOAD]) < stop:
+            stop, outcome = empty, EMPTY
+        return (flight.until, LATE) if flight.until < stop else (stop, outcome)
+
+    def _plan_stop(self, flight: Flight, now: float) -> None:
+        """Of a transfer whose end nobody knows yet."""
+        power = flight.watts[flight.phase - AT_DOWNLOAD]
+        stop, outcome = self._stops(flight, now, flight.joules < inf and power > 0)
+        if stop < inf:
+            self.env.at(stop, self._cut_short, (flight, flight.token, outcome), CUTS)
+
+    def _done(self, event: simpy.Event) -> None:
+        flight, token = event._value
+        if token == flight.token:
+            place = flight.phase - AT_DOWNLOAD
+            self._pass(flight, place, flight.durations[place])
+            if place != 1:
+                flight.carried[place // 2] = flight.bits[place // 2]
+            self._enter(flight, flight.phase + 1, self.env.now)
+
+    def _pass(self, flight: Flight, place: int, seconds: float) -> None:
+        flight.seconds[place] = seconds
+        if flight.joules < inf:
+            flight.joules = max(flight.joules - seconds * flight.watts[place], 0.0)
+
+    def _flow(self, event: simpy.Event) -> None:
+        flight, token = event._value
+        if token == flight.token:
+            self._flow_now(flight, self.env.now)
+
+    def _flow_now(self, flight: Flight, now: float) -> None:
+        way = (flight.phase - AT_DOWNLOAD) // 2
+        wire = self._wires[way]
+        assert wire is not None
+        flight.flowing = now
+        wire.add(now, flight.client, flight.bits[way], flight.rates[way])
+
+    def flown(self, client: int, at: float) -> None:
+        """A flow over a shared wire is complete."""
+        flight = self.flying[client]
+        place = flight.phase - AT_DOWNLOAD
+        self._pass(flight, place, at - flight.began)
+        flight.carried[place // 2] = flight.bits[place // 2]
+        self._enter(flight, flight.phase + 1, at)
+
+    def _cut_short(self, event: simpy.Event) -> None:
+        flight, token, outcome = event._value
+        if token == flight.token:
+            self._stop(flight, outcome, self.env.now)
+
+    def _stop(self, flight: Flight, outcome: int, at: float) -> None:
+        place = flight.phase - AT_DOWNLOAD
+        self._pass(flight, place, at - flight.began)
+        if place != 1:
+            way = place // 2
+            wire = self._wires[way]
+            if wire is None or not flight.bits[way]:
+                part = (flight.seconds[place] - flight.latency[way]) * flight.rates[way]
+                flight.carried[way] = min(max(part, 0.0), flight.bits[way])
+            elif flight.flowing > -inf:
+                left = wire.remove(at, flight.client)
+                flight.carried[way] = min(max(flight.bits[way] - left, 0.0), flight.bits[way])
+        self._land(flight, outcome, at)
+
+    def _land(self, flight: Flight, outcome: int, at: float) -> None:
+        flight.token += 1
+        flight.outcome, flight.ended = outcome, at
+        del self.flying[flight.client]
+        self.landed.append(flight)
+        self.arrivals += outcome == FINISHED
+        self._look()
+
+    def _look(self) -> None:
+        if self._waiting is None:
+            return
+        arrivals, landings, event = self._waiting
+        if self.arrivals >= arrivals or len(self.landed) >= landings or not self.flying:
+            self._waiting = None
+            # after everything else that happens at this time, so that no order of it matters
+            self.env.at(self.env.now, event.trigger, None, LAST)
+
+    # checkpoints ----------------------------------------------------------------------------------------------------
+
+    def rows(self) -> list[Any]:
+        """The state of the wires, as plain data."""
+        return [wire.wire.rows() if wire is not None else None for wire in self._wires]
+
+    def restore(self, flying: Sequence[Flight]) -> None:
+        """Go on with these under way; the wires have their flows already."""
+        for flight in flying:
+            self.flying[flight.client] = flight
+            way = (flight.phase - AT_DOWNLOAD) // 2
+            wire = self._wires[way] if flight.phase != AT_COMPUTE else None
+            if wire is None or flight.flowing == -inf:
+                self._enter(flight, flight.phase, flight.began)
+            else:
+                self._plan_stop(flight, flight.began)  # its flow is on the wire
+        for shared in self._wires:
+            if shared is not None:
+                shared.plan()
+
+
+def flight_of(row: Mapping[str, Any], plan: Plan, sent: Dispatch) -> Flight:
+    """The flight that ``row`` described."""
+    flight = Flight.__new__(Flight)
+    for name, value in row.items():
+        if value is None:
+            value = -inf if name == "flowing" else inf
+        elif name in ("durations", "latency", "rates", "bits", "watts"):
+            value = tuple(value)
+        setattr(flight, name, value)
+    flight.plan, flight.sent = plan, sent
+    return flight
+
+
+class _Shared:
+    """A wire on the clock: one event at the next completion."""
+
+    def __init__(self, engine: EventEngine, wire: SharedLink):
+        self.engine, self.wire, self._at = engine, wire, inf
+
+    def add(self, now: float, client: int, bits: float, most: float) -> None:
+        self.wire.add(now, client, bits, most)
+        self.plan()
+
+    def remove(self, now: float, client: int) -> float:
+        left = self.wire.remove(now, client)
+        self.plan()
+        return left
+
+    def plan(self) -> None:
+        following = self.wire.next()
+        if following is None or self._at <= following[0]:
+            return  # an event that comes too early looks again
+        self._at = following[0]
+        self.engine.env.at(self._at, self._tick, self._at, FLOWS)
+
+    def _tick(self, event: simpy.Event) -> None:
+        at: float = event._value
+        if at != self._at:
+            return
+        self._at = inf
+        for client in self.wire.finish(at):
+            self.engine.flown(client, at)
+        self.plan()
+
+
+def _durations(flights: Flights) -> tuple[Any, Any, Any]:
+    """Seconds of the phases where every flight has its link to itself."""
+    return flights.transfer_seconds(0), flights.ends.compute_seconds, flights.transfer_seconds(1)
+
+
+def landings(flown: Sequence[Flight]) -> Landings:
+    """What became of these flights, as arrays in their order."""
+    seconds = np.array([f.seconds for f in flown], dtype=np.float64).reshape(-1, 3).T
+    carried = (np.array([f.carried for f in flown], dtype=np.float64).reshape(-1, 2).T // 8.0).astype(np.int64)
+    # power of download, compute and upload: what is idle is in it already
+    power = np.array([f.watts for f in flown], dtype=np.float64).reshape(-1, 3).T
+    watts = {"idle": 0.0, "download": power[0], "compute": power[1], "upload": power[2]}
+    finished = np.array([f.outcome for f in flown], np.int8)
+    return Landings(
+        np.array([f.client for f in flown], np.int64),
+        finished,
+        np.where(finished == FINISHED, AT_END, np.array([f.phase for f in flown], np.int8)),
+        np.array([f.sent.at for f in flown], dtype=np.float64),
+        np.array([f.ended for f in flown], dtype=np.float64),
+        seconds[0],
+        seconds[1],
+        seconds[2],
+        carried[0],
+        carried[1],
+        energy(seconds[0], seconds[1], seconds[2], watts),
+        np.array([f.slow for f in flown], dtype=np.float64),
+    )

@@ -1,0 +1,77 @@
+"""A synchronous round: a cohort flies, and the round ends with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+from edgefl.errors import RunError
+from edgefl.schedules import Stage
+from edgefl.simulation.arrivals import Tally, process_arrivals, why_ended
+from edgefl.simulation.cohort import choose, cohort, dispatch_clients, why_nobody
+from edgefl.simulation.inflight.clock import Clock
+from edgefl.simulation.inflight.closed_form import Integers, closed
+from edgefl.simulation.inflight.dispatch import hopeful
+from edgefl.simulation.inflight.events import landings
+from edgefl.simulation.learning import Arrival
+from edgefl.simulation.run_state import Events, RunState
+
+
+def synchronous(run: RunState, env: Clock, round: int, stage: Stage, kinds: Sequence[str], tally: Tally) -> Events:
+    """Play a round of such a policy; gives its outcome.
+
+    Raises RunError where ``below_quorum`` says so.
+    """
+    options, began = run.setup.round, run.now
+    while True:
+        chosen = choose(run, round, kinds, tally)
+        told = {"round": round, "stage": stage.index, "selected": len(chosen.clients), "now": run.now}
+        run.observe("round", told)
+        arrivals: list[Arrival] = []
+        if len(chosen.clients):
+            arrivals = yield from play_cohort(run, env, chosen.clients, round, kinds, tally)
+        outcome = "completed"
+        if not len(chosen.clients):
+            outcome = why_nobody(run, kinds)
+        elif len(arrivals) < options.quorum:
+            outcome = "below quorum"
+        if outcome == "completed":
+            run.learning.aggregate(arrivals, stage)
+            run.version += 1
+            return outcome
+        run.learning.forget(arrivals)
+        # who is eligible doesn't change by waiting
+        if options.below_quorum == "fail" or (options.below_quorum == "wait" and outcome == "nobody eligible"):
+            raise RunError(why_ended(run, round, outcome, len(arrivals)))
+        if options.below_quorum == "skip":
+            if outcome == "nobody available":
+                yield from run.pass_until(env, run.now + options.retry)
+            return outcome
+        yield from run.pass_until(env, run.now + options.retry)
+        if run.now - began > options.patience:
+            raise RunError(why_ended(run, round, outcome, len(arrivals)) + f", after {run.now - began:g} s of waiting")
+        if run.client_versions.keeping:
+            run.judge(round)  # those who were asked have newer copies now
+
+
+def play_cohort(run: RunState, env: Clock, clients: Integers, round: int, kinds: Sequence[str], tally: Tally) -> Events:
+    """Send off a cohort and wait for its end; the updates that arrived."""
+    flights = dispatch_clients(run, clients, round)
+    wanted = run.policy.wanted(cohort(run, kinds), len(clients))
+    over = run.policy.over(run.now)
+    if run.engine is None:
+        landed = closed(flights, over, wanted)
+        plans = list(flights.plans)
+        run.learning.send(flights, landed.finished)
+    else:
+        run.learning.send(flights, hopeful(flights))
+        run.engine.launch(flights)
+        done = run.engine.wait(wanted if wanted is not None else len(clients))
+        yield done if over == inf else done | env.moment(over)
+        if run.engine.flying:
+            enough = wanted is not None and run.engine.arrivals >= wanted
+            run.engine.cut(max(f.ended for f in run.engine.landed) if enough else over)
+        flown = sorted(run.engine.take(), key=lambda flight: flight.client)
+        landed, plans = landings(flown), [flight.plan for flight in flown]
+    yield from run.pass_until(env, float(landed.ended.max()))
+    return process_arrivals(run, landed, plans, flights.sent, round, tally)

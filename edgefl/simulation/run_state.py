@@ -1,0 +1,133 @@
+"""Mutable state of one run, shared by all parts of the simulation, and its clock."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, Protocol
+
+import simpy
+from torch import Tensor
+
+from edgefl import registry
+from edgefl.cost import Predictor
+from edgefl.planning.coverage import DataCoverage
+from edgefl.planning.planner import Planner
+from edgefl.planning.setup import Setup
+from edgefl.planning.versions import ClientVersions
+from edgefl.simulation.inflight.clock import Clock
+from edgefl.simulation.inflight.events import EventEngine, Flight
+from edgefl.simulation.inflight.shared_link import SHARING, SharedLink
+from edgefl.simulation.learning import Absent, Learning, Training
+from edgefl.simulation.policy import Policy
+from edgefl.simulation.records import ClientLines, verdict_records
+from edgefl.simulation.roster import Roster
+from edgefl.simulation.selection.base import Selection
+from edgefl.training import Executor
+
+Observer = Callable[[str, Mapping[str, Any]], None]
+Events = Generator[simpy.Event, Any, Any]
+
+UNTRAINED_SECONDS = 5.0
+"""Wall time between checkpoints without training: a large fleet's takes longer to write than its rounds to play."""
+
+
+class Journal(Protocol):
+    """Where records and checkpoints go (edgefl.runs.RunDirectory)."""
+
+    def append(self, table: Any, records: Sequence[Mapping[str, Any]]) -> None:
+        """Append records to a table."""
+        ...
+
+    def append_lines(self, table: Any, lines: Sequence[bytes]) -> None:
+        """Append records that are lines of JSON already."""
+        ...
+
+    def checkpoint(self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Keep everything that the next round depends on."""
+        ...
+
+
+class RunState:
+    """Where a run has come to: what the server and the clients hold, who is under way, and what time it is.
+
+    ``now`` is the virtual time exactly; the clock of SimPy beside it orders what happens.  Without an ``executor``
+    nothing is trained.  ``events`` plays every flight event by event also where a closed form would do; records don't
+    depend on it.  A checkpoint is kept after a round where ``checkpoint_seconds`` of wall time have passed since the
+    last one, and after the last round; None: after every round that trains, else 5 s.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        executor: Executor | None,
+        predictor: Predictor,
+        journal: Journal,
+        observe: Observer = lambda event, facts: None,
+        *,
+        events: bool = False,
+        checkpoint_seconds: float | None = None,
+    ):
+        self.setup, self.journal, self.observe = setup, journal, observe
+        self.planner = Planner(setup, predictor)
+        self.policy: Policy = registry.get("round policy", setup.round.policy)(setup.round)
+        self.selection: Selection = registry.get("selection", setup.round.selection_name)(setup.round, setup.seed)
+        self.learning: Learning = (
+            Training(setup, self.planner, executor, setup.method.initial(setup.seed))
+            if executor is not None
+            else Absent(setup)
+        )
+        # where everything trains in every round nothing is ever frozen, and everything travels
+        ways = setup.schedule.offered
+        names = [name for kind in setup.method.setting.kinds.values() for name in kind.parameters()]
+        frozen = len(setup.schedule.stages) > 1 or any(not way.active(name) for way in ways for name in names)
+        self.client_versions = ClientVersions(len(setup.clients.client_kind), keeping=frozen)
+        self.roster = Roster(self.planner, self.client_versions)
+        pause = 0.0 if executor is not None else UNTRAINED_SECONDS
+        self.checkpoint_seconds = pause if checkpoint_seconds is None else checkpoint_seconds
+        self._coverage = DataCoverage.of(setup)
+        self._left: tuple[Any, dict[str, Any]] = (None, {})
+        self.batteries = setup.fleet.battery.fresh() if setup.fleet.battery is not None else None
+        self.client_lines = ClientLines(setup)
+        self.cohorts: dict[tuple[str, ...], int] = {}
+        self.round, self.now = 0, 0.0
+        self.dispatches = self.version = 0
+        self.totals: Counter[str] = Counter()
+        self.metrics: dict[str, dict[str, float]] = {}
+        self.queue: OrderedDict[int, Flight] = OrderedDict()
+        """Who has landed and isn't heard yet, by client, in that order."""
+        self.wires: tuple[SharedLink | None, SharedLink | None] = (None, None)
+        if setup.fleet.server_link is not None:
+            line = setup.fleet.server_link
+            make = SHARING[line.sharing]
+            self.wires = (
+                make(line.download) if line.download is not None else None,
+                make(line.upload) if line.upload is not None else None,
+            )
+        self._by_event = events or self.policy.overlapping or any(wire is not None for wire in self.wires)
+        self.engine: EventEngine | None = None
+        self.resumed: list[Flight] = []
+
+    @property
+    def state(self) -> Any:
+        """What the server holds."""
+        return self.learning.state
+
+    def pass_until(self, env: Clock, until: float) -> Events:
+        """Let the clock go on to ``until``."""
+        self.now = max(self.now, until)
+        if self.now > env.now:
+            yield env.moment(self.now)
+
+    def judge(self, round: int) -> None:
+        """Verdicts of this round, with a record of every one that is new."""
+        cells = self.roster.cells
+        new = self.roster.judge(round, self.state.versions)
+        if len(new):
+            self.journal.append("eligibility", verdict_records(self.roster, new, round))
+        if self.roster.cells is not cells:
+            self.client_lines.forget(self.roster.cells)
+
+    def under_way(self) -> int:
+        """Clients that were sent off and have no record yet."""
+        return 0 if self.engine is None else len(self.engine.flying) + len(self.engine.landed) + len(self.queue)

@@ -1,0 +1,152 @@
+"""The simulation: rounds on a virtual clock, with real training behind futures.
+
+Virtual time comes from predicted cost, so the clock never waits for real compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from time import monotonic
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from edgefl.runs import SUMMED
+from edgefl.schedules import Stage
+from edgefl.simulation.arrivals import Tally
+from edgefl.simulation.checkpoint import checkpoint_of, restore
+from edgefl.simulation.inflight.clock import Clock
+from edgefl.simulation.inflight.events import EventEngine
+from edgefl.simulation.rounds.overlapping import overlapping, take
+from edgefl.simulation.rounds.synchronous import synchronous
+from edgefl.simulation.run_state import Events, RunState
+from edgefl.simulation.server import deliver_final, evaluate, run_server_works
+
+
+class Simulation(RunState):
+    """One run.  ``run`` plays all rounds of the schedule; ``restore`` goes on from a checkpoint instead."""
+
+    def checkpoint(self) -> None:
+        """Keep everything that the next round depends on."""
+        self.journal.checkpoint(self.round, *checkpoint_of(self))
+
+    def restore(self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Go on after ``round``, from what was kept then.  Raises RunError if it doesn't match this setup."""
+        restore(self, round, tensors, state)
+
+    def run(self) -> dict[str, Any]:
+        """Play the rounds that are left; gives the run's result: final metrics and totals."""
+        env = Clock(initial_time=self.now)
+        if self._by_event:
+            self.engine = EventEngine(env, self.wires)
+            self.engine.restore(self.resumed)
+        if self.round < self.setup.schedule.rounds:
+            env.run(env.process(self._rounds(env)))
+        self.learning.leave()
+        return {
+            "rounds": self.round,
+            "virtual_seconds": self.now,
+            "metrics": self.metrics,
+            "totals": dict(self.totals),
+        }
+
+    def _rounds(self, env: Clock) -> Events:
+        kept = monotonic()
+        while self.round < self.setup.schedule.rounds:
+            yield from self._round(env, self.round + 1)
+            self.round += 1
+            take(self)
+            if self.round == self.setup.schedule.rounds or monotonic() - kept >= self.checkpoint_seconds:
+                self.checkpoint()
+                kept = monotonic()
+
+    def _round(self, env: Clock, round: int) -> Events:
+        setup, started = self.setup, self.now
+        stage = setup.schedule.stage(round)
+        tally = Tally()
+        yield from run_server_works(self, env, setup.method.before(self.state, round), round, "before", tally.server)
+        self.judge(round)
+        kinds = [kind for kind in setup.clients.kinds if setup.participates(kind, round)]
+        play = overlapping if self.policy.overlapping else synchronous
+        outcome = yield from play(self, env, round, stage, kinds, tally)
+        if outcome == "completed":
+            yield from run_server_works(self, env, setup.method.after(self.state, round), round, "after", tally.server)
+        last = round == setup.schedule.rounds
+        metrics: dict[str, dict[str, float]] = {}
+        if last or round % setup.evaluation.every == 0:
+            split = setup.evaluation.final if last else setup.evaluation.split
+            metrics = yield from evaluate(self, env, round, split, tally.server)
+            self.metrics = metrics
+        final = yield from deliver_final(self, env, round)
+        tally.sums["download_bytes"] += final[0]
+        tally.sums["serialised_download_bytes"] += final[1]
+        tally.sums["carried_download_bytes"] += final[1]
+        self._write(round, stage, kinds, outcome, started, tally, metrics, final[0])
+
+    def _write(
+        self,
+        round: int,
+        stage: Stage,
+        kinds: Sequence[str],
+        outcome: str,
+        started: float,
+        tally: Tally,
+        metrics: Mapping[str, Mapping[str, float]],
+        final_delivery_bytes: int,
+    ) -> None:
+        setup = self.setup
+        able = {kind: self.roster.able(kind) for kind in kinds}
+        finished, late = tally.outcomes["finished"], tally.outcomes["late"]
+        record = {
+            "round": round,
+            "stage": stage.index,
+            "outcome": outcome,
+            "started_virtual_seconds": started,
+            "virtual_seconds": self.now - started,
+            "clients": {kind: len(setup.of_kind(kind)) for kind in kinds},
+            "eligible": {kind: len(clients) for kind, clients in able.items()},
+            "samples": {kind: setup.samples_of_kind[kind] for kind in kinds},
+            "eligible_samples": {kind: self.roster.able_samples(kind) for kind in kinds},
+            "excluded": self._excluded(kinds),
+            "selected": tally.selected,
+            "unavailable": tally.unavailable,
+            "under_way": self.under_way(),
+            "finished": finished,
+            "late": late,
+            "failed": sum(tally.outcomes.values()) - finished - late,
+            "outcomes": dict(tally.outcomes),
+            "rejected": sorted(tally.rejected),
+            **{name: tally.sums[name] for name in SUMMED},
+            "final_delivery_bytes": final_delivery_bytes,
+            "server_seconds": sum(w["seconds"] for w in tally.server),
+            "server_works": tally.server,
+            "losses": {k: sum(x * n for x, n in v) / sum(n for _, n in v) for k, v in tally.losses.items()},
+            "metrics": metrics,
+        }
+        added = (*SUMMED, "selected", "unavailable", "finished", "late", "failed")
+        self.totals.update({name: record[name] for name in added})
+        self.totals["server_seconds"] += record["server_seconds"]
+        self.journal.append_lines("clients", tally.lines)
+        self.journal.append("rounds", [record])
+        self.journal.append("host", tally.hosts)
+        if tally.learnt:
+            # of a client that arrived twice the last counts
+            last = {heard[0]: heard for heard in tally.learnt}
+            clients, losses, seconds, counts = zip(*last.values(), strict=True)
+            self.selection.learn(
+                np.array(clients, np.int64), np.array(losses, float), np.array(seconds), np.array(counts), round
+            )
+        self.observe("record", record)
+
+    def _excluded(self, kinds: Sequence[str]) -> dict[str, Any]:
+        """What leaves with the clients of these kinds that don't fit their budgets: samples, classes, modalities."""
+        sign = (self.roster.changes, tuple(kinds))
+        if self._left[0] != sign:
+            asked = np.zeros(len(self.roster.eligible), bool)
+            for kind in kinds:
+                asked[self.setup.of_kind(kind)] = True
+            left = self._coverage.left(asked, asked & self.roster.eligible)
+            names = ("excluded_samples", "lost_classes", "lost_modalities", "modality_samples_share")
+            self._left = sign, {name.removeprefix("excluded_"): left[name] for name in names}
+        return self._left[1]

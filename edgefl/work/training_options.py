@@ -1,0 +1,130 @@
+"""The scenario's ``training`` section: what a local step is, for every client."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, field_validator, model_validator
+
+from edgefl.work.learning_rates import Rate, check_key, scaled, stated
+
+
+class TrainingOptions(BaseModel):
+    """How a client trains in a round."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    mode: Literal["real", "none"] = Field(
+        "real", description="none prices everything and trains nothing: the same records, without losses and metrics"
+    )
+    optimizer: Literal["adamw", "adam", "sgd"] = Field("adamw", description="fresh in every round")
+    lr: PositiveFloat = Field(1e-3, description="learning rate of round 1")
+    lr_decay: float = Field(1.0, gt=0, le=1, description="factor on the learning rate after every round")
+    weight_decay: float = Field(0.0, ge=0)
+    rates: dict[str, Rate] = Field(
+        default_factory=dict,
+        description="learning rates by tower or part, the most specific first: image.rep, rep, image; each a rate, a "
+        "list with one for each stage, or {lr, weight_decay}: {image: 1e-7, text: [1e-7, 1e-5], "
+        "head: {lr: 3e-4, weight_decay: 1e-6}}",
+    )
+    scale_with_batch: PositiveInt | None = Field(
+        None, description="the batch that the learning rates are for: they are multiplied by the batch over it"
+    )
+    betas: tuple[float, float] = Field((0.9, 0.999), description="of adam and adamw")
+    momentum: float = Field(0.0, ge=0, lt=1, description="of sgd")
+    implementation: Literal["for-loop", "foreach", "fused"] = Field(
+        "fused", description="of the optimizer's step: changes its speed and its temporary memory"
+    )
+    batch: PositiveInt | dict[str, PositiveInt] = Field(
+        32, description="samples a step, for all or by modality pattern: {image: 32, image-text: 64}"
+    )
+    epochs: PositiveInt = Field(1, description="local epochs a round")
+    accumulation: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="batches whose gradients make one update, as their mean: a larger batch in less memory",
+    )
+    precision: Literal["float32", "bfloat16", "float16"] = Field(
+        "float32", description="a half precision is autocast; float16 scales the loss and needs the fused optimizer"
+    )
+    attention: Literal["device", "math", "flash", "efficient", "cudnn"] = Field(
+        "device", description="which kernel computes attention; device leaves it to torch; a CPU has math and flash"
+    )
+    missing: Literal["ignore", "zero", "random"] = Field(
+        "zero",
+        description="what stands for the feature of a modality that a sample lacks (data.missing) where pairs are "
+        "classified: zeros, or normal noise; ignore leaves such samples out, as retrieval always does",
+    )
+    clip: PositiveFloat | None = Field(None, description="largest norm of all gradients together")
+    checkpointing: bool = Field(False, description="recompute each block in the backward pass: less memory, more FLOPs")
+    measure: Literal["first", "all"] = Field(
+        "first", description="meter the first work of each distinct cost, or every one"
+    )
+
+    @field_validator("betas")
+    @classmethod
+    def _betas(cls, value: tuple[float, float]) -> tuple[float, float]:
+        if not all(0 <= beta < 1 for beta in value):
+            raise ValueError(f"betas must be at least 0 and below 1, not {value}")
+        return value
+
+    @field_validator("rates")
+    @classmethod
+    def _keys(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for key, rate in value.items():
+            check_key(key)
+            if stated(rate).get("lr") == []:
+                raise ValueError(f"{key}: an empty list has no rate for any stage")
+        return value
+
+    @model_validator(mode="after")
+    def _scaled(self) -> TrainingOptions:
+        if self.precision == "float16" and self.implementation != "fused":
+            raise ValueError(
+                f"float16 scales its loss, which implementation {self.implementation} can't do without waiting for "
+                "the device at every step: set implementation: fused, or precision: bfloat16"
+            )
+        return self
+
+    def batch_of(self, pattern: str) -> int:
+        """The batch size of this modality pattern (32 where a listing leaves it out)."""
+        return self.batch if isinstance(self.batch, int) else self.batch.get(pattern, 32)
+
+    def optimizer_of(self, round: int, pattern: str = "") -> dict[str, Any]:
+        """The optimizer's settings in ``round`` (from 1) for batches of this pattern, as a Work carries them.
+
+        Lists with a rate for each stage are still lists: which stage it is, only the schedule knows.
+        """
+        factor = self.lr_decay ** (round - 1)
+        if self.scale_with_batch is not None:
+            factor *= self.batch_of(pattern) * self.accumulation / self.scale_with_batch
+        settings = self._settings(self.lr * factor)
+        if self.rates:
+            rates = {key: stated(rate) for key, rate in self.rates.items()}
+            settings["rates"] = {
+                key: {**rate, **({"lr": scaled(rate["lr"], factor)} if "lr" in rate else {})}
+                for key, rate in rates.items()
+            }
+        return settings
+
+    def server_optimizer_of(self, round: int, lr: float) -> dict[str, Any]:
+        """The same for a model of the server's own, with a learning rate of its own: no rates by part, no scaling."""
+        return self._settings(lr * self.lr_decay ** (round - 1))
+
+    def _settings(self, lr: float) -> dict[str, Any]:
+        settings: dict[str, Any] = {
+            "name": self.optimizer,
+            "lr": lr,
+            "weight_decay": self.weight_decay,
+            "implementation": self.implementation,
+        }
+        if self.optimizer == "sgd":
+            settings["momentum"] = self.momentum
+        else:
+            settings["betas"] = list(self.betas)
+        if self.accumulation > 1:
+            settings["accumulation"] = self.accumulation
+        if self.clip is not None:
+            settings["clip"] = self.clip
+        return settings

@@ -1,0 +1,422 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from itertools import product
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import edgefl
+from edgefl.cli import main
+from edgefl.commands.compose import compose, planner_of, predictor_of
+from edgefl.commands.fit.bounds import Pricer
+from edgefl.commands.fit.changes import Axis, Levels, Step, axes_of, candidates, sets_of, steps_of, within
+from edgefl.commands.fit.fit import allowances_of
+from edgefl.cost import ClientCost, duration
+from edgefl.devices import device, link
+from edgefl.errors import ScenarioError, UnitError, UnknownName
+from edgefl.planning.eligibility import gate
+from edgefl.scenario import load
+
+Tiny = Callable[..., dict[str, Any]]
+Costs = dict[str, float]
+Trials = tuple[list[Axis], dict[Levels, dict[int, Costs]]]
+
+PI, WIFI = "raspberry-pi-4-4gb", "wifi-5"
+SHAPES = {"image": {"channels": 1, "size": 32, "classes": 12}, "text": {"vocabulary": 200}}
+TEXTS = {"source": "declared", "clients": {"text": 2}, "samples": 40, "shapes": {"text": {"vocabulary": 200}}}
+THREE = {"source": "declared", "clients": {"image": 2, "text": 2, "image-text": 1}, "samples": 40, "shapes": SHAPES}
+
+
+@pytest.fixture(scope="module")
+def texts(tiny: Tiny) -> dict[str, Any]:
+    """Two text clients of 40 samples: nothing compares samples, so a batch in parts is the same update."""
+    return tiny(data=TEXTS, model={"text": {"blocks": 2, "width": 16, "heads": 2, "tokens": 12}})
+
+
+@pytest.fixture(scope="module")
+def few(texts: dict[str, Any]) -> dict[str, Any]:
+    """The same with a small lattice: a batch to halve once, payloads and two stages."""
+    return texts | {"training": {"batch": 2, "checkpointing": True, "precision": "float16"}}
+
+
+@pytest.fixture(scope="module")
+def trials(few: dict[str, Any]) -> Trials:
+    return lattice(few)
+
+
+def lattice(scenario: dict[str, Any]) -> Trials:
+    """What every combination of changes costs a text client by stage, one by one and without the search's pricing."""
+    whole = load(scenario)
+    setup = compose(whole)
+    axes = axes_of(whole, setup, "text", 40, growing=False, epochs=False)
+    found = {levels: costs_of(scenario, sets_of(steps_of(axes, levels))) for levels in candidates(axes)}
+    return axes, found
+
+
+def costs_of(scenario: dict[str, Any], sets: list[str], kind: str = "text") -> dict[int, Costs]:
+    """What each stage costs a client of a kind that has old copies of everything frozen."""
+    planner = planner_of(load(scenario, sets))
+    setup, found = planner.setup, {}
+    client = int(setup.of_kind(kind)[0])
+    source = setup.clients.client(client)
+    first = 1
+    for stage in setup.schedule.stages:
+        work, base = planner.work(kind, first, stage)
+        frozen = tuple(i.source for p in work.down for i in p.items if not stage.active(i.name))
+        _, computed = planner.compute(work.fitted(source.size), source, base, client)
+        _, moved = planner.moved(work, base, stage, frozen)
+        found[stage.index] = ClientCost(computed, moved, duration(computed, moved, device(PI), link(WIFI))).budgets()
+        first += stage.rounds
+    return found
+
+
+def minimal(costs: Mapping[Levels, dict[int, Costs]], allowed: Mapping[str, float]) -> list[Levels]:
+    """By trying all: what fits in every stage and contains nothing else that does."""
+    able = [levels for levels, by in costs.items() if all(gate(c, allowed)[0].eligible for c in by.values())]
+    return [one for one in able if not any(within(other, one) and other != one for other in able)]
+
+
+def answers(scenario: dict[str, Any], allowed: Mapping[str, float], **more: Any) -> dict[str, Any]:
+    """What ``fit`` says of the text clients."""
+    budgets = {name: value for name, value in allowed.items() if value != inf}
+    asked = {"kind": "text", "first": None, **more}
+    found: dict[str, Any] = edgefl.fit(scenario, device=PI, link=WIFI, **budgets, **asked)["kinds"]["text"]
+    return found
+
+
+def grid(
+    costs: Mapping[Levels, dict[int, Costs]], names: tuple[str, ...], shares: tuple[float, ...]
+) -> Iterator[Costs]:
+    """Budgets from what the lattice takes least to what the scenario takes as it is."""
+    worst = {levels: {n: max(c[n] for c in by.values()) for n in names} for levels, by in costs.items()}
+    least = {n: min(each[n] for each in worst.values()) for n in names}
+    now = next(iter(worst.values()))
+    for at in product(shares, repeat=len(names)):
+        between = {n: least[n] + share * (now[n] - least[n]) for n, share in zip(names, at, strict=True)}
+        yield {n: float(int(value)) if n in ("memory", "bytes") else value for n, value in between.items()}
+
+
+# --- against trying all ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("names", "shares"),
+    [
+        (("memory", "bytes"), (0.0, 0.5)),
+        pytest.param(("memory", "bytes"), (-0.1, 0.2, 0.7), marks=pytest.mark.slow),
+        pytest.param(("memory", "joules"), (-0.1, 0.1, 0.6), marks=pytest.mark.slow),
+        pytest.param(("seconds",), (-0.1, 0.02, 0.5), marks=pytest.mark.slow),
+        pytest.param(("flops",), (-0.1, 0.0, 0.5), marks=pytest.mark.slow),
+    ],
+)
+def test_the_answers_are_all_the_minimal_ones(
+    few: dict[str, Any], trials: Trials, names: tuple[str, ...], shares: tuple[float, ...]
+) -> None:
+    axes, costs = trials
+    assert len(costs) == 3 * 3 * 3 * 2
+    for allowed in grid(costs, names, shares):
+        expected = minimal(costs, allowed)
+        found = answers(few, allowed)
+        assert found["complete"] and found["looked_at"] == len(costs)
+        assert [s["sets"] for s in found["solutions"]] == [sets_of(steps_of(axes, levels)) for levels in expected]
+        for one in found["solutions"]:
+            again = costs_of(few, one["sets"])  # what can be pasted, through the same gate as a run's
+            assert all(gate(c, allowed)[0].eligible for c in again.values())
+            assert one["costs"] == {n: max(c[n] for c in again.values()) for n in one["costs"]}
+            assert one["peak_memory_bytes"] == max(c["memory"] for c in again.values()) <= allowed.get("memory", inf)
+        if not expected:
+            assert found["nearest"]["excess"] == pytest.approx(nearest(costs, allowed))
+            unmet = [n for n in allowed if all(any(c[n] > allowed[n] for c in by.values()) for by in costs.values())]
+            # what a budget refuses isn't asked about another
+            assert set(found["unmet"]) <= set(unmet) and (len(names) > 1 or found["unmet"] == unmet)
+
+
+def nearest(costs: Mapping[Levels, dict[int, Costs]], allowed: Mapping[str, float]) -> float:
+    """The least that any candidate exceeds its tightest budget by."""
+    return min(max(c[n] / allowed[n] for c in by.values() for n in allowed) for by in costs.values())
+
+
+@pytest.mark.slow
+def test_the_whole_lattice_of_a_scenario(texts: dict[str, Any]) -> None:
+    axes, costs = lattice(texts)
+    assert len(costs) == 2 * 7 * 3 * 3 * 3 * 2
+    predictions = []
+    for allowed in [*grid(costs, ("memory",), (0.0, 0.1, 0.3, 0.5, 0.8, 0.95)),
+                    *grid(costs, ("memory", "seconds"), (0.2, 0.5, 0.9))]:  # fmt: skip
+        found = answers(texts, allowed, most=10_000)
+        expected = [sets_of(steps_of(axes, levels)) for levels in minimal(costs, allowed)]
+        assert [s["sets"] for s in found["solutions"]] == expected
+        predictions.append(found["predictions"])
+    # of 84 computations, half of them in two stages
+    assert max(predictions) <= 100 and min(predictions) <= 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("samples", [40, 13])
+def test_no_bound_is_above_what_it_bounds(texts: dict[str, Any], samples: int) -> None:
+    """Whatever was predicted before: of any two candidates one may be priced first."""
+    whole = load(texts | {"data": TEXTS | {"samples": samples}, "training": {"batch": 8, "epochs": 2}})
+    setup, predictor = compose(whole), predictor_of(whole)
+    axes = axes_of(whole, setup, "text", samples, growing=True, epochs=True)
+    cells = [c for c in candidates(axes) if not c[3] and not c[4]]
+
+    def pricer() -> Pricer:
+        return Pricer(whole, setup, axes, "text", 0, device(PI), link(WIFI), predictor, 10**6, lambda *_: None)
+
+    exact = pricer()
+    true = {
+        (levels, span.first): exact.cost(levels, span, span.stages[0]).budgets()
+        for levels in cells
+        for span in exact.spans(levels)
+    }
+    bounded = 0
+    for known in cells[::23]:
+        some = pricer()
+        for span in some.spans(known):
+            some.cost(known, span, span.stages[0])
+        for levels in cells:
+            for span in some.spans(levels):
+                least = some.at_least(levels, span, span.stages[0])
+                costs = true[levels, span.first]
+                assert all(least[name] <= costs[name] * (1 + 1e-12) for name in costs), (known, levels)
+                bounded += levels != known and least["memory"] > some.floor(levels, span, span.stages[0])
+    assert bounded
+
+
+# --- what an answer says ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["bytes", *(pytest.param(n, marks=pytest.mark.slow) for n in ("memory", "seconds"))])
+def test_a_larger_budget_never_needs_more(few: dict[str, Any], trials: Trials, name: str) -> None:
+    axes, costs = trials
+    order = [sets_of(steps_of(axes, levels)) for levels in candidates(axes)]
+    places = []
+    for allowed in grid(costs, (name,), (0.0, 0.25, 0.5, 0.75, 1.0)):
+        found = answers(few, allowed, first=1)
+        least = [] if found["fits"] else next((s["sets"] for s in found["solutions"]), None)
+        places.append(len(order) if least is None else order.index(least))
+    assert places == sorted(places, reverse=True) and places[-1] == 0 < places[0]
+
+
+def test_what_fits_is_left_as_it_is(tiny: Tiny) -> None:
+    found = edgefl.fit(tiny(data=THREE), device=PI)
+    assert found["device"] == PI and found["link"] == WIFI and found["sets"] == []
+    assert list(found["kinds"]) == ["image", "text", "image-text"]
+    has = device(PI).usable_memory_bytes - device(PI).runtime_overhead_bytes
+    assert found["budgets"]["memory"]["allowed"] == has and PI in found["budgets"]["memory"]["source"]
+    assert found["budgets"]["joules"] == {"allowed": None, "source": "unlimited"}
+    rows = {row["kind"]: row for row in edgefl.profile(tiny(data=THREE), device=PI)["rows"]}
+    for kind, one in found["kinds"].items():
+        assert one["fits"] and one["solutions"] == [] and one["predictions"] == 1
+        now, row = one["as_it_stands"], rows[kind]
+        assert now["peak_memory_bytes"] == row["peak_memory_bytes"]
+        assert now["seconds_per_round"] == row["virtual_seconds"] and now["seconds_ratio"] == 1
+        assert now["binding"] == "memory" and now["margins"]["memory"] == has - row["peak_memory_bytes"]
+        assert now["margins"]["seconds"] is None
+    json.dumps(found, allow_nan=False)
+
+
+def test_the_stages_that_fit(few: dict[str, Any]) -> None:
+    """The stages of a schedule each for itself, and how few changes one stage needs."""
+    staged = few | {"schedule": {"name": "progressive", "stages": 2, "rounds": 2}}
+    first, second = costs_of(staged, []).values()
+    between = (first["memory"] + second["memory"]) // 2
+    whole = answers(staged, {"memory": between})
+    assert not whole["fits"]
+    assert [s["eligible"] for s in whole["as_it_stands"]["stages"]] == [True, False]
+    assert "memory of" in whole["as_it_stands"]["stages"][1]["reason"]
+    some = answers(staged, {"memory": between}, any_stage=True)
+    assert some["fits"] and some["solutions"] == []
+    grown = answers(few, {"memory": between}, any_stage=True)["solutions"]
+    assert ["schedule={name: progressive, stages: 2, rounds: 2}"] in [s["sets"] for s in grown]
+    growing = next(s for s in grown if "progressive" in s["sets"][0])
+    assert [s["eligible"] for s in growing["stages"]] == [True, False]
+    assert growing["peak_memory_bytes"] == first["memory"]
+
+
+def test_few_predictions_where_few_decide(few: dict[str, Any]) -> None:
+    now = costs_of(few, [])[1]
+    travels = answers(few, {"bytes": now["bytes"] * 0.8})
+    assert ["payload.up=float16"] in [s["sets"] for s in travels["solutions"]]
+    assert travels["predictions"] <= 3  # this computation, and layer-wise in two stages
+    assert answers(few, {"bytes": 10}, most=2)["unmet"] == ["bytes"]
+
+
+@pytest.mark.slow
+def test_few_predictions_of_many(texts: dict[str, Any]) -> None:
+    now = costs_of(texts, [])[1]
+    nothing = answers(texts, {"memory": 1000})
+    assert nothing["solutions"] == [] and nothing["unmet"] == ["memory"] and nothing["predictions"] <= 13
+    stopped = answers(texts, {"memory": now["memory"] / 3}, most=3)
+    assert not stopped["complete"] and stopped["predictions"] == 3
+    heard: list[str] = []
+    answers(texts, {"memory": now["memory"] * 0.9}, first=1, observe=lambda _, facts: heard.append(facts["what"]))
+    assert any("checkpointing" in what or "batch 4" in what for what in heard)
+
+
+def test_what_the_scenario_compares_is_left_aside(few: dict[str, Any]) -> None:
+    compared = few | {"compare": {"training.batch": [2, 1]}}
+    now = costs_of(few, [])[1]["bytes"]
+    found = edgefl.fit(compared, device=PI, bytes=now * 0.9, first=1)
+    assert found["sets"] == ["compare=null"]
+    (one,) = found["kinds"]["text"]["solutions"]
+    assert load(compared, [*found["sets"], *one["sets"]]).compare == {}
+
+
+@pytest.mark.slow
+def test_a_run_with_the_answer_lets_everyone_in(tiny: Tiny) -> None:
+    """To the byte: with a byte less a client that comes late to a stage is refused."""
+    asked = tiny(schedule={"name": "end-to-end", "rounds": 8}, round={"cohort": 1, "stratify": False})
+    sizes = edgefl.fit(asked, device=PI)["kinds"]
+    peaks = {kind: one["as_it_stands"]["costs"]["memory"] for kind, one in sizes.items()}
+    budget = int(0.8 * peaks["text"])
+    found = edgefl.fit(asked, device=PI, kind="text", memory=budget, first=None)["kinds"]["text"]
+    layerwise = next(s for s in found["solutions"] if "layerwise" in s["sets"][0])
+    for one, less in ((found["solutions"][0], 0), (layerwise, 0), (layerwise, 1)):
+        budgets = {"memory": budget, "bytes_per_round": one["costs"]["bytes"] - less}
+        scenario = asked | {"fleet": {"devices": {PI: "100%"}, "budgets": budgets}}
+        done = run_of(scenario, one["sets"])
+        able = [row["eligible"]["text"] == row["clients"]["text"] for row in done]
+        assert all(able) != bool(less)
+
+
+def run_of(scenario: dict[str, Any], sets: list[str]) -> list[dict[str, Any]]:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        return list(edgefl.run(scenario, output=Path(folder) / "run", overrides=sets).records("rounds"))
+
+
+# --- what may be changed ---------------------------------------------------------------------------------------------
+
+
+def axes(scenario: dict[str, Any], kind: str, samples: int = 40, **more: bool) -> dict[str, list[Step]]:
+    whole = load(scenario)
+    asked = {"growing": False, "epochs": False, **more}
+    return {a.name: list(a.steps) for a in axes_of(whole, compose(whole), kind, samples, **asked)}
+
+
+def tried(steps: list[Step]) -> list[list[str]]:
+    return [sets_of([step]) for step in steps]
+
+
+def test_batches_in_parts_and_smaller_ones(tiny: Tiny, texts: dict[str, Any]) -> None:
+    alone = axes(texts, "text")["batch"]
+    assert tried(alone)[:2] == [["training.batch=4", "training.accumulation=2"],
+                                ["training.batch=2", "training.accumulation=4"]]  # fmt: skip
+    assert tried(alone)[3:] == [["training.batch=4"], ["training.batch=2"], ["training.batch=1"]]
+    assert [s.tier for s in alone] == [0, 0, 0, 5, 5, 5]
+    # image-text clients compare pictures with texts, of which a batch must hold two
+    beside = axes(tiny(data=THREE), "text")["batch"]
+    assert [s.tier for s in beside] == [4, 4, 5, 5, 5] and beside[1].sets["training.accumulation"] == 4
+    assert tried(beside)[2] == ["training.batch={image: 8, text: 4, image-text: 8}"]
+    listed = tiny(data=THREE, training={"batch": {"image": 8, "text": 6, "image-text": 4}, "accumulation": 2})
+    parts = axes(listed, "image")["batch"]
+    assert tried(parts)[0] == ["training.batch={image: 4, text: 3, image-text: 2}", "training.accumulation=4"]
+    assert tried(parts)[1] == ["training.batch={image: 4, text: 6, image-text: 4}"]  # 3 can't be halved
+    # a client with fewer samples than a batch makes one update of what it has
+    assert next(s.tier for s in axes(texts, "text", samples=7)["batch"]) == 5
+    most = axes(texts | {"training": {"batch": 8, "accumulation": 32}}, "text")["batch"]
+    assert [s.sets.get("training.accumulation") for s in most] == [64, None, None, None]
+
+
+def test_other_changes(texts: dict[str, Any]) -> None:
+    found = axes(texts, "text", epochs=True)
+    assert tried(found["checkpointing"]) == [["training.checkpointing=true"]]
+    assert tried(found["precision"]) == [["training.precision=bfloat16"], ["training.precision=float16"]]
+    assert tried(found["upload"]) == [["payload.up=float16"], ["payload.up=int8"]]
+    assert tried(found["schedule"]) == [["schedule={name: layerwise, stages: 2, rounds: 2}"]]
+    assert found["epochs"] == []
+    grown = axes(texts, "text", growing=True)["schedule"]
+    assert [s.sets["schedule"]["name"] for s in grown] == ["progressive", "layerwise"]
+    unscaled = texts | {"training": {"batch": 8, "implementation": "foreach", "epochs": 5}}
+    assert tried(axes(unscaled, "text")["precision"]) == [["training.precision=bfloat16"]]
+    assert tried(axes(unscaled, "text", epochs=True)["epochs"]) == [["training.epochs=2"], ["training.epochs=1"]]
+    sparse = texts | {"payload": {"down": "bfloat16", "up": {"top_k": "10%"}}}
+    assert tried(axes(sparse, "text")["download"]) == [["payload.down=int8"]]
+    assert tried(axes(sparse, "text")["upload"])[0] == ["payload.up.dtype=float16"]
+    deep = texts | {"model": {"text": {"blocks": 6, "width": 16, "heads": 2, "tokens": 12}}}
+    staged = deep | {"schedule": {"name": "layerwise", "stages": [1, 5], "rounds": 6, "allocation": "late",
+                                  "deliver_final": True}}  # fmt: skip
+    assert tried(axes(staged, "text", growing=True)["schedule"]) == [
+        [f"schedule={{name: layerwise, stages: {n}, rounds: 6, allocation: late, deliver_final: true}}"] for n in (3, 6)
+    ]
+    assert len(axes(deep, "text")["schedule"]) == 1  # two rounds are too few for three stages
+
+
+def test_gravest_last() -> None:
+    def axis(name: str, *tiers: int) -> Axis:
+        return Axis(name, tuple(Step(f"{name}{i}", tier, i + 1, {name: i}) for i, tier in enumerate(tiers)))
+
+    order = candidates([axis("a", 0, 0), axis("b", 2), axis("c", 0, 5)])
+    assert order[0] == (0, 0, 0) and order[-1] == (2, 1, 2) and len(order) == 18
+    assert order.index((2, 0, 1)) < order.index((0, 1, 0)) < order.index((0, 0, 2))
+    assert all(order.index(a) <= order.index(b) for a in order for b in order if within(a, b))
+
+
+# --- what the device may use -----------------------------------------------------------------------------------------
+
+
+def allowed(texts: dict[str, Any], given: Mapping[str, object] | None = None, **sections: Any) -> dict[str, float]:
+    return {n: each.allowed for n, each in allowances_of(load(texts | sections), device(PI), given or {}).items()}
+
+
+def test_the_tightest_of_what_is_said(texts: dict[str, Any]) -> None:
+    one = device(PI)
+    has = one.usable_memory_bytes - one.runtime_overhead_bytes
+    assert allowed(texts) == {"memory": has, "flops": inf, "bytes": inf, "seconds": inf, "joules": inf}
+    budgets = {"memory": "12..48 MiB", "flops_per_round": "2..3 TFLOP", "bytes_per_round": "20 MB",
+               "energy_per_round": "2 kJ", "seconds_per_round": "1..2 min"}  # fmt: skip
+    said = allowed(texts, fleet={"budgets": budgets}, round={"deadline": "30 s"})
+    assert said == {"memory": 12 * 2**20, "flops": 2e12, "bytes": 20e6, "seconds": 30, "joules": 2000}
+    assert allowed(texts, fleet={"budgets": budgets}, round={"deadline": "2 min"})["seconds"] == 60
+    share = allowed(texts, fleet={"budgets": {"memory": "25..50% of device"}})["memory"]
+    assert share == int(0.25 * one.ram_bytes - one.runtime_overhead_bytes)
+    assert allowed(texts, fleet={"budgets": {"memory": "1 TiB"}})["memory"] == has
+    given = {"memory": "64MiB", "seconds": "2 min", "joules": 5, "bytes": None}
+    other = allowed(texts, given, fleet={"budgets": budgets}, round={"deadline": "30 s"})
+    assert other == said | {"memory": 64 * 2**20, "seconds": 120, "joules": 5}
+
+
+def test_bad_input(texts: dict[str, Any]) -> None:
+    with pytest.raises(UnknownName, match="unknown device 'raspbery-pi-4-4gb'; did you mean 'raspberry-pi-4-4gb'"):
+        edgefl.fit(texts, device="raspbery-pi-4-4gb")
+    with pytest.raises(UnknownName, match="did you mean 'wifi-5'"):
+        edgefl.fit(texts, device=PI, link="wifi5")
+    with pytest.raises(UnknownName, match="unknown client kind 'image'; allowed: text"):
+        edgefl.fit(texts, device=PI, kind="image")
+    with pytest.raises(UnitError, match=r"^memory: '60 s': unknown unit 's' of a number of bytes"):
+        edgefl.fit(texts, device=PI, memory="60 s")
+    with pytest.raises(UnitError, match=r"^joules: a budget must be positive, not 0 J"):
+        edgefl.fit(texts, device=PI, joules="0 J")
+    with pytest.raises(ScenarioError, match="most must be at least 1, not 0"):
+        edgefl.fit(texts, device=PI, most=0)
+
+
+def test_the_command(few: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "few.yaml"
+    path.write_text(yaml.safe_dump({"edgefl": 1, **few}))
+
+    def call(*words: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(["fit", str(path), "--device", PI, *words])
+        return int(ended.value.code or 0), *capsys.readouterr()
+
+    code, out, _ = call()
+    assert code == 0 and "text clients, of which the largest has 40 samples: fit as it stands" in out
+    now = costs_of(few, [])[1]
+    code, out, err = call("--bytes", str(int(now["bytes"] * 0.8)), "--answers", "2")
+    assert code == 0 and "1: --set payload.up=float16\n" in out and "tightest" in out
+    assert "text: work 1 of at most 200: as it stands, stage 1" in err
+    assert all(len(line) <= 100 for line in out.splitlines() if "--set" not in line)
+    code, out, _ = call("--bytes", "1kB", "--most", "2")
+    assert code == 1 and "Nothing helps: no change meets traffic of 1000 B." in out and "Nearest, at" in out
+    code, out, _ = call("--bytes", "1kB", "--most", "2", "--json")
+    assert code == 1 and json.loads(out)["kinds"]["text"]["unmet"] == ["bytes"]
+    code, _, err = call("--memory", "60s")
+    assert code == 2 and err.startswith("edgefl: error: memory: '60s': unknown unit 's'")

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import edgefl
+from edgefl.commands.sweep.perturbed_fleets import LARGER_IS_BETTER, numbers_of, scaled
+from edgefl.commands.sweep.sensitivity import FIGURES, _signs, _tau, factor_of
+from edgefl.devices import Fleet, FleetOptions, device, link
+from edgefl.errors import ScenarioError, UnitError
+
+Tiny = Callable[..., dict[str, Any]]
+
+DECLARED = {"source": "declared", "clients": {"image": 4}, "samples": 40,
+            "shapes": {"image": {"channels": 1, "size": 32, "classes": 12}}}  # fmt: skip
+
+
+def test_a_factor_is_written_with_an_x() -> None:
+    assert factor_of("2x") == 2.0 and factor_of(" 1.5X ") == 1.5
+    for text, message in (
+        ("3", "write the factor as 3x"),
+        ("x", "write the factor as 2x"),
+        ("1x", "must be more than 1x"),
+        ("0.5x", "must be more than 1x"),
+        ("-2x", "write the factor"),
+        ("infx", "write the factor"),
+    ):
+        with pytest.raises(UnitError, match=message):
+            factor_of(text)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=2, max_size=9))
+def test_tau_counts_pairs(values: list[tuple[int, int]]) -> None:
+    one, other = (np.array([v[i] for v in values], dtype=float) for i in (0, 1))
+    pairs = [(i, j) for i in range(len(values)) for j in range(i)]
+    order = [np.sign(one[i] - one[j]) * np.sign(other[i] - other[j]) for i, j in pairs]
+    apart = [sum(x[i] != x[j] for i, j in pairs) for x in (one, other)]
+    tau = _tau(_signs(one, "round_seconds"), _signs(other, "round_seconds"))
+    if all(apart):
+        assert tau == pytest.approx(sum(order) / np.sqrt(apart[0] * apart[1]))
+        assert _tau(_signs(one, "round_seconds"), _signs(-other, "round_seconds")) == pytest.approx(-tau)
+    else:
+        assert tau == 1.0 if apart[0] == apart[1] else np.isnan(tau)
+
+
+def test_nobody_is_the_worst_and_sums_in_another_order_are_level() -> None:
+    signs = _signs(np.array([np.nan, 3.0, 3.0 * (1 + 1e-12), np.nan]), "round_seconds")
+    assert signs[0].tolist() == [0, 1, 1, 0] and signs[1].tolist() == [-1, 0, 0, -1]
+    assert (_signs(np.array([0.2, 0.4]), "eligible_share") == np.array([[0, 1], [-1, 0]])).all()
+
+
+def test_every_number_that_costs_time_or_energy_is_tried() -> None:
+    tried = set(LARGER_IS_BETTER)
+    for profile in (device("raspberry-pi-4-4gb"), device("server-a5000"), link("lte")):
+        held = {name for name, fact in profile.facts.items() if fact.value}
+        # a data sheet's peak, the spread of a round and the size of a battery are in no round's cost
+        assert held - tried <= {"peak_flops_per_second", "jitter", "battery_joules"}
+        assert set(numbers_of(profile)) <= tried
+
+
+def test_a_scaled_fleet_keeps_who_has_what_and_draws_budgets_of_its_memory() -> None:
+    options = FleetOptions.model_validate(
+        {
+            "devices": {"raspberry-pi-4-4gb": "50%", "jetson-orin-nano-8gb": "50%"},
+            "budgets": {"memory": "10%..40% of device"},
+        }
+    )
+    fleet = Fleet.draw(options, 40, 7)
+    other = scaled(fleet, {("raspberry-pi-4-4gb", "ram_bytes"): 2.0}, options, 7)
+    assert (other.device_index == fleet.device_index).all()
+    pi = np.array([fleet.device(c).name == "raspberry-pi-4-4gb" for c in range(40)])
+    assert (other.budgets["memory"][~pi] == fleet.budgets["memory"][~pi]).all()
+    overhead = device("raspberry-pi-4-4gb").runtime_overhead_bytes
+    able = pi & (fleet.budgets["memory"] > 0)
+    assert other.budgets["memory"][able] == pytest.approx(
+        2 * (fleet.budgets["memory"][able] + overhead) - overhead, abs=3
+    )
+    # where no budget asks a device for its memory, its memory decides nothing
+    free = FleetOptions.model_validate({"devices": "raspberry-pi-4-4gb"})
+    fleet = Fleet.draw(free, 3, 7)
+    assert scaled(fleet, {("raspberry-pi-4-4gb", "ram_bytes"): 2.0}, free, 7) is fleet
+    assert scaled(fleet, {("raspberry-pi-4-4gb", "compute_watts"): 2.0}, free, 7) is not fleet
+
+
+@pytest.fixture(scope="module")
+def found(tiny: Tiny) -> dict[str, Any]:
+    """Cells that compute longer and cells that send more: which of them are faster, the numbers decide."""
+    scenario = tiny(
+        data=DECLARED,
+        model={"image": {"blocks": 2, "width": 16, "heads": 2}},
+        fleet={"devices": "raspberry-pi-4-4gb", "links": "lte"},
+    )
+    result: dict[str, Any] = edgefl.sweep(
+        scenario, ["payload.up=float32,int8", "training.epochs=1,3"], sensitivity_to="2x"
+    )
+    return result
+
+
+def test_only_numbers_that_can_reorder_do(found: dict[str, Any]) -> None:
+    sensitivity = found["sensitivity"]
+    by = {(one["number"], one["factor"]): one for one in sensitivity["numbers"]}
+    # one device and one link: each number is tried both ways, and everything at once both ways
+    assert len(by) == 2 * (len(numbers_of(device("raspberry-pi-4-4gb"))) + len(numbers_of(link("lte"))))
+    assert [one["number"] for one in sensitivity["together"]] == ["all better", "all worse"]
+    for name in FIGURES:
+        facts = sensitivity["figures"][name]
+        counted = [one["flipped_pairs"][name] for one in (*sensitivity["numbers"], *sensitivity["together"])]
+        assert facts["survives"] == (facts["pairs_that_flip"] == 0 and facts["drawn_unchanged_share"] == 1.0)
+        assert facts["survives_one_at_a_time"] == (not any(counted[:-2]))
+        assert (facts["lowest_tau"] is None) == (name == "eligible_share") or facts["lowest_tau"] <= 1.0
+        flipped = {(f["better"], f["worse"]) for f in sensitivity["flips"] if f["figure"] == name}
+        assert len(flipped) == facts["pairs_that_flip"]
+    # watts are in no round's seconds, and everyone is eligible whatever the numbers
+    assert by["compute_watts", 2.0]["flipped_pairs"]["round_seconds"] == 0
+    assert sensitivity["figures"]["eligible_share"]["pairs_that_flip"] == 0
+    # one round in float32 and three in int8 take about as long: a device twice as fast at operators turns them round
+    rows = {row["label"]: row["round_seconds"] for row in found["rows"]}
+    assert rows["up=float32,epochs=1"] < rows["up=int8,epochs=3"]
+    (flip,) = (f for f in sensitivity["flips"] if f["figure"] == "round_seconds")
+    assert (flip["better"], flip["worse"]) == ("up=float32,epochs=1", "up=int8,epochs=3")
+    assert {"number": "seconds_per_operator", "where": "everywhere", "factor": 0.5} in flip["by"]
+    assert by["upload_bits_per_second", 0.5]["flipped_pairs"]["round_seconds"] == 1
+    assert by["upload_bits_per_second", 2.0]["flipped_pairs"]["round_seconds"] == 0
+
+
+def test_the_order_is_that_of_a_sweep_with_the_wrong_numbers(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    from edgefl.devices import fleet as drawing
+
+    scenario = tiny(data=DECLARED, fleet={"devices": "raspberry-pi-4-4gb", "links": "lte"})
+    axes = ["payload.up=float32,int8", "training.epochs=1,3"]
+    honest = edgefl.sweep(scenario, axes, sensitivity_to="2x")
+    slow = replace(
+        device("raspberry-pi-4-4gb"), seconds_per_operator=2 * device("raspberry-pi-4-4gb").seconds_per_operator
+    )
+    monkeypatch.setattr(drawing, "device", lambda name: slow if name == slow.name else device(name))
+    wrong = edgefl.sweep(scenario, axes)
+    by = {(one["number"], one["factor"]): one for one in honest["sensitivity"]["numbers"]}["seconds_per_operator", 2.0]
+    for name in FIGURES:
+        before, after = (np.array([row[name] for row in found["rows"]]) for found in (honest, wrong))
+        signs = _signs(before, name) * _signs(after, name)
+        assert by["flipped_pairs"][name] == (np.triu(signs) < 0).sum()
+        assert by["tau"][name] == pytest.approx(_tau(_signs(before, name), _signs(after, name)))
+
+
+def test_too_many_cells_are_refused(tiny: Tiny) -> None:
+    scenario = tiny(data=DECLARED)
+    values = ",".join(map(str, range(1, 2002)))
+    with pytest.raises(ScenarioError, match="2001 = 2,001 cells are more than 2,000"):
+        edgefl.sweep(scenario, [f"seed={values}"], sensitivity_to="2x")

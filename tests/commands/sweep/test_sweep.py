@@ -1,0 +1,221 @@
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import edgefl
+from edgefl.commands.compose import compose, predictor_of
+from edgefl.commands.sweep.workload import evaluated, workload_of
+from edgefl.data import Federation
+from edgefl.devices import device, device_names, library_folder
+from edgefl.errors import RunError, ScenarioError
+from edgefl.planning import Planner
+from edgefl.planning.eligibility import BUDGETS, gate
+from edgefl.scenario import load
+
+DECLARED = {"source": "declared", "clients": {"image": 4, "text": 2}, "samples": {"image": 40, "text": 20},
+            "shapes": {"image": {"channels": 1, "size": 32, "classes": 12}, "text": {"vocabulary": 200}}}  # fmt: skip
+TWO_STAGES = {"name": "layerwise", "stages": 2, "rounds": 4}
+
+Tiny = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def declared(tiny: Tiny) -> dict[str, Any]:
+    return tiny(data=DECLARED, schedule=TWO_STAGES)
+
+
+def rows_of(scenario: dict[str, Any], axes: Sequence[str] = (), **words: Any) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = edgefl.sweep(scenario, axes, **words)["rows"]
+    return rows
+
+
+def peak(scenario: dict[str, Any], kind: str) -> int:
+    return max(int(r["peak_memory_bytes"]) for r in edgefl.profile(scenario)["rows"] if r["kind"] == kind)
+
+
+def test_the_byte_that_decides(declared: dict[str, Any]) -> None:
+    enough = peak(declared, "image")
+    assert enough > peak(declared, "text")
+    some, all_ = rows_of(declared, [f"fleet.budgets.memory={enough - 1},{enough}"])
+    assert all_["eligible_share"] == all_["eligible_share_ever"] == 1.0 and all_["refused_by"] == {}
+    assert some["refused_by"] == {"memory": 4}
+    assert some["eligible_share_at_hardest_stage"] == pytest.approx(2 / 6)
+    assert some["eligible_share_ever_by_kind"]["text"] == 1.0
+    in_hardest = some["stages"][some["hardest_stage"] - 1]
+    assert in_hardest["eligible_samples_share"] == pytest.approx(2 * 20 / (4 * 40 + 2 * 20))
+    assert some["sets"] == {"fleet.budgets.memory": [enough - 1, enough - 1]}
+    hardest = some["stages"][some["hardest_stage"] - 1]["kinds"]
+    assert hardest["image"]["eligible"] == 0 and hardest["image"]["energy_joules"] is None
+    assert hardest["text"]["eligible_share"] == 1.0
+
+
+def test_every_budget_and_the_deadline_can_bind(declared: dict[str, Any]) -> None:
+    axes = {
+        "flops": "fleet.budgets.flops_per_round=1",
+        "bytes": "fleet.budgets.bytes_per_round=1",
+        "joules": "fleet.budgets.energy_per_round=1e-9",
+        "seconds": "round.deadline=1e-9",
+    }
+    for budget, axis in axes.items():
+        (row,) = rows_of(declared, [axis])
+        assert row["refused_by"] == {budget: 6} and row["eligible_share_ever"] == 0.0
+        assert row["round_seconds"] is None and row["energy_joules"] is None
+
+
+def test_rows_say_what_the_run_decided(layerwise_run: Any) -> None:
+    (row,) = rows_of(layerwise_run.scenario)
+    for stage in row["stages"]:
+        first = next(r for r in layerwise_run.records("rounds") if r["stage"] == stage["stage"])
+        assert {kind: found["eligible"] for kind, found in stage["kinds"].items()} == first["eligible"]
+    assert 0 < row["class_coverage_ever"] <= 1
+    assert row["eligible_samples_share_ever"] == 1.0
+
+
+def test_combinations_multiply_and_declared_data_have_no_classes(declared: dict[str, Any]) -> None:
+    rows = rows_of(declared, ["schedule=end-to-end,layerwise", "training.batch=4,8"])
+    assert [r["label"] for r in rows] == [
+        "end-to-end,batch=4", "end-to-end,batch=8", "layerwise,batch=4", "layerwise,batch=8"
+    ]  # fmt: skip
+    assert all(r["class_coverage_ever"] is None for r in rows)
+    by_label = {r["label"]: r for r in rows}
+    assert by_label["layerwise,batch=8"]["download_bytes"] < by_label["end-to-end,batch=8"]["download_bytes"]
+
+
+def test_known_rows_are_kept_and_new_ones_added(declared: dict[str, Any], tmp_path: Path) -> None:
+    folder = tmp_path / "sweep"
+    (row,) = rows_of(declared, ["training.batch=4"], output=folder)
+    lines = (folder / "sweep.jsonl").read_text().splitlines()
+    # a row that is there isn't computed again: what stands there comes back, a half-written line is dropped
+    marked = {**json.loads(lines[0]), "clients": 99}
+    (folder / "sweep.jsonl").write_text(json.dumps(marked) + "\n" + lines[0][:40])
+    first, second = rows_of(declared, ["training.batch=4,8"], output=folder)
+    assert first == {**row, "clients": 99} and second["clients"] == 6
+    assert len((folder / "sweep.jsonl").read_text().splitlines()) == 2
+    with (folder / "sweep.csv").open() as file:
+        table = list(csv.DictReader(file))
+    assert [r["label"] for r in table] == ["batch=4", "batch=8"]
+    assert float(table[1]["stage2.kinds.image.eligible_share"]) == 1.0
+    assert float(table[1]["download_bytes"]) == second["download_bytes"]
+    assert rows_of(declared, ["training.batch=4,8"]) == [row, second]
+
+
+def test_rows_of_another_scenario_and_other_files_are_refused(declared: dict[str, Any], tmp_path: Path) -> None:
+    folder = tmp_path / "sweep"
+    rows_of(declared, ["training.batch=4"], output=folder)
+    before = (folder / "sweep.jsonl").read_bytes()
+    with pytest.raises(RunError, match="'batch=4' stands there for another scenario"):
+        rows_of(declared, ["training.batch=4"], overrides=["seed=9"], output=folder)
+    assert (folder / "sweep.jsonl").read_bytes() == before
+    (folder / "sweep.jsonl").write_text("no json\n{}\n")
+    with pytest.raises(RunError, match="sweep.jsonl:1: this line is damaged"):
+        rows_of(declared, ["training.batch=4"], output=folder)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("keep")
+    with pytest.raises(RunError, match="already holds files"):
+        rows_of(declared, output=tmp_path / "mine")
+    assert [p.name for p in (tmp_path / "mine").iterdir()] == ["notes.txt"]
+
+
+def test_a_profile_that_has_changed_leaves_no_row_as_it_was(declared: dict[str, Any], tmp_path: Path) -> None:
+    text = (library_folder() / "devices" / "raspberry-pi-4-4gb.yaml").read_text()
+    (mine := tmp_path / "mine.yaml").write_text(text)
+    scenario = {**declared, "fleet": {"devices": str(mine)}}
+    rows_of(scenario, output=tmp_path / "grid")
+    assert rows_of(scenario, output=tmp_path / "grid")
+    mine.write_text(text.replace("value: 7.2 W", "value: 6.5 W"))
+    with pytest.raises(RunError, match="or a profile has changed"):
+        rows_of(scenario, output=tmp_path / "grid")
+
+
+def test_a_wrong_axis_or_folder_is_said_before_anything_is_written(declared: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match="unknown schedule 'layerwize'; did you mean 'layerwise'"):
+        rows_of(declared, ["schedule=layerwize"], output=tmp_path / "sweep")
+    assert not (tmp_path / "sweep").exists()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="can't write"):
+        rows_of(declared, output=tmp_path / "file" / "sweep")
+
+
+def test_what_leaves_with_the_excluded_is_counted(tiny: Tiny) -> None:
+    scenario = tiny(model={"image": {"blocks": 2, "width": 16, "heads": 2}, "dimension": 8,
+                           "text": {"blocks": 2, "width": 48, "heads": 2, "tokens": 12}})  # fmt: skip
+    assert peak(scenario, "image") < peak(scenario, "text") < peak(scenario, "image-text")
+    (row,) = rows_of(scenario, [f"fleet.budgets.memory={peak(scenario, 'image')}"])
+    (stage,) = row["stages"]
+    kinds = stage["kinds"]
+    excluded = {kind: found["excluded_samples"] for kind, found in kinds.items()}
+    assert excluded == {"image": 0, "text": 2 * 40, "image-text": 2 * 40}
+    assert row["excluded_samples"] == stage["excluded_samples"] == 160
+    assert row["lost_modalities"] == ["text"] and kinds["image-text"]["lost_modalities"] == ["image", "text"]
+    assert row["modality_samples_share_ever"] == {"image": pytest.approx(120 / 200), "text": 0.0}
+    # a class has left where only the excluded hold it; of a kind that is excluded, all that it held has
+    federation = compose(load(scenario)).clients
+    assert isinstance(federation, Federation)
+    counts, names = federation.class_counts()[:, :-1], federation.class_names
+    only = (counts[3:].sum(axis=0) > 0) & (counts[:3].sum(axis=0) == 0)
+    assert row["lost_classes"] == [names[i] for i in np.flatnonzero(only)]
+    assert kinds["text"]["lost_classes"] == [names[i] for i in np.flatnonzero(counts[3:5].sum(axis=0))]
+    assert kinds["text"]["class_coverage"] == 0.0 and kinds["image"]["lost_classes"] == []
+
+
+def test_the_schedule_adds_up(declared: dict[str, Any]) -> None:
+    scenario = {**declared, "round": {"cohort": 0.5}}
+    (row,) = rows_of(scenario)
+    seats = {"image": 2, "text": 1}
+    for total, name in (("schedule_download_bytes", "download_bytes"), ("schedule_energy_joules", "energy_joules")):
+        by_hand = sum(s["rounds"] * seats[kind] * s["kinds"][kind][name] for s in row["stages"] for kind in seats)
+        assert row[total] == pytest.approx(by_hand, rel=1e-12)
+    assert row["schedule_bytes"] == row["schedule_download_bytes"] + row["schedule_upload_bytes"]
+    assert row["schedule_client_rounds"] == 4 * 3
+    assert row["schedule_seconds"] == pytest.approx(sum(s["rounds"] * s["round_seconds"] for s in row["stages"]))
+
+
+def test_the_smallest_device_is_the_first_that_has_the_memory_and_the_speed(declared: dict[str, Any]) -> None:
+    (row,) = rows_of(declared)
+    one = row["stages"][0]["kinds"]["image"]["smallest_device"]
+    chosen = device(one["device"])
+    free = chosen.usable_memory_bytes - chosen.runtime_overhead_bytes
+    assert one["memory_margin_bytes"] == free - one["peak_memory_bytes"] >= 0
+    smaller = [d for d in map(device, device_names()) if d.usable_memory_bytes - d.runtime_overhead_bytes < free]
+    assert all(d.usable_memory_bytes - d.runtime_overhead_bytes < one["peak_memory_bytes"] for d in smaller)
+    assert one["seconds_margin"] is None  # no deadline
+    # a deadline that this device just misses asks for another one, and says by how much
+    (row,) = rows_of(declared, [f"round.deadline={one['round_seconds'] * 0.999}"])
+    faster = row["stages"][0]["kinds"]["image"]["smallest_device"]
+    assert faster["device"] != one["device"] and faster["seconds_margin"] >= 0
+    assert faster["smaller"]["refused_by"] == "seconds"
+    (row,) = rows_of(declared, ["round.deadline=1e-9"])
+    assert row["stages"][0]["kinds"]["image"]["smallest_device"]["device"] is None
+
+
+def test_judged_on_arrays_is_judged_one_by_one(declared: dict[str, Any]) -> None:
+    axes = ["fleet.budgets.energy_per_round=0.01..0.4J", "fleet.budgets.memory=200..900KiB"]
+    scenario = {**declared, "data": {**DECLARED, "clients": {"image": 40, "text": 30}, "samples": "8..60"},
+                "fleet": {"devices": {"raspberry-pi-4-4gb": "50%", "jetson-orin-nano-8gb": "50%"},
+                          "links": {"wifi-5": "50%", "lte": "50%"}}, "round": {"deadline": "400 ms"}}  # fmt: skip
+    setup = compose(load(scenario, axes))
+    predictor = predictor_of(load(scenario))
+    found = evaluated(workload_of(setup, predictor))
+    fast = evaluated(workload_of(setup, predictor), why=False)
+    planner, federation = Planner(setup, predictor), setup.clients
+    assert {int(b) for one in found for b in one.binding} > {0}
+    for one, again, first in zip(found, fast, (1, 3), strict=True):
+        assert (one.eligible == again.eligible).all()
+        for client in range(70):
+            fleet = setup.fleet
+            group, device_, link = federation.client_group[client], fleet.device_index[client], fleet.link_index[client]
+            plan = planner.plan(int(group), int(device_), int(link), first, one.stage, ())
+            budgets = {name: values[[client]] for name, values in setup.fleet.budgets.items()}
+            budgets["seconds"] = np.minimum(budgets["seconds"], 0.4)
+            verdict = gate(plan.cost.budgets(), budgets)[0]
+            assert one.eligible[client] == verdict.eligible
+            assert BUDGETS[one.binding[client]] == verdict.binding
+            assert one.seconds[client] == pytest.approx(verdict.costs["seconds"], rel=1e-12)
+            assert one.joules[client] == pytest.approx(verdict.costs["joules"], rel=1e-12)

@@ -1,0 +1,151 @@
+"""``edgefl calibrate``: what is written is read back, what can't be done is said before anything is measured."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+import pytest
+import torch
+from edgefl_toys import Toy, described, make_work, training_pass
+
+import edgefl
+from edgefl.commands import calibrate as calibrating
+from edgefl.cost import compute_cost, predict
+from edgefl.devices import link, read_device, read_link
+from edgefl.errors import DeviceError, EdgeflError
+from edgefl.machine import link_speed
+from edgefl.machine.microbenchmarks import threads_of
+from edgefl.machine.observed_work import RandomBatches
+from edgefl.report.calibration import print_calibration
+
+
+@pytest.fixture
+def swift(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second in all, on one thread: sizes and durations are settings of the module."""
+    monkeypatch.setattr(calibrating, "QUICK_SECONDS", 0.2)
+    monkeypatch.setattr(calibrating, "QUICK_READ_BYTES", 2**20)
+    monkeypatch.setattr(calibrating.host, "free_bytes", lambda: 60_000_000)
+    monkeypatch.setattr(link_speed, "QUICK_SECONDS", 0.4)
+    monkeypatch.setattr(link_speed, "PIECE", 0.05)
+
+
+def served(turns: int) -> int:
+    """The port of a server in another thread that answers so many connections."""
+    port: Queue[int] = Queue()
+    arguments: dict[str, Any] = {"say": str, "ready": port.put, "turns": turns}
+    threading.Thread(target=link_speed.serve, args=(0,), kwargs=arguments, daemon=True).start()
+    return port.get(timeout=10)
+
+
+@pytest.mark.usefixtures("swift")
+def test_what_is_written_is_read_back(tmp_path: Path, capsys: Any) -> None:
+    out, heard = tmp_path / "mine.yaml", []
+    found = edgefl.calibrate(
+        out, quick=True, threads=1, watts="6.4 W", kind="microcomputer", title="My board", minutes=0.002,
+        address=f"localhost:{served(3)}", like="wifi-5", observe=lambda event, facts: heard.append(facts["what"]),
+    )  # fmt: skip
+    beside = tmp_path / "mine-link.yaml"
+    assert sorted(tmp_path.iterdir()) == [beside, out] and found["files"] == [str(out), str(beside)]
+    mine, to_server = read_device(out), read_link(beside)
+    assert mine.title == "My board" and mine.kind == "microcomputer" and mine.compute_watts == 6.4
+    assert 1e8 < mine.flops_per_second <= mine.peak_flops_per_second < 1e13
+    assert mine.storage_bytes_per_second < 1e12 and mine.runtime_overhead_bytes < mine.usable_memory_bytes
+    assert mine.facts["flops_per_second"].confidence == "measured"
+    assert mine.facts["compute_watts"].confidence == "datasheet"
+    assert "repetitions" in mine.facts["flops_per_second"].source.quote
+    assert mine.facts["idle_watts"].confidence in ("estimated", "measured")
+    assert to_server.download_goodput > 1e6 < to_server.upload_goodput
+    assert 0 < to_server.latency_seconds < 1 and to_server.download_watts == link("wifi-5").download_watts
+    for fact in (*mine.facts.values(), *to_server.facts.values()):
+        assert str(tmp_path) not in fact.source.quote + fact.source.title
+    assert heard and found["device"]["values"]["flops_per_second"]["value"] == mine.flops_per_second
+    print_calibration(found)
+    said = capsys.readouterr().out
+    assert f"written: {out}" in said and "My board" in said and max(map(len, said.splitlines()[:-2])) <= 100
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"output": "nowhere/mine.yaml"}, "there is no folder nowhere"),
+        ({"output": "mine.json"}, "a profile is a .yaml file"),
+        ({"output": "here.yaml"}, "exists; --force"),
+        ({"output": "here-link.yaml", "address": "x"}, "not HOST:PORT"),
+        ({"output": "other.yaml", "address": "localhost:1"}, "doesn't answer a link test"),
+        ({"output": "other.yaml", "like": "wify-5", "address": "localhost:1"}, "did you mean 'wifi-5'?"),
+        ({"kind": "labtop"}, "did you mean 'laptop'?"),
+        ({"threads": 0}, "0 threads"),
+        ({"watts": "5 apples"}, "unknown unit 'apples'"),
+    ],
+)
+def test_what_cannot_be_done_is_said_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("here.yaml").write_text("kept")
+    with pytest.raises(EdgeflError) as error:
+        edgefl.calibrate(**change)
+    assert said in str(error.value) and "\n" not in str(error.value) and error.value.exit_code == 2
+    assert Path("here.yaml").read_text() == "kept" and len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.usefixtures("swift")
+def test_idle_is_never_above_computing(tmp_path: Path) -> None:
+    with pytest.raises(DeviceError, match="--idle-watts: 9 W is above the 5 W of --watts"):
+        edgefl.calibrate(quick=True, threads=1, watts=5, idle_watts=9)
+    found = edgefl.calibrate(quick=True, threads=1, watts="10 mW")
+    assert found["device"]["values"]["idle_watts"]["value"] <= 0.01 and found["files"] == []
+
+
+def test_a_server_answers_after_visitors_who_say_something_else() -> None:
+    port = served(4)
+    where = ("localhost", port)
+    with link_speed.socket.create_connection(where) as rude:
+        rude.sendall(b"GET / HTTP/1.0\r\n\r\n" + b"x" * 200)
+    assert min(link_speed._round_trips(where)) > 0
+    with pytest.raises(DeviceError, match="can't listen on port"):
+        link_speed.serve(port, str)
+
+
+@pytest.mark.slow
+def test_an_interrupted_calibration_leaves_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "edgefl.cli", "calibrate", "-o", str(tmp_path / "mine.yaml")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert "float32" in process.stderr.readline()
+        process.send_signal(2)
+        assert process.wait(60) == 130
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_calibrated_device_predicts_the_wall_seconds_of_a_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The round trip: file, loader, cost.  The band is wide for machines that do much else meanwhile."""
+    threads = calibrating.host.physical_cores()
+    edgefl.calibrate(tmp_path / "mine.yaml", quick=True)
+    mine = read_device(tmp_path / "mine.yaml")
+    work = make_work(passes=(training_pass(batch=128),), model=described(blocks=4, width=192))
+    source = Toy(1024)
+    cost = compute_cost(work, source, predict(work, source))
+    predicted = cost.seconds(mine) / 8
+    with threads_of(threads):
+        measured = step_wall_seconds(work, source)
+    with capsys.disabled():
+        print(f"\n  predicted {predicted:.4f} s a step, measured {measured:.4f} s: {predicted / measured:.2f}")
+    assert 1 / 3 < predicted / measured < 3
+
+
+def step_wall_seconds(work: Any, source: Any) -> float:
+    from edgefl.machine.observed_work import _run
+
+    batches = RandomBatches(source, work.model, 10)
+    _run(work, batches, torch.device("cpu"), 0, None)
+    walls: list[float] = [wall for every in batches.seconds.values() for wall, _ in every][1:]
+    return sorted(walls)[len(walls) // 2]

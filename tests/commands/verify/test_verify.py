@@ -1,0 +1,289 @@
+"""Records that are written here by hand keep every rule, and each rule sees one number that was changed."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from edgefl.cli import main
+from edgefl.commands.verify.rules import RULES
+from edgefl.commands.verify.verify import verify
+from edgefl.devices import device, link
+from edgefl.errors import RunError
+from edgefl.runs import SUMMED
+
+DEVICE, LINK = "raspberry-pi-4-4gb", "lte"
+BYTES, FLOPS, DEADLINE, LINE = 1_000_000, 10**15, 400.0, 2e6
+"""What everybody moves each way and computes, and the server's line in bit/s."""
+
+Table = list[dict[str, Any]]
+Tables = dict[str, Table]
+
+
+def scenario() -> dict[str, Any]:
+    return {
+        "edgefl": 1, "name": "by-hand", "seed": 1,
+        "data": {"source": "declared", "clients": {"image": 9}, "samples": 40, "test": 10,
+                 "shapes": {"image": {"channels": 1, "size": 8, "classes": 2}}},
+        "model": {"image": {"tower": "vit", "blocks": 1, "width": 8, "heads": 1, "patch": 4}},
+        "method": "fedavg", "schedule": {"name": "end-to-end", "rounds": 3}, "training": {"mode": "none"},
+        "fleet": {"devices": DEVICE, "links": LINK, "server_link": {"download": LINE, "upload": LINE}},
+        "round": {"cohort": 4, "deadline": DEADLINE},
+    }  # fmt: skip
+
+
+def flight(round: int, client: int, began: float, outcome: str, phase: str | None, share: float = 1.0) -> Any:
+    """One client: 20 s down, 100 s of computing, 30 s up, of the last phase only a share."""
+    place = ("start", "download", "compute", "upload", None).index(phase)
+    done = [(1.0 if place > at else share) * (place >= at) for at in (1, 2, 3)]
+    down, busy, up = (s * part for s, part in zip((20.0, 100.0, 30.0), done, strict=True))
+    moved = [int(BYTES * done[0]), int(BYTES * done[2])]
+    one, other = device(DEVICE), link(LINK)
+    joules = one.compute_watts * busy + one.idle_watts * (down + up)
+    joules += other.download_watts * down + other.upload_watts * up
+    return {
+        "round": round, "base_round": round, "client": client, "kind": "image", "device": DEVICE, "link": LINK,
+        "stage": 1, "samples": 40, "outcome": outcome, "phase": phase, "staleness": 0, "discount": 1.0,
+        "slow_down": 1.0, "dispatched_virtual_seconds": began, "ended_virtual_seconds": began + down + busy + up,
+        "download_seconds": down, "compute_seconds": busy, "upload_seconds": up, "virtual_seconds": down + busy + up,
+        "energy_joules": joules, "carried_download_bytes": moved[0], "carried_upload_bytes": moved[1],
+        "lost_download_bytes": 0 if place > 1 else moved[0], "lost_upload_bytes": 0 if place > 3 else moved[1],
+        "download_bytes": BYTES - 500, "upload_bytes": BYTES - 500, "serialised_download_bytes": BYTES,
+        "serialised_upload_bytes": BYTES, "forward_flops": FLOPS, "backward_flops": 2 * FLOPS, "loss": None,
+    }  # fmt: skip
+
+
+def tables() -> Tables:
+    """Three rounds of four; clients 7 and 8 are refused, 8 from the third round on."""
+    clients: Table = []
+    rounds: Table = []
+    now, final = 0.0, 0
+    ends = [("finished", None, 1.0), ("dropped", "compute", 0.4), ("corrupted", "upload", 1.0),
+            ("late", "upload", 0.5), ("dropped", "start", 0.0), ("offline", "download", 0.3)]  # fmt: skip
+    for number in (1, 2, 3):
+        mine = [flight(number, c, now, *ends[(c + number) % 6]) for c in range(number, number + 4)]
+        if number == 2:
+            mine[0] = flight(number, 8, now, "finished", None)
+        clients += mine
+        final = 800 * 9 if number == 3 else 0  # tensor bytes; with headers 1,000 a client
+        outcomes = Counter(c["outcome"] for c in mine)
+        sums = {name: sum(c[name] for c in mine) for name in SUMMED}
+        sums["download_bytes"] += final
+        for name in ("serialised_download_bytes", "carried_download_bytes"):
+            sums[name] += 1000 * 9 * (final > 0)
+        seconds = max(c["virtual_seconds"] for c in mine) + 7.0
+        rounds.append({
+            "round": number, "stage": 1, "outcome": "completed", "started_virtual_seconds": now,
+            "virtual_seconds": seconds, "clients": {"image": 9}, "eligible": {"image": 8 - (number > 2)},
+            "samples": {"image": 360}, "eligible_samples": {"image": 320 - 40 * (number > 2)}, "selected": 4,
+            "unavailable": 1, "under_way": 0, "finished": outcomes["finished"], "late": outcomes["late"],
+            "failed": 4 - outcomes["finished"] - outcomes["late"], "outcomes": dict(outcomes), **sums,
+            "final_delivery_bytes": final, "server_seconds": 7.0, "server_works": [], "losses": {}, "metrics": {},
+        })  # fmt: skip
+        now += seconds
+    eligibility = [
+        {"round": round, "client": c, "clients": 1, "eligible": c != 7 and round < 3, "binding": "memory",
+         "margins": {"memory": -5.0 if c == 7 or round == 3 else 5.0, "flops": None, "bytes": None}}
+        for round, c in [*((1, c) for c in range(9)), (3, 8)]
+    ]  # fmt: skip
+    added = (*SUMMED, "selected", "unavailable", "finished", "late", "failed", "server_seconds")
+    totals = {name: sum(r[name] for r in rounds) for name in added}
+    result = {"rounds": 3, "virtual_seconds": now, "metrics": {}, "totals": totals}
+    return {"clients": clients, "rounds": rounds, "eligibility": eligibility, "result": [result]}
+
+
+def written(folder: Path, found: Tables, more: dict[str, Any] | None = None) -> Path:
+    folder.mkdir()
+    (folder / "scenario.yaml").write_text(yaml.safe_dump({**scenario(), **(more or {})}))
+    for name in ("environment", "models"):
+        (folder / f"{name}.json").write_text("{}")
+    for name in ("clients", "rounds", "eligibility"):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in found[name]))
+    for result in found["result"]:
+        (folder / "result.json").write_text(json.dumps(result))
+    return folder
+
+
+def checks(folder: Path) -> dict[str, dict[str, Any]]:
+    (run,) = verify(folder)["runs"].values()
+    assert run["valid"] == (not any(c["broken"] for c in run["checks"]))
+    return {check["name"]: check for check in run["checks"]}
+
+
+def test_a_valid_run_keeps_every_rule(tmp_path: Path):
+    found = checks(written(tmp_path / "run", tables()))
+    assert {name: check["broken"] for name, check in found.items()} == dict.fromkeys(RULES, 0)
+    seen = {name: check["records"] for name, check in found.items()}
+    of_flights = ("bytes", "delivered", "phases", "clock", "one flight", "deadline", "energy", "refused")
+    # of the line: each way in each round; totals: eleven sums, six counts and times, and the end
+    others = {"verdicts": 10, "rounds": 3, "counts": 3, "round sums": 3, "server link": 6, "totals": 18}
+    assert seen == {**dict.fromkeys(of_flights, 12), **others}
+    assert all(check["first"] is None and check["note"] is None for check in found.values())
+
+
+def add(table: str, row: int, name: str, by: float) -> Callable[[Tables], None]:
+    def change(found: Tables) -> None:
+        found[table][row][name] += by
+
+    return change
+
+
+def put(table: str, row: int, name: str, value: Any) -> Callable[[Tables], None]:
+    def change(found: Tables) -> None:
+        place = found[table][row]
+        *path, last = name.split(".")
+        for part in path:
+            place = place[part]
+        place[last] = value
+
+    return change
+
+
+# clients.jsonl: 0-3 of round 1, 4-7 of round 2, 8-11 of round 3; the second round's first (row 4) is client 8, finished
+CHANGES = [
+    ("bytes", add("clients", 4, "lost_upload_bytes", -1), "clients.jsonl:5"),
+    ("bytes", add("clients", 4, "carried_download_bytes", 1), "clients.jsonl:5"),
+    ("bytes", put("clients", 0, "lost_download_bytes", BYTES + 1), "clients.jsonl:1"),
+    ("delivered", add("clients", 4, "carried_upload_bytes", -1), "clients.jsonl:5"),
+    ("delivered", add("clients", 4, "lost_download_bytes", 1), "clients.jsonl:5"),
+    ("delivered", put("clients", 0, "lost_upload_bytes", 0), "clients.jsonl:1"),
+    ("phases", add("clients", 4, "compute_seconds", 1e-3), "clients.jsonl:5"),
+    ("phases", put("clients", 4, "phase", "upload"), "clients.jsonl:5"),
+    ("phases", put("clients", 4, "phase", "landing"), "clients.jsonl:5"),
+    ("phases", put("clients", 0, "upload_seconds", 3.0), "clients.jsonl:1"),
+    ("clock", add("clients", 4, "ended_virtual_seconds", -1e-3), "clients.jsonl:5"),
+    ("clock", add("clients", 4, "dispatched_virtual_seconds", -200.0), "clients.jsonl:5"),
+    ("clock", put("clients", 4, "base_round", 3), "clients.jsonl:5"),
+    ("clock", put("clients", 0, "ended_virtual_seconds", -1.0), "clients.jsonl:1"),
+    ("one flight", put("clients", 7, "client", 8), "clients.jsonl:8"),
+    ("deadline", put("clients", 4, "virtual_seconds", DEADLINE + 0.1), "clients.jsonl:5"),
+    ("energy", add("clients", 4, "energy_joules", 1e-5), "clients.jsonl:5"),
+    ("energy", put("clients", 4, "device", "raspberry-pi-5-8gb"), "clients.jsonl:5"),
+    ("verdicts", put("eligibility", 1, "margins.bytes", -1.0), "eligibility.jsonl:2"),
+    ("verdicts", put("eligibility", 7, "eligible", True), "eligibility.jsonl:8"),
+    ("refused", put("clients", 5, "client", 7), "clients.jsonl:6"),
+    ("refused", put("clients", 9, "client", 8), "clients.jsonl:10"),
+    ("rounds", add("rounds", 1, "started_virtual_seconds", 1e-3), "rounds.jsonl:2"),
+    ("rounds", put("rounds", 1, "virtual_seconds", -1.0), "rounds.jsonl:2"),
+    ("counts", add("rounds", 1, "finished", 1), "rounds.jsonl:2"),
+    ("counts", put("rounds", 1, "outcomes.finished", 4), "rounds.jsonl:2"),
+    ("counts", add("rounds", 1, "selected", 1), "rounds.jsonl:2"),
+    ("counts", put("rounds", 1, "eligible.image", 10), "rounds.jsonl:2"),
+    ("counts", put("clients", 11, "round", 4), "rounds.jsonl:3"),
+    *(("round sums", add("rounds", 1, name, 1), "rounds.jsonl:2") for name in SUMMED),
+    ("round sums", add("rounds", 2, "carried_download_bytes", 1), "rounds.jsonl:3"),
+    ("round sums", put("rounds", 2, "final_delivery_bytes", 0), "rounds.jsonl:3"),
+    ("server link", put("clients", 4, "carried_download_bytes", 10 * BYTES), "rounds.jsonl:2"),
+    ("server link", put("clients", 4, "carried_upload_bytes", 20 * BYTES), "rounds.jsonl:2"),
+    ("totals", put("result", 0, "totals.selected", 13), "result.json"),
+    ("totals", put("result", 0, "totals.energy_joules", 1.0), "result.json"),
+    ("totals", put("result", 0, "virtual_seconds", 1.0), "result.json"),
+]
+
+
+@pytest.mark.parametrize(("rule", "change", "where"), CHANGES, ids=[f"{n}-{c[0]}" for n, c in enumerate(CHANGES)])
+def test_each_rule_sees_one_changed_number(rule: str, change: Callable[[Tables], None], where: str, tmp_path: Path):
+    found = tables()
+    change(found)
+    check = checks(written(tmp_path / "run", found))[rule]
+    assert check["broken"] >= 1
+    assert check["first"]["where"] == where and check["first"]["values"]
+
+
+def test_every_rule_is_broken_by_some_change():
+    assert {rule for rule, _, _ in CHANGES} == set(RULES)
+
+
+def test_a_run_that_goes_on_is_checked_as_far_as_it_is(tmp_path: Path):
+    found = tables()
+    found["result"], found["rounds"] = [], found["rounds"][:2]
+    folder = written(tmp_path / "run", found)
+    with (folder / "clients.jsonl").open("a") as file:
+        file.write('{"round": 3, "cli')  # being written
+    check = checks(folder)
+    assert not any(c["broken"] for c in check.values())
+    assert check["bytes"]["records"] == 8 and check["totals"]["records"] == 0
+
+
+def test_what_a_rule_doesn_t_apply_to_is_said(tmp_path: Path):
+    fleet = {"devices": DEVICE, "links": LINK}
+    more = {"round": {"cohort": 4, "gate": "everyone"}, "fleet": fleet}
+    found = tables()
+    put("clients", 5, "client", 7)(found)
+    check = checks(written(tmp_path / "run", found, more))
+    assert not any(c["broken"] for c in check.values())
+    assert {name: c["note"] for name, c in check.items() if c["note"]} == {
+        "refused": "the gate is open to everyone",
+        "deadline": "there is none",
+        "server link": "it has no limit",
+    }
+    for row in found["eligibility"]:
+        row["clients"] = 2
+    check = checks(written(tmp_path / "grouped", found, {"fleet": fleet}))
+    assert check["refused"]["records"] == 0 and check["refused"]["note"] == "verdicts name groups of clients"
+
+
+def test_a_verdict_of_the_same_round_may_come_after_the_dispatch(tmp_path: Path):
+    found = tables()
+    later = {**found["eligibility"][8], "round": 2, "eligible": False, "margins": {"memory": -1.0}}
+    found["eligibility"].insert(9, later)
+    assert checks(written(tmp_path / "run", found))["refused"]["first"]["where"] == "clients.jsonl:5"
+    # an asynchronous server judges anew whenever its model has changed
+    check = checks(written(tmp_path / "other", found, {"round": {"cohort": 4, "policy": "asynchronous"}}))
+    assert check["refused"]["records"] == 12 and check["refused"]["broken"] == 0
+
+
+def test_every_run_of_a_comparison_is_checked(tmp_path: Path):
+    found = tables()
+    written(tmp_path / "one", found)
+    found["clients"][4]["energy_joules"] += 1.0
+    written(tmp_path / "two", found)
+    listed = [{"label": f"seed {name}", "folder": name, "sets": {}} for name in ("one", "two")]
+    (tmp_path / "compare.json").write_text(json.dumps({"format": 1, "runs": listed}))
+    all_ = verify(tmp_path)
+    assert not all_["valid"] and {label: run["valid"] for label, run in all_["runs"].items()} == {
+        "seed one": True,
+        "seed two": False,
+    }
+
+
+def test_wrong_folders_and_lines(tmp_path: Path):
+    with pytest.raises(RunError, match="there is no run"):
+        verify(tmp_path / "nowhere")
+    found = tables()
+    del found["clients"][3]["carried_upload_bytes"]
+    with pytest.raises(RunError, match=r"clients\.jsonl:4: a record has no 'carried_upload_bytes'"):
+        verify(written(tmp_path / "old", found))
+    found = tables()
+    found["rounds"][1]["virtual_seconds"] = "long"
+    with pytest.raises(RunError, match=r"rounds\.jsonl:2: a record holds what it can't"):
+        verify(written(tmp_path / "odd", found))
+    folder = written(tmp_path / "damaged", tables())
+    text = (folder / "clients.jsonl").read_text().replace('{"round": 2', '{"round" 2', 1)
+    (folder / "clients.jsonl").write_text(text)
+    with pytest.raises(RunError, match=r"clients\.jsonl:5: this line is damaged"):
+        verify(folder)
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    def answer(*words: str) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(["run", "--verify", "--resume", *words])
+        return int(ended.value.code or 0), capsys.readouterr().out
+
+    code, out = answer(str(written(tmp_path / "good", tables())))
+    assert code == 0 and "by-hand: 3 rounds, every rule holds" in out
+    assert "energy            12       0" in out
+    found = tables()
+    add("clients", 4, "energy_joules", 1.0)(found)
+    folder = written(tmp_path / "bad", found)
+    code, out = answer(str(folder))
+    assert code == 1 and f"energy: {folder}/clients.jsonl:5: round 2, client 8, energy_joules" in out
+    code, out = answer(str(folder), "--json")
+    assert code == 1 and json.loads(out)["verified"]["valid"] is False

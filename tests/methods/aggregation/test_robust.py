@@ -1,0 +1,165 @@
+"""Median, trimmed mean, clipping against brute force; compensation is damped FedAvg; equal clients stay as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import permutations
+from statistics import fmean, median
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from edgefl.methods import Update, combine
+from edgefl.methods.aggregation.options import MEAN, AggregationOptions
+from edgefl.methods.aggregation.robust import clipping, finite
+from edgefl.work import Item, Payload, Work
+
+SHAPE = (3,)
+BASE = {"k/a": torch.tensor([1.0, -2.0, 0.5]), "k/b": torch.zeros(SHAPE), "table/t": torch.zeros(SHAPE)}
+
+
+def options(**fields: object) -> AggregationOptions:
+    return AggregationOptions.model_validate(fields)
+
+
+def update(client: int, samples: int, changes: Mapping[str, Tensor], kind: str = "k") -> Update:
+    """A client's update by what it changes, address by address."""
+    items = tuple(Item(a, tuple(t.shape), "float32", a) for a, t in changes.items())
+    payload = Payload("model", items)
+    values = {a: BASE.get(a, torch.zeros(SHAPE)) + t for a, t in changes.items()}
+    base = {a: BASE.get(a, torch.zeros(SHAPE)) for a in changes}
+    return Update(
+        client, kind, {kind: samples}, Work(kind, {}, (), (), (payload,), (payload,)), {"model": values}, base
+    )
+
+
+def own(address: str, cohort: object) -> dict[str, float]:
+    return {address: 1.0}
+
+
+numbers = st.floats(-10, 10, width=32, allow_subnormal=False)
+rows = st.lists(st.lists(numbers, min_size=3, max_size=3), min_size=1, max_size=7)
+
+
+@settings(deadline=None, max_examples=25)
+@given(rows, st.sampled_from([0.0, 0.1, 0.2, 0.34, 0.49]))
+def test_median_and_trimmed_mean_are_taken_coordinate_by_coordinate(changes: list[list[float]], trim: float) -> None:
+    updates = [update(i, 1 + i, {"k/a": torch.tensor(row)}) for i, row in enumerate(changes)]
+    # what a client changed is what is left of it once it stood in float32 beside its base
+    rows = [[float(x) for x in u.payloads["model"]["k/a"] - BASE["k/a"]] for u in updates]
+    dropped = int(trim * len(rows) + 1e-9)
+    middle = [median(column) for column in zip(*rows, strict=True)]
+    trimmed = [fmean(sorted(column)[dropped : len(rows) - dropped]) for column in zip(*rows, strict=True)]
+    for told, expected in ((options(rule="median"), middle), (options(rule="trimmed-mean", trim=trim), trimmed)):
+        found = combine(BASE, updates, own, options=told)["k/a"]
+        torch.testing.assert_close(found, BASE["k/a"] + torch.tensor(expected), rtol=1e-5, atol=1e-5)
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.lists(st.integers(1, 1000), min_size=1, max_size=6), st.integers(0, 2**31),
+       st.sampled_from(["mean", "median", "trimmed-mean"]))  # fmt: skip
+def test_equal_clients_average_to_any_one_of_them(samples: list[int], seed: int, rule: str) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    changes = {a: torch.randn(SHAPE, generator=draw) for a in ("k/a", "k/b")}
+    updates = [update(i, n, changes) for i, n in enumerate(samples)]
+    found = combine(BASE, updates, own, options=options(rule=rule))
+    for address, value in updates[0].payloads["model"].items():
+        torch.testing.assert_close(found[address], value, rtol=1e-6, atol=1e-6)
+
+
+def test_a_few_wild_clients_move_neither() -> None:
+    changes = [1.0, 1.1, 0.9, 1.0, 1e30]
+    updates = [update(i, 10**i, {"k/a": torch.full(SHAPE, x)}) for i, x in enumerate(changes)]
+    for told in (options(rule="median"), options(rule="trimmed-mean", trim=0.2)):
+        moved = combine(BASE, updates, own, options=told)["k/a"] - BASE["k/a"]
+        assert ((moved >= 0.9) & (moved <= 1.1)).all()
+        again = (combine(BASE, order, own, options=told)["k/a"] for order in permutations(updates))
+        assert all(torch.equal(BASE["k/a"] + moved, found) for found in again)
+
+
+def test_a_median_is_over_those_who_sent_the_parameter_and_have_samples() -> None:
+    updates = [update(i, n, {"k/a": torch.full(SHAPE, x)}) for i, (n, x) in enumerate([(5, 1.0), (1, 3.0), (0, 99.0)])]
+    updates.append(update(3, 50, {"k/b": torch.full(SHAPE, 7.0)}))
+    changed = combine(BASE, updates, own, options=options(rule="median"))
+    assert torch.equal(changed["k/a"], BASE["k/a"] + 2) and torch.equal(changed["k/b"], torch.full(SHAPE, 7.0))
+
+
+def test_a_discount_shortens_a_clients_change_before_the_median() -> None:
+    updates = [update(i, 1, {"k/b": torch.full(SHAPE, 4.0)}) for i in range(3)]
+    updates[1:] = [replace(u, discount=0.5) for u in updates[1:]]
+    assert torch.equal(combine(BASE, updates, own, options=options(rule="median"))["k/b"], torch.full(SHAPE, 2.0))
+
+
+# clipping -----------------------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.lists(numbers, min_size=3, max_size=3), st.lists(numbers, min_size=3, max_size=3), st.floats(0.1, 30))
+def test_a_whole_updates_norm_is_brought_down(a: list[float], b: list[float], most: float) -> None:
+    one = update(0, 3, {"k/a": torch.tensor(a), "k/b": torch.tensor(b)})
+    changes = torch.cat([one.payloads["model"][x] - BASE[x] for x in ("k/a", "k/b")])
+    factor = clipping(one, most)
+    assert factor == pytest.approx(min(1.0, most / max(float(changes.norm()), 1e-30)), rel=1e-5)
+    found = combine(BASE, [one], own, options=options(clip=most))
+    moved = torch.cat([found[x] - BASE[x] for x in ("k/a", "k/b")])
+    torch.testing.assert_close(moved, changes * factor, rtol=1e-4, atol=1e-4)
+    assert float(moved.norm()) <= most * 1.001 + 1e-4
+
+
+def test_tables_and_small_updates_are_not_clipped() -> None:
+    one = update(0, 1, {"k/b": torch.tensor([0.6, 0.0, 0.8]), "table/t": torch.full(SHAPE, 1e6)})
+    assert clipping(one, 1.0) == pytest.approx(1) and clipping(one, None) == 1.0
+    assert clipping(one, 0.5) == pytest.approx(0.5)
+
+
+# compensation -------------------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.lists(st.tuples(st.integers(1, 500), st.booleans()), min_size=1, max_size=6), st.integers(0, 2**31))
+def test_compensation_is_fedavg_damped_by_the_share_that_sent_it(clients: list[tuple[int, bool]], seed: int) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    updates = []
+    for client, (samples, sends) in enumerate(clients):
+        changes = {"k/a": torch.randn(SHAPE, generator=draw), "k/b": torch.randn(SHAPE, generator=draw)}
+        updates.append(update(client, samples, changes if sends else {"k/b": changes["k/b"]}))
+    share = sum(n for n, sends in clients if sends) / sum(n for n, _ in clients)
+    plain, damped = (combine(BASE, updates, own, options=told) for told in (MEAN, options(compensation=True)))
+    assert torch.equal(plain["k/b"], damped["k/b"]) and ("k/a" in plain) == ("k/a" in damped)
+    if share:
+        expected = (1 - share) * BASE["k/a"] + share * plain["k/a"]
+        torch.testing.assert_close(damped["k/a"], expected, rtol=1e-5, atol=1e-5)
+        # who doesn't send it counts as one who sends what he received
+        silent = [u if s else update(u.client, n, {"k/a": torch.zeros(SHAPE)})
+                  for u, (n, s) in zip(updates, clients, strict=True)]  # fmt: skip
+        torch.testing.assert_close(damped["k/a"], combine(BASE, silent, own)["k/a"], rtol=1e-5, atol=1e-5)
+
+
+def test_compensation_counts_kinds_that_meet_in_a_parameter_and_send_nothing_of_it() -> None:
+    base = {"k/a": torch.zeros(SHAPE), "l/a": torch.zeros(SHAPE), "l/b": torch.zeros(SHAPE)}
+    updates = [update(0, 30, {"k/b": torch.full(SHAPE, 1.0)}), update(1, 10, {"l/b": torch.ones(SHAPE)}, "l")]
+    told = {}
+
+    def mix(address: str, cohort: object) -> dict[str, float]:
+        told[address] = dict(cohort.by_address)  # type: ignore[attr-defined]
+        return {}
+
+    combine(base, updates, mix, options=options(compensation=True))
+    assert told["k/a"] == {"k/a": 30, "k/b": 30, "l/a": 10, "l/b": 10}
+    combine(base, updates, mix)
+    assert told["k/a"] == {"k/b": 30, "l/b": 10}
+
+
+# rejection ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_one_number_that_is_none_spoils_an_update_or_table(value: float) -> None:
+    bad = torch.tensor([0.0, value])
+    good = {"model": {"a": torch.ones(2), "steps": torch.tensor(3)}}
+    assert finite(good) and finite({}) and not finite({**good, "prototypes": {"p": bad}})
+    assert not finite({"model": {**good["model"], "b": bad.half()}})

@@ -1,0 +1,363 @@
+"""Methods whose clients and server exchange representations: what each makes of the tables, against brute force."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from edgefl_toys import CPU, Toy, described
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional as F
+
+import edgefl
+from edgefl import models
+from edgefl.commands.compose import compose
+from edgefl.errors import EdgeflError
+from edgefl.methods import ServerState, Update
+from edgefl.methods.representations.base import best_match, mixed, weighed
+from edgefl.methods.representations.fedet import confidences
+from edgefl.methods.representations.fedgems import entropy
+from edgefl.methods.representations.steps import Distill
+from edgefl.scenario import load
+from edgefl.work import Context, Pass, Work, run
+
+PAIRS, DIM = 24, 16
+NAMES = ("reamfl-mean", "reamfl-avg", "reamfl-iot", "fedmd", "fedet", "fedgems")
+ADAPTED = NAMES[3:]
+
+Tiny = Callable[..., dict[str, Any]]
+
+
+def scenario(tiny: Tiny, name: str, *, clients: Any = None, public: int = 6, model: Any = None, **method: Any) -> Any:
+    given = tiny(method={"name": name, "pairs": PAIRS, **method})
+    kinds = clients or {"image": 2, "text": 2, "image-text": 2}
+    data = {**given["data"], "clients": kinds, "public": public, "size": 16, "samples": 24}
+    return {**given, "data": data, "model": model or given["model"]}
+
+
+@pytest.fixture(scope="module")
+def method(tiny: Tiny) -> Callable[..., Any]:
+    return lambda name, **options: compose(load(scenario(tiny, name, **options))).method
+
+
+def units(samples: int, seed: int, dim: int = DIM) -> Tensor:
+    return F.normalize(torch.randn(samples, dim, generator=torch.Generator().manual_seed(seed)), dim=1)
+
+
+def update(of: Any, kind: str, client: int, tables: dict[str, Tensor], samples: int = 10, **more: Any) -> Update:
+    work = of.work(kind, 1)
+    payloads = {"representations": {f"represented.{m}": table for m, table in tables.items()}}
+    return Update(client, kind, {kind: samples}, work, payloads, {}, **more)
+
+
+def filled(of: Any) -> ServerState:
+    state = of.initial(1)
+    return state.changed({a: units(PAIRS, i) for i, a in enumerate(("table/public.image", "table/public.text"))})
+
+
+# what all share -----------------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=25)
+@given(samples=st.integers(2, 30), rows=st.integers(1, 40), seed=st.integers(0, 2**31))
+def test_matches_in_chunks_are_the_dense_ones(samples: int, rows: int, seed: int) -> None:
+    table, other = units(samples, seed, 4), units(samples, seed + 1, 4)
+    found = best_match(table, other, rows=rows)
+    for k in range(samples):
+        scores = [float(table[k].double() @ other[j].double()) for j in range(samples)]
+        assert scores[int(found[k])] == pytest.approx(max(scores), abs=1e-6)
+
+
+@settings(deadline=None, max_examples=25)
+@given(discounts=st.lists(st.floats(0, 1), min_size=1, max_size=4), seed=st.integers(0, 2**31))
+def test_what_a_discount_takes_from_a_client_stays_as_it_was(discounts: list[float], seed: int) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    tables, old = [torch.randn(5, 3, generator=draw) for _ in discounts], torch.randn(5, 3, generator=draw)
+    shares = torch.rand(len(discounts), 5, generator=draw).softmax(0)
+    work = Work("image", {}, (), ())
+    sent = [(Update(i, "image", {}, work, {}, {}, discount=d), tables[i]) for i, d in enumerate(discounts)]
+    expected = old.clone()
+    for share, discount, table in zip(shares, discounts, tables, strict=True):
+        expected += discount * share[:, None] * (table - old)
+    torch.testing.assert_close(mixed(sent, shares, old), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_without_discounts_a_mixture_is_the_weighted_sum() -> None:
+    tables, shares = [units(5, 0), units(5, 1)], torch.rand(2, 5)
+    work = Work("image", {}, (), ())
+    sent = [(Update(i, "image", {}, work, {}, {}), table) for i, table in enumerate(tables)]
+    assert torch.equal(mixed(sent, shares, units(5, 2)), weighed(tables, shares))
+
+
+def test_a_sample_counts_by_its_share_of_each_target() -> None:
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        model = models.build(described(("image",)))
+    index = torch.tensor([4, 0, 9])
+    batch = {"image": torch.rand(3, 1, 16, 16), "index": index}
+    share = torch.tensor([0.0] * 9 + [1.0])
+    received = {"a.image": units(10, 1), "b.image": units(10, 2), "b-share.image": share}
+    args = {"modalities": ["image"], "targets": {"a": 2.0, "b": 3.0}, "distance": "norm"}
+    pass_ = Pass("distill", "public", ("image-text",), 3, True, args)
+    ctx = Context(Work("image", {}, (), (pass_,)), model, Toy(), CPU, received)
+    own = ctx.client_model.embed("image", batch["image"])
+    expected = torch.zeros(())
+    for row, k in enumerate(index):
+        expected += 2 * (own[row] - received["a.image"][k]).norm() / 3
+        expected += 3 * share[k] * (own[row] - received["b.image"][k]).norm() / 3
+    torch.testing.assert_close(Distill().loss(ctx, batch, "image-text", pass_), expected)
+
+
+@pytest.mark.parametrize("name", ADAPTED)
+def test_a_digest_brings_clients_nearer_to_what_was_sent(tiny: Tiny, name: str) -> None:
+    setup = compose(load(scenario(tiny, name, distance="norm")))
+    client = int(setup.of_kind("image")[0])
+    work = setup.method.work("image", 1)
+    assert [p.step for p in work.passes] == ["distill", "classify", "represent"]
+    digest, _, represent = work.passes
+    state, source, module = setup.method.initial(1), setup.clients.client(client), models.build(work.model)
+    inputs = {**state.inputs(work), "target.image": units(1, 3).expand(PAIRS, DIM)}
+
+    def distance(passes: Sequence[Pass]) -> float:
+        faster = replace(work, passes=tuple(passes), optimizer={**work.optimizer, "lr": 0.01})
+        result = run(faster, inputs, source, module=module, device=CPU, seed=1)
+        table = result.payloads["representations"]["represented.image"]
+        return float((table - inputs["target.image"]).norm(dim=1).mean())
+
+    assert distance([digest] * 3 + [represent]) < 0.9 * distance([represent])
+
+
+@pytest.mark.parametrize("name", ADAPTED)
+def test_own_tables_alone_travel_and_models_stay(method: Any, name: str) -> None:
+    made, table = method(name), 4 * PAIRS * DIM
+    for kind, count in (("image", 1), ("text", 1), ("image-text", 2)):
+        work = made.work(kind, 1)
+        assert work.keep == tuple(i.name for i in work.down[0].items)
+        assert [(p.name, p.tensor_bytes) for p in work.down[1:]] == [("representations", count * table)]
+        assert [(p.name, p.tensor_bytes) for p in work.up] == [("representations", count * table)]
+    alone = method(name, digest=0).work("image", 1)
+    assert len(alone.down) == 1 and [p.step for p in alone.passes] == ["classify", "represent"]
+
+
+# each method --------------------------------------------------------------------------------------------------------
+
+
+def test_reamfl_is_creamfl_without_contrast_and_gca(method: Any) -> None:
+    for name, rule in (("reamfl-mean", "mean"), ("reamfl-avg", "average"), ("reamfl-iot", "iot")):
+        made, same = method(name), method("creamfl", contrast=0, aggregation=rule)
+        for kind in ("image", "image-text"):
+            assert made.work(kind, 2) == same.work(kind, 2)
+        sent = {"image": {"image": units(PAIRS, 1)}, "image-text": {"image": units(PAIRS, 2), "text": units(PAIRS, 3)}}
+        of = [
+            [update(m, kind, i, tables, 10 + 20 * i) for i, (kind, tables) in enumerate(sent.items())]
+            for m in (made, same)
+        ]
+        one, other = made.aggregate(filled(made), of[0]), same.aggregate(filled(same), of[1])
+        assert all(torch.equal(t, other.tensors[a]) for a, t in one.tensors.items() if a.startswith("table/"))
+
+
+def test_fedmds_consensus_is_the_mean_and_stays_where_nobody_spoke(method: Any) -> None:
+    fedmd = method("fedmd")
+    state = fedmd.initial(1).changed({"table/consensus.text": units(PAIRS, 9)})
+    tables = [units(PAIRS, i) for i in range(3)]
+    after = fedmd.aggregate(state, [update(fedmd, "image", i, {"image": t}, 1 + i) for i, t in enumerate(tables)])
+    torch.testing.assert_close(after.tensors["table/consensus.image"], torch.stack(tables).mean(0))
+    assert after.tensors["table/consensus.text"] is state.tensors["table/consensus.text"]
+    (work,) = fedmd.after(after, 1)
+    assert [(p.step, p.args["modalities"]) for p in work.passes] == [("distill", ["image"])]
+    assert fedmd.after(fedmd.aggregate(after, []), 2) == ()
+
+
+def test_fedmds_first_consensus_is_the_servers(method: Any) -> None:
+    fedmd = method("fedmd")
+    first, second = fedmd.before(fedmd.initial(1), 1)[0], fedmd.before(fedmd.initial(1), 2)[0]
+    assert [p.step for p in first.passes] == ["contrast", "represent"]
+    assert [i.source for i in first.up[-1].items] == ["table/consensus.image", "table/consensus.text"]
+    assert [p.step for p in second.passes] == ["contrast"] and len(second.up) == 1
+    assert method("fedmd", server_epochs=0).before(fedmd.initial(1), 2) == ()
+
+
+def test_fedets_consensus_and_diversity_by_hand(method: Any) -> None:
+    fedet = method("fedet")
+    state = filled(fedet)
+    seen = state.tensors["table/public.text"]
+    # the first two mostly find their pairs, the third another's
+    tables = [F.normalize(seen + 0.3 * units(PAIRS, 5), dim=1), F.normalize(seen + 0.3 * units(PAIRS, 6), dim=1)]
+    tables.append(F.normalize(seen.roll(1, 0) + 2 * units(PAIRS, 7) + 0.5, dim=1))
+    after = fedet.aggregate(state, [update(fedet, "image", i, {"image": t}) for i, t in enumerate(tables)])
+    disputed = 0
+    for k in range(PAIRS):
+        variance = [sum(float(x - t[k].mean()) ** 2 for x in t[k]) / DIM for t in tables]
+        weights = [v / sum(variance) for v in variance]
+        consensus = sum(w * t[k] for w, t in zip(weights, tables, strict=True))
+        torch.testing.assert_close(after.tensors["table/target.image"][k], consensus, rtol=1e-4, atol=1e-5)
+        agreed = int((seen @ consensus).argmax())
+        apart = [c for c, t in enumerate(tables) if int((seen @ t[k]).argmax()) != agreed]
+        assert float(after.tensors["table/diverse-share.image"][k]) == bool(apart)
+        if apart:
+            disputed += 1
+            whole = sum(weights[c] for c in apart)
+            diverse = sum(weights[c] / whole * tables[c][k] for c in apart)
+            torch.testing.assert_close(after.tensors["table/diverse.image"][k], diverse, rtol=1e-4, atol=1e-5)
+    assert disputed > 0
+    (work,) = fedet.after(after, 1)
+    assert work.passes[0].args["targets"] == {"target": 0.3, "diverse": pytest.approx(0.015)}
+    assert method("fedet", diversity=0).after(after, 1)[0].passes[0].args["targets"] == {"target": 0.3}
+
+
+@settings(deadline=None, max_examples=25)
+@given(clients=st.integers(1, 4), seed=st.integers(0, 2**31))
+def test_confidences_sum_to_one_and_grow_with_variance(clients: int, seed: int) -> None:
+    tables = [units(6, seed + i) * (1 + i) for i in range(clients)]
+    found = confidences(tables)
+    torch.testing.assert_close(found.sum(0), torch.ones(6))
+    # of unit vectors it is 1 / dim less the squared mean
+    flat = confidences([units(6, seed), units(6, seed + 1)])
+    raw = torch.stack([1 / DIM - units(6, s).mean(1).square() for s in (seed, seed + 1)])
+    torch.testing.assert_close(flat, raw / raw.sum(0), rtol=1e-4, atol=1e-6)
+
+
+def test_fedgems_splits_by_what_the_server_has_right(method: Any) -> None:
+    fedgems = method("fedgems")
+    text = units(PAIRS, 1)
+    image = torch.cat([text[: PAIRS // 2], text[PAIRS // 2 :].roll(1, 0)])  # the second half finds another's pair
+    kept = units(PAIRS, 2)
+    state = fedgems.initial(1).changed(
+        {"table/public.image": image, "table/public.text": text, "table/memory.image": kept}
+    )
+    tables = [units(PAIRS, 5), units(PAIRS, 6)]
+    after = fedgems.aggregate(state, [update(fedgems, "image", i, {"image": t}) for i, t in enumerate(tables)]).tensors
+    right = torch.tensor([1.0] * (PAIRS // 2) + [0.0] * (PAIRS - PAIRS // 2))
+    assert torch.equal(after["table/memory-share.image"], right)
+    assert torch.equal(after["table/ensemble-share.image"], 1 - right)
+    assert torch.equal(after["table/ensemble-share.text"], torch.zeros(PAIRS))  # nobody spoke of texts
+    assert torch.equal(after["table/memory.image"], torch.where(right[:, None] > 0, image, kept))
+    for k in range(PAIRS):
+        spread = []
+        for table in tables:
+            odds = (table[k] - table[k].max()).exp()
+            odds = odds / odds.sum()
+            spread.append(-sum(float(o) * float(o.log()) for o in odds))
+        weights = torch.tensor([-s for s in spread]).softmax(0)
+        expected = sum(w * t[k] for w, t in zip(weights, tables, strict=True))
+        torch.testing.assert_close(after["table/ensemble.image"][k], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_entropy_is_largest_where_nothing_stands_out() -> None:
+    table = torch.stack([torch.zeros(8), torch.tensor([50.0] + [0.0] * 7)])
+    torch.testing.assert_close(entropy(table), torch.tensor([8.0, 1.0]).log(), atol=1e-4, rtol=0)
+
+
+# what can't be ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"public": 0}, "wants 24 public image-text samples or more; the data have 0: raise data.public"),
+        ({"clients": {"image": 2}}, "between two modalities; the clients have image"),
+        (
+            {"model": {"image": {"blocks": 1, "width": 32}, "text": {"width": 16, "tokens": 12}}},
+            "needs model.dimension",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_said(tiny: Tiny, name: str, change: Any, message: str) -> None:
+    with pytest.raises(EdgeflError, match=message) as error:
+        compose(load(scenario(tiny, name, **change)))
+    assert error.value.exit_code == 2
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_there_is_nothing_to_aggregate_where_models_stay(tiny: Tiny, name: str) -> None:
+    given = {**scenario(tiny, name), "aggregation": {"rule": "median"}}
+    with pytest.raises(EdgeflError, match=f"{name} has no models to average") as error:
+        compose(load(given))
+    assert error.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("reamfl-mean", {"contrast": 0.5}, "contrast: 0.5 is not reamfl-mean's, which has 0 by its name: take creamfl"),
+        ("reamfl-avg", {"aggregation": "gca"}, "aggregation: gca is not reamfl-avg's, which has average"),
+        ("reamfl-iot", {"steps": "joint"}, "steps: joint is not reamfl-iot's"),
+        ("fedmd", {"aggregation": "gca"}, "aggregation"),
+        ("fedet", {"diversity": -1}, "diversity"),
+        ("fedgems", {"server": "federated"}, "server"),
+    ],
+)
+def test_an_option_that_contradicts_the_name_is_refused(tiny: Tiny, name: str, options: Any, message: str) -> None:
+    with pytest.raises(EdgeflError, match=message) as error:
+        load(scenario(tiny, name, **options))
+    assert error.value.exit_code == 2
+
+
+def test_what_is_written_out_whole_can_be_read_again(tiny: Tiny) -> None:
+    resolved = load(scenario(tiny, "reamfl-iot")).resolved()
+    assert load(resolved).method_options.aggregation == "iot"
+
+
+# runs ---------------------------------------------------------------------------------------------------------------
+
+SMALL = {"blocks": 1, "width": 16, "heads": 2}
+LARGE = {"blocks": 2, "width": 32, "heads": 2}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["creamfl", "fedmd", "fedet", "fedgems"])
+def test_a_larger_server_learns_from_small_clients(tiny: Tiny, tmp_path: Path, name: str) -> None:
+    model = {"image": SMALL, "text": {**SMALL, "width": 24, "tokens": 12}, "dimension": 8, "dimension_for": "all"}
+    server = {"image": LARGE, "text": {**LARGE, "tokens": 12}, "dimension": 8}
+    clients = {"image": 1, "text": 1}
+    given = scenario(tiny, name, clients=clients, model=model)
+    given["method"]["model"] = server
+    found = edgefl.run(given, output=tmp_path / "run")
+    rounds, rows = found.records("rounds"), found.records("clients")
+    assert [r["outcome"] for r in rounds] == ["completed"] * 2
+    measured = [c for c in rows if c["memory_error"] is not None]
+    measured += [w for r in rounds for w in r["server_works"] if w["memory_error"] is not None]
+    assert len(measured) >= 4 and {m["memory_error"] for m in measured} == {0}
+    # only tables travel: 24 pairs of 8 dimensions
+    assert {c["upload_bytes_by_payload"].get("representations") for c in rows} == {4 * PAIRS * 8}
+    assert not any(c["upload_bytes_by_payload"].get("model") for c in rows)
+    assert found.weights()["server/image.blocks.1.attn.qkv.weight"].shape == (96, 32)
+    assert "r@1" in found.result["metrics"]["image"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fedgems", "fedmd", "fedet"])
+def test_without_training_the_same_is_priced(tiny: Tiny, tmp_path: Path, name: str) -> None:
+    given = scenario(tiny, name, clients={"image-text": 1})
+    plain = {**given, "training": {**given["training"], "mode": "none"}}
+    found = edgefl.run(plain, output=tmp_path / "none")
+    rounds = found.records("rounds")
+    assert [[w["when"] for w in r["server_works"] if w["when"] in ("before", "after")] for r in rounds] == [
+        ["before", "after"]
+    ] * 2
+    assert len(edgefl.profile(given)["server_rows"]) >= 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("creamfl", {"steps": "joint", "pcme": {"kl": 0}}),
+        ("creamfl", {"server": "federated", "pcme": {"samples": 2, "uniformity": 1}}),
+        ("creamfl", {"steps": "joint", "old": "table", "server": "federated", "public_batch": 10}),
+        ("fedmd", {"digest": 0, "server_epochs": 0}),
+        ("fedmd", {"distance": "norm", "server_epochs": 2, "server_lr": 0.01}),
+        ("fedet", {"diversity": 0}),
+        ("fedgems", {"distillation": 0}),
+    ],
+)
+def test_every_form_keeps_the_contract(name: str, options: Any) -> None:
+    report = edgefl.check_method(name, schedules=["end-to-end", "layerwise"], pairs=30, **options)
+    assert report.ok, str(report)

@@ -1,0 +1,173 @@
+"""What a profile prints: CSV that comes back, tables that fit, figures that hold what was found."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from PIL import Image
+from rich.console import Console
+
+import edgefl
+from edgefl.commands.profile.compare import compare_profiles
+from edgefl.errors import RunError, ScenarioError
+from edgefl.report import (
+    check_figure,
+    draw_stages,
+    draw_timeline,
+    print_compared_profiles,
+    print_profile,
+    profile_csv,
+)
+from edgefl.report.profile import flat
+from edgefl.work import PARTS, Moment, Timeline
+
+Tiny = Callable[..., dict[str, Any]]
+
+DECLARED = {"source": "declared", "clients": {"image": 2, "text": 2}, "samples": 40, "validation": 30,
+            "shapes": {"image": {"channels": 1, "size": 32, "classes": 12}, "text": {"vocabulary": 200}}}  # fmt: skip
+STAGES = [{"name": "end-to-end", "rounds": 2}, {"name": "layerwise", "stages": 2, "rounds": 4}]
+
+
+@pytest.fixture(scope="module")
+def scenario(tiny: Tiny) -> dict[str, Any]:
+    return tiny(data=DECLARED, method="fedcola", compare={"schedule": STAGES})
+
+
+@pytest.fixture(scope="module")
+def found(scenario: dict[str, Any]) -> dict[str, Any]:
+    return edgefl.profile(scenario)
+
+
+def shown(show: Callable[..., None], facts: dict[str, Any]) -> str:
+    file = io.StringIO()
+    show(facts, Console(file=file, width=100, no_color=True, color_system=None))
+    text = file.getvalue()
+    assert max(map(len, text.splitlines())) <= 100
+    return text
+
+
+def test_csv_comes_back_as_it_was(found: dict[str, Any]) -> None:
+    table = pd.read_csv(io.StringIO(profile_csv(found)))
+    rows = [(label, row) for label, part in found["combinations"].items() for row in part["rows"]]
+    assert list(table["combination"]) == [label for label, _ in rows]
+    for line, (_, row) in zip(table.to_dict("records"), rows, strict=True):
+        for name, value in flat(row).items():
+            assert line[name] == value
+    assert {"memory_bytes.activations", "download_bytes_by_part.blocks"} <= set(table.columns)
+    # fields of one quantity stand side by side
+    order = [name.partition(".")[0] for name in table.columns]
+    assert sum(a != b for a, b in pairwise(order)) == len(set(order)) - 1
+    alone = found["combinations"]["layerwise"]
+    assert "combination" not in profile_csv(alone).partition("\n")[0]
+
+
+def test_what_a_row_lacks_is_left_empty(found: dict[str, Any]) -> None:
+    (first, second) = found["rows"]
+    second = {**second, "download_bytes_by_payload": {"model": 1, "prototypes": 2}}
+    table = pd.read_csv(io.StringIO(profile_csv({"rows": [first, second]})))
+    assert table["download_bytes_by_payload.prototypes"].isna().tolist() == [True, False]
+    assert list(table["kind"]) == ["image", "text"]
+
+
+def test_the_table_keeps_the_overhead_apart(found: dict[str, Any]) -> None:
+    text = shown(print_profile, found)
+    device = found["rows"][0]["device"]
+    assert f"+ overhead of {device}, apart: 360 MiB" in text
+    for words in ("=== layerwise on ", "The same by part, MiB", "evaluate validation",
+                  "A round: all selected clients (expected) and the server; without evaluation"):  # fmt: skip
+        assert words in text
+
+
+def test_ratios_are_to_the_first(scenario: dict[str, Any], found: dict[str, Any]) -> None:
+    compared = compare_profiles([scenario])
+    assert compared["reference"] == "end-to-end" and list(compared["profiles"]) == ["end-to-end", "layerwise"]
+    first, _, third, _ = compared["rows"]
+    assert set(first["ratios"].values()) == {1.0}
+    whole, staged = (found["combinations"][label]["totals"][0] for label in ("end-to-end", "layerwise"))
+    assert third["ratios"]["peak_memory_bytes"] == staged["peak_memory_bytes"] / whole["peak_memory_bytes"] < 1
+    assert third["ratios"]["traffic_bytes"] == staged["traffic_bytes"] / whole["traffic_bytes"]
+    text = shown(print_compared_profiles, compared)
+    assert f"({third['ratios']['peak_memory_bytes']:.2f})" in text and "ratio to end-to-end" in text
+    json.dumps(compared)
+    assert "scenario," in profile_csv(compared)
+
+
+def test_scenarios_of_one_name_are_told_apart_and_one_alone_is_not_compared(scenario: dict[str, Any]) -> None:
+    plain = {key: value for key, value in scenario.items() if key != "compare"}
+    compared = compare_profiles([plain, {**plain, "training": {"batch": 4}}], kind="image")
+    assert list(compared["profiles"]) == ["tiny", "tiny (2)"]
+    with pytest.raises(ScenarioError, match="two scenarios or more"):
+        compare_profiles([plain], kind="image")
+
+
+# --- figures ---------------------------------------------------------------------------------------------------------
+
+
+def _moment(operator: str, scope: str, phase: str, step: int, **parts: int) -> Moment:
+    return Moment(operator, scope, phase, 0, "image", step, tuple(parts.get(part, 0) for part in PARTS))
+
+
+TIMELINE = Timeline(
+    [
+        _moment("aten.addmm", "image.blocks.0", "forward", 1, parameters=2**20, activations=2**20),
+        _moment("aten.mm", "image.blocks.1", "backward", 1, parameters=2**20, activations=2**21, temporaries=2**19),
+        _moment("aten._foreach_add_", "", "optimizer", 1, parameters=2**20, optimizer=2**21),
+        _moment("aten.addmm", "image.head", "forward", 2, parameters=2**20, optimizer=2**21),
+    ]
+)
+
+
+def test_the_page_of_a_timeline_is_whole_and_marks_the_peak(tmp_path: Path) -> None:
+    draw_timeline(TIMELINE, tmp_path / "t.html", "tiny: image, stage 1")
+    page = (tmp_path / "t.html").read_text()
+    assert "peak 3.50 MiB at aten.mm in image.blocks.1, backward" in page
+    assert "image.head, forward" in page.replace("\\u002f", "/") and "optimizer" in page
+    # nothing is fetched: the program that draws it is inside
+    assert len(page) > 1_000_000 and '<script src="http' not in page
+    assert "received" not in page.rpartition("Plotly.newPlot")[2].partition('"layout"')[0]
+
+
+def test_the_picture_of_a_timeline_is_one(tmp_path: Path) -> None:
+    draw_timeline(TIMELINE, tmp_path / "t.png", "tiny: image, stage 1")
+    with Image.open(tmp_path / "t.png") as picture:
+        assert picture.width > 2 * picture.height > 0
+
+
+def test_the_profile_draws_what_peaks_highest(scenario: dict[str, Any], tmp_path: Path) -> None:
+    plain = {key: value for key, value in scenario.items() if key != "compare"}
+    found = edgefl.profile(plain, timeline=tmp_path / "t.png", figure=tmp_path / "f.png")
+    facts = found["timeline"]
+    hungriest = max(found["rows"], key=lambda row: row["peak_memory_bytes"])
+    assert (facts["kind"], facts["stage"]) == (hungriest["kind"], 1)
+    assert facts["peak_memory_bytes"] == hungriest["peak_memory_bytes"]
+    assert facts["phase"] in ("forward", "backward", "optimizer") and facts["operator"].startswith("aten.")
+    assert 0 <= facts["moment"] < facts["moments"]
+    assert (tmp_path / "t.png").stat().st_size
+    with Image.open(tmp_path / "f.png") as picture:
+        assert picture.mode == "P" and picture.height > picture.width > 0
+    json.dumps(found)
+
+
+@pytest.mark.parametrize("form", ["png", "svg"])
+def test_the_stages_are_drawn_by_combination(found: dict[str, Any], tmp_path: Path, form: str) -> None:
+    draw_stages(found["combinations"], tmp_path / f"stages.{form}")
+    assert (tmp_path / f"stages.{form}").stat().st_size > 1000
+
+
+def test_a_figure_that_can_not_be_is_said_before_anything_is_computed(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"t.pdf: its name ends in .pdf; allowed: .html, .png"):
+        edgefl.profile("quickstart", timeline=tmp_path / "t.pdf")
+    with pytest.raises(RunError, match="its name has no ending"):
+        edgefl.profile("quickstart", figure=tmp_path / "f")
+    with pytest.raises(RunError, match="there is no folder"):
+        check_figure(tmp_path / "none" / "f.png", ("png",))
+    (tmp_path / "d.png").mkdir()
+    with pytest.raises(RunError, match="it is a folder"):
+        check_figure(tmp_path / "d.png", ("png",))

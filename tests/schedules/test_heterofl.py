@@ -1,0 +1,311 @@
+"""HeteroFL: slices of a model and of what travels, means over those who have an element, widths by budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from edgefl_games import TABLES, Games, broken_rules, changed
+from edgefl_toys import FACTS
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from torch import Tensor
+
+import edgefl
+from edgefl import models, registry
+from edgefl.errors import EdgeflError, MethodError
+from edgefl.methods import Cohort, Update, combine
+from edgefl.methods.aggregation.options import AggregationOptions
+from edgefl.models import ModelOptions
+from edgefl.models.tower import Attention
+from edgefl.models.width import at_width
+from edgefl.planning import Planner, Setup
+from edgefl.schedules import HeteroFL, Stage, restrict
+from edgefl.work import Item, Payload, Work
+from edgefl.work.slices import Cut, covers, cut_between, fits, put, shape_of, take, within
+
+# slices ---------------------------------------------------------------------------------------------------------------
+
+SIZES = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 4)), min_size=1, max_size=3)
+"""Of each dimension how many equal parts it is made of, and their size."""
+
+
+def cut_of(sizes: list[tuple[int, int]], narrow: list[int]) -> tuple[tuple[int, ...], Cut | None]:
+    full, left = tuple(n * size for n, size in sizes), tuple(n * k for (n, _), k in zip(sizes, narrow, strict=True))
+    parts = {i: ((size,) * n, (k,) * n) for i, ((n, size), k) in enumerate(zip(sizes, narrow, strict=True))}
+    return full, cut_between(full, left, parts)
+
+
+def brute(tensor: Tensor, sizes: list[tuple[int, int]], narrow: list[int]) -> Tensor:
+    for dimension, ((n, size), k) in enumerate(zip(sizes, narrow, strict=True)):
+        kept = [part * size + place for part in range(n) for place in range(k)]
+        tensor = tensor.index_select(dimension, torch.tensor(kept))
+    return tensor
+
+
+@settings(max_examples=50, deadline=None)
+@given(sizes=SIZES, data=st.data())
+def test_a_slice_is_the_leading_of_each_part_and_goes_back_to_its_place(
+    sizes: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    outer = [data.draw(st.integers(1, size)) for _, size in sizes]
+    inner = [data.draw(st.integers(1, k)) for k in outer]
+    (full, wide), (_, narrow) = cut_of(sizes, outer), cut_of(sizes, inner)
+    tensor = torch.arange(torch.Size(full).numel()).reshape(full)
+    for cut, lengths in ((wide, outer), (narrow, inner)):
+        found = take(tensor, cut)
+        assert torch.equal(found, brute(tensor, sizes, lengths)) and fits(cut, full, found.shape)
+        assert cut is None or shape_of(cut) == tuple(found.shape)
+        back = torch.full(full, -1)
+        put(back, cut, found)
+        assert torch.equal(take(back, cut), found) and int((back >= 0).sum()) == found.numel()
+    assert covers(wide, narrow) and (covers(narrow, wide) == (wide == narrow))
+    assert torch.equal(take(take(tensor, wide), within(wide, narrow)), take(tensor, narrow))
+
+
+def test_what_is_no_slice() -> None:
+    for full, narrow in (((4, 2), (4,)), ((4,), (5,))):
+        with pytest.raises(ValueError, match="no slice of"):
+            cut_between(full, narrow)
+    assert not fits(((((0, 3)),),), (2,), (3,)) and not fits(None, (2,), (3,))
+
+
+# models ---------------------------------------------------------------------------------------------------------------
+
+
+def described(*modalities: str, task: str = "classify", **options: Any) -> dict[str, Any]:
+    tower = {"blocks": 2, "width": 16, "heads": 4, "mlp_ratio": 2}
+    model = ModelOptions(image={**tower, "patch": 4}, text={**tower, "tokens": 6}, **options)
+    return models.describe(model, modalities, task, FACTS)
+
+
+MODELS = {
+    "image": described("image"),
+    "text": described("text"),
+    "pair that classifies": described("image", "text", fusion={"hidden": (5,)}),
+    "pair that retrieves": described("image", "text", task="retrieve"),
+    "pair with projections": described("image", "text", task="retrieve", dimension=7),
+}
+
+
+def work_on(description: dict[str, Any]) -> Work:
+    whole = models.on_meta(description)
+    items = tuple(Item(n, tuple(t.shape), "float32", f"kind/{n}") for n, t in whole.state_dict().items())
+    names = tuple(n for n, _ in whole.named_parameters())
+    payload = Payload("model", items)
+    return Work("kind", description, names, (), (payload,), (payload,), optimizer={"name": "sgd", "lr": 0.1})
+
+
+def stage(width: float, scaler: bool = False) -> Stage:
+    offered = HeteroFL(HeteroFL.Options(widths=sorted({1, width}), scaler=scaler), {"image": 2, "text": 2}).offered
+    return offered[-1]
+
+
+@pytest.mark.parametrize("share", [0.75, 0.5, 0.01])
+@pytest.mark.parametrize("name", MODELS)
+def test_what_travels_has_the_shapes_of_the_narrower_model(name: str, share: float) -> None:
+    whole = models.on_meta(MODELS[name]).state_dict()
+    work = restrict(work_on(MODELS[name]), stage(share))
+    narrow = models.on_meta(work.model).state_dict()
+    assert {i.name: i.shape for i in work.up[0].items} == {n: tuple(t.shape) for n, t in narrow.items()}
+    assert all(fits(i.cut, whole[i.name].shape, i.shape) for i in (*work.up[0].items, *work.down[0].items))
+    assert sum(t.numel() for t in narrow.values()) < sum(t.numel() for t in whole.values())
+    assert Work.decode(work.encode()) == work
+
+
+def test_the_heads_that_stay_do_as_before() -> None:
+    """Attention whose input and output have nothing beyond the slice is the narrow attention with the slices."""
+    torch.manual_seed(0)
+    description = MODELS["image"]
+    work = restrict(work_on(description), stage(0.5))
+    cuts = {i.name.removeprefix("image.blocks.0.attn."): i.cut for i in work.up[0].items}
+    whole, narrow = Attention(16, 4), Attention(8, 2)
+    narrow.load_state_dict({n: take(t, cuts[n]) for n, t in whole.state_dict().items()})
+    x = torch.randn(3, 5, 8)
+    with torch.no_grad():
+        whole.proj.weight[:, 8:] = 0
+        out = whole(torch.cat([x, torch.zeros(3, 5, 8)], -1))
+        torch.testing.assert_close(out[..., :8], narrow(x))
+
+
+def test_the_scaler_divides_while_training_alone() -> None:
+    work = restrict(work_on(MODELS["image"]), stage(0.5, scaler=True))
+    (edit,) = work.edits
+    assert edit.args["layers"] == {
+        f"image.blocks.{i}.{layer}": 0.5 for i in range(2) for layer in ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")
+    }
+    scale: Any = registry.get("edit", "scale")
+    module, x = models.build(work.model), torch.randn(2, 3, 8)
+    layer = module.get_submodule("image.blocks.0.attn.proj")
+    with torch.no_grad():
+        plain = layer(x)
+        scale.apply(edit, module, {})
+        torch.testing.assert_close(layer(x), 2 * plain)
+        torch.testing.assert_close(layer.eval()(x), plain)
+        scale.fold(edit, module)
+        torch.testing.assert_close(layer.train()(x), plain)
+
+
+def test_models_that_cannot_be_cut() -> None:
+    gru = models.describe(ModelOptions(text={"tower": "gru", "tokens": 6}), ("text",), "classify", FACTS)
+    with pytest.raises(MethodError, match="be cut of model.text, a 'gru' tower; allowed: vit, transformer"):
+        at_width(gru, 0.5)
+    with pytest.raises(MethodError, match="widths can't be cut of the model 'multiway'"):
+        at_width({**gru, "name": "multiway"}, 0.5)
+    pair = described("image", "text", task="retrieve")
+    pair["towers"]["text"]["heads"] = 2
+    with pytest.raises(MethodError, match=r"a width of 0.75 leaves the towers \[12, 16\] wide, under one norm"):
+        at_width(pair, 0.75)
+    work = work_on(MODELS["image"])
+    table = Payload("features", (Item("features", (5, 16), "float32", "table/features"),))
+    with pytest.raises(MethodError, match="'features' has representations as wide as the whole model, 16"):
+        restrict(replace(work, down=(*work.down, table)), stage(0.5))
+    other = Payload("other", (Item("other", (5, 3), "float32", "kind/image.other"),))
+    with pytest.raises(MethodError, match="'other' of shape"):
+        restrict(replace(work, down=(*work.down, other)), stage(0.5))
+
+
+@pytest.mark.parametrize(
+    ("widths", "told"), [([0.5], "lacks 1"), ([1, 0.5, 0.5], "has one twice"), ([1, 0], "greater than 0")]
+)
+def test_widths_that_are_none(widths: list[float], told: str) -> None:
+    with pytest.raises(ValidationError, match=told):
+        HeteroFL.Options(widths=widths)
+
+
+# aggregation ----------------------------------------------------------------------------------------------------------
+
+
+def own(address: str, cohort: Cohort) -> dict[str, float]:
+    return {address: 1.0}
+
+
+def sliced(client: int, samples: int, cut: Cut | None, base: Tensor, seed: int) -> Update:
+    before = take(base, cut)
+    after = before + torch.randn(before.shape, generator=torch.Generator().manual_seed(seed), dtype=base.dtype)
+    payload = Payload("model", (Item("w", tuple(before.shape), "float64", "a/w", cut),))
+    work = Work("a", {}, (), (), (payload,), (payload,))
+    return Update(client, "a", {"a": samples}, work, {"model": {"w": after}}, {"a/w": before})
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    sizes=SIZES,
+    widths=st.lists(st.sampled_from([0.25, 0.5, 0.75, 1.0]), min_size=1, max_size=5),
+    compensation=st.booleans(),
+    data=st.data(),
+)
+def test_an_element_is_averaged_over_those_who_have_it(
+    sizes: list[tuple[int, int]], widths: list[float], compensation: bool, data: st.DataObject
+) -> None:
+    cuts = [cut_of(sizes, [max(1, int(width * size + 0.5)) for _, size in sizes])[1] for width in widths]
+    samples = [data.draw(st.integers(0, 9)) for _ in widths]
+    base = torch.randn([n * size for n, size in sizes], dtype=torch.float64)
+    updates = [sliced(c, n, cut, base, c) for c, (n, cut) in enumerate(zip(samples, cuts, strict=True))]
+    options = AggregationOptions(compensation=compensation)
+    found = combine({"a/w": base}, updates, own, options=options).get("a/w", base)
+    sums, counts = torch.zeros_like(base), torch.zeros_like(base)
+    for update in updates:
+        change, here = torch.zeros_like(base), torch.zeros_like(base)
+        put(change, update.cuts().get("a/w"), dict(update.sent())["a/w"] - update.base["a/w"])
+        put(here, update.cuts().get("a/w"), torch.ones_like(update.base["a/w"]))
+        sums, counts = sums + update.total * change, counts + update.total * here
+    total = torch.full_like(counts, sum(samples)) if compensation else counts
+    expected = base + torch.where(counts > 0, sums / total.clamp(min=1), 0)
+    torch.testing.assert_close(found, expected)
+    assert torch.equal(found, combine({"a/w": base}, updates[::-1], own, options=options).get("a/w", base))
+
+
+def test_the_median_is_over_those_who_have_an_element() -> None:
+    base = torch.zeros(2, dtype=torch.float64)
+    updates = [sliced(c, 1, ((((0, 1)),),) if c else None, base, c) for c in range(3)]
+    found = combine({"a/w": base}, updates, own, options=AggregationOptions(rule="median"))["a/w"]
+    values = [float(dict(u.sent())["a/w"][0]) for u in updates]
+    assert found.tolist() == pytest.approx([sorted(values)[1], float(dict(updates[0].sent())["a/w"][1])])
+
+
+# runs -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def games(tiny: Callable[..., dict[str, Any]]) -> Games:
+    return Games(tiny)
+
+
+def made(games: Games, schedule: dict[str, Any], method: str = "fedavg", **clients: int) -> Setup:
+    data = {**games.tiny()["data"], "clients": clients or {"image": 3}, "samples": 16}
+    return games.setup(data=data, schedule=schedule, method=method, evaluation={"every": 10})
+
+
+def test_the_whole_width_alone_is_end_to_end(games: Games) -> None:
+    one, told = games.real(made(games, {"name": "heterofl", "widths": [1], "rounds": 2}))
+    other, journal = games.real(made(games, {"name": "end-to-end", "rounds": 2}))
+    for table in TABLES:
+        assert [{k: v for k, v in r.items() if k != "part"} for r in told.tables[table]] == journal.tables[table]
+    assert one.state.versions == other.state.versions
+    assert all(torch.equal(t, other.state.tensors[a]) for a, t in one.state.tensors.items())
+
+
+def test_an_asynchronous_run_mixes_a_slice_into_its_place(games: Games) -> None:
+    setup = changed(
+        made(games, {"name": "heterofl", "widths": [1, 0.5], "rounds": 1}, image=1), {"policy": "asynchronous"}
+    )
+    narrow = Planner(setup, games.predictor).plan(*setup.place(0), 1, setup.schedule.offered[1], ())
+    memory = np.array([narrow.cost.compute.peak_memory_bytes])
+    setup = replace(setup, fleet=replace(setup.fleet, budgets={**setup.fleet.budgets, "memory": memory}))
+    after, before = games.real(setup)[0].state.tensors, setup.method.initial(setup.seed).tensors
+    cuts = {item.source: item.cut for payload in narrow.work.up for item in payload.items}
+    assert any(cuts.values())
+    for address, cut in cuts.items():
+        expected = before[address].clone()
+        put(expected, cut, take(after[address], cut))
+        assert torch.equal(after[address], expected) and not torch.equal(after[address], before[address]), address
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fedavg", "fedcola"])
+def test_clients_of_several_widths_and_a_run_that_goes_on(games: Games, method: str) -> None:
+    kinds = {"image": 2, "text": 2, "image-text": 2}
+    setup = made(games, {"name": "heterofl", "widths": [1, 0.5], "rounds": 3}, method, **kinds)
+    planner = Planner(setup, games.predictor)
+    memory = np.full(6, np.inf)
+    for client in (0, 2, 4):
+        half = planner.plan(*setup.place(client), 1, setup.schedule.offered[1], ())
+        memory[client] = half.cost.compute.peak_memory_bytes
+    setup = replace(setup, fleet=replace(setup.fleet, budgets={**setup.fleet.budgets, "memory": memory}))
+    whole, told = games.real(setup)
+    assert broken_rules(setup, told) == []
+    clients = told.tables["clients"]
+    assert {(r["client"] % 2, r["part"]) for r in clients} == {(0, "width 0.5"), (1, "width 1")}
+    assert all(r["memory_error"] in (None, 0) for r in clients)
+    for round, (tensors, state) in told.states.items():
+        again, journal = games.real(setup, since=(round, tensors, state))
+        for table in TABLES:
+            assert journal.tables.get(table, []) == [r for r in told.tables[table] if r["round"] > round]
+        assert all(torch.equal(t, again.state.tensors[a]) for a, t in whole.state.tensors.items())
+    none, _ = games.none(setup)
+    assert none.state.versions == whole.state.versions
+
+
+def test_a_model_that_cannot_be_cut_is_said_before_anything_is_done(tiny: Callable[..., dict[str, Any]]) -> None:
+    scenario = tiny(
+        model={"text": {"tower": "gru", "tokens": 12}},
+        data={**tiny()["data"], "clients": {"text": 2}},
+        schedule={"name": "heterofl", "rounds": 2},
+    )
+    with pytest.raises(EdgeflError, match="widths can't be cut of model.text, a 'gru' tower"):
+        edgefl.profile(scenario)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scaler", [True, False])
+@pytest.mark.parametrize("method", ["fedavg", "fedcola"])
+def test_the_contract_holds_at_every_width(method: str, scaler: bool) -> None:
+    schedule = {"name": "heterofl", "widths": [1, 0.5], "scaler": scaler, "rounds": 2}
+    report = edgefl.check_method(method, schedules=[schedule], processes=scaler)
+    assert report.ok, str(report)

@@ -1,0 +1,128 @@
+"""Tasks and reports as what travels to another process, and the node that does them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from edgefl_toys import CPU, Toy, inputs_of, make_work, training_pass
+
+from edgefl.errors import TrainingError
+from edgefl.training import Measured, Node, Report, Task
+from edgefl.work import Item, Pass, Payload, Result, Work
+from edgefl.work.torch_device import device_of
+
+
+class Toys:
+    """Toy data for every node."""
+
+    def client(self, index: int) -> Toy:
+        return Toy(40 + index)
+
+    def server(self) -> Toy:
+        return Toy(60)
+
+
+def task(work: Work | None = None, **more: Any) -> Task:
+    work = work or make_work(gate="trainable")
+    return Task(work, inputs_of(work), more.pop("client", 3), more.pop("seed", 5), **more)
+
+
+def same(a: Any, b: Any) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[n], b[n]) and a[n].dtype == b[n].dtype for n in a)
+
+
+def test_a_task_comes_back_as_it_was() -> None:
+    one = task(metered=True)
+    two = Task.decode(*one.encode())
+    assert (two.work, two.client, two.seed, two.metered) == (one.work, 3, 5, True)
+    assert same(one.inputs, two.inputs)
+    assert Task.decode(*task(client=None).encode()).client is None
+
+
+def test_tensors_that_share_storage_travel_one_by_one() -> None:
+    shared = torch.arange(6.0)
+    one = replace(task(), inputs={"a": shared, "b": shared, "c": shared[2:4], "d": shared.view(2, 3).T})
+    two = Task.decode(*one.encode())
+    assert same(one.inputs, two.inputs)
+
+
+def test_a_report_comes_back_as_it_was() -> None:
+    report = Node(Toys(), CPU).run(task(metered=True))
+    kept = replace(report.result, kept={"image.blocks.0/odd": torch.ones(2, dtype=torch.bfloat16)})
+    report = replace(report, result=kept)
+    back = Report.decode(*report.encode())
+    assert back.result.loss == report.result.loss and back.result.metrics == report.result.metrics
+    assert same(back.result.payloads["model"], report.result.payloads["model"])
+    assert same(back.result.kept, kept.kept)
+    assert back.measured == report.measured and isinstance(back.measured, Measured)
+    assert back.host == report.host
+
+
+def test_payloads_of_any_name_even_empty_ones() -> None:
+    result = Result({"a/b": {"x/y": torch.ones(2)}, "empty": {}, "kept": {"z": torch.zeros(1)}}, {"m": float("inf")})
+    back = Report.decode(*Report(result).encode()).result
+    assert list(back.payloads) == ["a/b", "empty", "kept"]
+    assert same(back.payloads["a/b"], result.payloads["a/b"]) and same(back.payloads["kept"], result.payloads["kept"])
+    assert back.metrics == {"m": float("inf")} and back.loss is None
+
+
+def test_a_nodes_history_changes_nothing() -> None:
+    fresh, used = Node(Toys(), CPU), Node(Toys(), CPU)
+    used.run(task(seed=9, client=1))
+    used.run(task(make_work(), seed=8))
+    a, b = fresh.run(task()), used.run(task())
+    assert same(a.result.payloads["model"], b.result.payloads["model"]) and a.result.loss == b.result.loss
+
+
+def test_a_node_restores_the_number_of_threads() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        Node(Toys(), CPU).run(task())
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(("client", "name"), [(3, "client 3"), (None, "the server")])
+def test_a_failing_work_names_its_node(client: int | None, name: str) -> None:
+    node = Node(Toys(), CPU)
+    broken = make_work(passes=(Pass("toy-broken", "private", ("image",), 8),), gate="frozen")
+    with pytest.raises(TrainingError, match=rf"kind 'own' failed on {name}.*the toy is broken") as caught:
+        node.run(task(broken, client=client))
+    assert caught.value.exit_code == 1
+    after, fresh = node.run(task()), Node(Toys(), CPU).run(task())
+    assert same(after.result.payloads["model"], fresh.result.payloads["model"])
+
+
+def test_only_metered_tasks_are_measured() -> None:
+    node = Node(Toys(), CPU)
+    assert node.run(task()).measured is None
+    measured = node.run(task(metered=True)).measured
+    assert measured is not None and measured.peak_memory_bytes == measured.trace.peak_memory_bytes > 0
+
+
+def test_outputs_travel_too() -> None:
+    table = Payload("confusion", (Item("confusion", (5, 5), "float32", "table/confusion"),))
+    work = replace(make_work(passes=(Pass("score-classify", "validation", ("image",), 16, False),)), up=(table,))
+    report = Node(Toys(), CPU).run(task(work, client=None))
+    assert float(Report.decode(*report.encode()).result.payloads["confusion"]["confusion"].sum()) == 60
+
+
+def test_a_work_without_a_full_batch_sends_what_it_received() -> None:
+    work = make_work(passes=(training_pass(batch=64),))
+    one = task(work)
+    result = Node(Toys(), CPU).run(one).result
+    assert result.loss is None and same(result.payloads["model"], dict(one.inputs))
+
+
+def test_devices() -> None:
+    assert device_of("cpu").type == "cpu"
+    assert device_of("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(TrainingError, match="no CUDA device") as caught:
+            device_of("cuda")
+        assert caught.value.exit_code == 2
