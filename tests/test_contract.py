@@ -140,10 +140,10 @@ def test_a_run_in_workers_that_was_cut_off_leaves_the_files_of_one_that_was_not(
 
     workers = {"executor": {"name": "processes", "workers": 1, "device": "cpu"}}
     with pytest.raises(Stopped):
-        edgefl.run({**scenario, **workers}, output=tmp_path / "cut", observe=stop)
+        edgefl.run({**scenario, **workers}, output=tmp_path / "cut", on_progress=stop)
     began: list[int] = []
     resumed = edgefl.run(
-        resume=tmp_path / "cut", observe=lambda event, facts: event == "start" and began.append(facts["round"])
+        resume=tmp_path / "cut", on_progress=lambda event, facts: event == "start" and began.append(facts["round"])
     )
     assert began == [1]
     assert files(resumed) == files(whole)

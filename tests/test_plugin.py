@@ -166,7 +166,7 @@ def observe(event, facts):
     if event == "client" and facts["round"] == 3:
         os.kill(os.getpid(), signal.SIGKILL)
 
-edgefl.run(json.loads(sys.argv[1]), output=sys.argv[2], observe=observe)
+edgefl.run(json.loads(sys.argv[1]), output=sys.argv[2], on_progress=observe)
 """
 
 

@@ -27,7 +27,7 @@ import numpy as np
 import yaml
 
 from edgefl import units
-from edgefl.devices import Device, Link, device, device_names, link
+from edgefl.devices import Device, Link, device_names, load_device, load_link
 from edgefl.errors import DeviceError, EdgeflError
 from edgefl.runs.durable import replace_file
 
@@ -267,8 +267,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(availability(wanted.file, wanted.output, horizon, wanted.clients))
         else:
             names = wanted.devices.split(",") if wanted.devices else None
-            devices = [device(n) for n in names or device_names() if names or device(n).kind == "phone"]
-            links = [link(n) for n in wanted.links.split(",")]
+            devices = [load_device(n) for n in names or device_names() if names or load_device(n).kind == "phone"]
+            links = [load_link(n) for n in wanted.links.split(",")]
             flops = units.flops(wanted.sample_flops)
             if not flops:
                 raise DeviceError("--sample-flops: a forward pass has more than 0 FLOPs")

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl import units
-from edgefl.devices import Link, link, read_link
+from edgefl.devices import Link, load_link, read_link
 from edgefl.devices.writing import Entry, lent_watts, profile_text
 from edgefl.errors import DeviceError, EdgeflError
 from edgefl.runs.durable import replace_file
@@ -217,7 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise DeviceError(f"{wanted.output}: a profile is a .yaml file")
         if wanted.output.exists() and not wanted.force:
             raise DeviceError(f"{wanted.output} exists; --force replaces it")
-        text = profile(read(wanted.downloads), read(wanted.uploads), link(wanted.like), wanted.title)
+        text = profile(read(wanted.downloads), read(wanted.uploads), load_link(wanted.like), wanted.title)
         replace_file(wanted.output, text.encode())
         found = read_link(wanted.output)
         print(

@@ -47,12 +47,12 @@ def analyse(
     names = [name.strip() for name in (only or "").split(",") if name.strip()]
     if only is not None and not names:
         raise typer.BadParameter("names some of shapley, gradients, drift, matching", param_hint="--only")
-    with observing("interrupted; the same command goes on from here") as observe:
+    with observing("interrupted; the same command goes on from here") as on_progress:
         from edgefl.commands.analyse import analyse as command
 
         found = command.analyse(
             given, only=names, overrides=overrides or (), output=output, figure=figure, seeds=seeds, clients=clients,
-            metric=metric, observe=observe,
+            metric=metric, on_progress=on_progress,
         )  # fmt: skip
     if as_json:
         print_json(found)

@@ -50,11 +50,11 @@ def calibrate(
             answer(serve, say)
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
-    with observing() as observe:
+    with observing() as on_progress:
         from edgefl.commands import calibrate as command
 
         found = command.calibrate(
             output, force=force, quick=quick, threads=threads, device=device, minutes=minutes, address=address,
-            like=like, watts=watts, idle_watts=idle_watts, kind=kind, title=title, observe=observe,
+            like=like, watts=watts, idle_watts=idle_watts, kind=kind, title=title, on_progress=on_progress,
         )  # fmt: skip
     print_json(found) if as_json else print_calibration(found)

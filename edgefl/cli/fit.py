@@ -42,14 +42,14 @@ def fit(
     """Find the least change that lets a device take part; ends with 1 if nothing does."""
     from edgefl.report.fit import print_fit
 
-    with observing() as observe:
+    with observing() as on_progress:
         from edgefl.commands.fit import fit as command
         from edgefl.commands.fit.fit import fits
 
         found = command.fit(
             scenario, overrides or (), device=device, link=link, kind=kind, memory=memory, flops=flops, bytes=bytes_,
             seconds=seconds, joules=joules, any_stage=any_stage, epochs=epochs, most=most, first=answers or None,
-            observe=observe,
+            on_progress=on_progress,
         )  # fmt: skip
     print_json(found) if as_json else print_fit(found)
     if not fits(found):

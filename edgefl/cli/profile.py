@@ -55,25 +55,25 @@ def profile(
     if compare and (measure or fvcore):
         raise typer.BadParameter("one scenario is measured at a time, without --compare", param_hint="--measure")
     found: dict[str, Any]
-    with observing() as observe:
+    with observing() as on_progress:
         if compare:
             from edgefl.commands.profile.compare import compare_profiles
 
             found = compare_profiles(
                 scenarios, overrides or (), device=device, link=link, stage=stage, kind=kind, figure=figure,
-                observe=observe,
+                on_progress=on_progress,
             )  # fmt: skip
         else:
             from edgefl.commands.profile import profile as command
 
             found = command.profile(
                 scenarios[0], overrides or (), device=device, link=link, stage=stage, kind=kind, timeline=timeline,
-                figure=figure, observe=observe,
+                figure=figure, on_progress=on_progress,
             )  # fmt: skip
         if measure or fvcore:
             from edgefl.commands.profile import measure as measuring
 
-            held = {"kind": kind, "stage": stage, "hear": observe}
+            held = {"kind": kind, "stage": stage, "on_progress": on_progress}
             if measure:
                 found["measured"] = measuring.measure(scenarios[0], overrides or (), **held)
             if fvcore:

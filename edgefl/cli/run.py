@@ -51,7 +51,7 @@ def run(
         with progress:
             from edgefl.commands import run as command
 
-            done = command.run(scenario, output=output, resume=resume, overrides=overrides or (), observe=progress)
+            done = command.run(scenario, output=output, resume=resume, overrides=overrides or (), on_progress=progress)
     except KeyboardInterrupt:
         say(f"interrupted; {_how_to_go_on(progress.folder)}")
         raise typer.Exit(INTERRUPTED) from None
@@ -77,10 +77,10 @@ def validate(
     """Check a scenario as far as that goes without running it."""
     from edgefl.report import print_validation
 
-    with observing() as observe:
+    with observing() as on_progress:
         from edgefl.commands import validate as command
 
-        found = command.validate(scenario, overrides or (), observe=observe)
+        found = command.validate(scenario, overrides or (), on_progress=on_progress)
     if as_json:
         print_json(found)
     elif resolved:

@@ -48,12 +48,12 @@ def sweep(
         raise typer.BadParameter("give --csv or --json: one of the two", param_hint="--csv")
     if as_csv and sensitivity is not None:
         raise typer.BadParameter("CSV has the rows only, --json the sensitivity too", param_hint="--csv")
-    with observing("interrupted" + ("; the same command goes on from here" if output else "")) as observe:
+    with observing("interrupted" + ("; the same command goes on from here" if output else "")) as on_progress:
         from edgefl.commands.sweep import sweep as command
 
         found = command.sweep(
             scenario, vary or (), grid=grid, overrides=overrides or (), output=output, train=train,
-            sensitivity_to=sensitivity, figure=figure, value=value, observe=observe,
+            sensitivity_to=sensitivity, figure=figure, value=value, on_progress=on_progress,
         )  # fmt: skip
     if as_json:
         print_json(found)

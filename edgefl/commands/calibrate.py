@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from edgefl import units
-from edgefl.commands.compose import Observe, silent
+from edgefl.commands.progress import OnProgress, accepts_observe, messages, silent
 from edgefl.devices import DEVICE_KINDS, read_device, read_link
 from edgefl.devices.facts import Confidence
 from edgefl.devices.writing import Entry, profile_text
@@ -46,6 +46,7 @@ USUAL_WATTS = {
 """(idle, computing) of a kind, where nothing measures it and nobody says it."""
 
 
+@accepts_observe
 def calibrate(
     output: str | os.PathLike[str] | None = None,
     *,
@@ -60,7 +61,7 @@ def calibrate(
     kind: str | None = None,
     title: str | None = None,
     force: bool = False,
-    observe: Observe = silent,
+    on_progress: OnProgress = silent,
 ) -> dict[str, Any]:
     """Measure this machine and write it to ``output``, a YAML file; about a minute, some seconds if ``quick``.
 
@@ -73,8 +74,7 @@ def calibrate(
     measured.  Raises DeviceError for what can't be written or reached, UnknownName for an unknown kind.
     """
 
-    def say(what: str) -> None:
-        observe("prepare", {"what": what})
+    on_message = messages(on_progress)
 
     where = _place(output, force)
     beside = where.with_name(f"{where.stem}-link.yaml") if where and address else None
@@ -97,8 +97,8 @@ def calibrate(
     )
     link = None
     if address is not None:
-        link = measure_link(address, quick=quick, like=like, say=say)
-    found = _Found(asked, say)
+        link = measure_link(address, quick=quick, like=like, on_message=on_message)
+    found = _Found(asked, on_message)
     text = profile_text({"title": title or found.title, "kind": asked.kind}, found.entries)
     result: dict[str, Any] = {"device": None, "link": None, "files": [], "notes": found.notes}
     for name, content, path in (("device", text, where), ("link", link, beside)):
@@ -123,8 +123,8 @@ class _Asked:
 class _Found:
     """What was measured, as entries of a profile with their quotes."""
 
-    def __init__(self, asked: _Asked, say: Callable[[str], None]):
-        self.asked, self.say = asked, say
+    def __init__(self, asked: _Asked, on_message: Callable[[str], None]):
+        self.asked, self.on_message = asked, on_message
         self.today = datetime.date.today()
         self.entries: dict[str, Entry] = {}
         self.notes: list[str] = []
@@ -142,7 +142,7 @@ class _Found:
         sensor = host.power_sensor()
         with sensor.measuring() if sensor else nullcontext(host.Watts()) as busy, host.company() as company:
             rates = sustained(
-                QUICK_SECONDS if asked.quick else SECONDS, asked.threads, asked.device, self._free(), self.say
+                QUICK_SECONDS if asked.quick else SECONDS, asked.threads, asked.device, self._free(), self.on_message
             )
         if company.others > BUSY:
             self.notes.append(
@@ -197,7 +197,7 @@ class _Found:
         sensor = host.power_sensor()
         if sensor is None:
             return None
-        self.say("power of the idle machine")
+        self.on_message("power of the idle machine")
         with sensor.measuring() as found:
             time.sleep(QUICK_IDLE_SECONDS if self.asked.quick else IDLE_SECONDS)
         return found.value
@@ -229,7 +229,7 @@ class _Found:
         }
 
     def _storage(self) -> None:
-        self.say("storage: reading a file")
+        self.on_message("storage: reading a file")
         size = QUICK_READ_BYTES if self.asked.quick else READ_BYTES
         # what lies beside the profile is where models and data would lie; a small machine's memory is left alone
         size = max(host.BLOCK, min(size, host.free_bytes() // 2))
@@ -288,7 +288,7 @@ class _Found:
 
     def _throttling(self) -> None:
         seconds = self.asked.throttle_seconds
-        self.say(f"full load for {units.show_seconds(seconds)}")
+        self.on_message(f"full load for {units.show_seconds(seconds)}")
         at, rates = sustained_run(seconds, self.asked.threads, self.asked.device, self._free())
         seen = throttling(at, rates)
         say = f"{units.show_rate(seen.early)} at first, {units.show_rate(seen.late)} at the end"

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl import models, registry
+from edgefl.commands.progress import OnProgress, messages, silent
 from edgefl.cost import Predictor
 from edgefl.data import Federation, open_federation
 from edgefl.devices import Device, Fleet, Link
@@ -25,20 +26,13 @@ from edgefl.schedules import Schedule, restrict
 from edgefl.training.pretraining import Pretraining, descriptions_of
 from edgefl.work.torch_device import device_of
 
-Observe = Callable[[str, Mapping[str, Any]], None]
-"""Hears what a command is at: an event and its facts."""
-
 Profile = TypeVar("Profile", Device, Link)
 
 _OPEN = 8
 _federations: dict[tuple[str, int, int, str], Federation] = {}
 
 
-def silent(event: str, facts: Mapping[str, Any]) -> None:
-    """An ``Observe`` that nobody listens to."""
-
-
-def federation_of(scenario: Scenario, report: Callable[[str], None]) -> Federation:
+def federation_of(scenario: Scenario, on_message: Callable[[str], None]) -> Federation:
     """The scenario's data, opened once for all scenarios that share them."""
     # where folders are looked for, and where what was made of them is kept
     around = f"{cache_folder()} {os.environ.get('EDGEFL_DATA')} {os.getcwd()}"
@@ -46,7 +40,7 @@ def federation_of(scenario: Scenario, report: Callable[[str], None]) -> Federati
     if key not in _federations:
         while len(_federations) >= _OPEN:
             _federations.pop(next(iter(_federations)))
-        _federations[key] = open_federation(scenario.data, seed=key[1], tokens=key[2], report=report)
+        _federations[key] = open_federation(scenario.data, seed=key[1], tokens=key[2], on_message=on_message)
     return _federations[key]
 
 
@@ -67,14 +61,14 @@ def _told_at(scenario: Scenario, *path: str) -> Iterator[None]:
         raise scenario.error(path, message) from error
 
 
-def compose(scenario: Scenario, report: Callable[[str], None] = lambda _: None) -> Setup:
+def compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: None) -> Setup:
     """Everything that a run is a function of.
 
-    ``report`` hears of data being built.  Raises ScenarioError, with file and line, for data that can't be opened and
-    sections that don't fit each other, or DeviceError.
+    ``on_message`` is called while data are built.  Raises ScenarioError, with file and line, for data that can't be
+    opened and sections that don't fit each other, or DeviceError.
     """
     with _told_at(scenario, "data"):
-        federation = federation_of(scenario, report)
+        federation = federation_of(scenario, on_message)
     kinds: dict[str, Kind] = {}
     for name in federation.kinds:
         modalities = tuple(name.split("-"))
@@ -102,7 +96,7 @@ def compose(scenario: Scenario, report: Callable[[str], None] = lambda _: None) 
         fold=scenario.evaluation.fold,
         aggregation=scenario.aggregation,
         missing=scenario.evaluation.missing or {},
-        pretrained=pretraining_of(scenario, federation, report),
+        pretrained=pretraining_of(scenario, federation, on_message),
     )
     with _told_at(scenario, "method"):
         method: Method = registry.get("method", scenario.method_name)(scenario.method_options, setting)
@@ -153,7 +147,7 @@ def _averages(method: Method) -> bool:
     return any(averaged(item.source) for work in works for payload in work.up for item in payload.items)
 
 
-def pretraining_of(scenario: Scenario, federation: Federation, report: Callable[[str], None]) -> Pretraining | None:
+def pretraining_of(scenario: Scenario, federation: Federation, on_message: Callable[[str], None]) -> Pretraining | None:
     """What gives towers their first values, if the scenario pre-trains any; nothing is trained before it is asked.
 
     Raises ScenarioError for a tower that can't be pre-trained so.
@@ -175,7 +169,7 @@ def pretraining_of(scenario: Scenario, federation: Federation, report: Callable[
             device_of("cpu" if scenario.training.mode == "none" else scenario.executor.device),
             federation.made_of,  # a folder's files may become others under the same options
             cache_folder(),
-            report,
+            on_message,
         )
         if not federation.declared_only:
             found.check()
@@ -197,9 +191,9 @@ def predictor_of(scenario: Scenario) -> Predictor:
     return Predictor(cache_folder() / "costs", device_of("auto").type if name == "auto" else name)
 
 
-def planner_of(scenario: Scenario, observe: Observe = silent) -> Planner:
-    """What plans and prices this scenario's works; ``observe`` hears of data being built."""
-    return Planner(compose(scenario, lambda text: observe("prepare", {"what": text})), predictor_of(scenario))
+def planner_of(scenario: Scenario, on_progress: OnProgress = silent) -> Planner:
+    """What plans and prices this scenario's works; ``on_progress`` hears of data being built."""
+    return Planner(compose(scenario, messages(on_progress)), predictor_of(scenario))
 
 
 def commonest_device(fleet: Fleet) -> Device:

@@ -9,7 +9,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from edgefl.commands.compose import Observe, compose, federation_of, predictor_of, silent
+from edgefl.commands.compose import compose, federation_of, predictor_of
+from edgefl.commands.progress import OnProgress, accepts_observe, messages, silent
 from edgefl.errors import DataError, RunError
 from edgefl.planning import Setup
 from edgefl.runs import (
@@ -38,14 +39,14 @@ class _Executors:
         self._stack, self._key = stack, ""
         self._executor: Inline | Processes | None = None
 
-    def of(self, scenario: Scenario, report: Callable[[str], None]) -> Inline | Processes:
+    def of(self, scenario: Scenario, on_message: Callable[[str], None]) -> Inline | Processes:
         """An open executor."""
         data, options, tokens = scenario.data, scenario.executor, scenario.model.tokens
         key = f"{data!r} {options!r} {scenario.seed} {tokens}"
         if self._executor is None or key != self._key:
             if self._executor is not None:
                 self._executor.close()
-            federation = federation_of(scenario, report)
+            federation = federation_of(scenario, on_message)
             executor = make_executor(options, federation, data, scenario.seed, tokens, None)
             self._stack.callback(executor.close)
             self._executor, self._key = executor, key
@@ -64,18 +65,19 @@ def free_folder(name: str) -> Path:
     return folder
 
 
+@accepts_observe
 def run(
     scenario: str | os.PathLike[str] | dict[str, Any] | Scenario | None = None,
     *,
     output: str | os.PathLike[str] | None = None,
     resume: str | os.PathLike[str] | None = None,
     overrides: Sequence[str] = (),
-    observe: Observe = silent,
+    on_progress: OnProgress = silent,
 ) -> Run:
     """Run a scenario (a file, a shipped name or plain data), or go on with a run that was cut off.
 
     ``output`` is a new or empty folder, by default ``runs/<name>``; ``resume`` a folder that an earlier run or
-    comparison left, finished or not.  ``observe(event, facts)`` hears ``prepare``, ``combination``, ``round``,
+    comparison left, finished or not.  ``on_progress(event, facts)`` hears ``prepare``, ``combination``, ``round``,
     ``client``, ``record`` and ``done``.  Gives the run as ``read_run`` would.
 
     Raises ScenarioError and its kin for a scenario that can't be run, RunError for a folder that can't be used,
@@ -84,8 +86,7 @@ def run(
     if (scenario is None) == (resume is None):
         raise RunError("give a scenario to run, or a run to resume: one of the two")
 
-    def report(text: str) -> None:
-        observe("prepare", {"what": text})
+    on_message = messages(on_progress)
 
     if resume is not None:
         if overrides or output is not None:
@@ -97,23 +98,23 @@ def run(
         whole = scenario if isinstance(scenario, Scenario) else load(scenario, overrides)  # type: ignore[arg-type]
         combinations = whole.combinations()
         # every combination is checked before anything is written
-        observe("prepare", {"what": f"preparing {whole.name}"})
+        on_progress("prepare", {"what": f"preparing {whole.name}"})
         for _, each in combinations:
-            check(each, report)
+            check(each, on_message)
         folder = Path(output) if output is not None else free_folder(whole.name)
         parts = _begun(folder, whole, combinations)
-    play(parts, observe)
-    observe("done", {"folder": str(folder)})
+    play(parts, on_progress)
+    on_progress("done", {"folder": str(folder)})
     return read_run(folder)
 
 
-def check(scenario: Scenario, report: Callable[[str], None]) -> Setup:
+def check(scenario: Scenario, on_message: Callable[[str], None]) -> Setup:
     """A scenario's set-up.  Raises what ``run`` would raise of it before anything is written."""
-    setup = compose(scenario, report)
+    setup = compose(scenario, on_message)
     if scenario.training.mode == "none":
         return setup
     device_of(scenario.executor.device)
-    if federation_of(scenario, report).declared_only:
+    if federation_of(scenario, on_message).declared_only:
         raise DataError(
             f"{scenario.name} declares the shapes of its data and has no samples to train on: "
             "edgefl profile and edgefl sweep tell its cost, and --set training.mode=none simulates it"
@@ -121,7 +122,7 @@ def check(scenario: Scenario, report: Callable[[str], None]) -> Setup:
     return setup
 
 
-def play(parts: Sequence[tuple[str, Path, Scenario]], observe: Observe) -> None:
+def play(parts: Sequence[tuple[str, Path, Scenario]], on_progress: OnProgress) -> None:
     """Run these ``(label, folder, scenario)`` in turn, or go on with those that were begun.
 
     Those that follow each other with the same data share their workers.
@@ -129,8 +130,8 @@ def play(parts: Sequence[tuple[str, Path, Scenario]], observe: Observe) -> None:
     with ExitStack() as stack:
         executors = _Executors(stack)
         for index, (label, place, each) in enumerate(parts):
-            observe("combination", {"label": label, "index": index, "of": len(parts), "folder": str(place)})
-            _one(place, each, executors, observe)
+            on_progress("combination", {"label": label, "index": index, "of": len(parts), "folder": str(place)})
+            _one(place, each, executors, on_progress)
 
 
 def _begun(
@@ -160,17 +161,16 @@ def _resumed(folder: Path) -> list[tuple[str, Path, Scenario]]:
     return [(scenario.name, folder, scenario)]
 
 
-def _one(folder: Path, scenario: Scenario, executors: _Executors, observe: Observe) -> None:
+def _one(folder: Path, scenario: Scenario, executors: _Executors, on_progress: OnProgress) -> None:
     """One run in its folder, from its last finished round if it was begun before."""
 
-    def report(text: str) -> None:
-        observe("prepare", {"what": text})
+    on_message = messages(on_progress)
 
     if begun(folder) and read_run(folder).finished:
         return
     trains = scenario.training.mode == "real"
-    executor = executors.of(scenario, report) if trains else None
-    setup = compose(scenario, report)
+    executor = executors.of(scenario, on_message) if trains else None
+    setup = compose(scenario, on_message)
     if begun(folder):
         directory = RunDirectory.open(folder)
     else:
@@ -183,18 +183,18 @@ def _one(folder: Path, scenario: Scenario, executors: _Executors, observe: Obser
         )
     with directory:
         if trains:
-            _keep_data(directory, scenario, report)
+            _keep_data(directory, scenario, on_message)
             if isinstance(pretrained := setup.method.setting.pretrained, Pretraining):
                 pretrained.save(directory.path)
         predictor = predictor_of(scenario)
         simulation = Simulation(
-            setup, executor, predictor, directory, observe, events=scenario.executor.clock == "events"
+            setup, executor, predictor, directory, on_progress, events=scenario.executor.clock == "events"
         )
         latest = directory.latest()
         directory.rewind(latest[0] if latest else 0)
         if latest:
             simulation.restore(*latest)
-        observe("start", {"rounds": setup.schedule.rounds, "round": simulation.round, **_sizes(setup)})
+        on_progress("start", {"rounds": setup.schedule.rounds, "round": simulation.round, **_sizes(setup)})
         if not trains:
             gc.freeze()  # what there is by now stays: a collector that walks it takes as long as the events
         try:
@@ -208,9 +208,9 @@ def _sizes(setup: Setup) -> dict[str, Any]:
     return {"clients": {kind: len(setup.of_kind(kind)) for kind in setup.clients.kinds}}
 
 
-def _keep_data(directory: RunDirectory, scenario: Scenario, report: Callable[[str], None]) -> None:
+def _keep_data(directory: RunDirectory, scenario: Scenario, on_message: Callable[[str], None]) -> None:
     """Beside the records: the tokenizer, and the picture of who has how much of which class."""
-    federation = federation_of(scenario, report)
+    federation = federation_of(scenario, on_message)
     try:
         federation.tokenizer.save(str(directory.tokenizer_path))
     except DataError:

@@ -8,18 +8,20 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from edgefl.commands.compose import Observe, compose, scenario_of, silent
+from edgefl.commands.compose import compose, scenario_of
+from edgefl.commands.progress import OnProgress, accepts_observe, messages, silent
 from edgefl.data import Federation
 from edgefl.data.missing import patterns_of
 from edgefl.planning import Setup
 from edgefl.scenario import Scenario
 
 
+@accepts_observe
 def validate(
     scenario: str | os.PathLike[str] | dict[str, Any] | Scenario,
     overrides: Sequence[str] = (),
     *,
-    observe: Observe = silent,
+    on_progress: OnProgress = silent,
 ) -> dict[str, Any]:
     """What a run of this scenario would be made of, each combination that it compares included.
 
@@ -27,11 +29,7 @@ def validate(
     written.  ``resolved`` is the scenario with every default.  Raises the error that a run would begin with.
     """
     whole = scenario_of(scenario, overrides)
-
-    def report(text: str) -> None:
-        observe("prepare", {"what": text})
-
-    found = [_summary(label, each, compose(each, report)) for label, each in whole.combinations()]
+    found = [_summary(label, each, compose(each, messages(on_progress))) for label, each in whole.combinations()]
     return {"scenario": whole.name, "seed": whole.seed, "combinations": found, "resolved": whole.resolved()}
 
 

@@ -17,8 +17,10 @@ from edgefl.errors import DataError
 
 IntArray = npt.NDArray[Any]
 BoolArray = npt.NDArray[np.bool_]
-Report = Callable[[str], None]
-"""Told what is being built, for people who wait."""
+OnMessage = Callable[[str], None]
+"""Called with a line of text about what is being built, for people who wait."""
+Report = OnMessage
+"""The former name, which data sets of other packages import."""
 
 
 OFFICIAL = ("train", "validation", "test")
@@ -101,9 +103,14 @@ class Wanted:
 
     size: int | None
     folder: Path
-    report: Report
+    on_message: OnMessage
     scratch: Path
     columns: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def report(self) -> OnMessage:
+        """The former name of ``on_message``, which data sets of other packages call."""
+        return self.on_message
 
 
 @dataclass(frozen=True)
@@ -124,12 +131,12 @@ class FolderSet:
 class DataSet:
     """How a collection is made: what an entry point in ``edgefl.datasets`` names.
 
-    ``build(size, report)`` makes the collection with pictures of ``size`` x ``size`` pixels (None: the set's own).
+    ``build(size, on_message)`` makes the collection with pictures of ``size`` x ``size`` pixels (None: the set's own).
     The result is kept on disk under (``revision``, versions of ``packages``, size): raise ``revision`` whenever
     ``build`` changes what it returns.
     """
 
-    build: Callable[[int | None, Report], Collection]
+    build: Callable[[int | None, OnMessage], Collection]
     packages: tuple[str, ...] = ()
     revision: int = 1
 

@@ -17,7 +17,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from edgefl import registry, seeds
-from edgefl.data.collection import Collection, DataSet, FolderSet, IntArray, Report, Wanted
+from edgefl.data.collection import Collection, DataSet, FolderSet, IntArray, OnMessage, Wanted
 from edgefl.data.federation import Federation
 from edgefl.data.missing import DROPPED, draw
 from edgefl.data.options import KINDS, PUBLIC, DataOptions, Kind
@@ -34,11 +34,11 @@ REVISION = 3
 
 
 def open_federation(
-    options: DataOptions, *, seed: int, tokens: int, cache: Path | None = None, report: Report = lambda _: None
+    options: DataOptions, *, seed: int, tokens: int, cache: Path | None = None, on_message: OnMessage = lambda _: None
 ) -> Federation:
     """The data of a federation: a function of (options, seed, tokens) and the installed packages.
 
-    Built and kept on disk the first time (``report`` hears of it), memory-mapped after.  ``tokens`` is the length to
+    Built and kept on disk the first time (``on_message`` is called), memory-mapped after.  ``tokens`` is the length to
     which texts are padded and cut.  What is held out depends on the options alone, so that seeds are compared on the
     same test names; the seed decides who holds which of the others.
 
@@ -54,7 +54,7 @@ def open_federation(
             return cast(Federation, each(options, tokens=tokens, seed=seed))
         if isinstance(each, DataSet) and name in options.folders:
             raise DataError(f"data.folders: {name} comes from an installed package, not from a folder")
-    return _open(chosen, options, seed, tokens, cache or cache_folder(), report)
+    return _open(chosen, options, seed, tokens, cache or cache_folder(), on_message)
 
 
 def _open(
@@ -63,12 +63,12 @@ def _open(
     seed: int,
     tokens: int,
     cache: Path,
-    report: Report,
+    on_message: OnMessage,
 ) -> Federation:
     made_of: dict[str, dict[str, object]] = {}
     collections: dict[str, Entry] = {}
     for name, each in chosen.items():
-        made_of[name], collections[name] = _collection(name, each, options, cache, report)
+        made_of[name], collections[name] = _collection(name, each, options, cache, on_message)
     parted_of = [list(made_of.values()), options.model_dump(), seed, tokens, version("tokenizers")]
     if isinstance(options.vocabulary, str):
         parted_of.append(tokenizer_file(options.vocabulary).read_text(encoding="utf-8"))
@@ -77,14 +77,14 @@ def _open(
     tasks = {kind: options.task_of(kind) for kind in KINDS if options.clients.get(kind)}
     for name, collection in collections.items():
         alone = [] if len(collections) == 1 else [name]
-        deal = partial(_part, collection, tokenizer, name, options, seed, tokens, report)
+        deal = partial(_part, collection, tokenizer, name, options, seed, tokens, on_message)
         dealt = entry(cache, f"federation-{digest([*parted_of, *alone])}", deal)
         parts[name] = Part(collection, dealt, tasks)
     return _merged(parts, options)
 
 
 def _collection(
-    name: str, chosen: DataSet | FolderSet, options: DataOptions, cache: Path, report: Report
+    name: str, chosen: DataSet | FolderSet, options: DataOptions, cache: Path, on_message: OnMessage
 ) -> tuple[dict[str, object], Entry]:
     """What a collection is made of, and the collection, as kept on disk."""
     made_of: dict[str, object] = {"set": name, "size": options.size, "revision": [REVISION, chosen.revision]}
@@ -93,14 +93,16 @@ def _collection(
         return made_of, entry(
             cache,
             f"{name}-{digest(made_of)}",
-            lambda: _collect(name, lambda: chosen.build(options.size, report), report),
+            lambda: _collect(name, lambda: chosen.build(options.size, on_message), on_message),
         )
     given = options.folders.get(name)
     folder = chosen.find(given.expanduser() if given is not None else None)
     made_of |= {"folder": _fingerprint(folder), "columns": options.columns}
     with _scratch(cache) as scratch:
-        wanted = Wanted(options.size, folder, report, scratch, options.columns)
-        kept = entry(cache, f"{name}-{digest(made_of)}", lambda: _collect(name, lambda: chosen.build(wanted), report))
+        wanted = Wanted(options.size, folder, on_message, scratch, options.columns)
+        kept = entry(
+            cache, f"{name}-{digest(made_of)}", lambda: _collect(name, lambda: chosen.build(wanted), on_message)
+        )
     return made_of, kept
 
 
@@ -186,8 +188,8 @@ def _facts(parts: Mapping[str, Part]) -> dict[str, dict[str, int]]:
 Built = tuple[dict[str, Array], dict[str, object], dict[str, str]]
 
 
-def _collect(name: str, make: Callable[[], Collection], report: Report) -> Built:
-    report(f"building the data set {name} (once; kept in the cache)")
+def _collect(name: str, make: Callable[[], Collection], on_message: OnMessage) -> Built:
+    on_message(f"building the data set {name} (once; kept in the cache)")
     made = make()
     arrays: dict[str, Array] = made.arrays()
     texts = json.dumps({"texts": made.texts, "masked": made.masked}, ensure_ascii=False)
@@ -230,10 +232,10 @@ def _part(
     whole: DataOptions,
     seed: int,
     tokens: int,
-    report: Report,
+    on_message: OnMessage,
 ) -> Built:
     """Hold out, train the tokenizer, deal to kinds and clients."""
-    report("holding out names, training the tokenizer, dealing samples to clients")
+    on_message("holding out names, training the tokenizer, dealing samples to clients")
     made, options = _reopened(collection), whole.of_source(source)
     split, fixed = _split(made, options)
     train = np.flatnonzero(split == 0)

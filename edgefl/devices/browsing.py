@@ -17,12 +17,12 @@ from edgefl.devices.profile import (
     DEVICE_KINDS,
     Device,
     Link,
-    device,
     device_names,
     is_file_name,
     library_files,
-    link,
     link_names,
+    load_device,
+    load_link,
 )
 from edgefl.errors import UnitError, UnknownName
 
@@ -65,10 +65,10 @@ def browse(
 
     found: dict[str, list[dict[str, Any]]] = {}
     if "devices" in sections:
-        every = [device(name) for name in device_names()]
+        every = [load_device(name) for name in device_names()]
         found["devices"] = [_device(one) for one in every if wanted(one) and fits(one)]
     if "links" in sections:
-        links = [link(name) for name in link_names()]
+        links = [load_link(name) for name in link_names()]
         found["links"] = [_link(one) for one in links if wanted(one)]
     if "fleets" in sections:
         fleets = [fleet_profile(name) for name in fleet_names()]
@@ -91,7 +91,7 @@ def describe(name: str) -> dict[str, Any]:
         what = found
     if what == "fleet":
         return _fleet(fleet_profile(name), name)
-    return _link(link(name)) if what == "link" else _device(device(name))
+    return _link(load_link(name)) if what == "link" else _device(load_device(name))
 
 
 def _kind_of_file(path: Path) -> str:
@@ -139,7 +139,7 @@ def _fleet(fleet: FleetProfile, name: str) -> dict[str, Any]:
         path = Path(name) if is_file_name(name) else library_files("fleets")[name]
         message = f"{'.'.join(keys)}: {first['msg'].removeprefix('Value error, ')}"
         raise read_written(path, "a fleet").error(message, *keys) from None
-    parts = {name: device(name) for name in options.devices}
+    parts = {name: load_device(name) for name in options.devices}
     return {
         "profile": "fleet", "name": fleet.name, "title": fleet.title, "confidence": fleet.confidence,
         "source": fleet.source.model_dump(mode="json"), "fields": dict(fleet.fields),

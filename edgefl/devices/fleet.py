@@ -16,7 +16,7 @@ from edgefl.devices.availability import Always, Availability, availability_of
 from edgefl.devices.battery import Batteries
 from edgefl.devices.failures import FailureOptions
 from edgefl.devices.options import BUDGET_FIELDS, BudgetOptions, FleetOptions, ServerLinkOptions, share_of_device
-from edgefl.devices.profile import Device, Link, device, link
+from edgefl.devices.profile import Device, Link, load_device, load_link
 from edgefl.errors import DeviceError
 
 Floats = NDArray[np.float64]
@@ -54,9 +54,9 @@ class Fleet:
         """
         if clients < 0:
             raise DeviceError(f"a fleet can't have {clients} clients")
-        devices = tuple(device(name) for name in options.devices)
+        devices = tuple(load_device(name) for name in options.devices)
         device_index = _assign("devices", options.devices, clients, seed)
-        links = tuple(link(name) for name in options.links)
+        links = tuple(load_link(name) for name in options.links)
         link_index = _assign("links", options.links, clients, seed)
         budgets = draw_budgets(options.budgets, devices, device_index, seed)
         battery = None if options.battery is None else Batteries(options.battery, devices, device_index, seed)
@@ -66,7 +66,7 @@ class Fleet:
             device_index,
             link_index,
             budgets,
-            device(options.server),
+            load_device(options.server),
             availability_of(options.availability, clients, seed),
             options.failures,
             battery,

@@ -22,7 +22,7 @@ from edgefl.devices.availability_options import AvailabilityOptions
 from edgefl.devices.battery import BatteryOptions
 from edgefl.devices.failures import FailureOptions
 from edgefl.devices.fleet_profile import fleet_profile
-from edgefl.devices.profile import device, link
+from edgefl.devices.profile import load_device, load_link
 from edgefl.errors import EdgeflError, UnitError
 
 OF_DEVICE = "of device"
@@ -90,8 +90,10 @@ _SHARES_SCHEMA = WithJsonSchema(
         "examples": [{"raspberry-pi-4-4gb": "60%", "jetson-orin-nano-8gb": "40%"}],
     }
 )
-DeviceShares = Annotated[dict[Annotated[str, _known(device)], float | int], BeforeValidator(_shares), _SHARES_SCHEMA]
-LinkShares = Annotated[dict[Annotated[str, _known(link)], float | int], BeforeValidator(_shares), _SHARES_SCHEMA]
+DeviceShares = Annotated[
+    dict[Annotated[str, _known(load_device)], float | int], BeforeValidator(_shares), _SHARES_SCHEMA
+]
+LinkShares = Annotated[dict[Annotated[str, _known(load_link)], float | int], BeforeValidator(_shares), _SHARES_SCHEMA]
 
 
 def _memory(value: object) -> object:
@@ -214,7 +216,7 @@ class FleetOptions(BaseModel):
     budgets: BudgetOptions = Field(
         default_factory=BudgetOptions, description="What the owners let a trainer use; unlimited where left out."
     )
-    server: Annotated[str, _known(device)] = Field(
+    server: Annotated[str, _known(load_device)] = Field(
         default="server-a5000",
         description="The device that the server's own work (distillation, evaluation) is charged to.",
     )

@@ -199,12 +199,12 @@ def is_file_name(name: str) -> bool:
     return "/" in name or "\\" in name or name.endswith((".yaml", ".yml"))
 
 
-def device(name: str) -> Device:
+def load_device(name: str) -> Device:
     """The device of the library with this name, or of this file; raises UnknownName, or DeviceError if it is wrong."""
     return read_device(Path(name)) if is_file_name(name) else _device(name)
 
 
-def link(name: str) -> Link:
+def load_link(name: str) -> Link:
     """The link of the library with this name, or of this file; raises UnknownName, or DeviceError if it is wrong."""
     return read_link(Path(name)) if is_file_name(name) else _link(name)
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from statistics import median, stdev
 
 from edgefl import units
-from edgefl.devices import link as library_link
+from edgefl.devices import load_link as library_link
 from edgefl.devices.writing import Entry, lent_watts, profile_text
 from edgefl.errors import DeviceError
 
@@ -32,10 +32,12 @@ BLOCK = 2**16
 PATIENCE = 15.0
 LIKE = "ethernet-gigabit"
 
-Say = Callable[[str], object]
+OnMessage = Callable[[str], object]
 
 
-def serve(port: int, say: Say, *, ready: Callable[[int], object] = lambda port: None, turns: float = math.inf) -> None:
+def serve(
+    port: int, on_message: OnMessage, *, ready: Callable[[int], object] = lambda port: None, turns: float = math.inf
+) -> None:
     """Answer link tests on this port, one after another, until stopped (or for so many connections).
 
     ``ready`` hears the port once it listens, which tells what port 0 became.  Raises DeviceError for a port that
@@ -48,7 +50,7 @@ def serve(port: int, say: Say, *, ready: Callable[[int], object] = lambda port: 
             f"--serve: can't listen on port {port}: {getattr(error, 'strerror', None) or error}"
         ) from None
     with listening:
-        say(f"answering link tests on port {listening.getsockname()[1]}; Ctrl-C ends it")
+        on_message(f"answering link tests on port {listening.getsockname()[1]}; Ctrl-C ends it")
         ready(listening.getsockname()[1])
         while turns > 0:
             connection, _ = listening.accept()
@@ -60,7 +62,7 @@ def serve(port: int, say: Say, *, ready: Callable[[int], object] = lambda port: 
                     _answer(connection)
 
 
-def measure_link(address: str, *, quick: bool, like: str | None, say: Say) -> str:
+def measure_link(address: str, *, quick: bool, like: str | None, on_message: OnMessage) -> str:
     """The YAML of a link to a machine that serves at HOST:PORT; the radio's watts are those of the link ``like``.
 
     Raises DeviceError for an address that can't be read or reached.
@@ -69,11 +71,11 @@ def measure_link(address: str, *, quick: bool, like: str | None, say: Say) -> st
     where = _parsed(address)
     seconds = QUICK_SECONDS if quick else SECONDS
     try:
-        say("link: round trips")
+        on_message("link: round trips")
         trips = _round_trips(where)
-        say("link: download")
+        on_message("link: download")
         down = _download(where, seconds)
-        say("link: upload")
+        on_message("link: upload")
         up = _upload(where, seconds)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error) or "no answer"

@@ -127,25 +127,27 @@ class Observed:
     rss_bytes_after: int
 
 
-def observe(work: Work, source: Source, device: torch.device, say: Callable[[str], object], seed: int = 0) -> Observed:
+def run_observed(
+    work: Work, source: Source, device: torch.device, on_message: Callable[[str], object], seed: int = 0
+) -> Observed:
     """Run the first steps of a work for real, thrice: bare for time and resident memory, metered, profiled.
 
-    ``work`` should be ``shortened``; only the shapes of ``source`` are read.  ``say`` hears what comes next.
+    ``work`` should be ``shortened``; only the shapes of ``source`` are read.  ``on_message`` hears what comes next.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         warm(device)
         # first, because what the C library keeps of a run would hide the next one's memory
-        say("bare")
+        on_message("bare")
         finished = torch.cuda.synchronize if device.type == "cuda" else _nothing
         timed = RandomBatches(source, work.model, metered_steps(work) + 1, finished=finished)
         with _Resident() as resident:
             _run(work, timed, device, seed, None)
-        say("metered")
+        on_message("metered")
         meter = Meter(CUDA_ROUNDING if device.type == "cuda" else 1)
         peak = _run(work, RandomBatches(source, work.model, metered_steps(work)), device, seed, meter)
-        say("under torch.profiler")
+        on_message("under torch.profiler")
         witness = None if device.type == "cuda" else _profiled_peak(work, source, device, seed)
         return Observed(
             meter.trace(), peak or meter.peak, witness, _fastest(work, timed), resident.before, resident.peak,

@@ -88,7 +88,7 @@ def spread(values: Floats | list[float]) -> Spread:
 
 
 def sustained(
-    seconds: float, threads: int, device: torch.device, free_bytes: float, say: Callable[[str], object]
+    seconds: float, threads: int, device: torch.device, free_bytes: float, on_message: Callable[[str], object]
 ) -> Sustained:
     """Measure for about ``seconds`` of wall time; operands take at most half of ``free_bytes``.
 
@@ -98,17 +98,17 @@ def sustained(
     widths, turns = fitting(free_bytes)
     watch = stopwatch(device, turns)
     with threads_of(threads):
-        say("float32: a transformer block's operators")
+        on_message("float32: a transformer block's operators")
         bench, computing, moving = _block(widths, turns, device, watch, 0.55 * seconds)
         found = rounds([*computing, *moving], 0.55 * seconds, watch, LEAST_ROUNDS)
         for act in (*computing, *moving):  # the operands make room for the next
             act.calls.clear()
         watch.forget()
-        say("peak: one large product")
+        on_message("peak: one large product")
         peak = _peak(bench, watch, free_bytes)
-        say("seconds per operator: steps of a model that has next to nothing to do")
+        on_message("seconds per operator: steps of a model that has next to nothing to do")
         overheads = step_overheads(0.05 * seconds, watch, device)
-        halves = {name: _half(name, widths, turns, device, 0.15 * seconds, say) for name in HALVES}
+        halves = {name: _half(name, widths, turns, device, 0.15 * seconds, on_message) for name in HALVES}
     means = found.mean(axis=2)
     rates = rate(computing, means[:, : len(computing)], "flops")
     single = max(a.flops / s for a, s in zip(computing, found.min(axis=(0, 2)), strict=False))
@@ -199,10 +199,15 @@ def autocast_trains(name: str, device: torch.device) -> bool:
 
 
 def _half(
-    name: str, widths: tuple[int, ...], turns: int, device: torch.device, budget: float, say: Callable[[str], object]
+    name: str,
+    widths: tuple[int, ...],
+    turns: int,
+    device: torch.device,
+    budget: float,
+    on_message: Callable[[str], object],
 ) -> Spread | None:
     """The rate of products in a half precision; of small ones alone where these already take long."""
-    say(f"{name}: the products")
+    on_message(f"{name}: the products")
     if not autocast_trains(name, device):
         return None
     bench, watch = Bench(1, HALVES[name], device), stopwatch(device, turns)

@@ -15,7 +15,7 @@ SHORT = {"accuracy": "acc", "soft_score": "score", "r@10": "R@10"}
 
 
 class _Progress:
-    """What has been heard so far, and how long the rest may take."""
+    """What has been on_event so far, and how long the rest may take."""
 
     def __init__(self) -> None:
         self.folder: str | None = None
@@ -26,7 +26,7 @@ class _Progress:
         self.record: Mapping[str, Any] = {}
 
     def __call__(self, event: str, facts: Mapping[str, Any]) -> None:
-        """Hear an event of a command (``observe``)."""
+        """Hear an event of a command (``on_progress``)."""
         if event == "combination":
             self.folder = facts.get("folder", self.folder)
             self.label, self.index, self.of = facts["label"], facts["index"], facts["of"]
@@ -38,9 +38,9 @@ class _Progress:
         elif event == "record":
             self.round, self.record = facts["round"], facts
             self.metrics = facts["metrics"] or self.metrics
-        self.heard(event, facts)
+        self.on_event(event, facts)
 
-    def heard(self, event: str, facts: Mapping[str, Any]) -> None:
+    def on_event(self, event: str, facts: Mapping[str, Any]) -> None:
         """Show it."""
 
     @property
@@ -120,7 +120,7 @@ class Lines(_Progress):
         self._file = file or sys.stderr
         self._said = ""
 
-    def heard(self, event: str, facts: Mapping[str, Any]) -> None:
+    def on_event(self, event: str, facts: Mapping[str, Any]) -> None:
         """Write a line."""
         if event == "record":
             if self.warning:
@@ -154,7 +154,7 @@ class Live(_Progress):
             get_renderable=self._drawn, console=Console(stderr=True), refresh_per_second=4, transient=True
         )
 
-    def heard(self, event: str, facts: Mapping[str, Any]) -> None:
+    def on_event(self, event: str, facts: Mapping[str, Any]) -> None:
         """Keep what the next drawing shows; finished combinations stay on the screen as a line."""
         if event == "prepare":
             self._doing = facts["what"]

@@ -141,7 +141,7 @@ def await_report(run: RunState, client: int, plan: Plan, arrived: bool, round: i
         return NOTHING
     loss = found.result.loss
     tally.hosts.append({"round": round, "client": client, **found.host})
-    run.observe("client", {"round": round, "client": client, "loss": loss})
+    run.on_progress("client", {"round": round, "client": client, "loss": loss})
     return loss if arrived else None, run.client_lines.measured(client, plan, found)
 
 

@@ -25,7 +25,7 @@ from edgefl.simulation.roster import Roster
 from edgefl.simulation.selection.base import Selection
 from edgefl.training import Executor
 
-Observer = Callable[[str, Mapping[str, Any]], None]
+OnProgress = Callable[[str, Mapping[str, Any]], None]
 Events = Generator[simpy.Event, Any, Any]
 
 UNTRAINED_SECONDS = 5.0
@@ -63,12 +63,12 @@ class RunState:
         executor: Executor | None,
         predictor: Predictor,
         journal: Journal,
-        observe: Observer = lambda event, facts: None,
+        on_progress: OnProgress = lambda event, facts: None,
         *,
         events: bool = False,
         checkpoint_seconds: float | None = None,
     ):
-        self.setup, self.journal, self.observe = setup, journal, observe
+        self.setup, self.journal, self.on_progress = setup, journal, on_progress
         self.planner = Planner(setup, predictor)
         self.policy: Policy = registry.get("round policy", setup.round.policy)(setup.round)
         self.selection: Selection = registry.get("selection", setup.round.selection_name)(setup.round, setup.seed)

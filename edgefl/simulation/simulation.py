@@ -137,7 +137,7 @@ class Simulation(RunState):
             self.selection.learn(
                 np.array(clients, np.int64), np.array(losses, float), np.array(seconds), np.array(counts), round
             )
-        self.observe("record", record)
+        self.on_progress("record", record)
 
     def _excluded(self, kinds: Sequence[str]) -> dict[str, Any]:
         """What leaves with the clients of these kinds that don't fit their budgets: samples, classes, modalities."""

@@ -87,7 +87,7 @@ class Pretraining:
     device: torch.device
     key: Any
     cache: Path | None = None
-    report: Callable[[str], None] = lambda _: None
+    on_message: Callable[[str], None] = lambda _: None
     told: dict[str, dict[str, Any]] = field(default_factory=dict)
     _values: dict[str, Tensor] | None = None
 
@@ -182,7 +182,7 @@ class Pretraining:
         values = {n: t.detach().clone() for n, t in (*module.named_parameters(), *module.named_buffers())}
         losses, flops = [], 0
         for epoch, work in enumerate(works):
-            self.report(f"pre-training the {modality} tower: epoch {epoch + 1} of {count}")
+            self.on_message(f"pre-training the {modality} tower: epoch {epoch + 1} of {count}")
             seed = seeds.key(self.seed, "pre-training", epoch)
             report = node.run(Task(work, values, None, seed, metered=True))
             values = dict(report.result.payloads["model"])

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import edgefl
-from edgefl.devices import device, library_folder
+from edgefl.devices import library_folder, load_device
 
 DECLARED = {"source": "declared", "clients": {"image": 3, "text": 2}, "samples": {"image": 40, "text": 20},
             "shapes": {"image": {"channels": 1, "size": 32, "classes": 12}, "text": {"vocabulary": 200}}}  # fmt: skip
@@ -31,7 +31,7 @@ def hot(folder: Path) -> str:
 def test_all_commands_price_a_round_alike(tiny: Callable[..., dict[str, Any]], tmp_path: Path, precision: str) -> None:
     """Loading, goodput, throttling and the rate of a half precision are in each of them."""
     place = hot(tmp_path)
-    assert device(place).rate("float16") != device(place).rate("float32")
+    assert load_device(place).rate("float16") != load_device(place).rate("float32")
     link = yaml.safe_load((library_folder() / "networks" / "lte.yaml").read_text())
     link["jitter"] |= {"value": 0, "range": 0}
     (way := tmp_path / "calm.yaml").write_text(yaml.safe_dump(link))

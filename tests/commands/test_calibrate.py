@@ -16,7 +16,7 @@ from edgefl_toys import Toy, described, make_work, training_pass
 import edgefl
 from edgefl.commands import calibrate as calibrating
 from edgefl.cost import compute_cost, predict
-from edgefl.devices import link, read_device, read_link
+from edgefl.devices import load_link, read_device, read_link
 from edgefl.errors import DeviceError, EdgeflError
 from edgefl.machine import link_speed
 from edgefl.machine.microbenchmarks import threads_of
@@ -37,7 +37,7 @@ def swift(monkeypatch: pytest.MonkeyPatch) -> None:
 def served(turns: int) -> int:
     """The port of a server in another thread that answers so many connections."""
     port: Queue[int] = Queue()
-    arguments: dict[str, Any] = {"say": str, "ready": port.put, "turns": turns}
+    arguments: dict[str, Any] = {"on_message": str, "ready": port.put, "turns": turns}
     threading.Thread(target=link_speed.serve, args=(0,), kwargs=arguments, daemon=True).start()
     return port.get(timeout=10)
 
@@ -47,7 +47,7 @@ def test_what_is_written_is_read_back(tmp_path: Path, capsys: Any) -> None:
     out, heard = tmp_path / "mine.yaml", []
     found = edgefl.calibrate(
         out, quick=True, threads=1, watts="6.4 W", kind="microcomputer", title="My board", minutes=0.002,
-        address=f"localhost:{served(3)}", like="wifi-5", observe=lambda event, facts: heard.append(facts["what"]),
+        address=f"localhost:{served(3)}", like="wifi-5", on_progress=lambda event, facts: heard.append(facts["what"]),
     )  # fmt: skip
     beside = tmp_path / "mine-link.yaml"
     assert sorted(tmp_path.iterdir()) == [beside, out] and found["files"] == [str(out), str(beside)]
@@ -60,7 +60,7 @@ def test_what_is_written_is_read_back(tmp_path: Path, capsys: Any) -> None:
     assert "repetitions" in mine.facts["flops_per_second"].source.quote
     assert mine.facts["idle_watts"].confidence in ("estimated", "measured")
     assert to_server.download_goodput > 1e6 < to_server.upload_goodput
-    assert 0 < to_server.latency_seconds < 1 and to_server.download_watts == link("wifi-5").download_watts
+    assert 0 < to_server.latency_seconds < 1 and to_server.download_watts == load_link("wifi-5").download_watts
     for fact in (*mine.facts.values(), *to_server.facts.values()):
         assert str(tmp_path) not in fact.source.quote + fact.source.title
     assert heard and found["device"]["values"]["flops_per_second"]["value"] == mine.flops_per_second

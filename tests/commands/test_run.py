@@ -72,7 +72,9 @@ def test_a_comparison_holds_a_run_for_each_combination(tiny: Tiny, tmp_path: Pat
     scenario = tiny(
         schedule={"name": "end-to-end", "rounds": 1}, compare={"method": ["fedavg", {"name": "fedprox", "mu": 0}]}
     )
-    run = edgefl.run(scenario, output=tmp_path / "c", observe=lambda event, facts: heard.append((event, dict(facts))))
+    run = edgefl.run(
+        scenario, output=tmp_path / "c", on_progress=lambda event, facts: heard.append((event, dict(facts)))
+    )
     assert list(run.runs) == ["fedavg", "fedprox"] and run.finished
     assert list(run.rounds["run"]) == ["fedavg", "fedprox"]
     avg, prox = (load_file(r.path / "weights.safetensors") for r in run.runs.values())

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from edgefl.devices import Batteries, BatteryOptions, Fleet, FleetOptions, device
+from edgefl.devices import Batteries, BatteryOptions, Fleet, FleetOptions, load_device
 
-MAINS = replace(device("raspberry-pi-4-4gb"), idle_watts=2.0, battery_joules=None)
+MAINS = replace(load_device("raspberry-pi-4-4gb"), idle_watts=2.0, battery_joules=None)
 PHONE = replace(MAINS, battery_joules=1000.0)
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from edgefl.devices import BudgetOptions, Fleet, FleetOptions, apportion, device
+from edgefl.devices import BudgetOptions, Fleet, FleetOptions, apportion, load_device
 from edgefl.errors import DeviceError
 
 MIXED = FleetOptions(
@@ -62,7 +62,7 @@ def test_a_fleet_meets_its_options():
     assert fleet.device(3) is fleet.devices[fleet.device_index[3]]
     assert fleet.of_devices("ram_bytes")[3] == fleet.device(3).ram_bytes
     assert fleet.of_links("latency_seconds")[3] == fleet.link(3).latency_seconds
-    assert fleet.server == device("server-a5000")
+    assert fleet.server == load_device("server-a5000")
 
 
 def _same(one, other):

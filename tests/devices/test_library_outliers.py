@@ -22,7 +22,7 @@ NAMED = """raspberry-pi-zero-2w raspberry-pi-3b-plus raspberry-pi-4-2gb raspberr
 
 def library() -> list[Device]:
     """All devices; plug-ins' aren't among them in a test run."""
-    return [devices.device(name) for name in devices.device_names()]
+    return [devices.load_device(name) for name in devices.device_names()]
 
 
 def engine(device: Device) -> str:
@@ -117,7 +117,7 @@ def outliers(device: Device) -> list[str]:
 
 @pytest.mark.parametrize("name", devices.device_names())
 def test_derived_figures_lie_in_their_bands(name):
-    assert outliers(devices.device(name)) == []
+    assert outliers(devices.load_device(name)) == []
 
 
 @pytest.mark.parametrize("number", [
@@ -202,7 +202,7 @@ def wrong(device: Device) -> list[str]:
 
 @pytest.mark.parametrize("name", devices.device_names())
 def test_products_in_quotes_work_out(name):
-    assert wrong(devices.device(name)) == []
+    assert wrong(devices.load_device(name)) == []
 
 
 def test_nearly_all_peaks_are_worked_out_and_a_wrong_one_is_found():
@@ -246,9 +246,9 @@ def test_a_twin_is_a_source_of_the_profile():
 
 def test_numbers_equal_their_published_twins():
     for name, watts in LINPACK_WATTS.items():
-        assert devices.device(name).compute_watts == watts, name
+        assert devices.load_device(name).compute_watts == watts, name
     for name, peak in PUBLISHED_PEAKS.items():
-        assert devices.device(name).peak_flops_per_second == pytest.approx(peak * 1e12, rel=0.01), name
+        assert devices.load_device(name).peak_flops_per_second == pytest.approx(peak * 1e12, rel=0.01), name
 
 
 def test_linpack_does_not_beat_the_peak():
@@ -256,7 +256,7 @@ def test_linpack_does_not_beat_the_peak():
     published = {"raspberry-pi-4-4gb": 11.889, "raspberry-pi-5-8gb": 30.249, "orange-pi-5-8gb": 53.333,
                  "n100-mini-pc": 62.851, "i5-mini-pc": 72.472, "desktop-ryzen-5600x": 229}  # fmt: skip
     for name, gflops in published.items():
-        assert 2e9 * gflops < devices.device(name).peak_flops_per_second, name
+        assert 2e9 * gflops < devices.load_device(name).peak_flops_per_second, name
 
 
 # ---- Honesty of ranges and sources

@@ -20,12 +20,12 @@ from edgefl.errors import DeviceError, UnknownName
 
 @pytest.mark.parametrize("name", devices.device_names())
 def test_every_number_of_a_device_has_a_source(name):
-    _check(devices.device(name))
+    _check(devices.load_device(name))
 
 
 @pytest.mark.parametrize("name", devices.link_names())
 def test_every_number_of_a_link_has_a_source(name):
-    _check(devices.link(name))
+    _check(devices.load_link(name))
 
 
 def _check(profile):
@@ -48,16 +48,16 @@ def _check(profile):
 
 def test_a_sustained_rate_of_training_is_never_called_measured():
     for name in devices.device_names():
-        assert devices.device(name).facts["flops_per_second"].confidence == "estimated"
+        assert devices.load_device(name).facts["flops_per_second"].confidence == "estimated"
 
 
 def test_the_library_spans_the_edge():
     assert len(devices.device_names()) >= 10
     assert len(devices.link_names()) >= 12
     assert len(devices.fleet_names()) >= 5
-    slow, fast = devices.link("lora-sf7"), devices.link("ethernet-gigabit")
+    slow, fast = devices.load_link("lora-sf7"), devices.load_link("ethernet-gigabit")
     assert fast.upload_goodput / slow.upload_goodput > 1e6
-    rates = [devices.device(name).flops_per_second for name in devices.device_names()]
+    rates = [devices.load_device(name).flops_per_second for name in devices.device_names()]
     assert max(rates) / min(rates) > 1000
 
 
@@ -71,7 +71,7 @@ def test_a_fleet_of_the_library_is_one_that_can_be_drawn(name):
 
 
 def test_rates_by_precision(tmp_path, profile):
-    plain = devices.device("raspberry-pi-4-4gb")
+    plain = devices.load_device("raspberry-pi-4-4gb")
     assert plain.rate("float16") == plain.rate("bfloat16") == plain.rate("float32") == plain.flops_per_second
     profile["bfloat16_flops_per_second"] = profile["flops_per_second"] | {"value": "20 GFLOP/s"}
     half = devices.read_device(_written(tmp_path, profile))
@@ -87,7 +87,7 @@ def test_rates_by_precision(tmp_path, profile):
 def test_a_hot_device_slows_down(seconds, after, share):
     cool = np.sort(np.array(seconds))
     hot = dataclasses.replace(
-        devices.device("raspberry-pi-4-4gb"), throttle_after_seconds=after, throttled_share=share
+        devices.load_device("raspberry-pi-4-4gb"), throttle_after_seconds=after, throttled_share=share
     ).throttled(cool)
     assert np.all(hot[cool <= after] == cool[cool <= after])
     assert np.all(np.diff(hot) >= 0) and np.all(hot >= cool * (1 - 1e-12)) and np.all(hot <= cool / share * (1 + 1e-12))
@@ -97,18 +97,18 @@ def test_a_hot_device_slows_down(seconds, after, share):
 
 def test_a_device_that_never_gets_hot_takes_what_it_takes():
     seconds = np.array([0.0, 1.0, np.inf])
-    never = dataclasses.replace(devices.device("raspberry-pi-4-4gb"), throttle_after_seconds=np.inf)
+    never = dataclasses.replace(devices.load_device("raspberry-pi-4-4gb"), throttle_after_seconds=np.inf)
     assert np.array_equal(never.throttled(seconds), seconds)
 
 
 def test_derived_figures():
-    board = devices.device("raspberry-pi-4-4gb")
+    board = devices.load_device("raspberry-pi-4-4gb")
     found = devices.derived_of_device(board)
     assert found["flops_per_joule"] == 14.4e9 / 7.2
     assert found["bytes_per_flop"] == pytest.approx(5.56e9 / 14.4e9)
     assert found["available_memory_bytes"] == board.usable_memory_bytes - board.runtime_overhead_bytes
     assert "battery_seconds" not in found
-    link = devices.link("lte")
+    link = devices.load_link("lte")
     assert link.download_goodput == pytest.approx(13e6 * 0.97)
     moved = devices.derived_of_link(link)
     assert moved["upload_seconds_per_megabyte"] == pytest.approx(8 / (6 * 0.97))
@@ -119,7 +119,7 @@ def test_a_file_of_ones_own(tmp_path, profile, monkeypatch):
     _written(tmp_path, profile)
     monkeypatch.chdir(tmp_path)
     for name in ("./broken.yaml", "broken.yaml", str(tmp_path / "broken.yaml")):
-        assert devices.device(name).ram_bytes == 4 * 2**30
+        assert devices.load_device(name).ram_bytes == 4 * 2**30
     fleet = Fleet.draw(FleetOptions(devices={"./broken.yaml": "50%", "phone-mid": "50%"}), 4, 1)
     assert [device.name for device in fleet.devices] == ["broken", "phone-mid"]
     with pytest.raises(ValidationError, match=r"nosuch\.yaml: can't be read"):
@@ -127,20 +127,20 @@ def test_a_file_of_ones_own(tmp_path, profile, monkeypatch):
 
 
 def test_published_figures():
-    assert devices.device("jetson-nano-4gb").peak_flops_per_second == pytest.approx(128 * 2 * 0.921e9, rel=1e-3)
-    assert devices.device("jetson-orin-nano-8gb").peak_flops_per_second == 1024 * 2 * 0.625e9
-    assert devices.device("raspberry-pi-5-8gb").peak_flops_per_second == 4 * 2.4e9 * 16
-    assert devices.device("raspberry-pi-4-4gb").ram_bytes == 4 * 2**30
-    assert devices.link("lte").download_bits_per_second == 13e6
+    assert devices.load_device("jetson-nano-4gb").peak_flops_per_second == pytest.approx(128 * 2 * 0.921e9, rel=1e-3)
+    assert devices.load_device("jetson-orin-nano-8gb").peak_flops_per_second == 1024 * 2 * 0.625e9
+    assert devices.load_device("raspberry-pi-5-8gb").peak_flops_per_second == 4 * 2.4e9 * 16
+    assert devices.load_device("raspberry-pi-4-4gb").ram_bytes == 4 * 2**30
+    assert devices.load_link("lte").download_bits_per_second == 13e6
 
 
 def test_unknown_names():
     with pytest.raises(UnknownName, match="did you mean 'raspberry-pi-4-4gb'"):
-        devices.device("raspbery-pi-4-4gb")
+        devices.load_device("raspbery-pi-4-4gb")
     with pytest.raises(UnknownName, match="did you mean 'wifi-5'"):
-        devices.link("wifi5")
+        devices.load_link("wifi5")
     with pytest.raises(DeviceError, match="can't be read: No such file"):
-        devices.device("../networks/lte")
+        devices.load_device("../networks/lte")
 
 
 @pytest.fixture

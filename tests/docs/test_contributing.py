@@ -65,10 +65,10 @@ def test_every_section_has_an_example():
 
 def test_the_device_is_found_and_computes(package, run):
     assert "my-board" in devices.device_names()
-    assert devices.device("my-board").ram_bytes == 2**30
+    assert devices.load_device("my-board").ram_bytes == 2**30
     assert {client["device"] for client in run.records("clients")} == {"my-board"}
     with pytest.raises(UnknownName, match="did you mean 'my-board'"):
-        devices.device("my-bord")
+        devices.load_device("my-bord")
 
 
 def test_the_data_set_is_served_and_scored(run):

@@ -38,7 +38,7 @@ def observe(name, facts):
         os.kill(os.getpid(), signal.SIGKILL)
 
 if __name__ == "__main__":
-    edgefl.run(scenario, output=output, observe=observe)
+    edgefl.run(scenario, output=output, on_progress=observe)
 """
 
 
@@ -80,7 +80,9 @@ def test_a_killed_run_ends_as_an_uninterrupted_one(
     with (output / "clients.jsonl").open("a") as file:
         file.write('{"round": 3, "clie')  # as a write that was cut off leaves it
     heard: list[int] = []
-    resumed = edgefl.run(resume=output, observe=lambda e, facts: heard.append(facts["round"]) if e == "round" else None)
+    resumed = edgefl.run(
+        resume=output, on_progress=lambda e, facts: heard.append(facts["round"]) if e == "round" else None
+    )
     assert heard == list(range(finished + 1, 5))
     assert_equal(resumed, layerwise_run)
 
@@ -94,7 +96,7 @@ def content(folder: Path) -> dict[str, tuple[bytes, int]]:
 def test_resuming_a_finished_run_changes_nothing(layerwise_run: Run) -> None:
     before = content(layerwise_run.path)
     heard: list[str] = []
-    again = edgefl.run(resume=layerwise_run.path, observe=lambda event, facts: heard.append(event))
+    again = edgefl.run(resume=layerwise_run.path, on_progress=lambda event, facts: heard.append(event))
     assert content(layerwise_run.path) == before
     assert again.result == layerwise_run.result and "round" not in heard
 

@@ -21,7 +21,7 @@ from edgefl.machine.microbenchmarks import (
     rate,
     rounds,
 )
-from edgefl.machine.observed_work import RandomBatches, observe, step_seconds
+from edgefl.machine.observed_work import RandomBatches, run_observed, step_seconds
 from edgefl.machine.throughput import autocast_trains, fitting, sustained, throttling
 from edgefl.work import distinct
 
@@ -102,7 +102,7 @@ def test_a_calibrated_machine_predicts_a_step_within_a_factor_of_two() -> None:
     work = make_work(passes=(training_pass(batch=128),), model=model)
     source = Toy(512)
     predicted = step_seconds(work, source, predict(work, source), calibrate_here())
-    seen = observe(work, source, torch.device("cpu"), say=str)
+    seen = run_observed(work, source, torch.device("cpu"), on_message=str)
     _, cpu = seen.seconds[0, "image"]
     assert predicted[0, "image"] == pytest.approx(cpu, rel=1.0)
 
@@ -126,7 +126,7 @@ def test_random_batches_have_the_shapes_and_ranges_of_the_model() -> None:
 
 def test_what_is_observed_is_what_was_predicted() -> None:
     work, source = make_work(), Toy(64)
-    predicted, seen = predict(work, source), observe(work, source, torch.device("cpu"), say=str)
+    predicted, seen = predict(work, source), run_observed(work, source, torch.device("cpu"), on_message=str)
     assert seen.peak_memory_bytes == predicted.peak_memory_bytes
     assert seen.trace.memory_bytes == predicted.memory_bytes
     assert seen.witness_peak_memory_bytes is not None

@@ -267,10 +267,10 @@ def test_a_run_that_was_stopped_leaves_the_files_of_one_that_was_not(
             raise Stopped
 
     with pytest.raises(Stopped):
-        edgefl.run(scenario, output=tmp_path / "cut", observe=stop)
+        edgefl.run(scenario, output=tmp_path / "cut", on_progress=stop)
     began: list[int] = []
     resumed = edgefl.run(
-        resume=tmp_path / "cut", observe=lambda event, facts: event == "start" and began.append(facts["round"])
+        resume=tmp_path / "cut", on_progress=lambda event, facts: event == "start" and began.append(facts["round"])
     )
     assert began == [0 if seconds else stops - 1]
     for table in TABLES:

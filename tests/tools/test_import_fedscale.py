@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgefl.devices import device, link, read_fleet
+from edgefl.devices import load_device, load_link, read_fleet
 from edgefl.devices.availability import AvailabilityOptions, availability_of
 from edgefl.devices.trace import read_trace
 
@@ -70,8 +70,8 @@ def test_times_become_rows_that_the_trace_reader_takes(tool: ModuleType, tmp_pat
 
 def test_capacities_become_a_fleet_of_the_nearest_profiles(tool: ModuleType, tmp_path: Path) -> None:
     flops, out = 1e9, tmp_path / "fleet.yaml"
-    rates = [device("phone-entry").flops_per_second] * 2 + [1.1 * device("phone-flagship").flops_per_second]
-    speed = link("lte").download_goodput / 1000
+    rates = [load_device("phone-entry").flops_per_second] * 2 + [1.1 * load_device("phone-flagship").flops_per_second]
+    speed = load_link("lte").download_goodput / 1000
     clients = {
         i: {"computation": np.float64(1000 * flops / rate), "communication": np.float64(0.9 * speed)}
         for i, rate in enumerate(rates)

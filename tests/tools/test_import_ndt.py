@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgefl.devices import link, read_link
+from edgefl.devices import load_link, read_link
 
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "import_ndt.py"
 ROWS = [
@@ -69,7 +69,7 @@ def test_medians_and_percentiles_are_those_of_the_rows(tool: ModuleType, tmp_pat
     spread = np.log([row["a"]["MeanThroughputMbps"] for row in ROWS]).std(ddof=1)  # type: ignore[index]
     assert found.jitter == pytest.approx(spread, rel=5e-3)
     assert "2025-06-01 to 2025-06-21" in fact.source.title and "21 tests" in fact.source.quote
-    assert found.download_watts == link("lte").download_watts
+    assert found.download_watts == load_link("lte").download_watts
     assert found.facts["download_watts"].confidence == "estimated"
 
 

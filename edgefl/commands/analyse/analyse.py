@@ -11,7 +11,8 @@ from typing import Any
 from edgefl.commands.analyse.gradients import Trained, drift, gradients
 from edgefl.commands.analyse.matching import matches_nothing, matching, no_prototypes
 from edgefl.commands.analyse.shapley import EVERYBODY, coalitions, metrics_of, parts_of, played, values_of, without
-from edgefl.commands.compose import Observe, scenario_of, silent
+from edgefl.commands.compose import scenario_of
+from edgefl.commands.progress import OnProgress, accepts_observe, messages, silent
 from edgefl.commands.run import check
 from edgefl.errors import RunError, UnknownName
 from edgefl.report import check_figure
@@ -20,9 +21,10 @@ from edgefl.runs import Run, comparison, is_comparison, read_run
 from edgefl.runs.durable import replace_file
 from edgefl.scenario import Scenario, load
 
-Report = Callable[[str], None]
+OnMessage = Callable[[str], None]
 
 
+@accepts_observe
 def analyse(
     given: str | os.PathLike[str] | dict[str, Any] | Scenario | Run,
     *,
@@ -33,7 +35,7 @@ def analyse(
     seeds: int = 1,
     clients: int = 3,
     metric: str | None = None,
-    observe: Observe = silent,
+    on_progress: OnProgress = silent,
 ) -> dict[str, Any]:
     """What each client kind is worth, and how the models of a finished run look from inside.
 
@@ -55,22 +57,21 @@ def analyse(
     if figure is not None:
         check_figure(figure, FIGURE_FORMS)
 
-    def report(text: str) -> None:
-        observe("prepare", {"what": text})
+    on_message = messages(on_progress)
 
     run, scenario = _given(given, overrides)
     if scenario.training.mode == "none":
         raise RunError(f"{scenario.name} says training: none, so that there is nothing trained to analyse")
     players = _players(scenario)
     wanted = _sensible(only, players)
-    setup = check(scenario, report)
+    setup = check(scenario, on_message)
     if "matching" in only and (why := matches_nothing(setup.method, scenario.method_name)):
         raise RunError(why)
     folder = _folder(output, run, scenario)
     place = run.path if run is not None else folder / EVERYBODY
     skipped = {name: why for name, why in wanted.items() if why}
     runs = _runs(
-        scenario, players, seeds if "shapley" in wanted and "shapley" not in skipped else 0, folder, run, observe
+        scenario, players, seeds if "shapley" in wanted and "shapley" not in skipped else 0, folder, run, on_progress
     )
     done = runs[scenario.seed][EVERYBODY]
     last = setup.schedule.stage(setup.schedule.rounds)
@@ -80,13 +81,13 @@ def analyse(
     found: dict[str, Any] = {"scenario": scenario.name, "method": scenario.method_name, "run": str(place)}
     found["folder"] = str(folder)
     if set(wanted) - {"shapley"} - set(skipped):
-        trained = Trained.of(done, scenario, report)
+        trained = Trained.of(done, scenario, on_message)
         why = matches_nothing(trained.setup.method, scenario.method_name) or no_prototypes(trained)
         if "matching" in wanted and why:
             if only:
                 raise RunError(why)
             skipped["matching"] = why
-        _look(found, [name for name in wanted if name not in skipped], trained, players, clients, report)
+        _look(found, [name for name in wanted if name not in skipped], trained, players, clients, on_message)
     if "shapley" in wanted and "shapley" not in skipped:
         found["shapley"] = values_of(runs, players, metric, alike)
     found = {**found, "skipped": skipped}
@@ -94,7 +95,7 @@ def analyse(
     replace_file(folder / "analysis.json", (json.dumps(found, indent=2) + "\n").encode())
     if figure is not None:
         draw_analysis(found, Path(figure))
-    observe("done", {"folder": str(folder)})
+    on_progress("done", {"folder": str(folder)})
     return found
 
 
@@ -145,7 +146,7 @@ def _folder(output: str | os.PathLike[str] | None, run: Run | None, scenario: Sc
 
 
 def _runs(
-    scenario: Scenario, players: Sequence[str], seeds: int, folder: Path, run: Run | None, observe: Observe
+    scenario: Scenario, players: Sequence[str], seeds: int, folder: Path, run: Run | None, on_progress: OnProgress
 ) -> dict[int, dict[str, Run]]:
     """``{seed: {coalition: run}}`` of so many seeds; for 0 everybody's alone."""
     known = run.path if run is not None else None
@@ -157,18 +158,23 @@ def _runs(
                 keys.append((seed, name))
                 parts.append(part)
     found: dict[int, dict[str, Run]] = {}
-    for (seed, name), each in zip(keys, played(parts, observe), strict=True):
+    for (seed, name), each in zip(keys, played(parts, on_progress), strict=True):
         found.setdefault(seed, {})[name] = each
     return found
 
 
 def _look(
-    found: dict[str, Any], wanted: Sequence[str], trained: Trained, players: Sequence[str], clients: int, report: Report
+    found: dict[str, Any],
+    wanted: Sequence[str],
+    trained: Trained,
+    players: Sequence[str],
+    clients: int,
+    on_message: OnMessage,
 ) -> None:
     """The analyses of the trained models."""
     if "gradients" in wanted:
-        found["gradients"] = gradients(trained, players, clients, report)
+        found["gradients"] = gradients(trained, players, clients, on_message)
     if "drift" in wanted:
-        found["drift"] = drift(trained, players, clients, report)
+        found["drift"] = drift(trained, players, clients, on_message)
     if "matching" in wanted:
-        found["matching"] = matching(trained, players, trained.scenario.evaluation.final, report)
+        found["matching"] = matching(trained, players, trained.scenario.evaluation.final, on_message)

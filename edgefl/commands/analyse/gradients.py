@@ -45,9 +45,9 @@ class Trained:
     executor: Inline
 
     @classmethod
-    def of(cls, run: Run, scenario: Scenario, report: Callable[[str], None]) -> Trained:
+    def of(cls, run: Run, scenario: Scenario, on_message: Callable[[str], None]) -> Trained:
         """From the run's folder.  Raises RunError if its weights can't be read."""
-        setup = compose(scenario, report)
+        setup = compose(scenario, on_message)
         kept: dict[int, dict[str, Tensor]] = {}
         if any(setup.method.work(kind, 1).keep for kind in setup.clients.kinds):
             found = checkpoints.latest(run.path / "checkpoints")
@@ -59,7 +59,7 @@ class Trained:
                 if name.startswith(KEPT):
                     _, client, rest = name.split(":", 2)
                     kept.setdefault(int(client), {})[rest] = value
-        node = Inline(federation_of(scenario, report), scenario.executor.device)
+        node = Inline(federation_of(scenario, on_message), scenario.executor.device)
         return cls(scenario, setup, ServerState.first(run.weights()), kept, node)
 
     def chosen(self, kind: str, count: int) -> list[int]:
@@ -154,7 +154,7 @@ def gradient(trained: Trained, kind: str, client: int, round: int) -> tuple[Tens
     return {name: value / total for name, value in found.items()}, weights
 
 
-def gradients(trained: Trained, kinds: Sequence[str], count: int, tell: Callable[[str], None]) -> dict[str, Any]:
+def gradients(trained: Trained, kinds: Sequence[str], count: int, on_message: Callable[[str], None]) -> dict[str, Any]:
     """By kind, tower and part: the norm of a client's mean gradient (mean over clients), and its share of the weights'.
 
     ``weights`` is the norm of the weights there: those of the kind, or the mean over what clients keep to themselves.
@@ -164,7 +164,7 @@ def gradients(trained: Trained, kinds: Sequence[str], count: int, tell: Callable
         round, clients = trained.last_round(kind), trained.chosen(kind, count)
         norms: dict[Group, list[tuple[float, float]]] = {}
         for client in clients if round is not None else ():
-            tell(f"gradients of {kind} clients, client {client}")
+            on_message(f"gradients of {kind} clients, client {client}")
             found, weights = gradient(trained, kind, client, cast(int, round))
             for group, names in _groups(list(found)).items():
                 norms.setdefault(group, []).append((_norm(found, names), _norm(weights, names)))
@@ -210,7 +210,9 @@ def update(trained: Trained, planner: Planner, kind: str, client: int, round: in
     return {name: after[name].double() - value for name, value in before.items()}, before
 
 
-def pull(trained: Trained, planner: Planner, kind: str, count: int, round: int, tell: Callable[[str], None]) -> Pull:
+def pull(
+    trained: Trained, planner: Planner, kind: str, count: int, round: int, on_message: Callable[[str], None]
+) -> Pull:
     """Mean and norms over some clients of a kind, weighted by samples as the server's average is."""
     clients = trained.chosen(kind, count)
     total = sum(max(trained.samples(client), 1) for client in clients)
@@ -218,7 +220,7 @@ def pull(trained: Trained, planner: Planner, kind: str, count: int, round: int, 
     norms: dict[Group, float] = {}
     weights: dict[Group, float] = {}
     for client in clients:
-        tell(f"drift of {kind} clients, client {client}")
+        on_message(f"drift of {kind} clients, client {client}")
         share = max(trained.samples(client), 1) / total
         found, before = update(trained, planner, kind, client, round)
         for name, value in found.items():
@@ -235,7 +237,7 @@ def cosine(one: Mapping[str, Tensor], other: Mapping[str, Tensor], names: Sequen
     return sum(float((one[n] * other[n]).sum()) for n in names) / lengths if lengths else None
 
 
-def drift(trained: Trained, kinds: Sequence[str], count: int, tell: Callable[[str], None]) -> dict[str, Any]:
+def drift(trained: Trained, kinds: Sequence[str], count: int, on_message: Callable[[str], None]) -> dict[str, Any]:
     """How far clients of a kind agree, and how far kinds that have the same tower do.
 
     ``within``: by kind and part, ``moved`` (mean norm of a client's update as a share of the weights') and
@@ -247,7 +249,7 @@ def drift(trained: Trained, kinds: Sequence[str], count: int, tell: Callable[[st
     pulls = {}
     for kind in kinds:
         if (round := trained.last_round(kind)) is not None:
-            pulls[kind] = pull(trained, planner, kind, count, round, tell)
+            pulls[kind] = pull(trained, planner, kind, count, round, on_message)
     within = []
     for kind, found in pulls.items():
         for group, names in _groups(list(found.mean)).items():

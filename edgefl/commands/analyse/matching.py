@@ -23,7 +23,7 @@ def no_prototypes(trained: Trained) -> str | None:
     return f"{trained.scenario.method_name} made no prototypes in this run: its options do without"
 
 
-def matching(trained: Trained, kinds: Sequence[str], split: str, tell: Callable[[str], None]) -> dict[str, Any]:
+def matching(trained: Trained, kinds: Sequence[str], split: str, on_message: Callable[[str], None]) -> dict[str, Any]:
     """The run's final state, evaluated with each way of completing samples that have one modality.
 
     By kind, ``inference`` and ``pattern``: the accuracy, and how often the true class is among the 1, 5, 10 and 20 best
@@ -34,7 +34,7 @@ def matching(trained: Trained, kinds: Sequence[str], split: str, tell: Callable[
     stage = setup.schedule.stage(setup.schedule.rounds)
     rows: list[dict[str, Any]] = []
     for inference in dict.fromkeys(("zero", *DISTANCES, own, "oracle")):
-        tell(f"matching by {inference}")
+        on_message(f"matching by {inference}")
         change: dict[str, Any] = {"inference": inference}
         if inference not in MODELS:
             change["matching"] = None

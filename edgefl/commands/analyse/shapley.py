@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from edgefl.commands.compose import Observe
+from edgefl.commands.progress import OnProgress
 from edgefl.commands.run import play
 from edgefl.errors import EdgeflError, RunError, UnknownName
 from edgefl.report.facts import SHOWN_METRICS
@@ -67,7 +67,7 @@ def same_results(one: Scenario, other: Scenario) -> bool:
     return a == b
 
 
-def played(parts: Sequence[tuple[str, Path, Scenario]], observe: Observe) -> list[Run]:
+def played(parts: Sequence[tuple[str, Path, Scenario]], on_progress: OnProgress) -> list[Run]:
     """The finished runs of these ``(label, folder, scenario)``; what lies in a folder is gone on with, or taken.
 
     Raises RunError where another scenario's run lies in a folder, or where a run can't be played: says which one.
@@ -77,15 +77,15 @@ def played(parts: Sequence[tuple[str, Path, Scenario]], observe: Observe) -> lis
             raise RunError(f"{folder} holds the run of another scenario; choose another --output")
     at = ""
 
-    def heard(event: str, facts: Mapping[str, Any]) -> None:
+    def on_event(event: str, facts: Mapping[str, Any]) -> None:
         nonlocal at
         if event == "combination":  # to whoever listens a run is part of the analysis
             facts = {name: value for name, value in facts.items() if name != "folder"}
             at = facts["label"]
-        observe(event, facts)
+        on_progress(event, facts)
 
     try:
-        play(parts, heard)
+        play(parts, on_event)
     except EdgeflError as error:
         failed = RunError(f"the run of {at} can't be played: {error}")
         failed.exit_code = error.exit_code

@@ -79,14 +79,14 @@ class Pricer:
         axes: Sequence[Axis],
         kind: str,
         client: int,
-        place: Device,
-        way: Link,
+        device: Device,
+        link: Link,
         predictor: Predictor,
         most: int,
-        heard: Callable[[int, Levels, Stage], None],
+        on_prediction: Callable[[int, Levels, Stage], None],
     ):
-        self.axes, self.kind, self.client, self.place, self.way = axes, kind, client, place, way
-        self.predictor, self.most, self._heard = predictor, most, heard
+        self.axes, self.kind, self.client, self.device, self.link = axes, kind, client, device, link
+        self.predictor, self.most, self._on_prediction = predictor, most, on_prediction
         self.keys: set[str] = set()
         """The works that were predicted."""
         self._data, self._base = plain(base), setup
@@ -154,46 +154,46 @@ class Pricer:
 
         With ``late`` the client comes to the stage with old copies of all that trained before it.  Raises Enough.
         """
-        place = (self.cell(levels), span.first, stage.index)
+        cell_key = (self.cell(levels), span.first, stage.index)
         planner = self.planner(levels)
-        if place not in self._computed:
+        if cell_key not in self._computed:
             if len(self.keys) >= self.most:
                 raise Enough
-            self._heard(len(self.keys), levels, stage)
+            self._on_prediction(len(self.keys), levels, stage)
             self._shape(levels, span, stage)
             work, base = planner.work(self.kind, span.first, stage)
-            key, self._computed[place] = planner.compute(
+            key, self._computed[cell_key] = planner.compute(
                 work.fitted(self._source.size), self._source, base, self.client
             )
             self.keys.add(key)
-        return self._priced(self._computed[place], self.moved(levels, span, stage, late=late))
+        return self._priced(self._computed[cell_key], self.moved(levels, span, stage, late=late))
 
     def moved(self, levels: Levels, span: Span, stage: Stage, *, late: bool = True) -> Traffic:
         """What travels in a round."""
-        place = (levels, span.first, stage.index, late)
-        if place not in self._moved:
+        cell_key = (levels, span.first, stage.index, late)
+        if cell_key not in self._moved:
             planner = self.planner(levels)
             work, base = planner.work(self.kind, span.first, stage)
             old = stale(work, stage, {}, _trained(work, stage, planner.setup)) if late else ()
-            self._moved[place] = planner.moved(work, base, stage, old)[1]
-        return self._moved[place]
+            self._moved[cell_key] = planner.moved(work, base, stage, old)[1]
+        return self._moved[cell_key]
 
     def _priced(self, computed: ComputeCost, moved: Traffic) -> ClientCost:
         throttling = self._base.fleet.throttling
-        return ClientCost(computed, moved, duration(computed, moved, self.place, self.way, throttling=throttling))
+        return ClientCost(computed, moved, duration(computed, moved, self.device, self.link, throttling=throttling))
 
     # bounds ---------------------------------------------------------------------------------------------------------
 
     def at_least(self, levels: Levels, span: Span, stage: Stage) -> dict[str, float]:
         """What a round costs at least, by budget: exactly what it costs where that is known."""
-        place = (self.cell(levels), span.first, stage.index)
+        cell_key = (self.cell(levels), span.first, stage.index)
         moved = self.moved(levels, span, stage)
-        if place in self._computed:
-            return self._priced(self._computed[place], moved).budgets()
+        if cell_key in self._computed:
+            return self._priced(self._computed[cell_key], moved).budgets()
         found = self._priced(NOTHING, moved).budgets()
         found["memory"] = self.floor(levels, span, stage)
         mine = self._shape(levels, span, stage)
-        for other, known in self._like(place):
+        for other, known in self._like(cell_key):
             theirs = self._shapes[other, span.first, stage.index]
             if len(theirs.batches) != len(mine.batches):
                 continue
@@ -210,10 +210,10 @@ class Pricer:
                 found |= {name: max(found[name], least[name]) for name in ("flops", "seconds", "joules")}
         return found
 
-    def _like(self, place: tuple[Levels, int, int]) -> Iterator[tuple[Levels, ComputeCost]]:
+    def _like(self, cell_key: tuple[Levels, int, int]) -> Iterator[tuple[Levels, ComputeCost]]:
         """Predicted candidates that differ in batch and recomputation alone."""
         for (cell, first, stage), known in self._computed.items():
-            if (first, stage) == place[1:] and self._line(cell) == self._line(place[0]):
+            if (first, stage) == cell_key[1:] and self._line(cell) == self._line(cell_key[0]):
                 yield cell, known
 
     def _line(self, levels: Levels) -> Levels:
@@ -226,29 +226,29 @@ class Pricer:
         return next(level for axis, level in zip(self.axes, levels, strict=True) if axis.name == name)
 
     def _shape(self, levels: Levels, span: Span, stage: Stage) -> _Shape:
-        place = (self.cell(levels), span.first, stage.index)
-        if place not in self._shapes:
+        cell_key = (self.cell(levels), span.first, stage.index)
+        if cell_key not in self._shapes:
             work = self.planner(levels).work(self.kind, span.first, stage)[0].fitted(self._source.size)
             passes = distinct(work)
             counts = [tuple(self._source.counts(p).values()) for p in passes]
-            self._shapes[place] = _Shape(
+            self._shapes[cell_key] = _Shape(
                 tuple(p.batch for p in passes), tuple(counts), tuple(p.train for p in passes), work.accumulation
             )
-        return self._shapes[place]
+        return self._shapes[cell_key]
 
     def floor(self, levels: Levels, span: Span, stage: Stage) -> int:
         """Bytes of attached parameters and of the gradients of those that train: the schedule alone decides them."""
         scheduled = self._scheduled(levels)
-        place = (scheduled, stage.index)
-        if place not in self._floors:
+        cell_key = (scheduled, stage.index)
+        if cell_key not in self._floors:
             setup = self.setup(scheduled)
             work = setup.staged(setup.method.work(self.kind, span.first), stage)
             trains = set(work.trainable) if any(p.train for p in work.passes) else set()
             specs = setup.method.setting.kinds[self.kind].parameters()
-            self._floors[place] = sum(
+            self._floors[cell_key] = sum(
                 (1 + (name in trains)) * spec.bytes for name, spec in specs.items() if stage.attached(name)
             )
-        return self._floors[place]
+        return self._floors[cell_key]
 
     def smaller(self, levels: Levels, span: Span, stage: Stage) -> list[tuple[int, Levels]]:
         """Candidates that differ from this in batch alone and go through the same moments, the smallest batch first."""

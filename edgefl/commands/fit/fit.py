@@ -9,13 +9,14 @@ from math import inf, isfinite
 from typing import Any
 
 from edgefl import units
-from edgefl.commands.compose import Observe, commonest_link, compose, predictor_of, scenario_of, silent
+from edgefl.commands.compose import commonest_link, compose, predictor_of, scenario_of
 from edgefl.commands.fit.bounds import Pricer
 from edgefl.commands.fit.changes import TIERS, Axis, Levels, axes_of, sets_of, steps_of
 from edgefl.commands.fit.search import Search, worst
 from edgefl.commands.profile.profile import largest
+from edgefl.commands.progress import OnProgress, accepts_observe, messages, silent
 from edgefl.cost import Predictor
-from edgefl.devices import Device, Link, device, link
+from edgefl.devices import Device, Link, load_device, load_link
 from edgefl.devices.options import BUDGET_FIELDS, share_of_device
 from edgefl.errors import ScenarioError, UnitError, UnknownName
 from edgefl.planning import Setup
@@ -41,6 +42,7 @@ class Allowance:
     source: str
 
 
+@accepts_observe
 def fit(
     scenario: str | os.PathLike[str] | dict[str, Any] | Scenario,
     overrides: Sequence[str] = (),
@@ -57,7 +59,7 @@ def fit(
     epochs: bool = False,
     most: int = MOST,
     first: int | None = FIRST,
-    observe: Observe = silent,
+    on_progress: OnProgress = silent,
 ) -> dict[str, Any]:
     """The least changes that let clients on this device take part in every stage, for each kind by itself.
 
@@ -71,28 +73,28 @@ def fit(
     for a budget that can't be read.
     """
     whole = scenario_of(scenario, overrides)
-    place = _device(device)
+    target_device = _device(device)
     allowances = allowances_of(
-        whole, place, {"memory": memory, "flops": flops, "bytes": bytes, "seconds": seconds, "joules": joules}
+        whole, target_device, {"memory": memory, "flops": flops, "bytes": bytes, "seconds": seconds, "joules": joules}
     )
     for name, number in (("most", most), ("first", first)):
         if number is not None and number < 1:
             raise ScenarioError(f"{name} must be at least 1, not {number}")
-    setup = compose(whole, lambda text: observe("prepare", {"what": text}))
+    setup = compose(whole, messages(on_progress))
     if kind is not None and kind not in setup.clients.kinds:
         raise UnknownName("client kind", kind, setup.clients.kinds)
-    way = _link(link) if link else commonest_link(setup.fleet)
+    target_link = _link(link) if link else commonest_link(setup.fleet)
     predictor = predictor_of(whole)
     found = {}
     for name in setup.clients.kinds if kind is None else [kind]:
         found[name] = _of_kind(
-            whole, setup, name, place, way, allowances, predictor,
-            any_stage=any_stage, epochs=epochs, most=most, first=first, observe=observe,
+            whole, setup, name, target_device, target_link, allowances, predictor,
+            any_stage=any_stage, epochs=epochs, most=most, first=first, on_progress=on_progress,
         )  # fmt: skip
     return {
         "scenario": whole.name,
-        "device": place.name,
-        "link": way.name,
+        "device": target_device.name,
+        "link": target_link.name,
         "any_stage": any_stage,
         "budgets": {
             name: {"allowed": _finite(each.allowed), "source": each.source} for name, each in allowances.items()
@@ -111,14 +113,14 @@ def fits(found: Mapping[str, Any]) -> bool:
 
 
 def _device(name: str) -> Device:
-    return device(name)
+    return load_device(name)
 
 
 def _link(name: str) -> Link:
-    return link(name)
+    return load_link(name)
 
 
-def allowances_of(scenario: Scenario, place: Device, given: Mapping[str, object]) -> dict[str, Allowance]:
+def allowances_of(scenario: Scenario, device: Device, given: Mapping[str, object]) -> dict[str, Allowance]:
     """What a round may use, by budget: the tightest of what is given or the scenario says, and of what the device has.
 
     Of a budget that clients draw from a range it is the lower end: what every owner allows.  Raises UnitError.
@@ -132,16 +134,16 @@ def allowances_of(scenario: Scenario, place: Device, given: Mapping[str, object]
         asked = getattr(budgets, field)
         if isinstance(asked, str):
             share = share_of_device(asked)[0]
-            left = max(share * place.ram_bytes - place.runtime_overhead_bytes, 0)
+            left = max(share * device.ram_bytes - device.runtime_overhead_bytes, 0)
             said.append(Allowance(float(int(left)), f"fleet.budgets.{field}: {units.show_share(share)} of device"))
         elif asked is not None:
             said.append(Allowance(float(asked[0]), f"fleet.budgets.{field}"))
         if name == "seconds" and scenario.round.deadline is not None:
             said.append(Allowance(float(scenario.round.deadline), "round.deadline"))
-    has = max(place.usable_memory_bytes - place.runtime_overhead_bytes, 0)
-    less = f"{units.show_bytes(place.usable_memory_bytes)} less {units.show_bytes(place.runtime_overhead_bytes)}"
+    has = max(device.usable_memory_bytes - device.runtime_overhead_bytes, 0)
+    less = f"{units.show_bytes(device.usable_memory_bytes)} less {units.show_bytes(device.runtime_overhead_bytes)}"
     if given.get("memory") is None:
-        lowest["memory"].append(Allowance(float(has), f"{place.name}: {less} for Python and torch"))
+        lowest["memory"].append(Allowance(float(has), f"{device.name}: {less} for Python and torch"))
     return {
         name: min(said, key=lambda each: each.allowed) if said else Allowance(inf, "unlimited")
         for name, said in lowest.items()
@@ -165,8 +167,8 @@ def _of_kind(
     whole: Scenario,
     setup: Setup,
     kind: str,
-    place: Device,
-    way: Link,
+    device: Device,
+    link: Link,
     allowances: Mapping[str, Allowance],
     predictor: Predictor,
     *,
@@ -174,17 +176,17 @@ def _of_kind(
     epochs: bool,
     most: int,
     first: int | None,
-    observe: Observe,
+    on_progress: OnProgress,
 ) -> dict[str, Any]:
     client = largest(setup, kind)
     samples = int(setup.clients.client_samples[client])
     axes = axes_of(whole, setup, kind, samples, growing=any_stage, epochs=epochs)
 
-    def heard(predicted: int, levels: Levels, stage: Stage) -> None:
+    def on_prediction(predicted: int, levels: Levels, stage: Stage) -> None:
         what = ", ".join(step.what for step in steps_of(axes, levels)) or "as it stands"
-        observe("prepare", {"what": f"{kind}: work {predicted + 1} of at most {most}: {what}, stage {stage.index}"})
+        on_progress("prepare", {"what": f"{kind}: work {predicted + 1} of at most {most}: {what}, stage {stage.index}"})
 
-    pricer = Pricer(whole, setup, axes, kind, client, place, way, predictor, most, heard)
+    pricer = Pricer(whole, setup, axes, kind, client, device, link, predictor, most, on_prediction)
     search = Search(pricer, axes, {n: each.allowed for n, each in allowances.items()}, any_stage=any_stage)
     nothing: Levels = (0,) * len(axes)
     found: dict[str, Any] = {"kind": kind, "samples": samples, "rounds": sum(s.rounds for s in pricer.spans(nothing))}

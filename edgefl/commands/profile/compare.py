@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgefl.commands.compose import Observe, scenario_of, silent
+from edgefl.commands.compose import scenario_of
 from edgefl.commands.profile.profile import profile
+from edgefl.commands.progress import OnProgress, silent
 from edgefl.errors import ScenarioError
 from edgefl.report import FIGURE_FORMS, check_figure, draw_stages
 
@@ -25,7 +26,7 @@ def compare_profiles(
     stage: int | None = None,
     kind: str | None = None,
     figure: str | os.PathLike[str] | None = None,
-    observe: Observe = silent,
+    on_progress: OnProgress = silent,
 ) -> dict[str, Any]:
     """Profiles of several scenarios, and ``rows`` with what each costs a client of each kind, by ``COMPARED``.
 
@@ -44,7 +45,7 @@ def compare_profiles(
     profiles: dict[str, dict[str, Any]] = {}
     for given, each in zip(scenarios, loaded, strict=True):
         label = each.name if names[each.name] == 1 else str(given) if isinstance(given, str) else each.name
-        found = profile(each, device=device, link=link, stage=stage, kind=kind, observe=observe)
+        found = profile(each, device=device, link=link, stage=stage, kind=kind, on_progress=on_progress)
         parts = found.pop("combinations", None) or {"": found}
         for combination, part in parts.items():
             whole = combination if len(loaded) == 1 else ": ".join(filter(None, (label, combination)))

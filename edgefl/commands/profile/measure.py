@@ -11,14 +11,15 @@ import psutil
 import torch
 
 from edgefl import units
-from edgefl.commands.compose import Observe, planner_of, scenario_of, silent
+from edgefl.commands.compose import planner_of, scenario_of
 from edgefl.commands.profile.profile import Wanted, check_wanted, largest, shown_round
+from edgefl.commands.progress import OnProgress, messages, silent
 from edgefl.cost import shortened
 from edgefl.cost.fvcore_count import count_twice
 from edgefl.devices import Device
 from edgefl.errors import ScenarioError
 from edgefl.machine.microbenchmarks import SECONDS, calibrate_here
-from edgefl.machine.observed_work import Observed, observe, step_seconds
+from edgefl.machine.observed_work import Observed, run_observed, step_seconds
 from edgefl.planning import Planner
 from edgefl.scenario import Scenario
 from edgefl.schedules import Stage
@@ -51,7 +52,7 @@ def measure(
     kind: str | None = None,
     stage: int | None = None,
     calibration_seconds: float = SECONDS,
-    hear: Observe = silent,
+    on_progress: OnProgress = silent,
 ) -> dict[str, Any]:
     """Run the steps that a prediction runs for real, on random batches, and compare.
 
@@ -64,22 +65,21 @@ def measure(
     """
     whole = scenario_of(scenario, overrides)
 
-    def say(what: str) -> None:
-        hear("prepare", {"what": what})
+    on_message = messages(on_progress)
 
-    planner = planner_of(whole, hear)
+    planner = planner_of(whole, on_progress)
     device = device_of(whole.executor.device)
     cases = []
-    for case in _cases(planner, kind, stage, say):
+    for case in _cases(planner, kind, stage, on_message):
         _check(case, device)
         cases.append(case)
     machine = None
     if device.type == "cpu":
-        say("calibrating this machine")
+        on_message("calibrating this machine")
         machine = calibrate_here(calibration_seconds)
     rows = []
     for case in cases:
-        rows.append(_row(case, _observed(case, device, say), machine))
+        rows.append(_row(case, _observed(case, device, on_message), machine))
     return {"device": _described(device), "machine": _machine(machine), "rows": rows}
 
 
@@ -89,18 +89,17 @@ def count(
     *,
     kind: str | None = None,
     stage: int | None = None,
-    hear: Observe = silent,
+    on_progress: OnProgress = silent,
 ) -> list[dict[str, Any]]:
     """Forward MACs of one sample by the meter and by fvcore, for each kind and stage, by part of the model."""
     whole = scenario_of(scenario, overrides)
 
-    def say(what: str) -> None:
-        hear("prepare", {"what": what})
+    on_message = messages(on_progress)
 
-    planner = planner_of(whole, hear)
+    planner = planner_of(whole, on_progress)
     rows = []
     for each, at, work, source in _works(planner, kind, stage):
-        say(f"fvcore: {each} at stage {at.index}")
+        on_message(f"fvcore: {each} at stage {at.index}")
         described = planner.setup.method.setting.kinds[each]
         spec = source.spec(replace(work.passes[0], batch=1, args={}), described.pattern)
         found = count_twice(work.model, described.pattern, described.task, spec)
@@ -131,14 +130,14 @@ def _works(planner: Planner, kind: str | None, stage: int | None) -> Iterator[tu
                 yield each, at, work.fitted(source.size), source
 
 
-def _cases(planner: Planner, kind: str | None, stage: int | None, say: Callable[[str], None]) -> Iterator[_Case]:
+def _cases(planner: Planner, kind: str | None, stage: int | None, on_message: Callable[[str], None]) -> Iterator[_Case]:
     for each, at, work, source in _works(planner, kind, stage):
-        say(f"predicting {each} at stage {at.index}")
+        on_message(f"predicting {each} at stage {at.index}")
         yield _Case(each, at.index, work, source, planner.predictor.trace(work, source))
 
 
-def _observed(case: _Case, device: torch.device, say: Callable[[str], None]) -> Observed:
-    return observe(shortened(case.work), case.source, device, lambda what: say(f"{case.where}: {what}"))
+def _observed(case: _Case, device: torch.device, on_message: Callable[[str], None]) -> Observed:
+    return run_observed(shortened(case.work), case.source, device, lambda what: on_message(f"{case.where}: {what}"))
 
 
 def _check(case: _Case, device: torch.device) -> None:

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.commands.compose import Observe, commonest_device, commonest_link, planner_of, scenario_of, silent
+from edgefl.commands.compose import commonest_device, commonest_link, planner_of, scenario_of
 from edgefl.commands.profile.schedule_totals import evaluation_totals, followed, round_totals, server_rows, stretches
+from edgefl.commands.progress import OnProgress, accepts_observe, messages, silent
 from edgefl.cost import ClientCost, duration
 from edgefl.cost import timeline as trace_timeline
-from edgefl.devices import Device, Link, device, link
+from edgefl.devices import Device, Link, load_device, load_link
 from edgefl.errors import ScenarioError, UnknownName
 from edgefl.planning import Planner, Setup
 from edgefl.report import FIGURE_FORMS, TIMELINE_FORMS, check_figure, draw_stages, draw_timeline
@@ -58,6 +59,7 @@ class Wanted:
     kind: str | None = None
 
 
+@accepts_observe
 def profile(
     scenario: str | os.PathLike[str] | dict[str, Any] | Scenario,
     overrides: Sequence[str] = (),
@@ -68,7 +70,7 @@ def profile(
     kind: str | None = None,
     timeline: str | os.PathLike[str] | None = None,
     figure: str | os.PathLike[str] | None = None,
-    observe: Observe = silent,
+    on_progress: OnProgress = silent,
 ) -> dict[str, Any]:
     """What one client's round costs at each stage, by client kind, and what a whole schedule adds up to.
 
@@ -91,16 +93,16 @@ def profile(
     whole = scenario_of(scenario, overrides)
     wanted = Wanted(device, link, stage, kind)
     found: dict[str, Any] = {"scenario": whole.name}
-    planners = {whole.name: planner_of(whole, observe)}
+    planners = {whole.name: planner_of(whole, on_progress)}
     combinations = whole.combinations() if whole.compare else []
-    others = {label: planner_of(each, observe) for label, each in combinations}
+    others = {label: planner_of(each, on_progress) for label, each in combinations}
     check_wanted(wanted, [planner.setup for planner in (*planners.values(), *others.values())])
-    found |= _profiled(planners[whole.name], wanted, observe, whole.name)
+    found |= _profiled(planners[whole.name], wanted, on_progress, whole.name)
     if whole.compare:
         found["combinations"] = {}
         for index, (label, planner) in enumerate(others.items()):
-            observe("combination", {"label": label, "index": index, "of": len(combinations)})
-            found["combinations"][label] = _profiled(planner, wanted, observe, label)
+            on_progress("combination", {"label": label, "index": index, "of": len(combinations)})
+            found["combinations"][label] = _profiled(planner, wanted, on_progress, label)
     if timeline is not None:
         traced, facts = _timeline(planners[whole.name], found["rows"])
         draw_timeline(traced, Path(timeline), f"{whole.name}: {facts['kind']}, stage {facts['stage']}")
@@ -121,30 +123,29 @@ def check_wanted(wanted: Wanted, setups: Sequence[Setup]) -> None:
         raise ScenarioError(f"there is no stage {wanted.stage}: the schedule has {there}")
 
 
-def _profiled(planner: Planner, wanted: Wanted, observe: Observe, label: str) -> dict[str, Any]:
+def _profiled(planner: Planner, wanted: Wanted, on_progress: OnProgress, label: str) -> dict[str, Any]:
     setup = planner.setup
-    place = device(wanted.device) if wanted.device else commonest_device(setup.fleet)
-    way = link(wanted.link) if wanted.link else commonest_link(setup.fleet)
+    device = load_device(wanted.device) if wanted.device else commonest_device(setup.fleet)
+    link = load_link(wanted.link) if wanted.link else commonest_link(setup.fleet)
     kinds = [kind for kind in setup.clients.kinds if wanted.kind in (None, kind)]
     stages = [stage for stage in setup.schedule.offered if wanted.stage in (None, stage.index)]
     if not kinds or not stages:
         return {"rows": [], "totals": [], "server_rows": [], "round_totals": [], "evaluation_totals": []}
 
-    def say(what: str) -> None:
-        observe("prepare", {"what": f"{label}: {what}"})
+    on_message = messages(on_progress, f"{label}: ")
 
     rows = []
     for stage in stages:
         for kind in kinds:
-            say(f"stage {stage.index} of {len(setup.schedule.offered)}, {kind}")
-            rows.append(_row(planner, stage, kind, place, way))
-    say("server and totals")
+            on_message(f"stage {stage.index} of {len(setup.schedule.offered)}, {kind}")
+            rows.append(_row(planner, stage, kind, device, link))
+    on_message("server and totals")
     found = stretches(planner, wanted.stage)
     server = server_rows(planner, found, wanted.kind)
     followers = {kind: largest(setup, kind) for kind in kinds}
     return {
         "rows": rows,
-        "totals": followed(planner, found, followers, place, way) if wanted.stage is None else [],
+        "totals": followed(planner, found, followers, device, link) if wanted.stage is None else [],
         "server_rows": server,
         "round_totals": round_totals(planner, found, server) if wanted.kind is None else [],
         "evaluation_totals": evaluation_totals(server) if wanted.kind is None else [],
@@ -172,14 +173,14 @@ def shown_round(setup: Setup, stage: Stage, kind: str) -> int:
     return rounds[0] if rounds else min(max(before, 1), setup.schedule.rounds)
 
 
-def _row(planner: Planner, stage: Stage, kind: str, place: Device, way: Link) -> dict[str, Any]:
+def _row(planner: Planner, stage: Stage, kind: str, device: Device, link: Link) -> dict[str, Any]:
     setup = planner.setup
     client = largest(setup, kind)
     source = setup.clients.client(client)
     work, base = planner.work(kind, shown_round(setup, stage, kind), stage)
     _, computed = planner.compute(work.fitted(source.size), source, base, client)
     _, moved = planner.moved(work, base, stage, ())
-    lasted = duration(computed, moved, place, way, throttling=setup.fleet.throttling)
+    lasted = duration(computed, moved, device, link, throttling=setup.fleet.throttling)
     record = ClientCost(computed, moved, lasted).record()
     return {
         "kind": kind,
@@ -187,11 +188,11 @@ def _row(planner: Planner, stage: Stage, kind: str, place: Device, way: Link) ->
         **({"part": stage.label} if stage.label else {}),
         "rounds": len(_rounds(setup, stage, kind)),
         **{field: record[field] for field in ROW_FIELDS},
-        "runtime_overhead_bytes": place.runtime_overhead_bytes,
-        "process_memory_bytes": computed.peak_memory_bytes + place.runtime_overhead_bytes,
+        "runtime_overhead_bytes": device.runtime_overhead_bytes,
+        "process_memory_bytes": computed.peak_memory_bytes + device.runtime_overhead_bytes,
         "samples": int(setup.clients.client_samples[client]),
-        "device": place.name,
-        "link": way.name,
+        "device": device.name,
+        "link": link.name,
     }
 
 

@@ -254,7 +254,7 @@ class _Follower:
 
 
 def followed(
-    planner: Planner, found: Sequence[Stretch], clients: Mapping[str, int], place: Device, way: Link
+    planner: Planner, found: Sequence[Stretch], clients: Mapping[str, int], device: Device, link: Link
 ) -> list[dict[str, Any]]:
     """Walk the whole schedule with one client of each kind in every round: whatever goes up changes at the server.
 
@@ -281,7 +281,7 @@ def followed(
                 if kind in costs:
                     follower.rounds += times
                     follower.per_sample += times * epochs * costs[kind].fvcore_macs_per_sample
-                    lasted = duration(costs[kind], moved, place, way, throttling=setup.fleet.throttling)
+                    lasted = duration(costs[kind], moved, device, link, throttling=setup.fleet.throttling)
                     follower.spends(costs[kind], lasted, times)
             versions.update(dict.fromkeys(changed, 1))
         if setup.schedule.deliver_final and setup.schedule.ends(one.first + one.rounds - 1):
@@ -289,7 +289,7 @@ def followed(
                 payload = final_blocks(work, one.stage)
                 moved = traffic((payload,), (), planner.buffers)
                 followers[kind].moves(moved, 1)
-                followers[kind].spends(nothing, duration(nothing, moved, place, way), 1)
+                followers[kind].spends(nothing, duration(nothing, moved, device, link), 1)
                 followers[kind].client_versions.sent(0, (payload,), versions)
     return [_total(kind, followers[kind]) for kind in clients]
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl import seeds
-from edgefl.commands.compose import Observe, silent
+from edgefl.commands.progress import OnProgress, silent
 from edgefl.commands.sweep.perturbed_fleets import LARGER_IS_BETTER, numbers_of, profiles_of, scaled
 from edgefl.commands.sweep.rows import merits
 from edgefl.commands.sweep.workload import Prices, Workload, evaluated
@@ -71,7 +71,7 @@ def factor_of(text: str) -> float:
     return float(match[1])
 
 
-def sensitivity(cells: Sequence[Cell], factor: float, observe: Observe = silent) -> dict[str, Any]:
+def sensitivity(cells: Sequence[Cell], factor: float, on_progress: OnProgress = silent) -> dict[str, Any]:
     """How the cells' order by each of FIGURES changes with device and link numbers ``factor`` too large or too small.
 
     ``numbers`` has for each number, multiplied and divided, in all profiles at once and in each alone, Kendall's tau-b
@@ -87,7 +87,7 @@ def sensitivity(cells: Sequence[Cell], factor: float, observe: Observe = silent)
     changes = [*singles, *together, *draws]
     values = np.full((len(changes) + 1, len(cells), len(FIGURES)), np.nan)
     for index, cell in enumerate(cells):
-        observe("combination", {"label": f"sensitivity, {cell.label}", "index": index, "of": len(cells)})
+        on_progress("combination", {"label": f"sensitivity, {cell.label}", "index": index, "of": len(cells)})
         values[:, index] = _figures(cell, changes)
     figures, flips = {}, []
     taus = np.full((len(changes), len(FIGURES)), np.nan)

@@ -9,7 +9,7 @@ import numpy as np
 
 from edgefl.commands.compose import commonest_link
 from edgefl.commands.sweep.workload import LEFT_OUT, Booleans, Judged, Prices, Workload, counts_of
-from edgefl.devices import Device, device, device_names
+from edgefl.devices import Device, device_names, load_device
 
 Library = Sequence[Device]
 """Devices by the memory that they could give to tensors, smallest first."""
@@ -22,7 +22,7 @@ def available_memory_bytes(one: Device) -> int:
 
 def library() -> Library:
     """All devices, the smallest first."""
-    return sorted(map(device, device_names()), key=lambda one: (available_memory_bytes(one), one.name))
+    return sorted(map(load_device, device_names()), key=lambda one: (available_memory_bytes(one), one.name))
 
 
 def smallest_device(

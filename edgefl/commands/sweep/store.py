@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from edgefl.devices import device, link
+from edgefl.devices import load_device, load_link
 from edgefl.errors import RunError
 from edgefl.runs.durable import replace_file, writing
 from edgefl.runs.tables import mend
@@ -30,7 +30,7 @@ class Rows:
 
     def __init__(self, folder: Path, combinations: Mapping[str, Scenario], fields: Iterable[str]):
         self.folder, self.path = folder, folder / "sweep.jsonl"
-        known_device, known_link = cache(device), cache(link)  # a file is read once for all combinations
+        known_device, known_link = cache(load_device), cache(load_link)  # a file is read once for all combinations
         self._keys = {
             # where and in how many processes a run would train changes no row; what a profile says does
             label: digest(

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgefl.commands.compose import Observe, compose, federation_of, predictor_of, scenario_of, silent
+from edgefl.commands.compose import compose, federation_of, predictor_of, scenario_of
+from edgefl.commands.progress import OnProgress, accepts_observe, messages, silent
 from edgefl.commands.sweep.fields import FIELDS, check_value, values_of
 from edgefl.commands.sweep.frontier import frontiers
 from edgefl.commands.sweep.rows import row_of
@@ -28,6 +29,7 @@ from edgefl.scenario.grid import Grid, grid_of
 from edgefl.scenario.scenario import MOST_COMBINATIONS
 
 
+@accepts_observe
 def sweep(
     scenario: str | os.PathLike[str] | dict[str, Any] | Scenario,
     axes: Sequence[str] = (),
@@ -39,7 +41,7 @@ def sweep(
     sensitivity_to: str | None = None,
     figure: str | os.PathLike[str] | None = None,
     value: str = "eligible_share",
-    observe: Observe = silent,
+    on_progress: OnProgress = silent,
 ) -> dict[str, Any]:
     """Every combination of ``axes`` (``fleet.budgets.memory=16MiB,32MiB``), of a ``grid`` file and of what is compared.
 
@@ -66,15 +68,15 @@ def sweep(
     # a sensitivity compares every pair of cells
     most = MOST_COMBINATIONS if factor is None else MOST_CELLS
     found = grid_of(whole, axes, None if grid is None else os.fspath(grid), most=most)
-    observe("prepare", {"what": f"preparing {whole.name}"})
+    on_progress("prepare", {"what": f"preparing {whole.name}"})
     if train:
-        _check_trainable(found, observe)
+        _check_trainable(found, on_progress)
     kept = Rows(Path(output), dict(found.cells), FIELDS) if output is not None else None
-    work = _Workloads(observe, keeping=factor is not None)
+    work = _Workloads(on_progress, keeping=factor is not None)
     devices = library()
     rows = []
     for index, (label, each) in enumerate(found.cells):
-        observe("combination", {"label": label, "index": index, "of": len(found.cells)})
+        on_progress("combination", {"label": label, "index": index, "of": len(found.cells)})
         row = kept.known.get(label) if kept else None
         if row is None:
             sets = {path: _at(each.resolved(), key) for path, key in zip(found.paths, found.keys, strict=True)}
@@ -83,7 +85,7 @@ def sweep(
             if kept:
                 kept.add(row)
         if train and kept and "metrics" not in row:
-            row = {**row, **plain(trained(label, each, kept.folder / RUNS / label, observe))}
+            row = {**row, **plain(trained(label, each, kept.folder / RUNS / label, on_progress))}
             kept.add(row)
         rows.append(row)
     if kept:
@@ -92,21 +94,21 @@ def sweep(
     result["frontier"] = frontiers(rows)
     if factor is not None:
         cells = [Cell(label, each.fleet, work.of(each)) for label, each in found.cells]
-        result["sensitivity"] = plain(sensitivity(cells, factor, observe))
+        result["sensitivity"] = plain(sensitivity(cells, factor, on_progress))
         if kept:
             text = json.dumps(result["sensitivity"], indent=1, allow_nan=False)
             replace_file(kept.folder / "sensitivity.json", text.encode())
     if figure is not None:
         draw_sweep(Path(figure), whole.name, value, found.paths, found.words, values_of(rows, value))
-    observe("done", {"folder": str(output) if output is not None else None})
+    on_progress("done", {"folder": str(output) if output is not None else None})
     return result
 
 
 class _Workloads:
     """The works of cells; with ``keeping``, predicted once however often they are asked for."""
 
-    def __init__(self, observe: Observe, *, keeping: bool):
-        self._observe, self._keeping = observe, keeping
+    def __init__(self, on_progress: OnProgress, *, keeping: bool):
+        self._on_progress, self._keeping = on_progress, keeping
         self._predictors: dict[str, Predictor] = {}
         self._known: dict[int, Workload] = {}
 
@@ -115,17 +117,17 @@ class _Workloads:
         if id(scenario) in self._known:
             return self._known[id(scenario)]
         predictor = self._predictors.setdefault(scenario.executor.device, predictor_of(scenario))
-        setup = compose(scenario, lambda text: self._observe("prepare", {"what": text}))
+        setup = compose(scenario, messages(self._on_progress))
         found = workload_of(setup, predictor)
         if self._keeping:  # a thousand cells of a million clients each would not fit otherwise
             self._known[id(scenario)] = found
         return found
 
 
-def _check_trainable(grid: Grid, observe: Observe) -> None:
+def _check_trainable(grid: Grid, on_progress: OnProgress) -> None:
     """Raise before anything is written if a cell has no samples to train on."""
     for label, each in grid.cells:
-        if federation_of(each, lambda text: observe("prepare", {"what": text})).declared_only:
+        if federation_of(each, messages(on_progress)).declared_only:
             raise DataError(
                 f"{label} declares the shapes of its data and has no samples to train on: sweep it without --train"
             )

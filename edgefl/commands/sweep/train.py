@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from edgefl.commands.compose import Observe
+from edgefl.commands.progress import OnProgress
 from edgefl.commands.run import run
 from edgefl.errors import RunError
 from edgefl.report import facts_of
@@ -17,15 +17,15 @@ _NOT_IN_RESULTS = ("executor",)
 """Sections that decide where a run trains and nothing of what comes out."""
 
 
-def trained(label: str, scenario: Scenario, folder: Path, observe: Observe) -> dict[str, Any]:
+def trained(label: str, scenario: Scenario, folder: Path, on_progress: OnProgress) -> dict[str, Any]:
     """Run a cell in ``folder``, from wherever an earlier sweep left it, and give what a row says of it.
 
     Raises RunError if another scenario's run lies there, and what ``edgefl.run`` raises.
     """
 
-    def heard(event: str, facts: Mapping[str, Any]) -> None:
+    def on_event(event: str, facts: Mapping[str, Any]) -> None:
         if event not in ("combination", "done"):  # to the sweep, a run is part of a cell
-            observe(event, facts)
+            on_progress(event, facts)
 
     if begun(folder):
         known, wanted = (
@@ -34,9 +34,9 @@ def trained(label: str, scenario: Scenario, folder: Path, observe: Observe) -> d
         )
         if known != wanted:
             raise RunError(f"{folder} holds the run of another scenario; choose another --output")
-        done = run(resume=folder, observe=heard)
+        done = run(resume=folder, on_progress=on_event)
     else:
-        done = run(scenario, output=folder, observe=heard)
+        done = run(scenario, output=folder, on_progress=on_event)
     facts = facts_of(done, label)
     everyone = facts["everyone"]
     return {

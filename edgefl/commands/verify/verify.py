@@ -14,7 +14,7 @@ import orjson
 
 from edgefl import registry
 from edgefl.commands.verify.rules import Facts, Ledger, Record
-from edgefl.devices import device, link
+from edgefl.devices import load_device, load_link
 from edgefl.errors import RunError
 from edgefl.runs import Run, read_run
 from edgefl.scenario import Scenario, load
@@ -102,8 +102,8 @@ def _lines(path: Path, read: Callable[[bytes], Any] = json.loads) -> Iterator[tu
 def _facts(scenario: Scenario) -> Facts:
     """What the rules are told: from the scenario and the profiles that it names."""
     fleet, options = scenario.fleet, scenario.round
-    devices = {one.name: one for one in map(device, fleet.devices)}
-    links = {one.name: one for one in map(link, fleet.links)}
+    devices = {one.name: one for one in map(load_device, fleet.devices)}
+    links = {one.name: one for one in map(load_link, fleet.links)}
 
     @cache
     def watts(on: str, over: str) -> tuple[float, float, float] | None:

@@ -110,14 +110,14 @@ def mtsamples(wanted: Wanted) -> Collection:
     classes = tuple(sorted({specialty for _, specialty in samples if specialty}))
     number = {specialty: index for index, specialty in enumerate(classes)}
     unknown = sum(not specialty for _, specialty in samples)
-    left_out(wanted.report, MTSAMPLES.name, {"without a specialty": unknown}, len(samples))
+    left_out(wanted.on_message, MTSAMPLES.name, {"without a specialty": unknown}, len(samples))
     found = [(text, number[specialty], -1) for text, specialty in samples if specialty]
     return _collected(MTSAMPLES, classes, found, wanted)
 
 
 def _collected(published: Published, classes: tuple[str, ...], found: Found, wanted: Wanted) -> Collection:
     kept = [sample for sample in found if sample[0]]
-    left_out(wanted.report, published.name, {"without a text": len(found) - len(kept)}, len(found))
+    left_out(wanted.on_message, published.name, {"without a text": len(found) - len(kept)}, len(found))
     if not kept:
         raise DataError(f"{published.name}: there is no text in {wanted.folder}")
     texts = tuple(text for text, _, _ in kept)

@@ -56,7 +56,7 @@ def captioned(found: Iterable[tuple[Path, str, int]], wanted: Wanted, name: str)
     image = place[of]
     there = image >= 0
     counts["captions without their picture"] = int((~there).sum())
-    left_out(wanted.report, name, counts, total)
+    left_out(wanted.on_message, name, counts, total)
     texts = tuple(text for (_, text), is_there in zip(kept, there.tolist(), strict=True) if is_there)
     split_of = np.array(list(kept.values()), np.int64)[there]
     n = len(texts)

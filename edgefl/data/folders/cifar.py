@@ -89,7 +89,7 @@ def _from_hub(published: Published, wanted: Wanted) -> Collection:
     classes = classes or tuple(f"class {i}" for i in range(100 if published is CIFAR100 else 10))
     size = wanted.size or 32
     images, place = read_pictures(
-        sources, Wanted(size, wanted.folder, wanted.report, wanted.scratch, wanted.columns), published.name
+        sources, Wanted(size, wanted.folder, wanted.on_message, wanted.scratch, wanted.columns), published.name
     )
     there = place >= 0
     found = np.array(label, np.int64)[there]

@@ -52,7 +52,7 @@ def images(wanted: Wanted) -> Collection:
             official += [which] * len(pictures)
     if not paths:
         raise IMAGES.wrong(wanted.folder, f"no file in the class folders ends in {', '.join(sorted(SUFFIXES))}")
-    left_out(wanted.report, IMAGES.name, {"files that are no pictures": other}, len(paths) + other)
+    left_out(wanted.on_message, IMAGES.name, {"files that are no pictures": other}, len(paths) + other)
     pixels, place = read_pictures(paths, wanted, IMAGES.name)
     kept = place >= 0
     return Collection(
@@ -98,7 +98,7 @@ def table(wanted: Wanted) -> Collection:
         counts["without their picture"] = int((image < 0).sum())
         kept = [each for each, number in zip(kept, image.tolist(), strict=True) if number >= 0]
         image = image[image >= 0]
-    left_out(wanted.report, TABLE.name, counts, len(read))
+    left_out(wanted.on_message, TABLE.name, counts, len(read))
     if not kept:
         raise DataError(f"table: no row of {wanted.folder} has all of {', '.join(sorted(there & {'image', 'text'}))}")
     by_role = {role: [values[role] for _, values, _ in kept] for role in there}

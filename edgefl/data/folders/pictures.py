@@ -48,7 +48,9 @@ def read_pictures(sources: Sequence[Source], wanted: Wanted, name: str) -> tuple
     if not kept:
         raise DataError(f"{name}: none of {len(sources):,} pictures can be read: {', '.join(told) or 'there are none'}")
     if told:
-        wanted.report(f"{name}: of {len(sources):,} pictures: {', '.join(told)}; samples that need them are left out")
+        wanted.on_message(
+            f"{name}: of {len(sources):,} pictures: {', '.join(told)}; samples that need them are left out"
+        )
     return made[:kept], place
 
 
@@ -86,7 +88,7 @@ def _mapped(work: Callable[[Any], Any], items: Any, wanted: Wanted, what: str) -
         for start in range(0, total, CHUNK):
             yield from enumerate(pool.map(work, items[start : start + CHUNK]), start)
             if start + CHUNK >= told:
-                wanted.report(f"{what}: {min(start + CHUNK, total):,} of {total:,}")
+                wanted.on_message(f"{what}: {min(start + CHUNK, total):,} of {total:,}")
                 told += step
 
 

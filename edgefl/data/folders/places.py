@@ -100,8 +100,8 @@ def holding(folder: Path, names: Iterable[str]) -> Path | None:
     return most[1] if most[0] else None
 
 
-def left_out(report: Callable[[str], None], name: str, counts: dict[str, int], of: int) -> None:
+def left_out(on_message: Callable[[str], None], name: str, counts: dict[str, int], of: int) -> None:
     """Tell what was left out of ``of`` samples, by reason, if anything was."""
     told = [f"{count:,} {reason}" for reason, count in counts.items() if count]
     if told:
-        report(f"{name}: of {of:,} samples, left out: {', '.join(told)}")
+        on_message(f"{name}: of {of:,} samples, left out: {', '.join(told)}")

@@ -78,7 +78,7 @@ def build(about: Published, answers: int, wanted: Wanted) -> Collection:
     images, place = read_pictures(paths, wanted, about.name)
     image = place[numbered_in_order([path for path, *_ in kept])]
     counts["without their picture"] = int((image < 0).sum())
-    left_out(wanted.report, about.name, counts, len(found))
+    left_out(wanted.on_message, about.name, counts, len(found))
     kept = [each for each, at in zip(kept, image.tolist(), strict=True) if at >= 0]
     image = image[image >= 0]
     width = max(len(fits) for *_, fits, _ in kept)

@@ -48,7 +48,7 @@ def build(wanted: Wanted) -> Collection:
         "with a picture that can't be read": len(keys) - len(readable),
         "with a sound that can't be read": len(readable) - len(kept),
     }
-    left_out(wanted.report, ADVANCE.name, counts, len(keys) + lonely)
+    left_out(wanted.on_message, ADVANCE.name, counts, len(keys) + lonely)
     classes = sorted({keys[row][0] for row in kept})
     label = np.array([classes.index(keys[row][0]) for row in kept], np.int64)
     return Collection(tuple(classes), label, np.arange(len(kept)), images, image=place[kept], audio=audio)
@@ -79,7 +79,7 @@ def _spectrograms(paths: list[Path], wanted: Wanted) -> tuple[Sound, list[int]]:
     wrong: list[str] = []
     for number, path in enumerate(paths):
         if number % 500 == 0:
-            wanted.report(f"{ADVANCE.name}: sounds: {number:,} of {len(paths):,}")
+            wanted.on_message(f"{ADVANCE.name}: sounds: {number:,} of {len(paths):,}")
         try:
             wave = resampled(*read_wav(path))
         except DataError as error:
@@ -90,7 +90,7 @@ def _spectrograms(paths: list[Path], wanted: Wanted) -> tuple[Sound, list[int]]:
     if not heard:
         raise DataError(f"{ADVANCE.name}: none of {len(paths):,} sounds can be read: {wrong[0]}")
     if wrong:
-        wanted.report(f"{ADVANCE.name}: {wrong[0]}")
+        wanted.on_message(f"{ADVANCE.name}: {wrong[0]}")
     return made[: len(heard)], heard
 
 

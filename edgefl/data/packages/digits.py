@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgefl.data.collection import Collection, DataSet, Report, package_folder, resized
+from edgefl.data.collection import Collection, DataSet, OnMessage, package_folder, resized
 
 CLASSES = tuple("0123456789")
 
 
-def build(size: int | None, report: Report) -> Collection:
+def build(size: int | None, on_message: OnMessage) -> Collection:
     """Pictures [1797, 1, 8, 8]."""
     table = np.loadtxt(package_folder("sklearn") / "datasets" / "data" / "digits.csv.gz", delimiter=",", dtype=np.int64)
     images = (table[:, :-1] * 255 // 16).astype(np.uint8).reshape(-1, 1, 8, 8)

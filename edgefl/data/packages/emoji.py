@@ -11,7 +11,7 @@ import re
 
 import numpy as np
 
-from edgefl.data.collection import Collection, DataSet, Report, numbered, package_folder, without
+from edgefl.data.collection import Collection, DataSet, OnMessage, numbered, package_folder, without
 
 SIZE = 48
 CLASSES = (
@@ -34,7 +34,7 @@ def _key(character: str) -> str:
     return "-".join(f"{ord(code):x}" for code in character if code != "\ufe0f")
 
 
-def build(size: int | None, report: Report) -> Collection:
+def build(size: int | None, on_message: OnMessage) -> Collection:
     """Pictures [n, 3, size, size] over white, with their names."""
     from PIL import Image
 
@@ -48,7 +48,7 @@ def build(size: int | None, report: Report) -> Collection:
     for character, facts in named.items():
         if (key := _key(character)) in pictures:
             names[key] = facts["en"].strip(":").replace("_", " ")
-    report(f"reading {len(names)} emoji")
+    on_message(f"reading {len(names)} emoji")
     keys = sorted(names)
     images = np.empty((len(keys), 3, size, size), np.uint8)
     for row, key in enumerate(keys):

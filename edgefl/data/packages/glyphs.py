@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edgefl.data.collection import Collection, DataSet, Report, numbered, without
+from edgefl.data.collection import Collection, DataSet, OnMessage, numbered, without
 from edgefl.errors import DataError
 
 SIZE = 32
@@ -56,7 +56,7 @@ def fonts() -> list[Path]:
     return found
 
 
-def build(size: int | None, report: Report) -> Collection:
+def build(size: int | None, on_message: OnMessage) -> Collection:
     """Draw every named character of every font: [n, 1, size, size], white on black."""
     from matplotlib.ft2font import FT2Font
     from PIL import Image, ImageDraw, ImageFont
@@ -65,7 +65,7 @@ def build(size: int | None, report: Report) -> Collection:
     pictures, owners = [], []
     paths = fonts()
     for number, path in enumerate(paths, 1):
-        report(f"drawing glyphs: font {number} of {len(paths)}")
+        on_message(f"drawing glyphs: font {number} of {len(paths)}")
         font = ImageFont.truetype(str(path), round(size * 0.7), layout_engine=ImageFont.Layout.BASIC)
         for code in sorted(FT2Font(str(path)).get_charmap()):
             character = chr(code)

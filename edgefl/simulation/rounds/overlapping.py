@@ -81,7 +81,7 @@ def overlapping(run: RunState, env: Clock, round: int, stage: Stage, kinds: Sequ
         drain(run, round, stage, kinds, tally, wanted)
     take(run)
     fill(run, round, kinds, tally)
-    run.observe("round", {"round": round, "stage": stage.index, "selected": tally.selected, "now": run.now})
+    run.on_progress("round", {"round": round, "stage": stage.index, "selected": tally.selected, "now": run.now})
     outcome = "completed"
     while True:
         drain(run, round, stage, kinds, tally, wanted)

@@ -26,7 +26,7 @@ def synchronous(run: RunState, env: Clock, round: int, stage: Stage, kinds: Sequ
     while True:
         chosen = choose(run, round, kinds, tally)
         told = {"round": round, "stage": stage.index, "selected": len(chosen.clients), "now": run.now}
-        run.observe("round", told)
+        run.on_progress("round", told)
         arrivals: list[Arrival] = []
         if len(chosen.clients):
             arrivals = yield from play_cohort(run, env, chosen.clients, round, kinds, tally)

@@ -19,7 +19,8 @@ from edgefl import seeds
 from edgefl.cli import main
 from edgefl.commands.analyse.gradients import Trained, _norm, cosine, gradient, gradient_works
 from edgefl.commands.analyse.shapley import coalitions, metrics_of, shapley
-from edgefl.commands.compose import compose, silent
+from edgefl.commands.compose import compose
+from edgefl.commands.progress import silent
 from edgefl.errors import EdgeflError, RunError, ScenarioError, UnknownName
 from edgefl.report.analysis import print_analysis
 from edgefl.scenario import load
@@ -204,7 +205,7 @@ def test_runs_are_found_again(analysed: Any, small: dict[str, Any], tmp_path: Pa
     def hear(event: str, facts: Mapping[str, Any]) -> None:
         heard.append(event)
 
-    again = edgefl.analyse(small, only=["shapley"], output=folder, metric="image.accuracy", observe=hear)
+    again = edgefl.analyse(small, only=["shapley"], output=folder, metric="image.accuracy", on_progress=hear)
     assert "record" not in heard
     (row,) = again["shapley"]["rows"]
     assert row in found["shapley"]["rows"] and "drift" not in again
@@ -271,8 +272,8 @@ def test_several_seeds_and_a_stop_in_between(small: dict[str, Any], tmp_path: Pa
             raise Stopped
 
     with pytest.raises(Stopped):
-        edgefl.analyse(small, only=["shapley"], output=tmp_path / "a", seeds=2, observe=stop)
-    found = edgefl.analyse(small, only=["shapley"], output=tmp_path / "a", seeds=2, observe=silent)
+        edgefl.analyse(small, only=["shapley"], output=tmp_path / "a", seeds=2, on_progress=stop)
+    found = edgefl.analyse(small, only=["shapley"], output=tmp_path / "a", seeds=2, on_progress=silent)
     whole = edgefl.analyse(small, only=["shapley"], output=tmp_path / "b", seeds=2)
     assert found["shapley"] == whole["shapley"] and found["shapley"]["seeds"] == [3, 4]
     assert (tmp_path / "a" / "seed-4" / "image" / "result.json").exists()

@@ -17,7 +17,7 @@ from edgefl.commands.fit.bounds import Pricer
 from edgefl.commands.fit.changes import Axis, Levels, Step, axes_of, candidates, sets_of, steps_of, within
 from edgefl.commands.fit.fit import allowances_of
 from edgefl.cost import ClientCost, duration
-from edgefl.devices import device, link
+from edgefl.devices import load_device, load_link
 from edgefl.errors import ScenarioError, UnitError, UnknownName
 from edgefl.planning.eligibility import gate
 from edgefl.scenario import load
@@ -70,7 +70,9 @@ def costs_of(scenario: dict[str, Any], sets: list[str], kind: str = "text") -> d
         frozen = tuple(i.source for p in work.down for i in p.items if not stage.active(i.name))
         _, computed = planner.compute(work.fitted(source.size), source, base, client)
         _, moved = planner.moved(work, base, stage, frozen)
-        found[stage.index] = ClientCost(computed, moved, duration(computed, moved, device(PI), link(WIFI))).budgets()
+        found[stage.index] = ClientCost(
+            computed, moved, duration(computed, moved, load_device(PI), load_link(WIFI))
+        ).budgets()
         first += stage.rounds
     return found
 
@@ -166,7 +168,9 @@ def test_no_bound_is_above_what_it_bounds(texts: dict[str, Any], samples: int) -
     cells = [c for c in candidates(axes) if not c[3] and not c[4]]
 
     def pricer() -> Pricer:
-        return Pricer(whole, setup, axes, "text", 0, device(PI), link(WIFI), predictor, 10**6, lambda *_: None)
+        return Pricer(
+            whole, setup, axes, "text", 0, load_device(PI), load_link(WIFI), predictor, 10**6, lambda *_: None
+        )
 
     exact = pricer()
     true = {
@@ -207,7 +211,7 @@ def test_what_fits_is_left_as_it_is(tiny: Tiny) -> None:
     found = edgefl.fit(tiny(data=THREE), device=PI)
     assert found["device"] == PI and found["link"] == WIFI and found["sets"] == []
     assert list(found["kinds"]) == ["image", "text", "image-text"]
-    has = device(PI).usable_memory_bytes - device(PI).runtime_overhead_bytes
+    has = load_device(PI).usable_memory_bytes - load_device(PI).runtime_overhead_bytes
     assert found["budgets"]["memory"]["allowed"] == has and PI in found["budgets"]["memory"]["source"]
     assert found["budgets"]["joules"] == {"allowed": None, "source": "unlimited"}
     rows = {row["kind"]: row for row in edgefl.profile(tiny(data=THREE), device=PI)["rows"]}
@@ -255,7 +259,7 @@ def test_few_predictions_of_many(texts: dict[str, Any]) -> None:
     stopped = answers(texts, {"memory": now["memory"] / 3}, most=3)
     assert not stopped["complete"] and stopped["predictions"] == 3
     heard: list[str] = []
-    answers(texts, {"memory": now["memory"] * 0.9}, first=1, observe=lambda _, facts: heard.append(facts["what"]))
+    answers(texts, {"memory": now["memory"] * 0.9}, first=1, on_progress=lambda _, facts: heard.append(facts["what"]))
     assert any("checkpointing" in what or "batch 4" in what for what in heard)
 
 
@@ -363,11 +367,11 @@ def test_gravest_last() -> None:
 
 
 def allowed(texts: dict[str, Any], given: Mapping[str, object] | None = None, **sections: Any) -> dict[str, float]:
-    return {n: each.allowed for n, each in allowances_of(load(texts | sections), device(PI), given or {}).items()}
+    return {n: each.allowed for n, each in allowances_of(load(texts | sections), load_device(PI), given or {}).items()}
 
 
 def test_the_tightest_of_what_is_said(texts: dict[str, Any]) -> None:
-    one = device(PI)
+    one = load_device(PI)
     has = one.usable_memory_bytes - one.runtime_overhead_bytes
     assert allowed(texts) == {"memory": has, "flops": inf, "bytes": inf, "seconds": inf, "joules": inf}
     budgets = {"memory": "12..48 MiB", "flops_per_round": "2..3 TFLOP", "bytes_per_round": "20 MB",

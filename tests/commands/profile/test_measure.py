@@ -27,7 +27,7 @@ QUICK = {"calibration_seconds": 0.05}
 
 def test_declared_data_are_measured_to_the_byte(tiny: Tiny, capsys: pytest.CaptureFixture[str]) -> None:
     heard: list[str] = []
-    found = measure(tiny(data=DECLARED), hear=lambda _, facts: heard.append(facts["what"]), **QUICK)
+    found = measure(tiny(data=DECLARED), on_progress=lambda _, facts: heard.append(facts["what"]), **QUICK)
     assert [(r["kind"], r["stage"]) for r in found["rows"]] == [("image", 1), ("image-text", 1)]
     for row in found["rows"]:
         assert row["memory_error"] == 0 and row["flops_error"] == 0
@@ -59,7 +59,9 @@ def test_what_does_not_fit_is_refused_before_anything_runs(tiny: Tiny) -> None:
     huge = {**DECLARED, "samples": 4_000_000}
     heard: list[str] = []
     with pytest.raises(ScenarioError, match=r"image at stage 1 is predicted to need .*training.batch"):
-        measure(tiny(data=huge, training={"batch": 4_000_000}), hear=lambda _, facts: heard.append(facts["what"]))
+        measure(
+            tiny(data=huge, training={"batch": 4_000_000}), on_progress=lambda _, facts: heard.append(facts["what"])
+        )
     assert not any("metered" in what or "calibrating" in what for what in heard)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import edgefl
 from edgefl.commands.compose import compose
-from edgefl.devices import device, link
+from edgefl.devices import load_device, load_link
 from edgefl.errors import ScenarioError, UnknownName
 from edgefl.scenario import load
 
@@ -46,7 +46,9 @@ def test_rows_and_totals_have_the_documented_fields_and_are_json(tiny: Tiny) -> 
     for row in found["rows"]:
         assert row.keys() >= ROW
         assert sum(row["memory_bytes"].values()) == row["peak_memory_bytes"]
-        assert row["process_memory_bytes"] == row["peak_memory_bytes"] + device(row["device"]).runtime_overhead_bytes
+        assert (
+            row["process_memory_bytes"] == row["peak_memory_bytes"] + load_device(row["device"]).runtime_overhead_bytes
+        )
     for entry in found["rows"] + found["totals"]:
         for name in ("download_bytes", "upload_bytes"):
             assert sum(entry[f"{name}_by_payload"].values()) == sum(entry[f"{name}_by_part"].values()) == entry[name]
@@ -103,12 +105,12 @@ def test_time_and_energy_are_of_the_device_and_link_that_are_named(tiny: Tiny) -
     assert (usual["device"], usual["link"]) == ("raspberry-pi-4-4gb", "lte")
     row = edgefl.profile(scenario, device="raspberry-pi-zero-2w", link="wifi-5")["rows"][0]
     assert (row["device"], row["link"]) == ("raspberry-pi-zero-2w", "wifi-5")
-    way, place = link("wifi-5"), device("raspberry-pi-zero-2w")
-    down = way.latency_seconds + 8 * row["serialised_download_bytes"] / way.download_goodput
-    up = way.latency_seconds + 8 * row["serialised_upload_bytes"] / way.upload_goodput
+    link, device = load_link("wifi-5"), load_device("raspberry-pi-zero-2w")
+    down = link.latency_seconds + 8 * row["serialised_download_bytes"] / link.download_goodput
+    up = link.latency_seconds + 8 * row["serialised_upload_bytes"] / link.upload_goodput
     assert (row["download_seconds"], row["upload_seconds"]) == pytest.approx((down, up))
-    joules = row["compute_seconds"] * place.compute_watts + (down + up) * place.idle_watts
-    assert row["energy_joules"] == pytest.approx(joules + down * way.download_watts + up * way.upload_watts)
+    joules = row["compute_seconds"] * device.compute_watts + (down + up) * device.idle_watts
+    assert row["energy_joules"] == pytest.approx(joules + down * link.download_watts + up * link.upload_watts)
     assert row["compute_seconds"] > usual["compute_seconds"]
     with pytest.raises(UnknownName, match="did you mean 'raspberry-pi-zero-2w'"):
         edgefl.profile(scenario, device="raspberry-pi-zero-2")

@@ -13,7 +13,7 @@ import edgefl
 from edgefl.commands.compose import compose
 from edgefl.commands.profile.schedule_totals import stretches
 from edgefl.cost import Predictor
-from edgefl.devices import device
+from edgefl.devices import load_device
 from edgefl.errors import MethodError
 from edgefl.methods import ServerState
 from edgefl.methods.fedavg import FedAvg
@@ -95,7 +95,9 @@ def test_an_evaluation_is_the_servers_and_apart(found: dict[str, Any]) -> None:
     ]
     for row in rows:
         assert sum(row["memory_bytes"].values()) == row["peak_memory_bytes"]
-        assert row["process_memory_bytes"] == row["peak_memory_bytes"] + device(row["device"]).runtime_overhead_bytes
+        assert (
+            row["process_memory_bytes"] == row["peak_memory_bytes"] + load_device(row["device"]).runtime_overhead_bytes
+        )
         assert row["forward_flops"] >= 2 * row["fvcore_macs"] * 0.9 and row["backward_flops"] == 0
         assert row["compute_seconds"] > 0
     for total, stage in zip(found["evaluation_totals"], (1, 2), strict=True):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import edgefl
 from edgefl.commands.sweep.perturbed_fleets import LARGER_IS_BETTER, numbers_of, scaled
 from edgefl.commands.sweep.sensitivity import FIGURES, _signs, _tau, factor_of
-from edgefl.devices import Fleet, FleetOptions, device, link
+from edgefl.devices import Fleet, FleetOptions, load_device, load_link
 from edgefl.errors import ScenarioError, UnitError
 
 Tiny = Callable[..., dict[str, Any]]
@@ -58,7 +58,7 @@ def test_nobody_is_the_worst_and_sums_in_another_order_are_level() -> None:
 
 def test_every_number_that_costs_time_or_energy_is_tried() -> None:
     tried = set(LARGER_IS_BETTER)
-    for profile in (device("raspberry-pi-4-4gb"), device("server-a5000"), link("lte")):
+    for profile in (load_device("raspberry-pi-4-4gb"), load_device("server-a5000"), load_link("lte")):
         held = {name for name, fact in profile.facts.items() if fact.value}
         # a data sheet's peak, the spread of a round and the size of a battery are in no round's cost
         assert held - tried <= {"peak_flops_per_second", "jitter", "battery_joules"}
@@ -77,7 +77,7 @@ def test_a_scaled_fleet_keeps_who_has_what_and_draws_budgets_of_its_memory() -> 
     assert (other.device_index == fleet.device_index).all()
     pi = np.array([fleet.device(c).name == "raspberry-pi-4-4gb" for c in range(40)])
     assert (other.budgets["memory"][~pi] == fleet.budgets["memory"][~pi]).all()
-    overhead = device("raspberry-pi-4-4gb").runtime_overhead_bytes
+    overhead = load_device("raspberry-pi-4-4gb").runtime_overhead_bytes
     able = pi & (fleet.budgets["memory"] > 0)
     assert other.budgets["memory"][able] == pytest.approx(
         2 * (fleet.budgets["memory"][able] + overhead) - overhead, abs=3
@@ -107,7 +107,7 @@ def test_only_numbers_that_can_reorder_do(found: dict[str, Any]) -> None:
     sensitivity = found["sensitivity"]
     by = {(one["number"], one["factor"]): one for one in sensitivity["numbers"]}
     # one device and one link: each number is tried both ways, and everything at once both ways
-    assert len(by) == 2 * (len(numbers_of(device("raspberry-pi-4-4gb"))) + len(numbers_of(link("lte"))))
+    assert len(by) == 2 * (len(numbers_of(load_device("raspberry-pi-4-4gb"))) + len(numbers_of(load_link("lte"))))
     assert [one["number"] for one in sensitivity["together"]] == ["all better", "all worse"]
     for name in FIGURES:
         facts = sensitivity["figures"][name]
@@ -137,9 +137,10 @@ def test_the_order_is_that_of_a_sweep_with_the_wrong_numbers(tiny: Tiny, monkeyp
     axes = ["payload.up=float32,int8", "training.epochs=1,3"]
     honest = edgefl.sweep(scenario, axes, sensitivity_to="2x")
     slow = replace(
-        device("raspberry-pi-4-4gb"), seconds_per_operator=2 * device("raspberry-pi-4-4gb").seconds_per_operator
+        load_device("raspberry-pi-4-4gb"),
+        seconds_per_operator=2 * load_device("raspberry-pi-4-4gb").seconds_per_operator,
     )
-    monkeypatch.setattr(drawing, "device", lambda name: slow if name == slow.name else device(name))
+    monkeypatch.setattr(drawing, "load_device", lambda name: slow if name == slow.name else load_device(name))
     wrong = edgefl.sweep(scenario, axes)
     by = {(one["number"], one["factor"]): one for one in honest["sensitivity"]["numbers"]}["seconds_per_operator", 2.0]
     for name in FIGURES:

@@ -13,7 +13,7 @@ import edgefl
 from edgefl.commands.compose import compose, predictor_of
 from edgefl.commands.sweep.workload import evaluated, workload_of
 from edgefl.data import Federation
-from edgefl.devices import device, device_names, library_folder
+from edgefl.devices import device_names, library_folder, load_device
 from edgefl.errors import RunError, ScenarioError
 from edgefl.planning import Planner
 from edgefl.planning.eligibility import BUDGETS, gate
@@ -180,10 +180,10 @@ def test_the_schedule_adds_up(declared: dict[str, Any]) -> None:
 def test_the_smallest_device_is_the_first_that_has_the_memory_and_the_speed(declared: dict[str, Any]) -> None:
     (row,) = rows_of(declared)
     one = row["stages"][0]["kinds"]["image"]["smallest_device"]
-    chosen = device(one["device"])
+    chosen = load_device(one["device"])
     free = chosen.usable_memory_bytes - chosen.runtime_overhead_bytes
     assert one["memory_margin_bytes"] == free - one["peak_memory_bytes"] >= 0
-    smaller = [d for d in map(device, device_names()) if d.usable_memory_bytes - d.runtime_overhead_bytes < free]
+    smaller = [d for d in map(load_device, device_names()) if d.usable_memory_bytes - d.runtime_overhead_bytes < free]
     assert all(d.usable_memory_bytes - d.runtime_overhead_bytes < one["peak_memory_bytes"] for d in smaller)
     assert one["seconds_margin"] is None  # no deadline
     # a deadline that this device just misses asks for another one, and says by how much

@@ -31,7 +31,7 @@ def test_cells_are_trained_once_and_gone_on_with(tiny: Tiny, tmp_path: Path) -> 
             raise Stopped
 
     with pytest.raises(Stopped):  # in the middle of the second cell
-        edgefl.sweep(scenario, axes, output=folder, train=True, observe=stop)
+        edgefl.sweep(scenario, axes, output=folder, train=True, on_progress=stop)
     # to whoever listens a run is part of its cell
     assert [label for event, label in heard if event == "combination"] == ["end-to-end", "layerwise"]
     first = (folder / "runs" / "end-to-end" / "rounds.jsonl").stat().st_mtime_ns

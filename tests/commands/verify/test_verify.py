@@ -14,7 +14,7 @@ import yaml
 from edgefl.cli import main
 from edgefl.commands.verify.rules import RULES
 from edgefl.commands.verify.verify import verify
-from edgefl.devices import device, link
+from edgefl.devices import load_device, load_link
 from edgefl.errors import RunError
 from edgefl.runs import SUMMED
 
@@ -44,7 +44,7 @@ def flight(round: int, client: int, began: float, outcome: str, phase: str | Non
     done = [(1.0 if place > at else share) * (place >= at) for at in (1, 2, 3)]
     down, busy, up = (s * part for s, part in zip((20.0, 100.0, 30.0), done, strict=True))
     moved = [int(BYTES * done[0]), int(BYTES * done[2])]
-    one, other = device(DEVICE), link(LINK)
+    one, other = load_device(DEVICE), load_link(LINK)
     joules = one.compute_watts * busy + one.idle_watts * (down + up)
     joules += other.download_watts * down + other.upload_watts * up
     return {
