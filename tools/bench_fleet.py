@@ -131,7 +131,10 @@ def play(task: Mapping[str, Any]) -> dict[str, Any]:
     began, wall = time.process_time(), time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         run(
-            task["scenario"], output=task["keep"] or Path(folder) / "run", overrides=overrides(changes), on_progress=observe
+            task["scenario"],
+            output=task["keep"] or Path(folder) / "run",
+            overrides=overrides(changes),
+            on_progress=observe,
         )
     selected = sum(r["selected"] for r in rounds)
     return {
