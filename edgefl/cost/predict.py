@@ -20,6 +20,7 @@ from edgefl.work import (
     Meter,
     Moment,
     Pass,
+    Scalars,
     Source,
     Timeline,
     Trace,
@@ -64,9 +65,6 @@ def shortened(work: Work) -> Work:
     return replace(work, passes=tuple(kept))
 
 
-_GRAPH_BLIND = ("lr", "weight_decay", "betas", "momentum", "distillation")
-
-
 def work_key(work: Work) -> str:
     """The part of the cost key that no data decide: everything but the passes."""
     # a parameter's shape follows from the model; what else travels has its own
@@ -77,9 +75,8 @@ def work_key(work: Work) -> str:
         for i in p.items
         if i.name not in parameters
     ]
-    optimizer: dict[str, Any] = {k: bool(v) if k in _GRAPH_BLIND else v for k, v in work.optimizer.items()}
-    if rates := optimizer.get("rates"):  # which parts go together is a cost, how fast they go isn't
-        optimizer["rates"] = {part: {k: bool(v) for k, v in own.items()} for part, own in rates.items()}
+    # which parts have rates of their own is a cost, how high these are isn't, but for zero
+    optimizer = {**work.optimizer, **Scalars(work.scalars).zeros()}
     return digest(
         [work.model, [asdict(e) for e in work.edits], work.trainable, optimizer, work.precision, work.attention, extra,
          work.keep, work.reference]

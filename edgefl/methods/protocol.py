@@ -208,9 +208,10 @@ class Method:
             passes * training.epochs,
             (model,),
             (model,),
-            optimizer=training.optimizer_of(round, described.pattern),
+            optimizer=training.settings(),
             precision=training.precision,
             attention=training.attention,
+            scalars=training.scalars_of(round, described.pattern),
         )
 
     def trained_patterns(self, kind: str) -> tuple[str, ...]:

@@ -90,10 +90,8 @@ class Planner:
             self._works = {k: v for k, v in self._works.items() if k[1] == round}
             full = self.setup.method.work(kind, round)
             known, work, base = self._stages.get((kind, stage.index), (None, full, ""))
-            if known is not None and replace(known, optimizer=full.optimizer) == full:
-                optimizer = at_stage(full.optimizer, stage.index)
-                if work.optimizer != optimizer:  # a round as the last but for its learning rate
-                    work = replace(work, optimizer=optimizer)
+            if known == full:  # but for its scalars
+                work = replace(work, scalars=at_stage(full.scalars, stage.index))
             else:
                 # the method and the schedule know nothing of it, nor does a prediction: arriving, all is as they said
                 work = encoded(restrict(full, stage), self.setup.payload, self.buffers, self.setup.method)
@@ -134,7 +132,7 @@ class Planner:
     def plan(self, group: int, device: int, link: int, round: int, stage: Stage, old: tuple[str, ...]) -> Plan:
         """What a client of this group does in this round and stage, on this device and link of the fleet.
 
-        ``old`` are its stale copies (``stale``).  Its optimizer may be an earlier round's: see ``work``.
+        ``old`` are its stale copies (``stale``).  Its scalars may be an earlier round's: see ``work``.
         """
         client = int(self.setup.representative[group])
         kind = self.setup.kind_of(client)

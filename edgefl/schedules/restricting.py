@@ -42,7 +42,7 @@ def restrict(work: Work, stage: Stage) -> Work:
         model=models.at_depth(work.model, stage.depth),
         trainable=tuple(n for n in work.trainable if stage.active(n) and n not in gone),
         edits=tuple(edits),
-        optimizer=at_stage(work.optimizer, stage.index),
+        scalars=at_stage(work.scalars, stage.index),
         down=received,
         up=tuple(p.only(lambda i: tail(i.source) is None or stage.active(i.name)) for p in work.up),
         keep=tuple(n for n in work.keep if n in tables or stage.attached(n)),

@@ -141,9 +141,7 @@ class Training:
         wires: dict[Start, dict[str, Tensor]],
     ) -> None:
         current, _ = self.planner.work(plan.kind, sent.round, plan.stage)
-        work = plan.work
-        if work.optimizer != current.optimizer:  # the plan may be an earlier round's
-            work = replace(work, optimizer=current.optimizer)
+        work = replace(plan.work, scalars=current.scalars)  # the plan may be an earlier round's
         future = None
         if trains:
             if plan.start not in wires:

@@ -1,7 +1,7 @@
 """Work: what a node does in one round, as plain data.
 
 A Work holds no client id, no sample count and no round, so that equal works are equal values: their cost is
-predicted once and shared by every client that does them.
+predicted once and shared by every client that does them.  What a round gives to a work (``scalars``) goes beside it.
 """
 
 from __future__ import annotations
@@ -157,15 +157,52 @@ class Edit:
     args: Json = field(default_factory=dict)
 
 
+OPTIMIZER_SCALARS = ("lr", "weight_decay", "betas", "momentum", "rates")
+"""The scalars that the optimizer reads; all others are weights of loss terms."""
+
+
+class Scalars(dict[str, Any]):
+    """Numbers that a round gives to a work: learning rates and weights of loss terms, by name.
+
+    A work costs the same whatever they are, but for zero, with which a term may be left out of the graph.  So two
+    ``Scalars`` are equal if they have the same names and the same of them are zero.
+    """
+
+    def zeros(self) -> dict[str, Any]:
+        """Of each number whether it is something; a list in which nothing is zero counts as one number."""
+        return {name: _something(value) for name, value in self.items()}
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Scalars):
+            return self.zeros() == other.zeros()
+        return super().__eq__(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = None
+
+
+def _something(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _something(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        inner = [_something(one) for one in value]
+        return inner if False in inner else True
+    return bool(value)
+
+
 @dataclass(frozen=True)
 class Work:
-    """What a node does in one round, as plain data.
+    """What a node does in one round, as plain data.  Works that are equal cost the same.
 
     ``model`` describes the module (edgefl.models.build); ``trainable`` names the parameters that train, after
     edits; ``optimizer``, ``precision`` and ``attention`` are plain settings; ``passes`` come in true order; ``down``
     and ``up`` travel; ``keep`` names items of ``down`` that stay on the node: they have their first value from there,
     never travel, and start every later round as the node left them; ``reference`` asks for a frozen copy of the model
-    as it starts.
+    as it starts.  ``scalars`` go with the work and aren't part of what it is: learning rates and weights of loss
+    terms, which may be others in each round.  Steps read them as ``ctx.work.scalars``; the optimizer's own
+    (``OPTIMIZER_SCALARS``) may be given among its settings too, and are moved.
     """
 
     kind: str
@@ -180,11 +217,24 @@ class Work:
     keep: tuple[str, ...] = ()
     reference: bool = False
     attention: str = "device"
+    scalars: Json = field(default_factory=Scalars)
+
+    def __post_init__(self) -> None:
+        given = {name: value for name, value in self.optimizer.items() if name in OPTIMIZER_SCALARS}
+        if given or not isinstance(self.scalars, Scalars):
+            object.__setattr__(self, "scalars", Scalars({**self.scalars, **given}))
+        if given:
+            object.__setattr__(self, "optimizer", {n: v for n, v in self.optimizer.items() if n not in given})
 
     @property
     def accumulation(self) -> int:
         """Batches whose gradients make one update of the optimizer."""
         return int(self.optimizer.get("accumulation", 1))
+
+    @property
+    def loss_weights(self) -> dict[str, Any]:
+        """The scalars that no optimizer reads."""
+        return {name: value for name, value in self.scalars.items() if name not in OPTIMIZER_SCALARS}
 
     def encode(self) -> str:
         """JSON text from which ``decode`` makes an equal Work."""
@@ -211,6 +261,7 @@ class Work:
                 "down": tuple(map(payload, raw["down"])),
                 "up": tuple(map(payload, raw["up"])),
                 "edits": tuple(Edit(**e) for e in raw["edits"]),
+                "scalars": Scalars(raw["scalars"]),
             }
         )
 

@@ -41,11 +41,12 @@ def distinct(work: Work) -> list[Pass]:
     return found
 
 
-def make_optimizer(settings: Mapping[str, Any], named: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer:
+def make_optimizer(work: Work, named: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer:
     """The optimizer of a work for parameters by name, in groups where rates differ by part.
 
     Raises MethodError for an unknown one.
     """
+    settings = {**work.optimizer, **work.scalars}
     implementation = settings.get("implementation", "fused")
     flags = {"foreach": implementation == "foreach", "fused": implementation == "fused"}
     rates = {"lr": settings["lr"], "weight_decay": settings.get("weight_decay", 0.0)}
@@ -238,7 +239,7 @@ class Update:
 
     def __init__(self, work: Work, trained: Mapping[str, nn.Parameter], device: torch.device):
         self.settings, self.trained = work.optimizer, list(trained.values())
-        self.optimizer = make_optimizer(work.optimizer, trained)
+        self.optimizer = make_optimizer(work, trained)
         self.every = work.accumulation
         self.pending = 0
         self.scaler = torch.amp.GradScaler(device.type) if work.precision == "float16" else None

@@ -58,7 +58,7 @@ def scaled(lr: float | list[float], factor: float) -> float | list[float]:
 
 
 def at_stage(settings: Settings, stage: int) -> Settings:
-    """The optimizer's settings with each list's value for this stage (from 1)."""
+    """A work's scalars with each list's value for this stage (from 1)."""
     rates: Mapping[str, Mapping[str, Any]] = settings.get("rates", {})
     if not any(isinstance(rate.get("lr"), list) for rate in rates.values()):
         return settings

@@ -91,40 +91,40 @@ class TrainingOptions(BaseModel):
         """The batch size of this modality pattern (32 where a listing leaves it out)."""
         return self.batch if isinstance(self.batch, int) else self.batch.get(pattern, 32)
 
-    def optimizer_of(self, round: int, pattern: str = "") -> dict[str, Any]:
-        """The optimizer's settings in ``round`` (from 1) for batches of this pattern, as a Work carries them.
+    def settings(self) -> dict[str, Any]:
+        """The optimizer's settings, as a Work carries them: the same in every round."""
+        settings: dict[str, Any] = {"name": self.optimizer, "implementation": self.implementation}
+        if self.accumulation > 1:
+            settings["accumulation"] = self.accumulation
+        if self.clip is not None:
+            settings["clip"] = self.clip
+        return settings
+
+    def scalars_of(self, round: int, pattern: str = "") -> dict[str, Any]:
+        """The optimizer's numbers in ``round`` (from 1) for batches of this pattern, as a Work carries them beside it.
 
         Lists with a rate for each stage are still lists: which stage it is, only the schedule knows.
         """
         factor = self.lr_decay ** (round - 1)
         if self.scale_with_batch is not None:
             factor *= self.batch_of(pattern) * self.accumulation / self.scale_with_batch
-        settings = self._settings(self.lr * factor)
+        scalars = self._scalars(self.lr * factor)
         if self.rates:
             rates = {key: stated(rate) for key, rate in self.rates.items()}
-            settings["rates"] = {
+            scalars["rates"] = {
                 key: {**rate, **({"lr": scaled(rate["lr"], factor)} if "lr" in rate else {})}
                 for key, rate in rates.items()
             }
-        return settings
+        return scalars
 
-    def server_optimizer_of(self, round: int, lr: float) -> dict[str, Any]:
+    def server_scalars_of(self, round: int, lr: float) -> dict[str, Any]:
         """The same for a model of the server's own, with a learning rate of its own: no rates by part, no scaling."""
-        return self._settings(lr * self.lr_decay ** (round - 1))
+        return self._scalars(lr * self.lr_decay ** (round - 1))
 
-    def _settings(self, lr: float) -> dict[str, Any]:
-        settings: dict[str, Any] = {
-            "name": self.optimizer,
-            "lr": lr,
-            "weight_decay": self.weight_decay,
-            "implementation": self.implementation,
-        }
+    def _scalars(self, lr: float) -> dict[str, Any]:
+        scalars: dict[str, Any] = {"lr": lr, "weight_decay": self.weight_decay}
         if self.optimizer == "sgd":
-            settings["momentum"] = self.momentum
+            scalars["momentum"] = self.momentum
         else:
-            settings["betas"] = list(self.betas)
-        if self.accumulation > 1:
-            settings["accumulation"] = self.accumulation
-        if self.clip is not None:
-            settings["clip"] = self.clip
-        return settings
+            scalars["betas"] = list(self.betas)
+        return scalars

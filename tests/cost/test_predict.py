@@ -17,7 +17,7 @@ from edgefl.cost.predict import replaced
 from edgefl.work import Item, Payload, Work
 
 BASE = make_work()
-ADAM = dict(BASE.optimizer)
+ADAM = {**BASE.optimizer, **BASE.scalars}
 
 
 def variant(**change: Any) -> Work:
@@ -66,6 +66,15 @@ def test_what_costs_the_same_has_one_key(name: str) -> None:
 @pytest.mark.parametrize("name", OTHER)
 def test_what_costs_otherwise_has_another(name: str) -> None:
     assert cost_key(*OTHER[name]) != cost_key(BASE, Toy())
+
+
+def test_of_a_loss_weight_the_key_sees_whether_it_is_zero() -> None:
+    def key(pull: Any) -> str:
+        return cost_key(variant(scalars={**BASE.scalars, "pull": pull}), Toy())
+
+    assert key(0.25) == key(4.0) != key(0.0)
+    assert key([0.5, 0.25]) == key([1.0, 2.0]) != key([0.5, 0.0]) != key([0.0, 0.5])
+    assert key({"image": 0.0}) != key({"image": 1.0}) == key({"image": 2.0})
 
 
 def test_the_key_knows_the_device_and_the_size_of_an_evaluation() -> None:

@@ -94,7 +94,7 @@ def test_the_papers_rates_by_stage(name: str) -> None:
     setup = compose(load(f"papers/{name}"))
     (kind,) = setup.clients.kinds
     full = setup.method.work(kind, 1)
-    found = [restrict(full, stage).optimizer["rates"] for stage in setup.schedule.stages]
+    found = [restrict(full, stage).scalars["rates"] for stage in setup.schedule.stages]
     coco = name.endswith("coco")
     scale = 1 if coco else 16 / 256
     image = [1e-7, 1e-7, 1e-7, *([5e-6, 3e-5, 5e-5] if coco else [5e-7, 1e-6, 5e-6])]
@@ -103,7 +103,7 @@ def test_the_papers_rates_by_stage(name: str) -> None:
     assert [r["text" if coco else "audio"]["lr"] for r in found] == pytest.approx([lr * scale for lr in other])
     for head in ("rep",) if coco else ("rep", "head"):
         assert found[0][head] == pytest.approx({"lr": (3e-4 if coco else 1e-4) * scale, "weight_decay": 1e-6})
-    assert full.optimizer["weight_decay"] == 0.01
+    assert full.scalars["weight_decay"] == 0.01
 
 
 def test_one_random_caption_of_an_image_stands_in_an_epoch() -> None:

@@ -306,7 +306,7 @@ def test_learning_rates_decay_by_round() -> None:
         registry.get("method", "fedavg").Options(),
         Setting(setting().kinds, TrainingOptions(lr=0.1, lr_decay=0.5, clip=2.0, optimizer="sgd", momentum=0.9)),
     )
-    assert [chosen.work("image", r).optimizer["lr"] for r in (1, 2, 3)] == pytest.approx([0.1, 0.05, 0.025])
+    assert [chosen.work("image", r).scalars["lr"] for r in (1, 2, 3)] == pytest.approx([0.1, 0.05, 0.025])
     assert chosen.work("image", 1).optimizer["clip"] == 2.0
 
 

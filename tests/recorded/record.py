@@ -35,7 +35,8 @@ def record(folder: Path, weights: bool) -> None:
             for name in TABLES:
                 shutil.copyfile(run / name, kept / name)
             if weights:
-                shutil.copytree(run / "checkpoints", kept / "checkpoints")
+                last = max((run / "checkpoints").iterdir())  # those before it were kept when the wall clock said so
+                shutil.copytree(last, kept / "checkpoint")
                 shutil.copyfile(run / "scenario.yaml", kept / "scenario.yaml")
                 for path in sorted(run.glob("*.safetensors")):
                     shutil.copyfile(path, kept / path.name)

@@ -178,6 +178,16 @@ class Prototypes(Step):
         return nn.functional.cross_entropy(feature @ ctx.received["prototypes"].T, batch["label"])
 
 
+class Pulled(Step):
+    """Cross-entropy, and a weighted term that is left out of the graph where its weight is zero."""
+
+    def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
+        logits = ctx.client_model.logits(pattern, batch[pattern])
+        loss = nn.functional.cross_entropy(logits, batch["label"])
+        pull = ctx.work.scalars["pull"]
+        return loss + pull * torch.softmax(logits, -1).square().sum() if pull else loss
+
+
 class Broken(Step):
     """Fails at its second batch."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from edgefl_toys import Toy, make_work, training_pass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgefl.work import Edit, Item, Pass, Payload, TensorSpec, Work, serialised_bytes
+from edgefl.work import Edit, Item, Pass, Payload, Scalars, TensorSpec, Work, serialised_bytes
 from edgefl.work.description import DTYPES
 
 NAMES = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=12).filter(
@@ -114,3 +115,18 @@ def test_a_private_batch_is_never_larger_than_the_samples(samples: int, batch: i
 def test_a_batch_of_the_server_stays_as_it_is() -> None:
     pass_ = Pass("score-classify", "validation", ("image",), 64, False)
     assert make_work(passes=(pass_, training_pass())).fitted(Toy(3).size).passes[0].batch == 64
+
+
+def test_works_are_equal_whatever_their_scalars_but_for_zero() -> None:
+    one = make_work(scalars={"lr": 0.1, "pull": 2.0})
+    assert one == make_work(scalars={"lr": 0.2, "pull": 1e-9}) != make_work(scalars={"lr": 0.1, "pull": 0.0})
+    assert one != make_work(scalars={"lr": 0.1})
+    assert Scalars(pull=1.0) == Scalars(pull=2.0) and Scalars(pull=1.0) != {"pull": 2.0}
+
+
+def test_scalars_among_the_optimizers_settings_are_moved_beside_the_work() -> None:
+    work = make_work(optimizer={"name": "sgd", "lr": 0.1, "momentum": 0.9, "clip": 1.0}, scalars={"pull": 2.0})
+    assert work.optimizer == {"name": "sgd", "clip": 1.0}
+    assert dict(work.scalars) == {"lr": 0.1, "momentum": 0.9, "pull": 2.0} and work.loss_weights == {"pull": 2.0}
+    slower = replace(work, optimizer={**work.optimizer, "lr": 0.05})
+    assert dict(slower.scalars) == {"lr": 0.05, "momentum": 0.9, "pull": 2.0} and slower == work

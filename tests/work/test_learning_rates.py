@@ -59,7 +59,7 @@ def test_a_stage_takes_its_value_of_each_list() -> None:
     assert at_stage(plain, 2) is plain and at_stage({"lr": 1.0}, 2) == {"lr": 1.0}
     work = make_work(optimizer=settings())
     stage = Stage(2, {"image": 2}, {"image": 1}, ("norm", "rep", "head"), 1)
-    assert restrict(work, stage).optimizer["rates"]["image.head"] == {"lr": 0.375}
+    assert restrict(work, stage).scalars["rates"]["image.head"] == {"lr": 0.375}
 
 
 def test_decay_and_the_batch_scale_every_rate() -> None:
@@ -67,15 +67,15 @@ def test_decay_and_the_batch_scale_every_rate() -> None:
         lr=1.0, lr_decay=0.5, batch={"image": 64, "text": 32}, accumulation=2, scale_with_batch=256,
         rates={"image": [0.5, 0.25], "head": {"lr": 2.0, "weight_decay": 1e-6}, "norm": {"weight_decay": 0.5}},
     )  # fmt: skip
-    found = options.optimizer_of(2, "image")
+    found = options.scalars_of(2, "image")
     assert found["lr"] == 0.5 * 128 / 256
     assert found["rates"] == {
         "image": {"lr": [0.125, 0.0625]}, "head": {"lr": 0.5, "weight_decay": 1e-6}, "norm": {"weight_decay": 0.5}
     }  # fmt: skip
-    assert options.optimizer_of(2, "text")["lr"] == 0.5 * 64 / 256
-    server = options.server_optimizer_of(2, 0.5)
+    assert options.scalars_of(2, "text")["lr"] == 0.5 * 64 / 256
+    server = options.server_scalars_of(2, 0.5)
     assert server["lr"] == 0.25 and "rates" not in server
-    assert TrainingOptions().optimizer_of(3) == {**TrainingOptions().optimizer_of(1)}
+    assert TrainingOptions().scalars_of(3) == {**TrainingOptions().scalars_of(1)}
 
 
 def test_groups_do_what_torch_does_with_each_by_itself() -> None:
@@ -119,8 +119,10 @@ def test_a_rate_changes_no_cost_and_a_part_of_its_own_does() -> None:
 
 
 def test_a_work_with_rates_survives_being_written_down() -> None:
-    work = make_work(model=described(), optimizer=TrainingOptions(rates={"image": [1e-3, 1e-4]}).optimizer_of(1))
-    assert Work.decode(work.encode()) == work
+    options = TrainingOptions(rates={"image": [1e-3, 1e-4]})
+    work = make_work(model=described(), optimizer=options.settings(), scalars=options.scalars_of(1))
+    again = Work.decode(work.encode())
+    assert again == work and dict(again.scalars) == dict(work.scalars) == options.scalars_of(1)
 
 
 @pytest.mark.parametrize(

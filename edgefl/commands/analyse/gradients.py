@@ -15,7 +15,6 @@ from edgefl import seeds
 from edgefl.commands.compose import compose, federation_of, predictor_of
 from edgefl.errors import RunError
 from edgefl.methods import ServerState
-from edgefl.methods.depthfl.steps import WEIGHT
 from edgefl.planning import Planner, Setup
 from edgefl.runs import Run, checkpoints
 from edgefl.runs.checkpoints import KEPT
@@ -123,13 +122,12 @@ def gradient_works(work: Work, trainable: Sequence[str], up: Any, source: Source
         if not batches:
             continue
         before = [p for p in distinct(replace(work, passes=work.passes[: work.passes.index(pass_)])) if not p.train]
-        # of its optimizer's settings one is the loss's (DepthFL)
-        loss = {name: value for name, value in work.optimizer.items() if name == WEIGHT}
-        step = {"name": "sgd", "lr": RATE, "implementation": "for-loop", "accumulation": batches, **loss}
+        step = {"name": "sgd", "implementation": "for-loop", "accumulation": batches}
         yield (
             replace(
                 work, trainable=tuple(n for n in work.trainable if n in set(trainable)), passes=(*before, pass_),
                 up=(up,), edits=(), keep=(), optimizer=step, precision="float32", attention=attention,
+                scalars={**work.loss_weights, "lr": RATE},
             ),
             batches,
         )  # fmt: skip

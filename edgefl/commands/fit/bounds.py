@@ -277,7 +277,7 @@ def _changes(setup: Setup, kind: str) -> dict[int, int]:
     for round in range(1, setup.schedule.rounds + 1):
         if not setup.participates(kind, round):
             continue
-        work = replace(setup.method.work(kind, round), optimizer={})
+        work = setup.method.work(kind, round)
         if not works or work != works[-1]:
             works.append(work)
         found[round] = len(works)

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from edgefl.errors import MethodError
+from edgefl.methods.depthfl.steps import WEIGHT
 from edgefl.methods.protocol import Kind, Method, Setting
 from edgefl.work import Work
 
@@ -68,7 +69,7 @@ class DepthFL(Method):
         """FedAvg's work with the losses of all exits."""
         work = super().work(kind, round)
         passes = tuple(replace(p, step=STEPS[p.step]) for p in work.passes)
-        return replace(work, passes=passes, optimizer={**work.optimizer, "distillation": self.weight(round)})
+        return replace(work, passes=passes, scalars={**work.scalars, WEIGHT: self.weight(round)})
 
     def weight(self, round: int) -> float:
         """The weight of distillation in a round (from 1)."""

@@ -14,8 +14,7 @@ from edgefl.work.description import Pass
 from edgefl.work.steps import CLIP_SCALE, Context, Step
 
 WEIGHT = "distillation"
-"""Where a work has the weight of mutual distillation: among the settings of its optimizer, which may be others in every
-round without another cost."""
+"""The weight of mutual distillation among a work's scalars."""
 
 
 def mutual(scores: Sequence[Tensor]) -> Tensor:
@@ -36,7 +35,7 @@ def mutual(scores: Sequence[Tensor]) -> Tensor:
 def together(ctx: Context, losses: Sequence[Tensor], scores: Sequence[Sequence[Tensor]]) -> Tensor:
     """The sum of the exits' losses and their weighted distillation; ``scores`` are tables, each with all exits'."""
     total = torch.stack(list(losses)).sum()
-    weight = ctx.work.optimizer.get(WEIGHT, 0.0)
+    weight = ctx.work.scalars.get(WEIGHT, 0.0)
     if not weight or len(losses) < 2:
         return total
     learnt: Tensor = weight * torch.stack([mutual(table) for table in scores]).mean()

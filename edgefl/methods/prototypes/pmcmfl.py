@@ -247,9 +247,9 @@ class PmcmFL(LibraryMethod):
         payload = self.matching_payload(modalities)
         names = tuple(item.name for item in payload.items)
         # rates are of the model's parts; matching.image is no part of the image tower
-        optimizer = {name: value for name, value in work.optimizer.items() if name != "rates"}
+        scalars = {name: value for name, value in work.scalars.items() if name != "rates"}
         if matching.lr is not None:
-            optimizer["lr"] = matching.lr
+            scalars["lr"] = matching.lr
         return replace(
             work,
             trainable=names,
@@ -257,7 +257,7 @@ class PmcmFL(LibraryMethod):
             passes=(*look, *train),
             down=(self.model_payload(kind), self.library(modalities), payload),
             up=(payload,),
-            optimizer=optimizer,
+            scalars=scalars,
         )
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:

@@ -184,7 +184,7 @@ class Exchange(Method):
         """A work on the server's model, which goes back where it came from if it trains."""
         work = self.side.work(self.server.name, round)
         if self.options.server_lr is not None:
-            work = replace(work, optimizer=self.setting.training.server_optimizer_of(round, self.options.server_lr))
+            work = replace(work, scalars=self.setting.training.server_scalars_of(round, self.options.server_lr))
         if not any(p.train for p in passes):
             work = replace(work, trainable=(), up=())
         return replace(work, passes=tuple(passes))

@@ -187,7 +187,7 @@ def test_the_gradient_is_of_the_whole_loss_where_exits_teach_each_other(tiny: Ca
     work, source = setup.method.work("image", 1), setup.clients.client(0)
     up = setup.method.model_payload("image")
     (found, _), *_ = gradient_works(work.fitted(source.size), work.trainable, up, source)
-    assert found.optimizer["distillation"] == work.optimizer["distillation"] > 0
+    assert found.scalars["distillation"] == work.scalars["distillation"] > 0
 
 
 def test_updates_are_compared_by_angle() -> None:

@@ -354,7 +354,7 @@ def test_rates_of_the_models_parts_arent_those_of_matching_models() -> None:
     for lr, expected in ((None, 1e-3), (1e-2, 1e-2)):
         pmcmfl = matching(matching={"round": 3, "lr": lr})
         work = PmcmFL(pmcmfl.options, replace(pmcmfl.setting, training=training)).work("image", 3)
-        assert {own["lr"] for own, _ in grouped(work.optimizer, work.trainable)} == {expected}
+        assert {own["lr"] for own, _ in grouped(work.scalars, work.trainable)} == {expected}
 
 
 def matched(pmcmfl: PmcmFL, client: int, samples: int, value: float, discount: float = 1.0) -> Update:
