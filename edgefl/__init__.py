@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from edgefl.commands.analyse.analyse import analyse
     from edgefl.commands.calibrate import calibrate
-    from edgefl.commands.check_method import check_method
+    from edgefl.commands.check_method.check_method import check_method
     from edgefl.commands.fit.fit import fit
     from edgefl.commands.profile.profile import profile
     from edgefl.commands.run import run
@@ -22,7 +22,7 @@ __all__ = ["analyse", "calibrate", "check_method", "fit", "profile", "read_run",
 _MODULES = {
     "analyse": "edgefl.commands.analyse.analyse",
     "calibrate": "edgefl.commands.calibrate",
-    "check_method": "edgefl.commands.check_method",
+    "check_method": "edgefl.commands.check_method.check_method",
     "fit": "edgefl.commands.fit.fit",
     "profile": "edgefl.commands.profile.profile",
     "read_run": "edgefl.runs",

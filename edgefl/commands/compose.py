@@ -51,9 +51,38 @@ def scenario_of(given: str | os.PathLike[str] | dict[str, Any] | Scenario, overr
     return load(given if isinstance(given, dict) else os.fspath(given), overrides)
 
 
+def compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: None) -> Setup:
+    """Everything that a run is a function of.
+
+    ``on_message`` is called while data are built.  Raises ScenarioError, with file and line, for data that can't be
+    opened and sections that don't fit each other, or DeviceError.
+    """
+    with _errors_at(scenario, "data"):
+        federation = federation_of(scenario, on_message)
+    kinds = _kinds(scenario, federation)
+    setting = _setting(scenario, federation, kinds, on_message)
+    method = _method(scenario, setting)
+    _check_method(scenario, method)
+    schedule: Schedule = registry.get("schedule", scenario.schedule_name)(scenario.schedule_options, blocks_of(kinds))
+    fleet = Fleet.draw(scenario.fleet, len(federation.client_kind), scenario.seed)
+    _check_payload(scenario, method)
+    _check_schedule(scenario, method, schedule)
+    return Setup(
+        scenario.seed,
+        method,
+        schedule,
+        federation,
+        fleet,
+        scenario.round,
+        scenario.evaluation,
+        scenario.training.measure,
+        scenario.payload,
+    )
+
+
 @contextmanager
-def _told_at(scenario: Scenario, *path: str) -> Iterator[None]:
-    """What a room finds wrong is an error of the scenario, at this place of its file."""
+def _errors_at(scenario: Scenario, *path: str) -> Iterator[None]:
+    """Raise a DataError or MethodError as the ScenarioError at this path, with its file and line."""
     try:
         yield
     except (DataError, MethodError) as error:
@@ -61,31 +90,25 @@ def _told_at(scenario: Scenario, *path: str) -> Iterator[None]:
         raise scenario.error(path, message) from error
 
 
-def compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: None) -> Setup:
-    """Everything that a run is a function of.
-
-    ``on_message`` is called while data are built.  Raises ScenarioError, with file and line, for data that can't be
-    opened and sections that don't fit each other, or DeviceError.
-    """
-    with _told_at(scenario, "data"):
-        federation = federation_of(scenario, on_message)
+def _kinds(scenario: Scenario, federation: Federation) -> dict[str, Kind]:
+    """The client kinds by name, each with the model of its clients."""
     kinds: dict[str, Kind] = {}
     for name in federation.kinds:
-        modalities = tuple(name.split("-"))
-        task = federation.task(name)
-        with _told_at(scenario, "model"):
-            description = models.describe(
-                scenario.model,
-                modalities,
-                task,
-                federation.facts_of(name),
-                checkpointing=scenario.training.checkpointing,
-            )
-        kinds[name] = Kind(
-            name, modalities, task, description, scenario.model.weights,
-            federation.patterns(name), federation.extras(name),
-        )  # fmt: skip
-    setting = Setting(
+        modalities, task = tuple(name.split("-")), federation.task(name)
+        checkpointing = scenario.training.checkpointing
+        with _errors_at(scenario, "model"):
+            facts = federation.facts_of(name)
+            model = models.describe(scenario.model, modalities, task, facts, checkpointing=checkpointing)
+        patterns, extras = federation.patterns(name), federation.extras(name)
+        kinds[name] = Kind(name, modalities, task, model, scenario.model.weights, patterns, extras)
+    return kinds
+
+
+def _setting(
+    scenario: Scenario, federation: Federation, kinds: Mapping[str, Kind], on_message: Callable[[str], None]
+) -> Setting:
+    """What a method is told about the clients, the data and the scenario."""
+    return Setting(
         kinds,
         scenario.training,
         scenario.evaluation.batch,
@@ -98,11 +121,25 @@ def compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: No
         missing=scenario.evaluation.missing or {},
         pretrained=pretraining_of(scenario, federation, on_message),
     )
-    with _told_at(scenario, "method"):
+
+
+def _method(scenario: Scenario, setting: Setting) -> Method:
+    """The scenario's method.  Raises ScenarioError where it can't say what a client does in the first round."""
+    with _errors_at(scenario, "method"):
         method: Method = registry.get("method", scenario.method_name)(scenario.method_options, setting)
-        for kind_name in kinds:
-            if method.participates(kind_name, 1):
-                method.work(kind_name, 1)  # what a method can't do with these clients is said now
+        for kind in setting.kinds:
+            if method.participates(kind, 1):
+                method.work(kind, 1)
+    return method
+
+
+def blocks_of(kinds: Mapping[str, Kind]) -> dict[str, int]:
+    """Blocks of each tower of the kinds' models at full depth."""
+    return {tower: blocks for kind in kinds.values() for tower, blocks in models.blocks(kind.model).items()}
+
+
+def _check_method(scenario: Scenario, method: Method) -> None:
+    """Raise ScenarioError for an aggregation rule or a round policy that the method can't have."""
     if not (scenario.aggregation.plain or _averages(method)):
         raise scenario.error(
             ("aggregation",),
@@ -115,30 +152,22 @@ def compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: No
             f"{scenario.method_name}: {method.together}, but {scenario.round.policy} hands each over alone; write "
             "policy: buffered",
         )
-    blocks: dict[str, int] = {}
-    for kind in kinds.values():
-        blocks |= models.blocks(kind.model)
-    schedule: Schedule = registry.get("schedule", scenario.schedule_name)(scenario.schedule_options, blocks)
-    fleet = Fleet.draw(scenario.fleet, len(federation.client_kind), scenario.seed)
+
+
+def _check_payload(scenario: Scenario, method: Method) -> None:
+    """Raise ScenarioError for an upload that can't be encoded as the scenario says."""
     if scenario.payload.top_k is not None:
-        with _told_at(scenario, "payload", "up"):
-            for kind in kinds.values():  # a method that it doesn't fit is said now, before anything is written
-                encoded(method.work(kind.name, 1), scenario.payload, (), method)
-    with _told_at(scenario, "method"):
+        with _errors_at(scenario, "payload", "up"):
+            for kind in method.setting.kinds:
+                encoded(method.work(kind, 1), scenario.payload, (), method)
+
+
+def _check_schedule(scenario: Scenario, method: Method, schedule: Schedule) -> None:
+    """Raise ScenarioError for rounds that the method can't have, or parts that can't be cut of its models."""
+    with _errors_at(scenario, "method"):
         method.check_rounds(schedule.rounds)
-    with _told_at(scenario, "schedule"):
-        check_parts(method, schedule)  # so is a model that can't be cut
-    return Setup(
-        scenario.seed,
-        method,
-        schedule,
-        federation,
-        fleet,
-        scenario.round,
-        scenario.evaluation,
-        scenario.training.measure,
-        scenario.payload,
-    )
+    with _errors_at(scenario, "schedule"):
+        check_parts(method, schedule)
 
 
 def _averages(method: Method) -> bool:
@@ -159,7 +188,7 @@ def pretraining_of(scenario: Scenario, federation: Federation, on_message: Calla
         facts = federation.public_facts
         return models.describe(scenario.model, (modality,), "classify", facts)
 
-    with _told_at(scenario, "pretrain"):
+    with _errors_at(scenario, "pretrain"):
         described = descriptions_of(scenario.pretrain, describe, scenario.model.towers)
         found = Pretraining(
             scenario.pretrain,

@@ -8,9 +8,11 @@ from math import prod
 from pathlib import Path
 
 from edgefl.errors import ScenarioError
+from edgefl.scenario.axes import MOST_COMBINATIONS, Axis, check_compare
 from edgefl.scenario.document import Document, KeyPath, read_file, spell
+from edgefl.scenario.labels import labels_of
 from edgefl.scenario.problems import raise_all
-from edgefl.scenario.scenario import MOST_COMBINATIONS, Scenario, _Axis, _check_compare, _combinations, _words
+from edgefl.scenario.scenario import Scenario, combinations_of
 
 _SHAPE = "a grid maps paths to lists of values, such as `training.batch: [8, 16]`"
 
@@ -37,18 +39,18 @@ def grid_of(
     An axis that several of them name is taken from the last.  Raises ScenarioError for a path that can't be varied,
     an empty list, a combination that isn't a valid scenario, and more than ``most`` of them.
     """
-    found: dict[KeyPath, _Axis] = {}
+    found: dict[KeyPath, Axis] = {}
     for path in scenario.compare:
-        axis = _Axis.of_compare(scenario._document, path)
+        axis = Axis.of_compare(scenario._document, path)
         found[axis.path] = axis
     if file is not None:
         document = _read(file)
         for key in document.data["compare"]:
-            axis = _Axis.of_compare(document, key)
+            axis = Axis.of_compare(document, key)
             found[axis.path] = axis
     written: set[KeyPath] = set()
     for text in axes:
-        axis = _Axis.of_text(text)
+        axis = Axis.of_text(text)
         if axis.path in written:
             raise ScenarioError("is varied twice; put all its values into one --vary", key=spell(axis.path))
         written.add(axis.path)
@@ -61,8 +63,8 @@ def grid_of(
     return Grid(
         tuple(spell(axis.path) for axis in listed),
         tuple(axis.path for axis in listed),
-        tuple(map(tuple, _words(listed))),
-        tuple(_combinations(scenario, listed)),
+        tuple(map(tuple, labels_of(listed))),
+        tuple(combinations_of(scenario, listed)),
     )
 
 
@@ -81,7 +83,7 @@ def _read(file: str) -> Document:
     raise_all(
         [
             ScenarioError(e.message, file=e.file, line=e.line, key=(e.key or "").removeprefix("compare."))
-            for e in _check_compare(moved, document.data)
+            for e in check_compare(moved, document.data)
             if e.key != "compare"  # too many: counted with the other axes
         ]
     )

@@ -12,6 +12,7 @@ from edgefl.scenario import load
 from edgefl.scenario.grid import grid_of
 
 Tiny = Callable[..., dict[str, Any]]
+BASE: dict[str, Any] = {"model": {"image": {}, "text": {}}}
 
 DECLARED = {"source": "declared", "clients": {"image": 2}, "samples": 20,
             "shapes": {"image": {"channels": 1, "size": 32, "classes": 12}}}  # fmt: skip
@@ -38,6 +39,41 @@ def test_a_file_what_is_compared_and_the_command_line_multiply(scenario: dict[st
     )
     # who names an axis last decides its values
     assert len(grid_of(load(scenario), ["training.batch=2", "training.checkpointing=false"], str(file)).cells) == 2
+
+
+def test_axes_multiply_and_keep_commas_inside_brackets() -> None:
+    scenario = load(BASE)
+    cells = grid_of(scenario, ["fleet.budgets.memory=16MiB, 32 MiB", "training.batch={image: 1, text: 2},8"]).cells
+    assert [label for label, _ in cells] == [
+        "memory=16MiB,batch={image_1,text_2}".replace("{", "_").replace("}", "_"), "memory=16MiB,batch=8",
+        "memory=32MiB,batch=_image_1,text_2_", "memory=32MiB,batch=8",
+    ]  # fmt: skip
+    assert cells[0][1].fleet.budgets.memory == (2**24, 2**24)
+    assert cells[0][1].training.batch == {"image": 1, "text": 2}
+    assert grid_of(scenario, ["fleet.budgets.memory=[1, 2],[3, 4]"]).cells[1][1].fleet.budgets.memory == (3, 4)
+    assert [one.method_name for _, one in grid_of(scenario, ["method=fedavg,fedcola"]).cells] == ["fedavg", "fedcola"]
+    assert grid_of(scenario).cells == (("scenario", scenario),)
+
+
+@pytest.mark.parametrize(
+    ("axis", "says"),
+    [
+        ("training.lr", "an axis is path=value,value"),
+        ("training.lr=", "an axis is path=value,value"),
+        ("training.lr=1,,2", "a value is missing beside a comma"),
+        ("training.lr=1,1", "1 stands here twice"),
+        ("training.lr=1,0", "training.lr: must be greater than 0, not 0"),
+        ("training.lrr=1,0", "training.lrr: unknown key 'lrr'; did you mean 'lr'?"),
+        ("trainin.lr=1,0", "trainin: unknown key 'trainin'; did you mean 'training'?"),
+        ("seed=" + ",".join(map(str, range(10_001))), "10,001 cells are more than 10,000"),
+    ],
+)
+def test_wrong_axes(axis: str, says: str) -> None:
+    scenario = load(BASE)
+    with pytest.raises(ScenarioError) as caught:
+        grid_of(scenario, [axis])
+    assert says in str(caught.value)
+    assert axis[:10] in str(caught.value) or "cells" in says
 
 
 WRONG = {

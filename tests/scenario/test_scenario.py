@@ -1,4 +1,4 @@
-"""Whole scenarios: what load makes of a file, the way back, overrides and grids."""
+"""Whole scenarios: what load makes of a file, the way back, overrides and what is compared."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edgefl.errors import ScenarioError
-from edgefl.scenario import ScenarioErrors, load, vary
+from edgefl.scenario import ScenarioErrors, load
 
 TEXT = """\
 edgefl: 1
@@ -320,7 +320,7 @@ def test_wrong_overrides_are_all_listed(file: Path) -> None:
     assert len(caught.value.errors) == 2
 
 
-# --- grids -----------------------------------------------------------------------------------------------------------
+# --- compare ---------------------------------------------------------------------------------------------------------
 
 
 def test_compare_is_a_product_and_a_word_keeps_what_applies(file: Path) -> None:
@@ -348,50 +348,14 @@ def test_a_section_goes_in_before_its_fields_whatever_their_order() -> None:
     ]  # fmt: skip
 
 
+def test_more_combinations_than_anybody_reads_are_refused() -> None:
+    with pytest.raises(ScenarioError, match="compare: 10100 combinations are more than 10000"):
+        load({**BASE, "compare": {"seed": list(range(101)), "training.batch": list(range(1, 101))}})
+
+
 def test_without_compare_there_is_the_scenario_itself() -> None:
     scenario = load(BASE)
     assert scenario.combinations() == [("scenario", scenario)]
-
-
-def test_vary() -> None:
-    scenario = load(BASE)
-    grid = vary(scenario, ["fleet.budgets.memory=16MiB, 32 MiB", "training.batch={image: 1, text: 2},8"])
-    assert [label for label, _ in grid] == [
-        "memory=16MiB,batch={image_1,text_2}".replace("{", "_").replace("}", "_"), "memory=16MiB,batch=8",
-        "memory=32MiB,batch=_image_1,text_2_", "memory=32MiB,batch=8",
-    ]  # fmt: skip
-    assert grid[0][1].fleet.budgets.memory == (2**24, 2**24)
-    assert grid[0][1].training.batch == {"image": 1, "text": 2}
-    assert vary(scenario, ["fleet.budgets.memory=[1, 2],[3, 4]"])[1][1].fleet.budgets.memory == (3, 4)
-    assert [one.method_name for _, one in vary(scenario, ["method=fedavg,fedcola"])] == ["fedavg", "fedcola"]
-    assert vary(scenario, []) == [("scenario", scenario)]
-
-
-def test_vary_multiplies_with_compare(file: Path) -> None:
-    grid = vary(load(file), ["seed=1,2,3"])
-    assert len(grid) == 9
-    assert grid[1][0] == "end-to-end,seed=2"
-
-
-@pytest.mark.parametrize(
-    ("axis", "says"),
-    [
-        ("training.lr", "an axis is path=value,value"),
-        ("training.lr=", "an axis is path=value,value"),
-        ("training.lr=1,,2", "a value is missing beside a comma"),
-        ("training.lr=1,1", "1 stands here twice"),
-        ("training.lr=1,0", "training.lr: must be greater than 0, not 0"),
-        ("training.lrr=1,0", "training.lrr: unknown key 'lrr'; did you mean 'lr'?"),
-        ("trainin.lr=1,0", "trainin: unknown key 'trainin'; did you mean 'training'?"),
-        ("seed=" + ",".join(map(str, range(10_001))), "10001 combinations are more than 10000"),
-    ],
-)
-def test_wrong_axes(axis: str, says: str) -> None:
-    scenario = load(BASE)
-    with pytest.raises(ScenarioError) as caught:
-        vary(scenario, [axis])
-    assert says in str(caught.value)
-    assert axis[:10] in str(caught.value) or "combinations" in says
 
 
 def test_a_combination_that_is_not_valid_is_found_when_the_file_is_loaded(file: Path) -> None:

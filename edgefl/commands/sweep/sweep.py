@@ -24,9 +24,9 @@ from edgefl.report import SWEEP_FORMS, check_figure, draw_sweep
 from edgefl.runs.durable import replace_file
 from edgefl.runs.tables import plain
 from edgefl.scenario import Scenario
+from edgefl.scenario.axes import MOST_COMBINATIONS
 from edgefl.scenario.document import KeyPath
 from edgefl.scenario.grid import Grid, grid_of
-from edgefl.scenario.scenario import MOST_COMBINATIONS
 
 
 @accepts_observe

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import edgefl
-from edgefl.commands.check_method import (
+from edgefl.commands.check_method.rules import (
     ADDRESSES,
     BLIND,
     INACTIVE,

@@ -1,0 +1,1 @@
+"""``edgefl.check_method``: the contract between a method and everything that runs it, held on a tiny federation."""

@@ -1,0 +1,103 @@
+"""``check_method``: a method held to the contract, in a tiny federation that really trains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+
+from edgefl import registry
+from edgefl.commands.check_method.federation import KINDS, TinyFederation, tiny_scenario
+from edgefl.commands.check_method.findings import CheckReport, Findings
+from edgefl.commands.check_method.schedule import check_schedule
+from edgefl.commands.check_method.tasks import check_in_worker
+from edgefl.commands.compose import blocks_of, compose
+from edgefl.cost import Predictor
+from edgefl.errors import EdgeflError, MethodError, UnknownName
+from edgefl.methods import Method
+from edgefl.training import Node
+from edgefl.work.torch_device import device_of
+
+
+def check_method(
+    method: str | type[Method],
+    *,
+    schedules: Sequence[str | Mapping[str, Any]] | None = None,
+    kinds: Sequence[str] = KINDS,
+    processes: bool = False,
+    **options: Any,
+) -> CheckReport:
+    """Hold a method to what edgefl relies on: registered by name, or as a class that needn't be registered yet.
+
+    ``options`` are the fields of its ``method`` section; ``schedules`` are names or sections
+    (``{"name": "layerwise", "stages": [1, 1]}``), by default every registered schedule; ``kinds`` are the client
+    kinds of the federation that it meets, of which those are checked that it lets take part; ``processes`` also
+    trains in a worker process (needs ``if __name__ == "__main__"`` in a script, and registered steps and edits).
+
+    Raises UnknownName or MethodError only if the method can't be loaded; everything else is in the report.
+    """
+    owner = _class_of(method)
+    name = method if isinstance(method, str) else owner.__name__
+    scenario = tiny_scenario(kinds, owner.needs)
+    setup = compose(scenario)
+    setting, section = setup.method.setting, _options("method", name, owner, options)
+    try:
+        made = owner(section, setting)
+    except EdgeflError as error:
+        raise MethodError(f"the method {name!r} can't be made for clients with {', '.join(kinds)}: {error}") from error
+    node, findings = Node(setup.clients, device_of("cpu")), Findings()
+    federation = TinyFederation(made, lambda: owner(section, setting), scenario, setup, findings, node, Predictor())
+    blocks = blocks_of(setting.kinds)
+    chosen = registry.names("schedule") if schedules is None else schedules
+    with _one_thread():
+        for wanted in chosen:
+            fields = {"name": wanted} if isinstance(wanted, str) else dict(wanted)
+            kind: Any = registry.get("schedule", fields["name"])
+            schedule = kind(_options("schedule", fields["name"], kind, fields), blocks)
+            check_schedule(federation, fields["name"], schedule)
+    if processes:
+        check_in_worker(federation)
+    return findings.report(name)
+
+
+def _class_of(method: str | type[Method]) -> type[Method]:
+    """The class of the method registered by this name, or the class that was given."""
+    found: Any = method
+    if isinstance(method, str):
+        try:
+            found = registry.get("method", method)
+        except UnknownName:
+            raise
+        except EdgeflError as error:
+            raise MethodError(str(error)) from error
+    if not (isinstance(found, type) and issubclass(found, Method)):
+        raise MethodError(f"{found!r} is not a subclass of edgefl.methods.Method")
+    return found
+
+
+def _options(noun: str, name: str, owner: Any, fields: Mapping[str, Any]) -> Any:
+    """The options of a method or schedule made of these fields; None if it has no ``Options``."""
+    model = getattr(owner, "Options", None)
+    if model is None:
+        return None
+    try:
+        return model(**fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise MethodError(f"the {noun} {name!r} doesn't take these options: {where}: {first['msg']}") from error
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """One thread, as where training runs, and the global generator as it was."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng([]):
+            yield
+    finally:
+        torch.set_num_threads(threads)

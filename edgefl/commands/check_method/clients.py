@@ -1,0 +1,39 @@
+"""Checks of a client's round."""
+
+from __future__ import annotations
+
+from edgefl import seeds
+from edgefl.commands.check_method import rules
+from edgefl.commands.check_method.federation import TinyFederation
+from edgefl.commands.check_method.findings import Place
+from edgefl.commands.check_method.tasks import check_kept, check_repeated, check_training, run_task
+from edgefl.commands.check_method.works import check_work
+from edgefl.methods import ServerState, Update
+from edgefl.schedules import restrict
+from edgefl.training import Task
+
+
+def check_client(federation: TinyFederation, client: int, kind: str, place: Place, state: ServerState) -> Update | None:
+    """The update of one client's round at this stage; None if the round fails."""
+    findings, where = federation.findings, place.at(kind)
+    source = federation.setup.clients.client(client)
+    with findings.attempt(rules.MEETS, where):
+        full = federation.method.work(kind, place.round)
+        equal = full.encode() == federation.new_method().work(kind, place.round).encode()
+        findings.expect(rules.BLIND, where, equal, "asked twice, it differs")
+        findings.expect(rules.BLIND, where, full.kind == kind, f"its kind is {full.kind!r}")
+        work = restrict(full, place.stage).fitted(source.size)
+        if not check_work(findings, work, where, place.stage, state):
+            return None
+        task = Task(work, state.inputs(work), client, seeds.key(1, "check", client, place.round))
+        report = run_task(federation, task, source, rules.TRAINS, where)
+        if report is None:
+            return None
+        if client == federation.setup.of_kind(kind)[0]:
+            check_repeated(federation, task, report, where)
+            check_kept(federation, task, report, source, where)
+            federation.tasks.append((where, task, report))
+        check_training(findings, task, report, where)
+        samples = {q: source.size(p) for p in work.passes if p.data == "private" for q in p.patterns}
+        return Update(client, kind, samples, work, report.result.payloads, state.base(work), place.round)
+    return None

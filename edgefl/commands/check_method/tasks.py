@@ -1,0 +1,90 @@
+"""Checks of tasks: run once for their costs and what they train, and again for the same bits."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from torch import Tensor
+
+from edgefl.commands.check_method import rules
+from edgefl.commands.check_method.costs import check_bytes, check_cost
+from edgefl.commands.check_method.federation import TinyFederation
+from edgefl.commands.check_method.findings import Findings
+from edgefl.commands.check_method.tensors import differing, same
+from edgefl.cost import cost_key
+from edgefl.memo import cache_folder
+from edgefl.training import Node, Processes, Report, Task
+from edgefl.work import Result, Source
+from edgefl.work.torch_device import device_of
+
+
+def run_task(federation: TinyFederation, task: Task, source: Source, rule: str, where: str) -> Report | None:
+    """The task's report, None if running it fails; the first task of each cost is compared with its prediction."""
+    findings = federation.findings
+    key = cost_key(task.work, source)
+    with findings.attempt(rule, where):
+        report = federation.node.run(task)
+        if key not in federation.measured:
+            federation.measured.add(key)
+            with findings.attempt(rules.MEMORY, where):
+                check_cost(federation, task, source, where)
+        check_bytes(findings, task.work.up, report.result.payloads, where)
+        inputs = {p.name: {i.name: task.inputs[i.name] for i in p.items} for p in task.work.down}
+        check_bytes(findings, task.work.down, inputs, where)
+        return report
+    return None
+
+
+def check_training(findings: Findings, task: Task, report: Report, where: str) -> None:
+    """Check that training changed what trains, at a finite loss."""
+    work, loss = task.work, report.result.loss
+    if not any(p.train for p in work.passes):
+        return
+    if loss is None:
+        findings.expect(rules.TRAINS, where, False, "no batch gave a loss to train on")
+        return
+    findings.expect(rules.TRAINS, where, True)
+    findings.expect(rules.TRAINS, where, math.isfinite(loss), f"the mean loss is {loss}")
+    after = {n: t for named in report.result.payloads.values() for n, t in named.items()} | dict(report.result.kept)
+    names = set(work.trainable) & after.keys() & task.inputs.keys()
+    moved = any(not same(task.inputs[name].to(after[name].dtype), after[name]) for name in names)
+    findings.expect(rules.TRAINS, where, moved or not names, "nothing that trains and is sent up has changed")
+
+
+def check_repeated(federation: TinyFederation, task: Task, report: Report, where: str) -> None:
+    """Compare with the same task on this node, where other tasks ran since, and on a new one."""
+    with federation.findings.attempt(rules.SEED, where):
+        for node in (federation.node, Node(federation.setup.clients, device_of("cpu"))):
+            check_equal(federation.findings, rules.SEED, report, node.run(task), where)
+
+
+def check_kept(federation: TinyFederation, task: Task, report: Report, source: Source, where: str) -> None:
+    """Compare the costs of a client's next task, which starts from what it kept."""
+    if task.work.keep and report.result.kept:
+        following = replace(task, inputs={**task.inputs, **report.result.kept})
+        with federation.findings.attempt(rules.KEPT, where):
+            check_cost(federation, following, source, f"{where}, with what was kept")
+
+
+def check_in_worker(federation: TinyFederation) -> None:
+    """Compare the clients' tasks with the same ones in a worker process."""
+    scenario = federation.scenario
+    with Processes(scenario.data, scenario.seed, scenario.model.tokens, cache_folder(), 1, "cpu") as executor:
+        futures = [executor.submit(task) for _, task, _ in federation.tasks]
+        for (where, _, report), future in zip(federation.tasks, futures, strict=True):
+            with federation.findings.attempt(rules.PROCESS, where):
+                check_equal(federation.findings, rules.PROCESS, report, future.result(), where)
+
+
+def check_equal(findings: Findings, rule: str, one: Report, other: Report, where: str) -> None:
+    """Compare two reports of one task."""
+    apart = differing(_tensors(one.result), _tensors(other.result))
+    findings.expect_none(rule, where, apart, "{} differs")
+    equal = (one.result.loss, one.result.metrics) == (other.result.loss, other.result.metrics)
+    findings.expect(rule, where, equal, f"loss {one.result.loss} and {other.result.loss}")
+
+
+def _tensors(result: Result) -> dict[str, Tensor]:
+    sent = {f"{p}: {n}": t for p, named in result.payloads.items() for n, t in named.items()}
+    return sent | {f"kept: {n}": t for n, t in result.kept.items()}

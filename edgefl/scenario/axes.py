@@ -1,0 +1,136 @@
+"""Axes: the paths that a scenario compares, each with the values that it takes in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from edgefl.errors import ScenarioError, suggestion
+from edgefl.scenario.document import Document, KeyPath, Place, read_value, spell
+from edgefl.scenario.fields import plain_section, read_section
+from edgefl.scenario.overrides import key_path, with_value
+from edgefl.scenario.problems import raise_all, show
+from edgefl.scenario.sections import SECTIONS, TOP
+
+MOST_COMBINATIONS = 10_000
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One path, the values that it takes in turn, and where each was written."""
+
+    path: KeyPath
+    values: tuple[Any, ...]
+    places: tuple[dict[KeyPath, Place], ...]
+
+    @classmethod
+    def of_compare(cls, document: Document, key: str) -> Axis:
+        """The axis under this key of ``compare``, which ``check_compare`` found nothing wrong with."""
+        path, values = key_path(key), document.data["compare"][key]
+        places = tuple(document.moved(("compare", key, i), path) or {path: Place(document.file)}
+                       for i in range(len(values)))  # fmt: skip
+        return cls(path, tuple(values), places)
+
+    @classmethod
+    def of_text(cls, text: str) -> Axis:
+        """The axis written as ``training.batch=8,16``: commas in brackets and quotes don't separate values.
+
+        Raises ScenarioError for what isn't so written, and for a value that stands there twice.
+        """
+        place = f"--vary {text}"
+        path_text, equals, values_text = text.partition("=")
+        if not equals or not values_text.strip():
+            raise ScenarioError("an axis is path=value,value, for example training.lr=1e-3,1e-2", file=place)
+        try:
+            path = key_path(path_text)
+            read = [read_value(part, place) for part in _split(values_text)]
+        except ScenarioError as error:
+            raise ScenarioError(error.message, file=place) from None
+        for i, (value, _) in enumerate(read):
+            if value in [other for other, _ in read[:i]]:
+                raise ScenarioError(f"{show(value)} stands here twice", file=place, key=spell(path))
+        places = tuple({path: Place(place), **{path + p: w for p, w in inner.items()}} for _, inner in read)
+        return cls(path, tuple(value for value, _ in read), places)
+
+    def applied(self, document: Document, index: int) -> Document:
+        """The document with the axis's value of this index.  Raises ScenarioError where it can't hold one."""
+        return with_value(document, self.path, self.values[index], self.places[index])
+
+
+def _split(text: str) -> list[str]:
+    """The values between the commas that are not inside brackets or quotes."""
+    parts, depth, quote = [""], 0, ""
+    for character in text:
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"" and not parts[-1].strip():
+            quote = character
+        elif character in "[{(":
+            depth += 1
+        elif character in "]})":
+            depth -= 1
+        elif character == "," and depth <= 0:
+            parts.append("")
+            continue
+        parts[-1] += character
+    if not all(part.strip() for part in parts):
+        raise ScenarioError("a value is missing beside a comma")
+    return [part.strip() for part in parts]
+
+
+def check_compare(document: Document, compare: Any) -> list[ScenarioError]:
+    """What is wrong with ``compare``, but for the values themselves."""
+    if not isinstance(compare, dict):
+        what = f"must map paths to lists, such as `schedule: [end-to-end, layerwise]`, not {show(compare)}"
+        return [document.error(("compare",), what)]
+    errors, count = [], 1
+    for key, values in compare.items():
+        path: KeyPath = ("compare", key)
+        try:
+            target = key_path(key)
+        except ScenarioError as error:
+            errors.append(document.error(path, error.message, at_key=True))
+            continue
+        known = [*TOP[:2], *SECTIONS]
+        if target[0] not in known or target[0] == "name":
+            near = suggestion(str(target[0]), [k for k in known if k != "name"])
+            errors.append(document.error(path, f"{target[0]!r} can't be compared{near}", at_key=True))
+        elif not isinstance(values, list) or not values:
+            errors.append(document.error(path, f"must be a list of the values to compare, not {show(values)}"))
+        else:
+            count *= len(values)
+            for i, value in enumerate(values):
+                if value in values[:i] and type(value) is type(values[values.index(value)]):
+                    errors.append(document.error((*path, i), f"{show(value)} stands here twice"))
+    if count > MOST_COMBINATIONS:
+        errors.append(document.error(("compare",), f"{count} combinations are more than {MOST_COMBINATIONS}"))
+    return errors
+
+
+def complete_compare(document: Document, compare: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+    """``compare`` with complete sections where it names them, so that it means the same in a resolved scenario.
+
+    Raises ScenarioError for a section that isn't valid.
+    """
+    complete: dict[str, list[Any]] = {}
+    bare = without_compare(document)
+    errors: list[ScenarioError] = []
+    for key in compare:
+        axis = Axis.of_compare(document, key)
+        complete[key] = list(axis.values)
+        if len(axis.path) > 1 or axis.path[0] not in SECTIONS:
+            continue
+        section = str(axis.path[0])
+        for i in range(len(axis.values)):
+            try:
+                complete[key][i] = plain_section(*read_section(axis.applied(bare, i), section))
+            except ScenarioError as error:
+                errors.append(error)
+    raise_all(errors)
+    return complete
+
+
+def without_compare(document: Document) -> Document:
+    """The document without its ``compare``."""
+    return replace(document, data={key: value for key, value in document.data.items() if key != "compare"})

@@ -1,0 +1,112 @@
+"""The fields of a scenario: read from its document, and written as plain data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from edgefl.errors import EdgeflError, ScenarioError, suggestion
+from edgefl.scenario.disagreements import disagreements
+from edgefl.scenario.document import Document
+from edgefl.scenario.problems import show, validate
+from edgefl.scenario.sections import FORMAT, SECTIONS, TOP, VERSION
+
+LARGEST_SEED = 2**63 - 1
+
+
+def read_fields(document: Document) -> tuple[dict[str, Any], list[ScenarioError]]:
+    """The fields of a ``Scenario`` but ``compare``, as far as they can be read, and everything that is wrong."""
+    errors = _check_keys(document)
+    names: dict[str, str] = {}
+    options: dict[str, BaseModel] = {}
+    for key in SECTIONS:
+        try:
+            name, options[key] = read_section(document, key)
+        except ScenarioError as error:
+            errors.append(error)
+            continue
+        if name is not None:
+            names[key] = name
+    fields: dict[str, Any] = {f"{key}_name": name for key, name in names.items()}
+    for key, read in (("name", _name), ("seed", _seed)):
+        try:
+            fields[key] = read(document)
+        except ScenarioError as error:
+            errors.append(error)
+    if not errors:
+        errors += disagreements(document, options, names)
+    fields |= {f"{key}_options" if key in names else key: section for key, section in options.items()}
+    return fields, errors
+
+
+def read_section(document: Document, key: str) -> tuple[str | None, BaseModel]:
+    """The name of what a section chooses, None where it chooses nothing by name, and its options.
+
+    Raises ScenarioError.
+    """
+    section, given = SECTIONS[key], document.data.get(key)
+    if given is None:
+        given = {}
+    if not isinstance(given, dict):
+        word = f", or one word for its {section.short!r}" if section.short else ""
+        raise document.error((key,), f"must be a mapping of fields{word}, not {show(given)}")
+    if section.noun is None:
+        return None, validate(section.model(given), given, document, (key,), section.nested)
+    name = given.get("name", section.default)
+    if not isinstance(name, str):
+        raise document.error((key, "name"), f"must be the name of a {section.noun}, not {show(name)}")
+    try:
+        model = section.model(given)
+    except EdgeflError as error:
+        raise document.error((key, "name"), str(error)) from error
+    fields = given if "name" in model.model_fields else {k: v for k, v in given.items() if k != "name"}
+    return name, validate(model, fields, document, (key,))
+
+
+def plain_section(name: str | None, options: BaseModel) -> dict[str, Any]:
+    """A section as plain data with every default written out, of which ``read_section`` makes an equal one."""
+    # a round trip leaves out what is computed from other fields (the width of a ResNet), which nobody may write
+    fields = options.model_dump(mode="json", by_alias=True, round_trip=True)
+    if name is None:
+        return fields
+    return {"name": name, **{k: v for k, v in fields.items() if k != "name"}}
+
+
+def _check_keys(document: Document) -> list[ScenarioError]:
+    """What is wrong with the keys at the top, and with the version of the format."""
+    data = document.data
+    errors = []
+    allowed = [VERSION, *TOP[:2], *SECTIONS, TOP[2]]
+    for key in data:
+        if key not in allowed:
+            errors.append(document.error((key,), f"unknown key {key!r}{suggestion(key, allowed)}", at_key=True))
+    version = data.get(VERSION)
+    if version is None:
+        errors.append(document.error((VERSION,), f"is missing: a scenario says `edgefl: {FORMAT}`", at_key=True))
+    elif version != FORMAT or isinstance(version, bool):
+        what = f"this edgefl reads version {FORMAT} of the format, not {show(version)}"
+        newer = isinstance(version, int) and not isinstance(version, bool) and version > FORMAT
+        errors.append(document.error((VERSION,), what + ("; update edgefl" if newer else "")))
+    return errors
+
+
+def _name(document: Document) -> str:
+    name = document.data.get("name")
+    if name is None:
+        return Path(document.file).stem if document.file else "scenario"
+    if not isinstance(name, str):
+        raise document.error(("name",), f"must be text, not {show(name)}; put it in quotes")
+    if not name.strip() or len(name) > 100 or not name.isprintable():
+        raise document.error(("name",), f"must be 1 to 100 printable characters, not {show(name)}")
+    return name
+
+
+def _seed(document: Document) -> int:
+    seed = document.data.get("seed")
+    if seed is None:
+        return 1
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= LARGEST_SEED:
+        raise document.error(("seed",), f"must be a whole number from 0 to 2^63 - 1, not {show(seed)}")
+    return seed

@@ -1,0 +1,45 @@
+"""The shipped scenarios, and the file that a path or a shipped name stands for."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from pathlib import Path
+
+from edgefl.errors import ScenarioError
+from edgefl.scenario.document import Document, read_file
+
+
+def library_folder() -> Path:
+    """The folder of the shipped scenarios: inside an installed package, or beside it in a checkout."""
+    package = Path(__file__).resolve().parent.parent
+    shipped = package / "shipped" / "scenarios"
+    return shipped if shipped.is_dir() else package.parent / "scenarios"
+
+
+def scenario_names() -> list[str]:
+    """The names of the shipped scenarios: ``quickstart``, ``papers/fedcola-colayer-none``, ..."""
+    folder = library_folder()
+    return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml"))
+
+
+def find_document(path: str | Path) -> Document:
+    """The document in this file or of this shipped name.  Raises ScenarioError with the nearest name."""
+    given = str(path)
+    if "\0" in given or not given.strip():
+        raise ScenarioError(f"{given!r} can't be the name of a file")
+    direct = Path(path)
+    try:
+        if direct.is_file():
+            return read_file(direct, given)
+        names = scenario_names()
+        name = given.removesuffix(".yaml")
+        if name in names:
+            return read_file(library_folder() / f"{name}.yaml", given)
+        if direct.exists():
+            return read_file(direct, given)
+    except OSError as error:  # a name longer than the file system takes, a folder that may not be entered
+        raise ScenarioError(f"this file can't be read: {error.strerror}", file=given) from error
+    beside = [p.name for p in direct.parent.glob("*.y*ml")] if direct.parent.is_dir() else []
+    near = get_close_matches(direct.name, beside, 1) or get_close_matches(name, names, 1, 0.5)
+    hint = f"; did you mean {near[0]!r}?" if near else f"; shipped scenarios: {', '.join(names)}" if names else ""
+    raise ScenarioError(f"there is no such file or shipped scenario{hint}", file=given)
