@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
+
+from edgefl.files import replacing
 
 Answer = TypeVar("Answer")
 
@@ -41,8 +42,8 @@ def remember(folder: Path | None, key: str, answer: Any) -> None:
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".tmp", delete=False, encoding="utf-8") as file:
-            json.dump(answer, file)
-        os.replace(file.name, folder / f"{key}.json")
+        with replacing(folder / f"{key}.json") as draft:
+            draft.touch(0o600)
+            draft.write_text(json.dumps(answer), encoding="utf-8")
     except OSError:
         pass

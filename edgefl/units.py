@@ -137,51 +137,6 @@ WATTS = Quantity("number of watts", "6.4 W", _PLAIN | _units("W", small=True))
 SHARE = Quantity("share", "40%", _PLAIN | {"%": Fraction(1, 100)}, most=1.0)
 
 
-def bytes_(value: object) -> int:
-    """Bytes of "48 MiB" or "20 MB"."""
-    return int(BYTES.parse(value))
-
-
-def flops(value: object) -> float:
-    """FLOPs of "2 TFLOP" (a count, not a rate)."""
-    return FLOPS.parse(value)
-
-
-def rate(value: object) -> float:
-    """FLOPs per second of "236 GFLOP/s"."""
-    return RATE.parse(value)
-
-
-def bits_per_second(value: object) -> float:
-    """Bits per second of "20 Mbit/s" (or, times 8, of "2.5 MB/s")."""
-    return BITS_PER_SECOND.parse(value)
-
-
-def bytes_per_second(value: object) -> float:
-    """Bytes per second of "25.6 GB/s"."""
-    return BYTES_PER_SECOND.parse(value)
-
-
-def seconds(value: object) -> float:
-    """Seconds of "10 min"."""
-    return SECONDS.parse(value)
-
-
-def joules(value: object) -> float:
-    """Joules of "2 kJ" or "1.5 Wh"."""
-    return JOULES.parse(value)
-
-
-def watts(value: object) -> float:
-    """Watts of "6.4 W"."""
-    return WATTS.parse(value)
-
-
-def share(value: object) -> float:
-    """A share between 0 and 1 of "40%" or 0.4."""
-    return SHARE.parse(value)
-
-
 def _show(value: float, steps: list[tuple[float, str]], digits: int = 3) -> str:
     """``value`` in the largest unit of ``steps`` (ascending) that it reaches, in about ``digits`` digits."""
     if value == inf:
@@ -283,13 +238,8 @@ def _whole_range(value: object) -> tuple[int, int]:
 
 
 # Field types of what a user writes: each takes a number in the base unit or a text with a unit.
-Bytes = Annotated[int, _validator(BYTES.parse), _schema(BYTES)]
-Flops = Annotated[float, _validator(FLOPS.parse), _schema(FLOPS)]
-FlopsPerSecond = Annotated[float, _validator(RATE.parse), _schema(RATE)]
 BitsPerSecond = Annotated[float, _validator(BITS_PER_SECOND.parse), _schema(BITS_PER_SECOND)]
-BytesPerSecond = Annotated[float, _validator(BYTES_PER_SECOND.parse), _schema(BYTES_PER_SECOND)]
 Seconds = Annotated[float, _validator(SECONDS.parse), _schema(SECONDS)]
-Joules = Annotated[float, _validator(JOULES.parse), _schema(JOULES)]
 Watts = Annotated[float, _validator(WATTS.parse), _schema(WATTS)]
 Share = Annotated[float, _validator(SHARE.parse), _schema(SHARE)]
 
@@ -297,12 +247,4 @@ BytesRange = Annotated[tuple[int, int], _validator(_whole_range), _range_schema(
 FlopsRange = Annotated[tuple[float, float], _validator(FLOPS.parse_range), _range_schema(FLOPS)]
 SecondsRange = Annotated[tuple[float, float], _validator(SECONDS.parse_range), _range_schema(SECONDS)]
 JoulesRange = Annotated[tuple[float, float], _validator(JOULES.parse_range), _range_schema(JOULES)]
-BitsPerSecondRange = Annotated[
-    tuple[float, float], _validator(BITS_PER_SECOND.parse_range), _range_schema(BITS_PER_SECOND)
-]
-FlopsPerSecondRange = Annotated[tuple[float, float], _validator(RATE.parse_range), _range_schema(RATE)]
-BytesPerSecondRange = Annotated[
-    tuple[float, float], _validator(BYTES_PER_SECOND.parse_range), _range_schema(BYTES_PER_SECOND)
-]
-WattsRange = Annotated[tuple[float, float], _validator(WATTS.parse_range), _range_schema(WATTS)]
 ShareRange = Annotated[tuple[float, float], _validator(SHARE.parse_range), _range_schema(SHARE)]

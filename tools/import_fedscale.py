@@ -263,13 +263,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if wanted.command == "availability":
             if wanted.clients is not None and wanted.clients < 1:
                 raise DeviceError(f"--clients: {wanted.clients} leaves nobody; 1 or more")
-            horizon = units.seconds(wanted.horizon) if wanted.horizon else None
+            horizon = units.SECONDS.parse(wanted.horizon) if wanted.horizon else None
             print(availability(wanted.file, wanted.output, horizon, wanted.clients))
         else:
             names = wanted.devices.split(",") if wanted.devices else None
             devices = [load_device(n) for n in names or device_names() if names or load_device(n).kind == "phone"]
             links = [load_link(n) for n in wanted.links.split(",")]
-            flops = units.flops(wanted.sample_flops)
+            flops = units.FLOPS.parse(wanted.sample_flops)
             if not flops:
                 raise DeviceError("--sample-flops: a forward pass has more than 0 FLOPs")
             print(capacity(wanted.file, wanted.output, flops, devices, links))

@@ -90,8 +90,8 @@ def calibrate(
         threads or host.physical_cores(),
         target,
         60 * minutes,
-        None if watts is None else units.watts(watts),
-        None if idle_watts is None else units.watts(idle_watts),
+        None if watts is None else units.WATTS.parse(watts),
+        None if idle_watts is None else units.WATTS.parse(idle_watts),
         kind or host.kind_here(),
         where.parent if where else Path(tempfile.gettempdir()),
     )

@@ -12,9 +12,6 @@ from edgefl.data.collection import IntArray
 from edgefl.errors import UnitError
 from edgefl.units import SHARE
 
-Rates = Mapping[str, float]
-"""By modality, the share of samples that lack it, each sample for itself; or by ``patterns``, exact shares."""
-
 PATTERNS = "patterns"
 DROPPED = -1
 PAIRS = ("image-text", "image-audio")

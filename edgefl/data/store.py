@@ -7,8 +7,6 @@ so a reader finds it whole or not at all, and two processes that build the same 
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgefl.errors import DataError
+from edgefl.files import replacing
 
 Array = npt.NDArray[Any]
 
@@ -50,23 +49,14 @@ def entry(
 def _write(place: Path, arrays: Mapping[str, Array], meta: Mapping[str, Any], files: Mapping[str, str]) -> None:
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=place.parent))
+        with replacing(place) as draft:
+            draft.mkdir(0o700)
+            for name, array in arrays.items():
+                np.save(draft / f"{name}.npy", array, allow_pickle=False)
+            for name, text in files.items():
+                (draft / name).write_text(text, encoding="utf-8")
+            (draft / "meta.json").write_text(json.dumps(dict(meta), ensure_ascii=False), encoding="utf-8")
     except OSError as error:
-        raise DataError(
-            f"the data cache {place.parent} can't be written ({error.strerror}); name another folder in EDGEFL_CACHE"
-        ) from error
-    try:
-        for name, array in arrays.items():
-            np.save(draft / f"{name}.npy", array, allow_pickle=False)
-        for name, text in files.items():
-            (draft / name).write_text(text, encoding="utf-8")
-        (draft / "meta.json").write_text(json.dumps(dict(meta), ensure_ascii=False), encoding="utf-8")
-        try:
-            draft.rename(place)
-        except OSError:
-            if not (place / "meta.json").is_file():  # else another process was first, with the same content
-                raise
-    except OSError as error:
-        raise DataError(f"the data cache {place} can't be written ({error.strerror})") from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        if not (place / "meta.json").is_file():  # else another process was first, with the same content
+            said = f"the data cache {place.parent} can't be written ({error.strerror})"
+            raise DataError(f"{said}; name another folder in EDGEFL_CACHE") from error

@@ -112,23 +112,6 @@ class Batteries:
         level = self._level(rows, drawn, at)
         return (level > 0) & (level >= self._reserve(drawn))
 
-    def ready_at(self, clients: ArrayLike, at: ArrayLike) -> Floats:
-        """The first time from ``at`` on at which a client is ``ready`` if it rests until then; inf if never."""
-        rows = np.asarray(clients, dtype=np.int64)
-        drawn = self._draw(rows)
-        level, now = self._level(rows, drawn, at), np.broadcast_to(np.asarray(at, dtype=float), rows.shape)
-        reserve = self._reserve(drawn)
-        ready = (level > 0) & (level >= reserve)
-        # without a reserve a first joule is waited for: "more than nothing" has no first moment
-        wanted = np.where(reserve > 0, reserve, np.minimum(1.0, drawn.capacity))
-        later = np.full(len(rows), inf)
-        waits = ~ready & (drawn.watts > 0)
-        with np.errstate(over="ignore"):  # next to no power: never, too
-            needed = (wanted[waits] - level[waits]) / drawn.watts[waits]
-        # a little more, so that rounding doesn't wake a client a moment too early
-        later[waits] = (now[waits] + needed * (1 + 1e-6)) * (1 + 1e-12)
-        return np.where(ready, now, later)
-
     def rows(self) -> dict[str, list[float]]:
         """{client: [joules, since when]} of those that have worked, for a checkpoint."""
         changed = np.flatnonzero(self._changed)

@@ -25,6 +25,7 @@ from edgefl.devices.profile import (
     load_link,
 )
 from edgefl.errors import UnitError, UnknownName
+from edgefl.yaml_lines import spell
 
 SECTIONS = ("devices", "links", "fleets")
 
@@ -135,9 +136,9 @@ def _fleet(fleet: FleetProfile, name: str) -> dict[str, Any]:
         options = FleetOptions.model_validate(dict(fleet.fields))
     except ValidationError as error:
         first = error.errors()[0]
-        keys = ["fleet", *map(str, first["loc"])]
+        keys = ("fleet", *first["loc"])
         path = Path(name) if is_file_name(name) else library_files("fleets")[name]
-        message = f"{'.'.join(keys)}: {first['msg'].removeprefix('Value error, ')}"
+        message = f"{spell(keys)}: {first['msg'].removeprefix('Value error, ')}"
         raise read_written(path, "a fleet").error(message, *keys) from None
     parts = {name: load_device(name) for name in options.devices}
     return {

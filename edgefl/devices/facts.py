@@ -3,38 +3,19 @@
 from __future__ import annotations
 
 import datetime
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from edgefl import units
+from edgefl import units, yaml_lines
 from edgefl.errors import DeviceError, UnitError, suggestion
+from edgefl.yaml_lines import KeyPath, Place, spell
 
 Confidence = Literal["measured", "datasheet", "estimated"]
 SHAPE = "a number is {value, range, confidence, source: {title, date, quote}}"
-_FAST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same language; a tenth of the time
-
-
-class _Loader(_FAST):  # type: ignore[misc]  # which of the two it is depends on how PyYAML was built
-    """YAML 1.2's words and numbers, as in a scenario: ``on`` is a key, ``8:30`` a time and ``1e-3`` a number."""
-
-    yaml_implicit_resolvers = {  # noqa: RUF012  # PyYAML's own name and form
-        first: [(tag, form) for tag, form in forms if tag.rpartition(":")[2] not in ("bool", "int", "float")]
-        for first, forms in _FAST.yaml_implicit_resolvers.items()
-    }
-
-
-for _tag, _form, _first in (
-    ("bool", r"(true|True|TRUE|false|False|FALSE)\Z", "tTfF"),
-    ("int", r"[-+]?(0|[1-9][0-9]*)\Z", "-+0123456789"),
-    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z", "-+.0123456789"),
-):
-    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_form), list(_first))
 
 
 class Source(BaseModel):
@@ -79,17 +60,16 @@ class Fact:
 
 @dataclass(frozen=True)
 class Written:
-    """A profile's file: what it says, and on which line each key and its direct parts stand."""
+    """A profile's file: what it says, and the place of each path in it."""
 
     path: Path
     data: Mapping[str, Any]
-    lines: Mapping[tuple[str, ...], int]
+    places: Mapping[KeyPath, Place]
 
-    def error(self, message: str, *where: object) -> DeviceError:
-        """``file:line: message``; the line of this key, or of what lies around it."""
-        keys = tuple(map(str, where))
-        line = next((self.lines[keys[:n]] for n in range(len(keys), 0, -1) if keys[:n] in self.lines), None)
-        return DeviceError(f"{self.path}:{line}: {message}" if line else f"{self.path}: {message}")
+    def error(self, message: str, *where: str | int) -> DeviceError:
+        """``file:line: message``; the line of what stands at this path, or of what lies around it."""
+        _, line = yaml_lines.nearest(self.places, where) or (None, None)
+        return _error(self.path, line, message)
 
     def check_keys(self, needed: Iterable[str], optional: Iterable[str], noun: str) -> None:
         """Raise DeviceError, with the nearest name, for keys that are missing or that nobody knows."""
@@ -140,8 +120,8 @@ class Written:
 
     def _invalid(self, error: ValidationError, name: str, shape: str) -> DeviceError:
         first = error.errors()[0]
-        keys = [name, *map(str, first["loc"])]
-        return self.error(f"{'.'.join(keys)}: {first['msg']}; {shape}", *keys)
+        keys = (name, *first["loc"])
+        return self.error(f"{spell(keys)}: {first['msg']}; {shape}", *keys)
 
 
 def read_written(path: Path, shape: str) -> Written:
@@ -150,41 +130,24 @@ def read_written(path: Path, shape: str) -> Written:
     Raises DeviceError if there is none, if a key is written twice, or for no mapping with a title; ``shape`` says
     what it should have been.
     """
-    lines: dict[tuple[str, ...], int] = {}
+
+    def refuse(message: str, line: int | None, where: KeyPath) -> DeviceError:
+        return _error(path, line, f"{spell(where)}: {message}" if where else message)
+
     try:
-        text = path.read_text(encoding="utf-8-sig")
-        loader = _Loader(text)
-        try:
-            node = loader.get_single_node()
-            _find_lines(path, node, (), lines)  # before what `<<` merges is written into it
-            data = None if node is None else loader.construct_document(node)
-        finally:
-            loader.dispose()
+        raw = path.read_bytes()
     except OSError as error:
         raise DeviceError(f"{path}: can't be read: {error.strerror or error}") from None
-    except yaml.MarkedYAMLError as error:
-        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise DeviceError(f"{path}{line}: isn't a profile in YAML: {error.problem}") from None
-    except (UnicodeDecodeError, yaml.YAMLError, RecursionError, ValueError) as error:
-        raise DeviceError(f"{path}: isn't a profile in YAML: {' '.join(str(error).split())}") from None
+    data, places = yaml_lines.read(yaml_lines.decode(raw, refuse), refuse, nouns="profiles", merge=True)
     if not isinstance(data, dict) or not isinstance(data.get("title"), str):
         raise DeviceError(f"{path}: {shape}")
-    return Written(path, data, lines)
+    return Written(path, data, {where: place for where, place in places.items() if where})
 
 
 def profile_keys(path: Path) -> set[str]:
     """The keys at the top of a profile's file.  Raises DeviceError as ``read_written`` does."""
-    return set(map(str, read_written(path, "a profile is a mapping with a title").data))
+    return set(read_written(path, "a profile is a mapping with a title").data)
 
 
-def _find_lines(path: Path, node: Any, above: tuple[str, ...], lines: dict[tuple[str, ...], int]) -> None:
-    """Note the line of each key, three deep: ``ram_bytes.source.quote`` is the deepest of a profile."""
-    if not isinstance(node, yaml.MappingNode) or len(above) >= 3:
-        return
-    for key, value in node.value:
-        place = (*above, str(key.value))
-        line, first = key.start_mark.line + 1, lines.get(place)
-        if first is not None:
-            raise DeviceError(f"{path}:{line}: {'.'.join(place)} is written twice, first on line {first}")
-        lines[place] = line
-        _find_lines(path, value, place, lines)
+def _error(path: Path, line: int | None, message: str) -> DeviceError:
+    return DeviceError(f"{path}:{line}: {message}" if line else f"{path}: {message}")

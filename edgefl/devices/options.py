@@ -63,7 +63,7 @@ def _shares(value: object) -> object:
             read[name] = amount
         else:
             try:
-                read[name] = units.share(amount)
+                read[name] = units.SHARE.parse(amount)
             except UnitError as error:
                 raise ValueError(f"{name}: {error}; write a share (40%) or a whole count (12)") from None
     kinds = {type(amount) for amount in read.values()}

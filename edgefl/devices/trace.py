@@ -190,9 +190,9 @@ def _seconds(path: Path, line: int, name: str, value: object) -> float:
             try:
                 seconds = float(value)
             except ValueError:
-                seconds = units.seconds(value)
+                seconds = units.SECONDS.parse(value)
         else:
-            seconds = units.seconds(value)
+            seconds = units.SECONDS.parse(value)
     except UnitError as error:
         raise DeviceError(f"{path}:{line}: {name}: {error}") from None
     if not isfinite(seconds) or seconds < 0:

@@ -6,9 +6,7 @@ import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import yaml
-
-from edgefl import units
+from edgefl import units, yaml_lines
 from edgefl.devices.facts import Confidence
 from edgefl.devices.profile import Link
 
@@ -52,7 +50,7 @@ def profile_text(texts: Mapping[str, str], entries: Mapping[str, Entry]) -> str:
             "confidence": entry.confidence,
             "source": source,
         }
-    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
+    return yaml_lines.write(document, width=110)
 
 
 def _plain(text: str) -> str | float:
@@ -61,10 +59,3 @@ def _plain(text: str) -> str | float:
         return float(text)
     except ValueError:
         return text
-
-
-class _Dumper(yaml.SafeDumper):
-    """Writes a date that stands in many places in every one of them."""
-
-    def ignore_aliases(self, data: object) -> bool:
-        return True

@@ -21,7 +21,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from edgefl.errors import RunError
-from edgefl.runs.durable import replace_file, sync_file, sync_folder, writing
+from edgefl.files import replacing
+from edgefl.runs.durable import replace_file, writing
 
 KEEP = 2
 """Checkpoints that stay: the last ones."""
@@ -33,8 +34,8 @@ _NAME = re.compile(r"round-(\d{6,})")
 def write(folder: Path, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> Path:
     """Write the checkpoint of ``round`` and take away all but the last two.  Raises RunError, TypeError."""
     text = _json(state)
-    final, partial = folder / f"round-{round:06d}", folder / f".partial-round-{round:06d}"
-    with writing(final):
+    final = folder / f"round-{round:06d}"
+    with writing(final), replacing(final, durable=True) as partial:
         folder.mkdir(exist_ok=True)
         for left in folder.glob(".partial-*"):
             shutil.rmtree(left)
@@ -51,8 +52,7 @@ def write(folder: Path, round: int, tensors: Mapping[str, Tensor], state: Mappin
         replace_file(partial / "state.json", json.dumps(manifest).encode())
         if final.exists():
             _remove(final)
-        os.rename(partial, final)
-        sync_folder(folder)
+    with writing(folder):
         for old in rounds(folder)[:-KEEP]:
             _remove(folder / f"round-{old:06d}")
     return final
@@ -93,7 +93,7 @@ def drop_after(folder: Path, round: int) -> None:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """Write a safetensors file and bring it to the disk; returns ``{name: name}`` of equal views stored once.
+    """Write a safetensors file in one step; returns ``{name: name}`` of equal views, which are stored once.
 
     Tensors of different names may be one and the same (versions of a server's state share what did not change).
     """
@@ -113,12 +113,11 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, str]:
         tensor = tensor.cpu().contiguous()
         stored[name] = tensor.clone() if storage in storages else tensor
         storages.add(storage)
-    with writing(path):
+    with writing(path), replacing(path, durable=True) as partial:
         try:
-            save_file(stored, path)
+            save_file(stored, partial)
         except SafetensorError as error:  # its way to report a full disk
             raise RunError(f"can't write {path}: {error}") from error
-        sync_file(path)
     return aliases
 
 

@@ -28,8 +28,9 @@ from typing import IO, Any, Literal
 from torch import Tensor
 
 from edgefl.errors import RunError
+from edgefl.files import sync
 from edgefl.runs import checkpoints, tables
-from edgefl.runs.durable import replace_file, sync_file, sync_folder, writing
+from edgefl.runs.durable import replace_file, writing
 
 Table = Literal["rounds", "clients", "eligibility", "host"]
 TABLES: tuple[Table, ...] = ("rounds", "clients", "eligibility", "host")
@@ -129,7 +130,7 @@ class RunDirectory:
         for table in TABLES:
             with writing(self.table(table)):
                 self.table(table).touch()
-                sync_file(self.table(table))
+                sync(self.table(table))
         checkpoints.write(self.path / "checkpoints", round, tensors, state)
 
     def latest(self) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
@@ -154,14 +155,12 @@ class RunDirectory:
     def finish(self, tensors: Mapping[str, Tensor], result: Mapping[str, Any]) -> None:
         """Write the final weights, ``{address: tensor}``, then the result.  Raises RunError, TypeError."""
         text = _text(tables.plain(result))
-        partial, final = self.path / ".partial-weights.safetensors", self.path / "weights.safetensors"
         # the file must hold every address, so that other tools can read it: what is shared is written out
-        checkpoints.write_tensors(partial, {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()})
-        with writing(final):
-            os.replace(partial, final)
+        weights = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
+        checkpoints.write_tensors(self.path / "weights.safetensors", weights)
+        with writing(self.path):
             for table in TABLES:
-                sync_file(self.table(table))
-            sync_folder(self.path)
+                sync(self.table(table))
         replace_file(self.path / "result.json", text)
 
     def close(self) -> None:

@@ -22,6 +22,7 @@ from edgefl import models, seeds
 from edgefl.cost import compute_cost
 from edgefl.data import Federation
 from edgefl.errors import DataError, MethodError, suggestion
+from edgefl.files import replacing
 from edgefl.training.task import Node, Task
 from edgefl.work import Item, Pass, Payload, TensorSpec, Work, digest
 
@@ -169,9 +170,8 @@ class Pretraining:
         self.told[modality] = told
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            draft = path.with_suffix(".tmp")
-            safetensors.torch.save_file(values, draft, {"told": json.dumps(told)})
-            draft.replace(path)
+            with replacing(path) as draft:
+                safetensors.torch.save_file(values, draft, {"told": json.dumps(told)})
         return values
 
     def _train(self, modality: str, works: list[Work]) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -180,7 +180,7 @@ def test_partition_figure(glyph_federation, tmp_path):
 
 
 def test_no_draft_is_left_behind(glyph_federation, data_cache):
-    assert not list(data_cache.glob(".draft-*"))
+    assert not list(data_cache.glob(".partial-*"))
 
 
 @pytest.mark.parametrize(

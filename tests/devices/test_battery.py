@@ -30,7 +30,7 @@ def test_a_device_brings_its_battery_and_mains_is_endless():
     assert made.ready([0, 1], 0).tolist() == [False, True]
     made.spend([0, 1], [100, 1e9], 0)
     assert made.level([0, 1], 50).tolist() == [200, inf]
-    assert made.ready_at([0, 1], 7).tolist() == [inf, 7]
+    assert made.ready([0, 1], 7).tolist() == [False, True]
 
 
 def test_a_level_by_hand():
@@ -51,7 +51,6 @@ def test_nothing_falls_below_nothing():
     made.spend([3], [5000], at=10)
     assert made.level([3], [10]).tolist() == [0]
     assert made.ready([3], 1e9).tolist() == [False]
-    assert made.ready_at([3], 10).tolist() == [inf]
     drained = _made(idle=True)
     assert drained.level([0], [499, 500, 501]).tolist() == [2, 0, 0]
 
@@ -60,11 +59,8 @@ def test_a_battery_that_is_empty_from_the_start():
     made = _made(initial="0%")
     assert made.level([0], 0).tolist() == [0]
     assert made.ready([0], 0).tolist() == [False]
-    assert made.ready_at([0], 0).tolist() == [inf]
     charged = _made(initial="0%", reserve="30%", charge_watts=3)
-    at = charged.ready_at([0], 0)
-    assert at == pytest.approx([100], rel=1e-5)
-    assert charged.ready([0], at).all()
+    assert [charged.ready([0], at).all() for at in (0, 99.9, 100.1)] == [False, False, True]
 
 
 def test_capacities_and_first_levels_are_drawn():
@@ -96,14 +92,8 @@ def test_levels_stay_between_nothing_and_full(works, watts, idle, initial, reser
         assert after == pytest.approx(max(before - joules, 0), rel=1e-9, abs=1e-6)  # what it had, less what it gave
         level = made.level(everybody, now)
         assert np.all((level >= 0) & (level <= made.capacity(everybody)))
-        back = made.ready_at(everybody, now)
-        waits = np.isfinite(back)
-        assert np.all(back >= now)
-        assert made.ready(everybody[waits], back[waits]).all()
-        # without a reserve a first joule is waited for, though less would do
-        share = 0.99 if reserve else 0.0
-        before = np.where(waits, now + share * (np.where(waits, back, 0) - now), now)
-        assert not made.ready(everybody, before)[waits & (back > now + 1e-3)].any()
+        held = (level > 0) & (level >= reserve * made.capacity(everybody))
+        assert np.array_equal(made.ready(everybody, now), held)
     kept = json.loads(json.dumps(made.rows()))
     assert set(kept) == {str(client) for client, *_ in works}
     again = made.fresh()

@@ -301,7 +301,9 @@ def test_a_key_that_is_written_twice_is_refused(tmp_path):
     text = (devices.library_folder() / "networks" / "lte.yaml").read_text(encoding="utf-8")
     path = tmp_path / "twice.yaml"
     path.write_text(text + text[text.index("jitter:") :], encoding="utf-8")
-    with pytest.raises(DeviceError, match=r"twice\.yaml:\d+: jitter is written twice, first on line \d+"):
+    with pytest.raises(
+        DeviceError, match=r"twice\.yaml:\d+: jitter: the key 'jitter' stands here twice \(first on line \d+\)"
+    ):
         devices.read_link(path)
 
 

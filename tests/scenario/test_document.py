@@ -1,4 +1,4 @@
-"""From YAML text to plain data with lines: what numbers are, what text is, and what is refused where."""
+"""From a scenario's text to plain data with lines: what is refused where, and overrides."""
 
 from __future__ import annotations
 
@@ -12,41 +12,6 @@ from hypothesis import strategies as st
 
 from edgefl.errors import ScenarioError
 from edgefl.scenario.document import Place, placed, read_file, read_text, read_value, spell, write
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("1e-3", 0.001),  # YAML 1.1 wants 1.0e-3 and reads this as text
-        ("1E3", 1000.0),
-        (".5", 0.5),
-        ("-2", -2),
-        ("010", 10),  # not an octal
-        ("0x10", 16),
-        ("0o17", 15),
-        ("true", True),
-        ("False", False),
-        ("~", None),
-        ("", None),
-        (".inf", float("inf")),
-        ("on", "on"),
-        ("no", "no"),
-        ("1:30", "1:30"),  # not 90
-        ("2024-01-02", "2024-01-02"),  # not a date
-        ("12..48 MiB", "12..48 MiB"),
-        ("40%", "40%"),
-        ("1_000", "1_000"),
-        ("'1'", "1"),
-        ('"true"', "true"),
-        ("=", "="),
-        ("<<", "<<"),
-        ("٣", "٣"),  # a digit, but not one of ours
-    ],
-)
-def test_a_value_means_what_it_says(text: str, value: Any) -> None:
-    read = read_text(f"key: {text}").data["key"]
-    assert read == value
-    assert type(read) is type(value)
 
 
 def test_places_of_keys_and_values() -> None:

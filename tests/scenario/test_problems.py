@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, get_args
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_validator
 from pydantic_core.core_schema import ErrorType
 
+from edgefl import registry
+from edgefl.data import DataOptions
 from edgefl.errors import ScenarioError, UnitError
 from edgefl.scenario.document import read_text
 from edgefl.scenario.problems import ScenarioErrors, sentence, show, validate
+from edgefl.scenario.sections import SECTIONS, options_of
 from edgefl.units import BytesRange, Share
 
 
@@ -109,6 +113,53 @@ def test_all_errors_are_listed_in_the_order_of_their_lines() -> None:
 def test_yaml_words_for_booleans_are_booleans_where_one_is_wanted() -> None:
     document = read_text("inner: {needed: x, flag: on}\n")
     assert validate(Outer, document.data, document, ()).inner.flag is True  # type: ignore[attr-defined]
+
+
+# by the type of a part of pydantic's own description of a model: the errors that it can have; () for what has parts
+ERRORS = {
+    "any": (), "computed-field": (), "default": (), "definition-ref": (), "definitions": (), "function-after": (),
+    "function-before": (), "is-instance": (), "json-or-python": (), "lax-or-strict": (), "model-field": (),
+    "model-fields": (), "no-info": (), "nullable": (), "union": (), "with-info": (),
+    "bool": ("bool_type", "bool_parsing"),
+    "dict": ("dict_type",),
+    "float": ("float_type", "float_parsing", "finite_number"),
+    "int": ("int_type", "int_parsing", "int_parsing_size", "int_from_float", "finite_number"),
+    "list": ("list_type",),
+    "literal": ("literal_error",),
+    "model": ("model_type",),
+    "str": ("string_type",),
+    "tuple": ("tuple_type", "too_long"),
+    "gt": ("greater_than",), "ge": ("greater_than_equal",), "lt": ("less_than",), "le": ("less_than_equal",),
+}  # fmt: skip
+
+
+def test_every_error_that_options_have_has_its_words() -> None:
+    models = [section.owner for section in SECTIONS.values() if section.owner is not None]
+    for noun in ("method", "schedule", "tower", "selection"):
+        models += [options_of(noun, name) for name in registry.names(noun)]
+
+    def types(part: Any) -> Iterator[str]:
+        if isinstance(part, dict):
+            if isinstance(part.get("type"), str):
+                yield part["type"]
+                yield from ({"gt", "ge", "lt", "le"} & part.keys()) if part["type"] in ("int", "float") else ()
+            for key, inner in part.items():
+                if key not in ("metadata", "serialization"):
+                    yield from types(inner)
+        elif isinstance(part, list | tuple):
+            for inner in part:
+                yield from types(inner)
+
+    found = {kind for model in models for kind in types(model.__pydantic_core_schema__)}
+    assert found >= {"int", "float", "bool", "str", "literal", "dict", "list", "tuple", "model", "gt", "ge", "lt", "le"}
+    for error in {error for kind in found for error in ERRORS[kind]}:
+        assert sentence(error, CONTEXT, "given").startswith("must be "), error
+
+
+def test_a_path_is_text() -> None:
+    document = read_text("source: coco\nfolders: {coco: 3}\n", "f")
+    with pytest.raises(ScenarioError, match="f:2: folders.coco: must be text, not 3"):
+        validate(DataOptions, document.data, document, ())
 
 
 CONTEXT = {

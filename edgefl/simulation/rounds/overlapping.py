@@ -46,7 +46,7 @@ def fill(run: RunState, round: int, kinds: Sequence[str], tally: Tally) -> None:
 def drain(run: RunState, round: int, stage: Stage, kinds: Sequence[str], tally: Tally, wanted: int | None) -> None:
     """Hear who has landed, one after the other, until as many updates as wanted have arrived."""
     take(run)
-    while run.queue and not enough(run, tally, wanted):
+    while run.queue and not enough(tally, wanted):
         _, flight = run.queue.popitem(last=False)
         run.now = max(run.now, flight.ended)
         tally.landed += 1
@@ -58,12 +58,12 @@ def drain(run: RunState, round: int, stage: Stage, kinds: Sequence[str], tally: 
                 run.version += 1
             else:
                 tally.buffer.append(arrival)
-        if run.policy.refills and not enough(run, tally, wanted):
+        if run.policy.refills and not enough(tally, wanted):
             fill(run, round, kinds, tally)
             take(run)
 
 
-def enough(run: RunState, tally: Tally, wanted: int | None) -> bool:
+def enough(tally: Tally, wanted: int | None) -> bool:
     """Whether a round has its updates, or so many flights that it gives up."""
     return wanted is not None and (tally.arrived >= wanted or tally.landed >= FLIGHTS_PER_UPDATE * wanted)
 
@@ -85,7 +85,7 @@ def overlapping(run: RunState, env: Clock, round: int, stage: Stage, kinds: Sequ
     outcome = "completed"
     while True:
         drain(run, round, stage, kinds, tally, wanted)
-        if enough(run, tally, wanted) or run.now >= over:
+        if enough(tally, wanted) or run.now >= over:
             if tally.arrived >= quorum:
                 break
             outcome = "below quorum"
