@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgefl.cli.app import INTERRUPTED, AsJson, Overrides, ScenarioFile, app, observing, print_json, say
+from edgefl.errors import EdgeflError
 
 if TYPE_CHECKING:
     from edgefl.runs import Run
@@ -41,21 +42,25 @@ def run(
     """Train a scenario, or every combination that it compares, and report what it cost and learned."""
     if (scenario is None) == (resume is None):
         raise typer.BadParameter("give a scenario to run, or --resume DIR: one of the two", param_hint="SCENARIO")
-    if verify and resume is not None and not overrides and output is None and _finished(resume):
-        _verify(resume, as_json)
+    done = _finished(resume) if resume is not None and not overrides and output is None else None
+    if verify and done is not None:
+        _verify(str(done.path), as_json)
         return
     from edgefl.report import make_progress, print_summary, summary
 
-    progress = make_progress()
-    try:
-        with progress:
-            from edgefl.commands import run as command
+    if done is None:
+        progress = make_progress()
+        try:
+            with progress:
+                from edgefl.commands import run as command
 
-            done = command.run(scenario, output=output, resume=resume, overrides=overrides or (), on_progress=progress)
-    except KeyboardInterrupt:
-        say(f"interrupted; {_how_to_go_on(progress.folder)}")
-        raise typer.Exit(INTERRUPTED) from None
-    found = summary(done, _test_samples(done))
+                done = command.run(
+                    scenario, output=output, resume=resume, overrides=overrides or (), on_progress=progress
+                )
+        except KeyboardInterrupt:
+            say(f"interrupted; {_how_to_go_on(progress.folder)}")
+            raise typer.Exit(INTERRUPTED) from None
+    found = summary(done, _samples_of)
     if not as_json:
         print_summary(found)
         say(f"records, weights and figures: {done.path}")
@@ -91,10 +96,12 @@ def validate(
         print_validation(found)
 
 
-def _finished(folder: str) -> bool:
+def _finished(folder: str) -> Run | None:
+    """The run in this folder, if nothing of it is left to do."""
     from edgefl.runs import read_run
 
-    return read_run(folder).finished
+    run = read_run(folder)
+    return run if run.finished else None
 
 
 def _verify(folder: str, as_json: bool, summary: Mapping[str, Any] | None = None) -> None:
@@ -124,13 +131,16 @@ def _how_to_go_on(folder: str | None) -> str:
     return f"go on with: edgefl run --resume {place}" if begun(place) else "nothing was written"
 
 
-def _test_samples(done: Run) -> dict[str, dict[str, int]]:
-    """How many samples each split of the server has, by kind.  Of a comparison whose runs differ in it: nothing."""
+def _samples_of(run: Run) -> Mapping[str, Mapping[str, int]]:
+    """How many samples each split of the server has, by kind, from the data of a run whose folder doesn't say it."""
     from edgefl.commands.compose import federation_of
     from edgefl.scenario import load
 
-    scenario = load(dict(done.scenario))
-    if any(path.partition(".")[0] in ("data", "seed", "model") for path in scenario.compare):
+    try:
+        return federation_of(load(dict(run.scenario)), lambda _: None).server_samples
+    except (EdgeflError, OSError) as error:
+        say(
+            f"{run.path} doesn't record its test samples and chance levels, and its data can't be opened; "
+            f"the tables leave out what needs them: {error}"
+        )
         return {}
-    held = federation_of(scenario, lambda _: None).server_samples
-    return {split: dict(sizes) for split, sizes in held.items()}

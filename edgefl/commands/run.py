@@ -13,6 +13,7 @@ from edgefl.commands.compose import compose, federation_of, predictor_of
 from edgefl.commands.progress import OnProgress, accepts_observe, messages, silent
 from edgefl.errors import DataError, RunError
 from edgefl.planning import Setup
+from edgefl.report.facts import evaluation_of
 from edgefl.runs import (
     Run,
     RunDirectory,
@@ -182,6 +183,8 @@ def _one(folder: Path, scenario: Scenario, executors: _Executors, on_progress: O
             models={name: kind.model for name, kind in setup.method.setting.kinds.items()},
         )
     with directory:
+        samples = federation_of(scenario, on_message).server_samples
+        directory.write_evaluation(**evaluation_of(read_run(folder), samples))
         if trains:
             _keep_data(directory, scenario, on_message)
             if isinstance(pretrained := setup.method.setting.pretrained, Pretraining):

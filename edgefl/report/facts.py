@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # reading runs needs torch; tables of other things shouldn't wait for it
     from edgefl.runs import Run
 
 Record = Mapping[str, Any]
+Samples = Mapping[str, Mapping[str, int]]
+"""``{split: {kind: samples}}`` of the server's data."""
 
 _READ = (
     "client", "kind", "device", "stage", "samples", "outcome", "peak_memory_bytes", "measured_peak_memory_bytes",
@@ -22,20 +24,20 @@ SHOWN_METRICS = ("accuracy", "balanced_accuracy", "soft_score", "r@1", "r@10", "
 """Metrics that tables show where a run has them; records have more."""
 
 
-def summary(run: Run, test_samples: Mapping[str, Mapping[str, int]] | None = None) -> dict[str, Any]:
+def summary(run: Run, samples_of: Callable[[Run], Samples] = lambda _: {}) -> dict[str, Any]:
     """Everything that the tables after a run show, as plain data: ``runs`` by label, and ``compared`` of several.
 
-    ``test_samples`` is ``{split: {kind: samples}}`` of the server's data, if the caller knows them.
+    ``samples_of`` is asked for the samples of a run whose folder doesn't say them.
     """
     from edgefl.runs import is_comparison
 
     found: dict[str, Any] = {"folder": str(run.path), "finished": run.finished}
     if is_comparison(run.path):
-        runs = {label: facts_of(one, label, test_samples) for label, one in run.runs.items()}
+        runs = {label: facts_of(one, label, samples_of) for label, one in run.runs.items()}
         found |= {"runs": runs, "compared": compared(runs)}
     else:
         name = str(run.scenario["name"])
-        found["runs"] = {name: facts_of(run, name, test_samples)}
+        found["runs"] = {name: facts_of(run, name, samples_of)}
     for facts in found["runs"].values():
         for name in _ONLY_COMPARED:
             del facts[name]
@@ -46,8 +48,8 @@ _ONLY_COMPARED = ("eligible_clients", "updates_of_clients", "same_clients")
 """Facts that only the comparison asks for."""
 
 
-def facts_of(run: Run, label: str = "", test_samples: Mapping[str, Mapping[str, int]] | None = None) -> dict[str, Any]:
-    """The facts of one run, finished or not."""
+def facts_of(run: Run, label: str = "", samples_of: Callable[[Run], Samples] = lambda _: {}) -> dict[str, Any]:
+    """The facts of one run, finished or not; ``samples_of`` as for ``summary``."""
     rounds, verdicts = run.records("rounds"), run.records("eligibility")
     # a large run's table of clients doesn't fit into memory as it is
     clients = [{name: record[name] for name in _READ} for record in run.each("clients")]
@@ -56,6 +58,7 @@ def facts_of(run: Run, label: str = "", test_samples: Mapping[str, Mapping[str, 
     scored = [r for r in rounds if r["metrics"]]
     last = bool(scored) and run.finished and scored[-1] is rounds[-1]
     split = scenario["evaluation"]["final" if last else "split"]
+    known = run.evaluation or evaluation_of(run, samples_of(run))
     return {
         "label": label,
         "scenario": scenario["name"],
@@ -84,8 +87,8 @@ def facts_of(run: Run, label: str = "", test_samples: Mapping[str, Mapping[str, 
         "metrics_round": scored[-1]["round"] if scored else None,
         "metrics_split": split,
         "metrics": {kind: dict(values) for kind, values in scored[-1]["metrics"].items()} if scored else {},
-        "chance": _chance(run, test_samples, split),
-        "test_samples": dict((test_samples or {}).get(split, {})),
+        "chance": known["chance"][split],
+        "test_samples": dict(known["samples"].get(split, {})),
         "eligible_clients": {v["client"]: v["samples"] for v in verdicts if v["eligible"]},
         "updates_of_clients": Counter(r["client"] for r in clients if r["outcome"] == "finished"),
         "same_clients": {name: scenario[name] for name in ("seed", "data", "fleet")},
@@ -231,23 +234,35 @@ def _participation_of_many(verdicts: Sequence[Record], clients: Sequence[Record]
     }
 
 
-def _chance(run: Run, test_samples: Mapping[str, Mapping[str, int]] | None, split: str) -> dict[str, dict[str, float]]:
-    """What guessing reaches, by kind and metric: 1/classes, and k/pairs for recall at k."""
+def evaluation_of(run: Run, samples: Samples) -> dict[str, Any]:
+    """What ``run.evaluation`` says of a run whose server has these samples."""
+    evaluation = run.scenario["evaluation"]
+    splits = dict.fromkeys((evaluation["split"], evaluation["final"]))
+    return {
+        "samples": samples,
+        "chance": {split: _chance(run.models, evaluation, samples.get(split, {})) for split in splits},
+    }
+
+
+def _chance(
+    models: Mapping[str, Any], evaluation: Mapping[str, Any], samples: Mapping[str, int]
+) -> dict[str, dict[str, float]]:
+    """What guessing reaches, by kind and metric: 1/classes, and k/pairs for recall at k if the pairs are known."""
     chance: dict[str, dict[str, float]] = {}
-    for kind, model in run.models.items():
+    for kind, model in models.items():
         heads = [*model.get("towers", {}).values(), model.get("joint") or {}]
         classes: set[int] = {head["classes"] for head in heads if head.get("classes")}
         if "-" in kind and not classes:
-            pairs = run.scenario["evaluation"]["pairs"]
-            known = (test_samples or {}).get(split, {}).get(kind, pairs)
-            ranked = min(pairs, known)
-            if rates := (run.scenario["evaluation"].get("missing") or {}).get(kind):
+            if kind not in samples:
+                continue
+            ranked = min(evaluation["pairs"], samples[kind])
+            if rates := (evaluation.get("missing") or {}).get(kind):
                 from edgefl.data.missing import lacking_in_a_test
 
                 ranked = int((lacking_in_a_test(kind, rates, ranked) == 0).sum())  # whole pairs alone are ranked
             ranked = max(ranked, 1)
             chance[kind] = {f"r@{k}": min(k / ranked, 1.0) for k in (1, 5, 10)}
-            if ranked > (fold := run.scenario["evaluation"].get("fold", ranked)):
+            if ranked > (fold := evaluation.get("fold", ranked)):
                 chance[kind]["r@1_sum_folds"] = 2 / ranked + 2 / fold
             continue
         if len(classes) == 1:

@@ -5,6 +5,7 @@
     scenario.yaml        resolved: every default is there
     environment.json     versions and hardware
     models.json          {kind: description for edgefl.models.build}
+    evaluation.json      samples of each split of the server by client kind, and what guessing reaches
     tokenizer.json       if text is trained
     rounds.jsonl clients.jsonl eligibility.jsonl
     host.jsonl           wall time, memory of the process, process ids: outside every equality
@@ -101,6 +102,16 @@ class RunDirectory:
         """``{kind: description}`` as given to ``create``."""
         models: dict[str, Any] = json.loads((self.path / "models.json").read_bytes())
         return models
+
+    def write_evaluation(
+        self, samples: Mapping[str, Mapping[str, int]], chance: Mapping[str, Mapping[str, Mapping[str, float]]]
+    ) -> None:
+        """Write what the server evaluates on, so that a run can be shown without its data.
+
+        ``samples`` is ``{split: {kind: samples}}``, ``chance`` ``{split: {kind: {metric: what guessing reaches}}}``.
+        Raises RunError if it can't be written.
+        """
+        replace_file(self.path / "evaluation.json", _text(tables.plain({"samples": samples, "chance": chance})))
 
     @property
     def finished(self) -> bool:

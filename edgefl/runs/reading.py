@@ -53,6 +53,16 @@ class Run:
         """``{kind: description}``."""
         return self._json("models.json")
 
+    @cached_property
+    def evaluation(self) -> dict[str, Any]:
+        """What the server evaluates on: ``samples`` by split and kind, ``chance`` by split, kind and metric.
+
+        Empty for a run whose folder doesn't say it, as older ones don't; of a comparison ``{label: evaluation}``.
+        """
+        if is_comparison(self.path):
+            return {label: run.evaluation for label, run in self.runs.items()}
+        return self._json("evaluation.json") if (self.path / "evaluation.json").exists() else {}
+
     @property
     def finished(self) -> bool:
         """Whether the run, or every run of the comparison, came to its end."""

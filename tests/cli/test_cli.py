@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,12 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import miniatures
 import pytest
 import torch
 import yaml
 
+import edgefl
 from edgefl import __version__
 from edgefl.cli import main
+from edgefl.report import summary
 
 Answer = tuple[int, str, str]
 Call = Callable[..., Answer]
@@ -160,6 +164,53 @@ def test_run_prints_tables_and_keeps_the_run(call: Call, trainable: str) -> None
     assert found["runs"]["layerwise"]["test_samples"].keys() == {"image", "text", "image-text"}
 
 
+def test_a_finished_run_is_shown_without_its_data(
+    call: Call, tiny: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sets, cache = tmp_path / "sets", tmp_path / "cache"
+    monkeypatch.setenv("EDGEFL_CACHE", str(cache))
+    miniatures.cifar100(sets / "cifar100", 60, 20)
+    miniatures.flickr(sets / "flickr30k", 30)
+    tower = {"blocks": 2, "width": 16, "heads": 2}
+    scenario = tiny(
+        data={
+            "source": {"image": "cifar100", "image-text": "flickr30k"},
+            "folders": {name: str(sets / name) for name in ("cifar100", "flickr30k")},
+            "clients": {"image": 2, "image-text": 2},
+            "partition": "iid",
+            "size": 32,
+            "vocabulary": 60,
+        },
+        model={"image": {**tower, "patch": 8}, "text": {**tower, "tokens": 12}},
+        schedule={"name": "end-to-end", "rounds": 1},
+    )
+    tables, plain = {}, {}
+    for name, compare in (("one", {}), ("both", {"seed": [3, 4]})):
+        Path(f"{name}.yaml").write_text(yaml.safe_dump({"edgefl": 1, **scenario, "compare": compare}))
+        tables[name] = call("run", f"{name}.yaml", "--output", name)[1]
+        assert "(0.333)" in tables[name] and "1.000 (1.000)       10" in tables[name]
+        shutil.move(name, f"older-{name}")
+        plain[name] = call("run", f"{name}.yaml", "--output", name, "--json")[1]
+        for path in Path(f"older-{name}").rglob("evaluation.json"):
+            path.unlink()
+        assert call("run", "--resume", f"older-{name}") == (
+            0, tables[name], f"edgefl: records, weights and figures: older-{name}\n",
+        )  # fmt: skip
+
+    shutil.rmtree(sets)
+    shutil.rmtree(cache)
+    monkeypatch.setenv("EDGEFL_CACHE", str(tmp_path / "other"))  # what this process has opened is found no more either
+    for name in ("one", "both"):
+        assert call("run", "--resume", name) == (0, tables[name], f"edgefl: records, weights and figures: {name}\n")
+        assert call("run", "--resume", name, "--json") == (0, plain[name], "")
+        assert call("run", "--resume", name, "--verify")[0] == 0
+        assert summary(edgefl.run(resume=name)) == summary(edgefl.read_run(name)) == json.loads(plain[name])
+        code, out, err = call("run", "--resume", f"older-{name}")
+        assert code == 0 and "1.000        -" in out and "cifar100, which data.folders names, is not there" in err
+        assert err.count("Traceback") == 0 and len(out.splitlines()) == len(tables[name].splitlines())
+    assert not (tmp_path / "other").exists()
+
+
 def test_a_run_without_a_folder_goes_to_runs(call: Call, trainable: str) -> None:
     words = ("--set", "compare={}", "--set", "schedule.rounds=1", "--set", "data.clients={text: 4}")
     code, out, err = call("run", trainable, *words, "--json")
@@ -246,6 +297,16 @@ def test_help_waits_for_nothing_heavy() -> None:
     code = f"import sys, edgefl.cli; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_a_finished_run_is_shown_without_the_rooms_that_run_it(layerwise_run: Any) -> None:
+    code = (
+        "import sys, edgefl.cli\n"
+        "try: edgefl.cli.main(['run', '--resume', sys.argv[1]])\n"
+        "finally: print(sorted({'edgefl.data', 'edgefl.simulation', 'edgefl.commands'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, layerwise_run.path], capture_output=True, text=True, check=True)
+    assert "What was learned" in done.stdout and done.stdout.endswith("\n[]\n")
 
 
 def heeds_interrupts() -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 import edgefl
 from edgefl.report import Lines, print_summary, summary
-from edgefl.report.facts import compared, facts_of
+from edgefl.report.facts import compared, evaluation_of, facts_of
 from edgefl.runs import Run
 
 Tiny = Callable[..., dict[str, Any]]
@@ -57,16 +57,39 @@ def test_facts_agree_with_the_records(layerwise_run: Any) -> None:
 
 
 def test_chance_is_one_of_the_classes_and_ten_of_the_pairs(layerwise_run: Any) -> None:
-    chance = facts_of(layerwise_run)["chance"]
-    assert chance["image"] == chance["text"] == {"accuracy": 1 / 12, "balanced_accuracy": 1 / 12}
-    assert chance["image-text"]["r@10"] == pytest.approx(10 / 500)
-    known = facts_of(layerwise_run, "", {"test": {"image-text": 40}})
-    assert known["chance"]["image-text"]["r@10"] == pytest.approx(10 / 40)
+    facts = facts_of(layerwise_run)
+    assert facts["chance"]["image"] == facts["chance"]["text"] == {"accuracy": 1 / 12, "balanced_accuracy": 1 / 12}
+    assert facts["chance"]["image-text"]["r@10"] == pytest.approx(10 / facts["test_samples"]["image-text"])
+    many = {"test": {"image-text": 2000}}
+    assert recall_by_guessing(layerwise_run, many) == pytest.approx(10 / 500), "no more pairs are ranked"
+    few = {"test": {"image-text": 40}}
+    assert recall_by_guessing(layerwise_run, few) == pytest.approx(10 / 40)
     lacking = Run(layerwise_run.path)
     lacking.scenario["evaluation"]["missing"] = {"image-text": {"patterns": {"image-text": 0.5, "text": 0.5}}}
-    whole = facts_of(lacking, "", {"test": {"image-text": 40}})
-    assert whole["chance"]["image-text"]["r@10"] == pytest.approx(10 / 20), "incomplete pairs aren't ranked"
-    assert known["test_samples"] == {"image-text": 40}
+    assert recall_by_guessing(lacking, few) == pytest.approx(10 / 20), "incomplete pairs aren't ranked"
+
+
+def recall_by_guessing(run: Run, samples: dict[str, dict[str, int]]) -> float:
+    return evaluation_of(run, samples)["chance"]["test"]["image-text"]["r@10"]
+
+
+def test_what_was_tested_is_read_from_the_folder_else_asked_for(layerwise_run: Run, tmp_path: Path) -> None:
+    def samples_of(run: Run) -> dict[str, dict[str, int]]:
+        asked.append(run.path)
+        return {"test": {"image-text": 40}}
+
+    asked: list[Path] = []
+    known = facts_of(layerwise_run, "", samples_of)
+    assert not asked and known["test_samples"] == layerwise_run.evaluation["samples"]["test"]
+    assert known["chance"] == layerwise_run.evaluation["chance"]["test"]
+    older = tmp_path / "older"
+    shutil.copytree(layerwise_run.path, older)
+    (older / "evaluation.json").unlink()
+    facts = facts_of(edgefl.read_run(older), "", samples_of)
+    assert asked == [older] and facts["test_samples"] == {"image-text": 40}
+    assert facts["chance"]["image-text"]["r@10"] == pytest.approx(10 / 40)
+    nothing = facts_of(edgefl.read_run(older))
+    assert nothing["test_samples"] == {} and nothing["chance"].keys() == {"image", "text"}
 
 
 def test_whom_the_other_schedule_lets_in(comparison: Any) -> None:

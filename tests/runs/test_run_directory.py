@@ -52,8 +52,12 @@ def test_a_run_comes_back_as_written(tmp_path):
     run.append("rounds", [{"round": 1, "clients": {"image": np.int64(3)}, "losses": {"image": np.float32(0.5)}}])
     run.append("rounds", [{"round": 2, "clients": {"image": 2}, "losses": {}}])
     run.append("eligibility", [{"round": 1, "client": 0, "margins": {"memory": float("inf"), "flops": -1.0}}])
+    assert read_run(run.path).evaluation == {}, "a folder of before edgefl wrote it"
+    chance = {"test": {"image": {"accuracy": 1 / 3}}}
+    run.write_evaluation({"test": {"image": np.int64(4)}}, chance)
     run.finish({"image/a.weight": torch.ones(2, 3)}, {"accuracy": np.float64(0.25)})
     back = read_run(run.path)
+    assert back.evaluation == {"samples": {"test": {"image": 4}}, "chance": chance}
     assert back.scenario == {"name": "a", "seed": 1}
     assert back.models == MODELS
     assert back.rounds["clients.image"].tolist() == [3, 2]
@@ -319,6 +323,7 @@ def test_a_comparison_shows_its_runs_side_by_side(tmp_path):
     assert both.rounds["run"].tolist() == list(both.runs)
     assert both.rounds["metrics.image.accuracy"].tolist() == [0.0, 0.1, 0.2]
     assert both.result["a b"] == {"number": 2}
+    assert both.evaluation == {"schedule=end-to-end": {}, "a/b": {}, "a b": {}}
     with pytest.raises(RunError, match=r"choose one: .runs\['schedule=end-to-end'\]"):
         both.weights()
     with pytest.raises(RunError, match="holds several runs .*name one of them"):
