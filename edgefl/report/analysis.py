@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from edgefl.report.console import NOTHING, TITLES, new_table, or_dash, print_section, screen
+from edgefl.report.console import NOTHING, TITLES, Facts, new_table, or_dash, print_section, screen
 from edgefl.report.figures import FIGURE_FORMS, KIND_COLOURS, MARKS
 from edgefl.runs.durable import writing
 
 __all__ = ["ANALYSES", "FIGURE_FORMS", "draw_analysis", "print_analysis"]
 
-Facts = Mapping[str, Any]
 ANALYSES = ("shapley", "gradients", "drift", "matching")
 """What there is to analyse."""
 MEASURES = {"shapley": "Shapley", "lost": "lost", "alone": "alone"}
@@ -64,8 +63,7 @@ def _metric(row: Facts) -> str:
 
 def _print_values(console: Console, found: Facts) -> None:
     players = found["players"]
-    table = new_table("metric", "nobody", "everybody", "", *players)
-    table.columns[3].justify = "left"
+    table = new_table("metric", "nobody", "everybody", "", *players, left=(0, 3))
     for row in found["rows"]:
         ends = [f"{row['values'][name]:.3f}" for name in ("nobody", "everybody")]
         for place, (name, title) in enumerate(MEASURES.items()):
@@ -99,7 +97,7 @@ def _print_parts(
     note: str,
 ) -> None:  # fmt: skip
     columns, lines = _by_part(rows, column, show)
-    table = new_table("tower", "part", *columns, left=2)
+    table = new_table("tower", "part", *columns, left=(0, 1))
     tower = None
     for (own, part), cells in lines.items():
         table.add_row(own if own != tower else "", part, *(cells.get(name, NOTHING) for name in columns))
@@ -140,7 +138,7 @@ def _print_drift(console: Console, found: Facts) -> None:
 
 def _print_matching(console: Console, found: Facts) -> None:
     places = list(found["rows"][0]["matched"]) if found["rows"] else []
-    table = new_table("kind", "samples with", "completed by", *(f"top {k}" for k in places), "accuracy", left=3)
+    table = new_table("kind", "samples with", "completed by", *(f"top {k}" for k in places), "accuracy", left=range(3))
     last: tuple[str, str] = ("", "")
     rows = sorted(found["rows"], key=lambda row: _first(found["rows"], row))
     for row in rows:

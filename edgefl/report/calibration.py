@@ -29,8 +29,7 @@ def print_calibration(found: Mapping[str, Any], console: Console | None = None) 
     for profile in (found["device"], found["link"]):
         if profile is None:
             continue
-        table = new_table("number", "value", "lowest", "highest", "how")
-        table.columns[-1].justify = "left"
+        table = new_table("number", "value", "lowest", "highest", "how", left=(0, 4))
         for name, fact in profile["values"].items():
             show = _show(name)
             table.add_row(name, show(fact["value"]), show(fact["low"]), show(fact["high"]), fact["confidence"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from rich import box
@@ -42,12 +42,11 @@ def screen(*, stderr: bool = False) -> Console:
     return console
 
 
-def new_table(*columns: str, left: int = 1, title: str | None = None) -> Table:
-    """A table whose first ``left`` columns hold words and whose others hold numbers."""
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False,
-                  show_edge=False, padding=(0, 1, 0, 0), header_style="bold")  # fmt: skip
+def new_table(*columns: str, left: Container[int] = (0,)) -> Table:
+    """A table whose columns ``left`` (places from 0) hold words and whose others hold numbers."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for index, name in enumerate(columns):
-        table.add_column(name, justify="left" if index < left else "right", overflow="fold")
+        table.add_column(name, justify="left" if index in left else "right", overflow="fold")
     return table
 
 

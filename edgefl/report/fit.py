@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.text import Text
 
 from edgefl import units
-from edgefl.report.console import NOTHING, new_table, or_dash, print_section, screen, stage_of
-
-Facts = Mapping[str, Any]
+from edgefl.report.console import NOTHING, Facts, new_table, or_dash, print_section, screen, stage_of
 
 SHOWN = {
     "memory": ("memory", units.show_bytes),
@@ -29,8 +26,7 @@ def print_fit(found: Facts, console: Console | None = None) -> None:
     head = f"{found['scenario']} on {found['device']} over {found['link']}"
     console.print(Text(f"=== {head} ===", style="bold"))
     console.print()
-    table = new_table("budget", "allowed", "", left=1)
-    table.columns[2].justify = "left"
+    table = new_table("budget", "allowed", "", left=(0, 2))
     for name, each in found["budgets"].items():
         title, show = SHOWN[name]
         table.add_row(title, "unlimited" if each["allowed"] is None else show(each["allowed"]),
@@ -59,9 +55,7 @@ def _print_kind(console: Console, found: Facts, one: Facts) -> None:
 
 
 def _print_stages(console: Console, title: str, stages: Sequence[Facts]) -> None:
-    table = new_table("stage", "rounds", "fits", *(name for name, _ in SHOWN.values()), "tightest", left=0)
-    for column in (2, 8):
-        table.columns[column].justify = "left"
+    table = new_table("stage", "rounds", "fits", *(name for name, _ in SHOWN.values()), "tightest", left=(2, 8))
     for row in stages:
         table.add_row(
             stage_of(row), str(row["rounds"]), "yes" if row["eligible"] else "no",
@@ -80,10 +74,9 @@ def _tightest(row: Facts) -> str:
 
 
 def _print_answers(console: Console, title: str, answers: Sequence[Facts], always: Sequence[str]) -> None:
-    table = new_table("", "change", "of", "memory", "traffic", "time", "energy", "tightest", left=0)
-    for column in (1, 2, 7):
-        table.columns[column].justify = "left"
-        table.columns[column].no_wrap = column < 7  # a change stands beside what it is of
+    table = new_table("", "change", "of", "memory", "traffic", "time", "energy", "tightest", left=(1, 2, 7))
+    for column in (1, 2):
+        table.columns[column].no_wrap = True  # a change stands beside what it is of
     for number, one in enumerate(answers, start=1):
         changes = one["changes"] or [{"what": "nothing", "changes": ""}]
         table.add_row(

@@ -11,9 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from edgefl import units
-from edgefl.report.console import new_table, or_dash, print_section, print_table, screen
-
-Facts = Mapping[str, Any]
+from edgefl.report.console import Facts, new_table, or_dash, print_section, print_table, screen
 
 SHOWN_NUMBERS = {
     "ram_bytes": units.show_bytes,
@@ -120,9 +118,7 @@ def _print_fleet_list(console: Console, rows: Any) -> None:
     if not rows:
         print_section(console, "No fleet passes")
         return
-    table = new_table("fleet", "devices", "links", "least RAM", "mean training", "confidence", "")
-    for column in (5, 6):
-        table.columns[column].justify = "left"
+    table = new_table("fleet", "devices", "links", "least RAM", "mean training", "confidence", "", left=(0, 5, 6))
     for one in rows:
         table.add_row(
             one["name"], str(len(one["devices"])), str(len(one["links"])),
@@ -133,8 +129,7 @@ def _print_fleet_list(console: Console, rows: Any) -> None:
 
 
 def _print_one(console: Console, found: Facts) -> None:
-    table = new_table("", "value", "range", "confidence")
-    table.columns[3].justify = "left"
+    table = new_table("", "value", "range", "confidence", left=(0, 3))
     for name, fact in found["values"].items():
         show = SHOWN_NUMBERS[name]
         table.add_row(name, show(fact["value"]), f"{show(fact['low'])} to {show(fact['high'])}", fact["confidence"])
@@ -161,7 +156,7 @@ def _print_fleet(console: Console, found: Facts) -> None:
         console.print()
     rest = {key: value for key, value in found["fields"].items() if key not in ("devices", "links")}
     if rest:
-        table = new_table("", "as written", left=2)
+        table = new_table("", "as written", left=(0, 1))
         for key, value in rest.items():
             table.add_row(key, _spelled(value))
         print_section(console, "Besides", table)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.text import Text
 
 from edgefl import units
-from edgefl.report.console import NOTHING, mib, new_table, or_dash, print_section, screen
-from edgefl.report.profile import SHORT, present
-
-Facts = Mapping[str, Any]
+from edgefl.report.console import NOTHING, Facts, mib, new_table, or_dash, print_section, screen
+from edgefl.report.profile import print_by_part
 
 
 def _share(error: float) -> str:
@@ -26,9 +23,8 @@ def print_measured(found: Facts, console: Console | None = None) -> None:
     on = found["device"]
     table = new_table(
         "stage", "kind", "batch", "peak MiB\npredicted", "\nmeasured", "\nerror", "profiler\nMiB", "\nerror",
-        "FLOPs\nerror", "RSS MiB\nbefore", "\npeak", left=0,
+        "FLOPs\nerror", "RSS MiB\nbefore", "\npeak", left=(1,),
     )  # fmt: skip
-    table.columns[1].justify = "left"
     for row in rows:
         table.add_row(
             str(row["stage"]), row["kind"], str(row["batch"]), mib(row["peak_memory_bytes"]),
@@ -46,27 +42,14 @@ def print_measured(found: Facts, console: Console | None = None) -> None:
     print_section(
         console, f"Predicted against measured on {on}, the first steps of a round on random batches", table, how
     )
-    _print_parts(console, rows)
+    fields = {"predicted": "memory_bytes", "measured": "measured_memory_bytes"}
+    print_by_part(console, "Memory at the peak by part, MiB", rows, fields)
     _print_seconds(console, found)
-
-
-def _print_parts(console: Console, rows: Sequence[Facts]) -> None:
-    names = present(row[field] for row in rows for field in ("memory_bytes", "measured_memory_bytes"))
-    table = new_table("stage", "kind", "", *(SHORT.get(name, name) for name in names), left=0)
-    for column in (1, 2):
-        table.columns[column].justify = "left"
-    for row in rows:
-        for title, field in (("predicted", "memory_bytes"), ("measured", "measured_memory_bytes")):
-            first = (str(row["stage"]), row["kind"]) if title == "predicted" else ("", "")
-            table.add_row(*first, title, *(mib(row[field].get(name, 0)) for name in names))
-    print_section(console, "Memory at the peak by part, MiB", table)
 
 
 def _print_seconds(console: Console, found: Facts) -> None:
     machine = found["machine"]
-    table = new_table("stage", "kind", "step", "predicted", "measured", "error", "on the wall", left=0)
-    for column in (1, 2):
-        table.columns[column].justify = "left"
+    table = new_table("stage", "kind", "step", "predicted", "measured", "error", "on the wall", left=(1, 2))
     for row in found["rows"]:
         for step in row["steps"]:
             table.add_row(
@@ -88,8 +71,7 @@ def _print_seconds(console: Console, found: Facts) -> None:
 def print_counts(rows: Sequence[Facts], console: Console | None = None) -> None:
     """What ``commands.measuring.count`` found."""
     console = console or screen()
-    table = new_table("stage", "kind", "meter", "fvcore", "error", left=0)
-    table.columns[1].justify = "left"
+    table = new_table("stage", "kind", "meter", "fvcore", "error", left=(1,))
     for row in rows:
         table.add_row(
             str(row["stage"]), row["kind"], f"{row['forward_macs']:,}", f"{row['fvcore_forward_macs']:,}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -14,6 +14,7 @@ from edgefl import units
 from edgefl.report.console import (
     MOST_COLUMNS,
     NOTHING,
+    Facts,
     counted,
     mib,
     new_table,
@@ -22,9 +23,6 @@ from edgefl.report.console import (
     screen,
     stage_of,
 )
-
-Facts = Mapping[str, Any]
-
 
 SHORT = {
     "parameters": "param.",
@@ -36,7 +34,8 @@ SHORT = {
 """Parts of memory, so that a table of all of them fits a terminal."""
 
 
-def _macs(value: float) -> str:
+def _operations(value: float) -> str:
+    """Operations without their unit: ``85.1 M``."""
     return units.show_flops(value).removesuffix("FLOP")
 
 
@@ -67,36 +66,44 @@ def print_profile(found: Facts, console: Console | None = None) -> None:
 
 def _print_rows(console: Console, rows: Sequence[Facts]) -> None:
     cost = new_table(
-        "stage", "rounds", "kind", "peak memory", "forward", "backward", "MACs/sample", "time", "energy", left=0
+        "stage", "rounds", "kind", "peak memory", "forward", "backward", "MACs/sample", "time", "energy", left=(2,)
     )
-    cost.columns[2].justify = "left"
     for row in rows:
         cost.add_row(
             stage_of(row), str(row["rounds"]), row["kind"], units.show_bytes(row["peak_memory_bytes"]),
             units.show_flops(row["forward_flops"]), units.show_flops(row["backward_flops"]),
-            _macs(row["fvcore_macs_per_sample"]), units.show_seconds(row["virtual_seconds"]),
+            _operations(row["fvcore_macs_per_sample"]), units.show_seconds(row["virtual_seconds"]),
             units.show_joules(row["energy_joules"]),
         )  # fmt: skip
     print_section(console, "One client's round (MACs: one sample, one local epoch, as fvcore counts)", cost)
-    names = present(row["memory_bytes"] for row in rows)
-    memory = new_table("stage", "kind", *(SHORT.get(name, name) for name in names), left=0)
-    memory.columns[1].justify = "left"
+    print_by_part(console, "Peak memory by part, MiB", rows, {"": "memory_bytes"}, _overhead(rows[0]))
+
+
+def _overhead(row: Facts) -> str:
+    return f"+ overhead of {row['device']}, apart: {units.show_bytes(row['runtime_overhead_bytes'])}"
+
+
+def print_by_part(
+    console: Console, title: str, rows: Sequence[Facts], fields: Mapping[str, str], note: str = ""
+) -> None:
+    """Amounts by part in MiB, of the parts of which any row has some.
+
+    ``fields`` of a row hold them, ``{word: field}``: a line for each, with its word if there are several.
+    """
+    counts = [row[field] for row in rows for field in fields.values()]
+    names = [n for n in dict.fromkeys(n for c in counts for n in c) if any(c.get(n) for c in counts)]
+    several = len(fields) > 1
+    table = new_table("stage", "kind", *[""] * several, *(SHORT.get(n, n) for n in names), left=(1, 1 + several))
     for row in rows:
-        memory.add_row(stage_of(row), row["kind"], *(mib(row["memory_bytes"].get(n, 0)) for n in names))
-    overhead = f"+ overhead of {rows[0]['device']}, apart: {units.show_bytes(rows[0]['runtime_overhead_bytes'])}"
-    print_section(console, "Peak memory by part, MiB", memory, overhead)
-
-
-def present(counts: Iterable[Mapping[str, float]]) -> list[str]:
-    """Names of the parts that any of these rows has anything of, in their order."""
-    counts = list(counts)
-    return [n for n in dict.fromkeys(n for c in counts for n in c) if any(c.get(n) for c in counts)]
+        head = stage_of(row), row["kind"]
+        for word, field in fields.items():
+            table.add_row(*head, *[word] * several, *(mib(row[field].get(n, 0)) for n in names))
+            head = "", ""
+    print_section(console, title, table, note)
 
 
 def _print_traffic(console: Console, rows: Sequence[Facts]) -> None:
-    moved = new_table("stage", "kind", "down", "up", "down serialised", "up serialised", "payloads down", left=0)
-    for column in (1, 6):
-        moved.columns[column].justify = "left"
+    moved = new_table("stage", "kind", "down", "up", "down serialised", "up serialised", "payloads down", left=(1, 6))
     for row in rows:
         moved.add_row(
             stage_of(row), row["kind"], *(units.show_bytes(row[f"{way}_bytes"]) for way in ("download", "upload")),
@@ -104,45 +111,33 @@ def _print_traffic(console: Console, rows: Sequence[Facts]) -> None:
             ", ".join(f"{n} {units.show_bytes(b)}" for n, b in row["download_bytes_by_payload"].items()),
         )  # fmt: skip
     print_section(console, "What travels, active parts only", moved)
-    names = present(row[f"{way}_bytes_by_part"] for row in rows for way in ("download", "upload"))
-    parts = new_table("stage", "kind", "", *names, left=0)
-    for column in (1, 2):
-        parts.columns[column].justify = "left"
-    for row in rows:
-        for way in ("download", "upload"):
-            by = row[f"{way}_bytes_by_part"]
-            parts.add_row(*((stage_of(row), row["kind"]) if way == "download" else ("", "")),
-                          way.removesuffix("load"), *(mib(by.get(n, 0)) for n in names))  # fmt: skip
-    print_section(console, "The same by part, MiB", parts)
+    ways = {"down": "download_bytes_by_part", "up": "upload_bytes_by_part"}
+    print_by_part(console, "The same by part, MiB", rows, ways)
 
 
 def _print_server(console: Console, rows: Sequence[Facts]) -> None:
     if not rows:
         return
-    table = new_table("stage", "rounds", "when", "kind", "steps", "peak memory", "FLOP", "MACs", "time", left=0)
-    for column in (2, 3, 4):
-        table.columns[column].justify = "left"
+    table = new_table("stage", "rounds", "when", "kind", "steps", "peak memory", "FLOP", "MACs", "time", left=(2, 3, 4))
     for row in rows:
         table.add_row(
             str(row["stage"]), str(row["rounds"]), row["when"], row["kind"], ", ".join(dict.fromkeys(row["steps"])),
             units.show_bytes(row["peak_memory_bytes"]),
-            units.show_flops(row["forward_flops"] + row["backward_flops"]).removesuffix("FLOP"),
-            _macs(row["fvcore_macs"]), units.show_seconds(row["compute_seconds"]),
+            _operations(row["forward_flops"] + row["backward_flops"]), _operations(row["fvcore_macs"]),
+            units.show_seconds(row["compute_seconds"]),
         )  # fmt: skip
-    overhead = f"+ overhead of {rows[0]['device']}, apart: {units.show_bytes(rows[0]['runtime_overhead_bytes'])}"
-    print_section(console, f"The server's works, each time, on {rows[0]['device']}", table, overhead)
+    print_section(console, f"The server's works, each time, on {rows[0]['device']}", table, _overhead(rows[0]))
 
 
 def _print_rounds(console: Console, part: Facts) -> None:
     if not part["round_totals"]:
         return
-    table = new_table("stage", "rounds", "clients", "MACs", "forward", "backward", "down", "up", left=0)
-    table.columns[2].justify = "left"
+    table = new_table("stage", "rounds", "clients", "MACs", "forward", "backward", "down", "up", left=(2,))
     for total in part["round_totals"]:
         selected = {kind: f"{n:.3g}" for kind, n in total["selected"].items()}
         table.add_row(
             str(total["stage"]), str(total["rounds"]), ", ".join(f"{kind} {n}" for kind, n in selected.items()),
-            _macs(total["fvcore_macs"]), units.show_flops(total["forward_flops"]),
+            _operations(total["fvcore_macs"]), units.show_flops(total["forward_flops"]),
             units.show_flops(total["backward_flops"]), units.show_bytes(total["download_bytes"]),
             units.show_bytes(total["upload_bytes"]),
         )  # fmt: skip
@@ -160,8 +155,8 @@ def _print_totals(console: Console, totals: Sequence[Facts]) -> None:
             total["kind"], str(total["rounds"]), units.show_bytes(total["peak_memory_bytes"]),
             units.show_bytes(total["download_bytes"]), units.show_bytes(total["upload_bytes"]),
             units.show_bytes(total["serialised_traffic_bytes"]),
-            units.show_flops(total["forward_flops"] + total["backward_flops"]).removesuffix("FLOP"),
-            _macs(total["fvcore_macs_per_sample_all_rounds"]), units.show_seconds(total["virtual_seconds"]),
+            _operations(total["forward_flops"] + total["backward_flops"]),
+            _operations(total["fvcore_macs_per_sample_all_rounds"]), units.show_seconds(total["virtual_seconds"]),
             units.show_joules(total["energy_joules"]),
         )  # fmt: skip
     print_section(console, "Over the whole schedule, one client in every round", table)
@@ -213,7 +208,7 @@ def _all_digits(value: float) -> str:
 
 COMPARED = (
     ("peak memory", "peak_memory_bytes", _all_digits),
-    ("MACs/sample", "fvcore_macs_per_sample", _macs),
+    ("MACs/sample", "fvcore_macs_per_sample", _operations),
     ("FLOP", "flops", units.show_flops),
     ("traffic", "traffic_bytes", _all_digits),
     ("time", "virtual_seconds", units.show_seconds),
@@ -250,7 +245,7 @@ def _amount(name: str, value: float | None) -> str:
     if value is None:
         return NOTHING
     for ending, show in (("_bytes", units.show_bytes), ("_flops", units.show_flops), ("_seconds", units.show_seconds),
-                         ("_joules", units.show_joules), ("", _macs)):  # fmt: skip
+                         ("_joules", units.show_joules), ("", _operations)):  # fmt: skip
         if name.endswith(ending):
             return show(value)
     return f"{value:g}"
@@ -261,7 +256,7 @@ def print_cost_difference(found: Facts, console: Console | None = None) -> None:
     console = console or screen()
     limit = f"{100 * found['fail_above']:g} %"
     if found["changed"]:
-        table = new_table("", "figure", "old", "new", "change", "", left=2)
+        table = new_table("", "figure", "old", "new", "change", "", left=(0, 1))
         for one in found["changed"]:
             growth = "from nothing" if one["growth"] is None else f"{100 * one['growth']:+.3g} %"
             table.add_row(one["where"], one["figure"], _amount(one["figure"], one["old"]),

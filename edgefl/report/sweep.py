@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
 
 from edgefl import units
-from edgefl.report.console import NOTHING, TITLES, counted, new_table, or_dash, percent, print_section, screen
+from edgefl.report.console import NOTHING, TITLES, Facts, counted, new_table, or_dash, percent, print_section, screen
 from edgefl.report.facts import SHOWN_METRICS
 from edgefl.report.sweep_figure import shown
-
-Facts = Mapping[str, Any]
 
 LONG_LABEL = 14
 """Letters of a combination's label from which on it is broken at its commas."""
@@ -61,10 +58,9 @@ def _keep_labels(table: Table, rows: Sequence[Facts]) -> None:
 def _print_cells(console: Console, rows: Sequence[Facts]) -> None:
     table = new_table(
         "", "eligible\never", "\nhardest", "samples\never", "classes\never", "refused by", "peak\nmemory",
-        "round\ntime", "traffic", "energy",
+        "round\ntime", "traffic", "energy", left=(0, 5),
     )  # fmt: skip
     _keep_labels(table, rows)
-    table.columns[5].justify = "left"
     for row in rows:
         moved = None if row["download_bytes"] is None else row["download_bytes"] + row["upload_bytes"]
         table.add_row(
@@ -112,9 +108,8 @@ def _print_totals(console: Console, rows: Sequence[Facts]) -> None:
 
 def _print_excluded(console: Console, rows: Sequence[Facts]) -> None:
     """What leaves for good, and what is missing in the stage that fewest can take part in."""
-    table = new_table("", "samples", "modalities", "classes", "at stage", "samples", "modalities", "classes")
-    for column in (2, 3, 6, 7):
-        table.columns[column].justify = "left"
+    table = new_table("", "samples", "modalities", "classes", "at stage", "samples", "modalities", "classes",
+                      left=(0, 2, 3, 6, 7))  # fmt: skip
     for row in rows:
         hardest = next(stage for stage in row["stages"] if stage["stage"] == row["hardest_stage"])
         if not hardest["excluded_samples"]:
@@ -166,9 +161,7 @@ def _print_smallest(console: Console, rows: Sequence[Facts]) -> None:
     for row in rows:
         found = [(s["stage"], [(k, v["smallest_device"]) for k, v in s["kinds"].items()]) for s in row["stages"]]
         groups.setdefault(repr(found), []).append(row)
-    table = new_table("", "stage", "kind", "smallest device", "peak", "to spare", "round", "energy")
-    for column in (2, 3):
-        table.columns[column].justify = "left"
+    table = new_table("", "stage", "kind", "smallest device", "peak", "to spare", "round", "energy", left=(0, 2, 3))
     for alike in list(groups.values())[:MOST_LISTED]:
         label = _label(alike[0]) + (f"\nand {len(alike) - 1} more" if len(alike) > 1 else "")
         for kind in alike[0]["stages"][0]["kinds"]:
@@ -211,9 +204,8 @@ def _stretches(stages: Sequence[Facts], kind: str) -> list[tuple[int, int, Facts
 def _print_frontier(console: Console, rows: Sequence[Facts], frontier: Facts) -> None:
     places = {row["label"]: row for row in rows}
     for method, found in frontier.items():
-        table = new_table("against", "", "eligible", "", "dominated by it", left=2)
+        table = new_table("against", "", "eligible", "", "dominated by it", left=(0, 1, 4))
         table.columns[1].no_wrap = True
-        table.columns[4].justify = "left"
         for cost, one in found.items():
             if cost == "nobody":
                 continue
@@ -248,9 +240,8 @@ def _print_sensitivity(console: Console, found: Facts) -> None:
     factor = f"{found['factor']:g}"
     table = new_table(
         "order of the cells by", "survives", "pairs that\nflip", "lowest tau\none or all", "by", "drawn:\nlowest tau",
-        "same\norder", "same\nbest",
+        "same\norder", "same\nbest", left=(0, 4),
     )  # fmt: skip
-    table.columns[4].justify = "left"
     for name, one in found["figures"].items():
         table.add_row(
             IN_WORDS[name], "yes" if one["survives"] else "no", f"{one['pairs_that_flip']} of {one['pairs']}",
@@ -266,7 +257,7 @@ def _print_sensitivity(console: Console, found: Facts) -> None:
     )  # fmt: skip
     if not found["flips"]:
         return
-    listed = new_table("by", "better", "than", "no longer with", left=4)
+    listed = new_table("by", "better", "than", "no longer with", left=range(4))
     for flip in found["flips"][:MOST_LISTED]:
         listed.add_row(
             IN_WORDS[flip["figure"]], flip["better"].replace(",", ",\n"), flip["worse"].replace(",", ",\n"),

@@ -78,9 +78,7 @@ def _flown(facts: Facts) -> str:
 
 
 def _print_eligible(console: Console, facts: Facts) -> None:
-    table = new_table("stage", "rounds", "kind", "eligible", "refused by", "on", left=0)
-    for column in (2, 4, 5):
-        table.columns[column].justify = "left"
+    table = new_table("stage", "rounds", "kind", "eligible", "refused by", "on", left=(2, 4, 5))
     for stage in facts["stages"]:
         for index, (kind, who) in enumerate(stage["kinds"].items()):
             first = (str(stage["stage"]), str(stage["rounds"])) if index == 0 else ("", "")
@@ -111,9 +109,8 @@ def _leaving(stages: Sequence[Facts]) -> list[str]:
 def _print_costs(console: Console, facts: Facts) -> None:
     table = new_table(
         "stage", "kind", "peak MiB\npredicted", "\nmeasured", "\nerror", "GFLOP\npredicted", "\nerror",
-        "down", "up", "time", "energy", left=0,
+        "down", "up", "time", "energy", left=(1,),
     )  # fmt: skip
-    table.columns[1].justify = "left"
     last = None
     for row in facts["costs"]:
         table.add_row(
@@ -262,7 +259,7 @@ def print_methods(found: Facts, console: Console | None = None) -> None:
         for one in found[noun]:
             console.print(Text(f"\n{one['name']}: {one['summary']}"))
             if one["options"]:
-                table = new_table("  option", "default", "values", "", left=4)
+                table = new_table("  option", "default", "values", "", left=range(4))
                 for option in one["options"]:
                     table.add_row(f"  {option['name']}", option["default"], option["values"], option["description"])
                 print_table(console, table)

@@ -15,8 +15,7 @@ def print_verified(found: Mapping[str, Any], console: Console | None = None) -> 
     """What ``edgefl run --verify`` found: a table of the rules for each run, and the first offences."""
     console = console or screen()
     for label, run in found["runs"].items():
-        table = new_table("rule", "records", "broken", "")
-        table.columns[3].justify = "left"
+        table = new_table("rule", "records", "broken", "", left=(0, 3))
         for check in run["checks"]:
             records = f"{check['records']:,}" if check["records"] else NOTHING
             wrong = f"{check['broken']:,}" if check["records"] else NOTHING
