@@ -10,6 +10,7 @@ from edgefl_toys import Toy, make_work
 
 import edgefl
 from edgefl.cost import predict
+from edgefl.work.torch_device import device_of
 
 pytestmark = pytest.mark.gpu
 TINY = ["data.samples=200", "executor=inline", "evaluation.every=100", "compare=null"]
@@ -58,9 +59,7 @@ def test_a_gpu_is_predicted_alike_where_there_is_none(precision: str, monkeypatc
     assert elsewhere.peak_memory_bytes == pytest.approx(here.peak_memory_bytes, rel=TOLERANCE)
 
 
-def test_auto_takes_the_gpu(tmp_path: Path) -> None:
-    from edgefl.work.torch_device import device_of
-
+def test_auto_takes_the_gpu() -> None:
     assert device_of("auto").type == "cuda"
 
 
