@@ -15,18 +15,14 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
-import numpy as np
-
 from edgefl.commands.compose import compose
 from edgefl.commands.fit.changes import Axis, Levels, compares, plain, sets_of, steps_of
-from edgefl.cost import ClientCost, ComputeCost, Predictor, Traffic, duration
+from edgefl.cost import ClientCost, ComputeCost, Predictor, Traffic
 from edgefl.devices import Device, FleetOptions, Link
-from edgefl.planning import Planner, Setup, stale
+from edgefl.planning import NO_COMPUTE, Planner, Setup, client_cost, stale
 from edgefl.scenario import Scenario, load
 from edgefl.schedules import Stage
 from edgefl.work import Work, distinct
-
-NOTHING = ComputeCost(0, {}, 0, 0, 0.0, np.empty((0, 3)))
 
 
 class Enough(Exception):
@@ -162,9 +158,7 @@ class Pricer:
             self._on_prediction(len(self.keys), levels, stage)
             self._shape(levels, span, stage)
             work, base = planner.work(self.kind, span.first, stage)
-            key, self._computed[cell_key] = planner.compute(
-                work.fitted(self._source.size), self._source, base, self.client
-            )
+            _, key, self._computed[cell_key] = planner.compute(work, base, self.client)
             self.keys.add(key)
         return self._priced(self._computed[cell_key], self.moved(levels, span, stage, late=late))
 
@@ -180,7 +174,7 @@ class Pricer:
 
     def _priced(self, computed: ComputeCost, moved: Traffic) -> ClientCost:
         throttling = self._base.fleet.throttling
-        return ClientCost(computed, moved, duration(computed, moved, self.device, self.link, throttling=throttling))
+        return client_cost(computed, moved, self.device, self.link, throttling=throttling)
 
     # bounds ---------------------------------------------------------------------------------------------------------
 
@@ -190,7 +184,7 @@ class Pricer:
         moved = self.moved(levels, span, stage)
         if cell_key in self._computed:
             return self._priced(self._computed[cell_key], moved).budgets()
-        found = self._priced(NOTHING, moved).budgets()
+        found = self._priced(NO_COMPUTE, moved).budgets()
         found["memory"] = self.floor(levels, span, stage)
         mine = self._shape(levels, span, stage)
         for other, known in self._like(cell_key):

@@ -63,12 +63,11 @@ def costs_of(scenario: dict[str, Any], sets: list[str], kind: str = "text") -> d
     planner = planner_of(load(scenario, sets))
     setup, found = planner.setup, {}
     client = int(setup.of_kind(kind)[0])
-    source = setup.clients.client(client)
     first = 1
     for stage in setup.schedule.stages:
         work, base = planner.work(kind, first, stage)
         frozen = tuple(i.source for p in work.down for i in p.items if not stage.active(i.name))
-        _, computed = planner.compute(work.fitted(source.size), source, base, client)
+        _, _, computed = planner.compute(work, base, client)
         _, moved = planner.moved(work, base, stage, frozen)
         found[stage.index] = ClientCost(
             computed, moved, duration(computed, moved, load_device(PI), load_link(WIFI))
