@@ -30,6 +30,27 @@ class Enough(Exception):
 
 
 @dataclass(frozen=True)
+class Question:
+    """What ``edgefl fit`` is asked: the scenario with what it is composed to, and the device and link to fit.
+
+    ``allowed`` is what a round may use by budget, inf without end.  At most ``most`` works may be predicted for a kind,
+    and ``first`` answers are wanted (None: all).  With ``any_stage`` one stage that fits will do; with ``epochs`` the
+    local epochs may be fewer too.
+    """
+
+    scenario: Scenario
+    setup: Setup
+    predictor: Predictor
+    device: Device
+    link: Link
+    allowed: Mapping[str, float]
+    any_stage: bool
+    epochs: bool
+    most: int
+    first: int | None
+
+
+@dataclass(frozen=True)
 class Span:
     """Rounds in which a kind takes part and does the same, but for its learning rate, at one stage of the schedule."""
 
@@ -66,26 +87,24 @@ class _Shape:
 
 
 class Pricer:
-    """Prices candidates for the client of a kind that has the most samples."""
+    """Prices candidates for one client of a kind.
+
+    Before each prediction ``on_prediction`` is called with how many there were, the candidate and the stage.
+    """
 
     def __init__(
         self,
-        base: Scenario,
-        setup: Setup,
+        question: Question,
         axes: Sequence[Axis],
         kind: str,
         client: int,
-        device: Device,
-        link: Link,
-        predictor: Predictor,
-        most: int,
         on_prediction: Callable[[int, Levels, Stage], None],
     ):
-        self.axes, self.kind, self.client, self.device, self.link = axes, kind, client, device, link
-        self.predictor, self.most, self._on_prediction = predictor, most, on_prediction
+        self.question, self.axes, self.kind, self.client = question, axes, kind, client
+        self.most, self._on_prediction = question.most, on_prediction
         self.keys: set[str] = set()
         """The works that were predicted."""
-        self._data, self._base = plain(base), setup
+        self._data, setup = plain(question.scenario), question.setup
         self._source = setup.clients.client(client)
         self._changes = _changes(setup, kind)
         # a loss that compares samples isn't the same work in halves
@@ -134,13 +153,13 @@ class Pricer:
             scenario = load(self._data, sets)
             # a fleet may be large, and this one is not asked
             made = compose(replace(scenario, fleet=FleetOptions.model_validate({})))
-            self._setups[levels] = replace(made, clients=self._base.clients, fleet=self._base.fleet)
+            self._setups[levels] = replace(made, clients=self.question.setup.clients, fleet=self.question.setup.fleet)
         return self._setups[levels]
 
     def planner(self, levels: Levels) -> Planner:
         """The planner of a candidate: the last one is kept, as all about a candidate is asked in a row."""
         if self._planner is None or self._planner[0] != levels:
-            self._planner = levels, Planner(self.setup(levels), self.predictor)
+            self._planner = levels, Planner(self.setup(levels), self.question.predictor)
         return self._planner[1]
 
     # prices ---------------------------------------------------------------------------------------------------------
@@ -173,8 +192,8 @@ class Pricer:
         return self._moved[cell_key]
 
     def _priced(self, computed: ComputeCost, moved: Traffic) -> ClientCost:
-        throttling = self._base.fleet.throttling
-        return client_cost(computed, moved, self.device, self.link, throttling=throttling)
+        asked = self.question
+        return client_cost(computed, moved, asked.device, asked.link, throttling=asked.setup.fleet.throttling)
 
     # bounds ---------------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.commands.fit.bounds import Enough, Pricer, Span, excess
-from edgefl.commands.fit.changes import Axis, Levels, candidates, within
+from edgefl.commands.fit.changes import Levels, candidates, within
 from edgefl.errors import EdgeflError
 from edgefl.planning import BUDGETS, Verdict, choose_stages, gate
 from edgefl.schedules import Stage
@@ -53,15 +53,16 @@ class Found:
 class Search:
     """Candidates in order of what they change, each decided by as few predictions as will do.
 
-    A candidate fits if every stage that has rounds does; with ``any_stage`` one will do.
+    A candidate fits if every stage that has rounds does; with the question's ``any_stage`` one will do.
     """
 
-    def __init__(self, pricer: Pricer, axes: Sequence[Axis], allowed: Mapping[str, float], *, any_stage: bool = False):
-        self.pricer, self.axes, self.allowed, self.any_stage = pricer, axes, dict(allowed), any_stage
+    def __init__(self, pricer: Pricer):
+        self.pricer = pricer
+        self.allowed, self.any_stage = pricer.question.allowed, pricer.question.any_stage
 
-    def find(self, first: int | None) -> Found:
-        """Solutions of which none contains another, the least first and at most ``first``."""
-        order = candidates(self.axes)
+    def find(self) -> Found:
+        """Solutions of which none contains another, the least first and as many as are asked for."""
+        order, first = candidates(self.pricer.axes), self.pricer.question.first
         found = Found(of=len(order))
         standings: dict[Levels, Standing] = {}
         hopeless: dict[Levels, Standing] = {}  # whatever travels in which form
