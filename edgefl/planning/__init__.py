@@ -1,23 +1,55 @@
 """Planning: what a client would do in a round and what it would cost, before anything runs."""
 
 from edgefl.planning.coverage import DataCoverage
-from edgefl.planning.payload_options import PayloadOptions
-from edgefl.planning.planner import Plan, Planner
+from edgefl.planning.eligibility import BUDGETS, Verdict, Verdicts, gate
+from edgefl.planning.judge import Choices, choose_stages
+from edgefl.planning.meta_state import shapes, shapes_alone
+from edgefl.planning.payload_options import PayloadOptions, encoded
+from edgefl.planning.planner import PLANNED, Plan, Planner, Start
+from edgefl.planning.price import NO_COMPUTE, NO_TRAFFIC, Demand, client_cost
 from edgefl.planning.round_options import EvaluationOptions, RoundOptions
 from edgefl.planning.setup import Clients, Setup
-from edgefl.planning.versions import ClientVersions, Versions, final_blocks, stale
+from edgefl.planning.versions import (
+    ClientVersions,
+    Versions,
+    always,
+    final_blocks,
+    frozen,
+    older,
+    preinstalled,
+    stale,
+)
 
 __all__ = [
+    "BUDGETS",
+    "NO_COMPUTE",
+    "NO_TRAFFIC",
+    "PLANNED",
+    "Choices",
     "ClientVersions",
     "Clients",
     "DataCoverage",
+    "Demand",
     "EvaluationOptions",
     "PayloadOptions",
     "Plan",
     "Planner",
     "RoundOptions",
     "Setup",
+    "Start",
+    "Verdict",
+    "Verdicts",
     "Versions",
+    "always",
+    "choose_stages",
+    "client_cost",
+    "encoded",
     "final_blocks",
+    "frozen",
+    "gate",
+    "older",
+    "preinstalled",
+    "shapes",
+    "shapes_alone",
     "stale",
 ]

@@ -64,14 +64,21 @@ class Verdicts:
     """The verdicts of all clients, as arrays `[clients]`; ``verdicts[i]`` is one of them.
 
     ``binding`` indexes BUDGETS: the budget with the smallest margin relative to itself, -1 if all are unlimited.
-    ``margins`` are budget less cost.
+    ``margins`` are budget less cost; ``shares`` `[budgets, clients]` are margins relative to their budgets.
     """
 
     eligible: NDArray[np.bool_]
     binding: NDArray[np.int64]
+    shares: Floats
     margins: Mapping[str, Floats]
     costs: Mapping[str, Floats]
     budgets: Mapping[str, Floats]
+
+    @property
+    def nearness(self) -> Floats:
+        """The least share of a budget that is left, `[clients]`: below 0 where one is exceeded, inf without budgets."""
+        least: Floats = self.shares.min(axis=0)
+        return least
 
     def __len__(self) -> int:
         return len(self.eligible)
@@ -88,12 +95,6 @@ class Verdicts:
 
     def __iter__(self) -> Iterator[Verdict]:
         return (self[client] for client in range(len(self)))
-
-
-def nearness(verdicts: Verdicts) -> Floats:
-    """The least share of a budget that is left, `[clients]`: below 0 where one is exceeded, inf without budgets."""
-    shares: Floats = np.stack([_relative(verdicts.margins[key], verdicts.budgets[key]) for key in BUDGETS]).min(0)
-    return shares
 
 
 def gate(costs: Mapping[str, ArrayLike], budgets: Mapping[str, ArrayLike]) -> Verdicts:
@@ -120,11 +121,11 @@ def gate(costs: Mapping[str, ArrayLike], budgets: Mapping[str, ArrayLike]) -> Ve
     allowed = {key: np.broadcast_to(values, shape) for key, values in allowed.items()}
 
     margins = {key: _difference(allowed[key], asked[key]) for key in BUDGETS}
-    relative = np.stack([_relative(margins[key], allowed[key]) for key in BUDGETS])
+    shares = np.stack([_relative(margins[key], allowed[key]) for key in BUDGETS])
     eligible = np.all(np.stack([margins[key] >= 0 for key in BUDGETS]), axis=0)
     unlimited = np.all(np.stack([np.isposinf(allowed[key]) for key in BUDGETS]), axis=0)
-    binding = np.where(unlimited, -1, np.argmin(relative, axis=0)).astype(np.int64)
-    return Verdicts(eligible, binding, margins, asked, allowed)
+    binding = np.where(unlimited, -1, np.argmin(shares, axis=0)).astype(np.int64)
+    return Verdicts(eligible, binding, shares, margins, asked, allowed)
 
 
 def _difference(budget: Floats, cost: Floats) -> Floats:

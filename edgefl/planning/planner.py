@@ -6,19 +6,10 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from edgefl.cost import (
-    ClientCost,
-    ComputeCost,
-    Predictor,
-    Traffic,
-    compute_cost,
-    duration,
-    passes_key,
-    traffic,
-    work_key,
-)
+from edgefl.cost import ClientCost, ComputeCost, Predictor, Traffic, compute_cost, passes_key, traffic, work_key
 from edgefl.devices import Device, Link
 from edgefl.planning.payload_options import encoded
+from edgefl.planning.price import Demand
 from edgefl.planning.setup import Setup
 from edgefl.planning.versions import travelling
 from edgefl.schedules import Stage, restrict
@@ -104,8 +95,13 @@ class Planner:
             self._works[key] = work, base
         return self._works[key]
 
-    def compute(self, work: Work, source: Source, base: str, client: int) -> tuple[str, ComputeCost]:
-        """The cost key of a work and its cost before any device."""
+    def compute(self, work: Work, base: str, client: int) -> tuple[Work, str, ComputeCost]:
+        """``self.work(...)`` fitted to a client's samples, with its cost key and its cost before any device."""
+        source = self.setup.clients.client(client)
+        fitted = work.fitted(source.size)
+        return fitted, *self._computed(fitted, source, base, client)
+
+    def _computed(self, work: Work, source: Source, base: str, client: int) -> tuple[str, ComputeCost]:
         passes = (client, repr(work.passes))
         if passes not in self._passes:
             self._passes[passes] = passes_key(work, source)
@@ -124,6 +120,13 @@ class Planner:
             self._traffic[key] = down, traffic(down, tuple(p for p in work.up if p.items), self.buffers)
         return self._traffic[key]
 
+    def demand(self, client: int, round: int, stage: Stage, old: tuple[str, ...] = ()) -> Demand:
+        """What this round and stage ask of a client whose copies of ``old`` are stale, before any device."""
+        work, base = self.work(self.setup.kind_of(client), round, stage)
+        fitted, key, computed = self.compute(work, base, client)
+        down, moved = self.moved(work, base, stage, old)
+        return Demand(fitted, key, computed, down, moved)
+
     @property
     def buffers(self) -> frozenset[Address]:
         """Addresses of the buffers of all client models."""
@@ -136,19 +139,17 @@ class Planner:
         """
         client = int(self.setup.representative[group])
         kind = self.setup.kind_of(client)
-        work, base = self.work(kind, round, stage)
+        self.work(kind, round, stage)  # drops the plans of a work that has changed
         plans = self._plans[kind, stage.index]
         place = (group, device, link, old)
         if place not in plans:
-            source = self.setup.clients.client(client)
-            fitted = work.fitted(source.size)
-            key, computed = self.compute(fitted, source, base, client)
-            down, moved = self.moved(work, base, stage, old)
+            demand = self.demand(client, round, stage, old)
             fleet, samples = self.setup.fleet, int(self.setup.clients.client_samples[client])
             on, over = fleet.devices[device], fleet.links[link]
-            spent = duration(computed, moved, on, over, throttling=fleet.throttling)
-            cost = ClientCost(computed, moved, spent)
-            plans[place] = Plan(kind, group, samples, stage, fitted, key, old, down, cost, on, over)
+            plans[place] = Plan(
+                kind, group, samples, stage, demand.work, demand.key, old, demand.down,
+                demand.on(on, over, throttling=fleet.throttling), on, over,
+            )  # fmt: skip
         return plans[place]
 
     def server(self, work: Work) -> tuple[str, ComputeCost]:
@@ -156,6 +157,6 @@ class Planner:
         for known, found in self._server:
             if known is work or known == work:
                 return found
-        found = self.compute(work, self.setup.clients.server(), work_key(work), -1)
+        found = self._computed(work, self.setup.clients.server(), work_key(work), -1)
         self._server = [*self._server[-31:], (work, found)]
         return found

@@ -9,14 +9,24 @@ clients are registered.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.planning.eligibility import BUDGETS, Verdicts, gate, nearness
-from edgefl.planning.planner import Plan, Planner
-from edgefl.planning.versions import ClientVersions, Versions, frozen, older
+from edgefl.planning import (
+    BUDGETS,
+    ClientVersions,
+    Plan,
+    Planner,
+    Verdicts,
+    Versions,
+    choose_stages,
+    frozen,
+    gate,
+    older,
+)
 from edgefl.schedules import Stage
 from edgefl.work import Address
 
@@ -157,32 +167,18 @@ class Roster:
         stages: Sequence[Stage],
         current: Versions,
     ) -> Integers:
-        before = self.stage[clients].copy(), self.eligible[clients].copy(), self.binding[clients].copy()
-        budgets = self.budgets(clients)
-        left, nearest = np.arange(len(clients)), np.full(len(clients), -np.inf)
-        for number, stage in enumerate(stages):
-            who = clients[left]
-            cells = self._cells(who, round, stage, current)
-            found = gate(
-                {name: self.of_cells(name)[cells] for name in BUDGETS},
-                {name: values[left] for name, values in budgets.items()},
-            )
-            taken = found.eligible | (number == 0)
-            if len(stages) > 1:
-                # of equally near ones the later stage, whatever the order in which they are offered
-                near = nearness(found)
-                taken |= (near > nearest[left]) | ((near == nearest[left]) & (stage.index > self.stage[who]))
-                nearest[left[taken]] = near[taken]
-            self.cell[who[taken]], self.stage[who[taken]] = cells[taken], stage.index
-            self.eligible[who[taken]], self.binding[who[taken]] = found.eligible[taken], found.binding[taken]
-            left = left[~found.eligible]
-            if not len(left):
-                break
-        as_before = self.eligible[clients] == before[1]
+        def offer(stage: Stage, left: Integers) -> tuple[Integers, dict[str, Floats]]:
+            cells = self._cells(clients[left], round, stage, current)
+            return cells, {name: self.of_cells(name)[cells] for name in BUDGETS}
+
+        chosen = choose_stages({stage.index: partial(offer, stage) for stage in stages}, self.budgets(clients))
+        as_before = chosen.eligible == self.eligible[clients]
+        same = as_before & (chosen.stage == self.stage[clients]) & (chosen.binding == self.binding[clients])
+        self.stage[clients], self.cell[clients] = chosen.stage, chosen.row
+        self.eligible[clients], self.binding[clients] = chosen.eligible, chosen.binding
         if not as_before.all():
             self._able, self._able_samples = {}, {}
             self.changes += 1
-        same = as_before & (self.stage[clients] == before[0]) & (self.binding[clients] == before[2])
         changed: Integers = clients[~same]
         return changed
 

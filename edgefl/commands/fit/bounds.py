@@ -15,22 +15,39 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
-import numpy as np
-
 from edgefl.commands.compose import compose
 from edgefl.commands.fit.changes import Axis, Levels, compares, plain, sets_of, steps_of
-from edgefl.cost import ClientCost, ComputeCost, Predictor, Traffic, duration
+from edgefl.cost import ClientCost, ComputeCost, Predictor, Traffic
 from edgefl.devices import Device, FleetOptions, Link
-from edgefl.planning import Planner, Setup, stale
+from edgefl.planning import NO_COMPUTE, Planner, Setup, client_cost, stale
 from edgefl.scenario import Scenario, load
 from edgefl.schedules import Stage
 from edgefl.work import Work, distinct
 
-NOTHING = ComputeCost(0, {}, 0, 0, 0.0, np.empty((0, 3)))
-
 
 class Enough(Exception):
     """No more may be predicted."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What ``edgefl fit`` is asked: the scenario with what it is composed to, and the device and link to fit.
+
+    ``allowed`` is what a round may use by budget, inf without end.  At most ``most`` works may be predicted for a kind,
+    and ``first`` answers are wanted (None: all).  With ``any_stage`` one stage that fits will do; with ``epochs`` the
+    local epochs may be fewer too.
+    """
+
+    scenario: Scenario
+    setup: Setup
+    predictor: Predictor
+    device: Device
+    link: Link
+    allowed: Mapping[str, float]
+    any_stage: bool
+    epochs: bool
+    most: int
+    first: int | None
 
 
 @dataclass(frozen=True)
@@ -70,26 +87,24 @@ class _Shape:
 
 
 class Pricer:
-    """Prices candidates for the client of a kind that has the most samples."""
+    """Prices candidates for one client of a kind.
+
+    Before each prediction ``on_prediction`` is called with how many there were, the candidate and the stage.
+    """
 
     def __init__(
         self,
-        base: Scenario,
-        setup: Setup,
+        question: Question,
         axes: Sequence[Axis],
         kind: str,
         client: int,
-        device: Device,
-        link: Link,
-        predictor: Predictor,
-        most: int,
         on_prediction: Callable[[int, Levels, Stage], None],
     ):
-        self.axes, self.kind, self.client, self.device, self.link = axes, kind, client, device, link
-        self.predictor, self.most, self._on_prediction = predictor, most, on_prediction
+        self.question, self.axes, self.kind, self.client = question, axes, kind, client
+        self.most, self._on_prediction = question.most, on_prediction
         self.keys: set[str] = set()
         """The works that were predicted."""
-        self._data, self._base = plain(base), setup
+        self._data, setup = plain(question.scenario), question.setup
         self._source = setup.clients.client(client)
         self._changes = _changes(setup, kind)
         # a loss that compares samples isn't the same work in halves
@@ -138,13 +153,13 @@ class Pricer:
             scenario = load(self._data, sets)
             # a fleet may be large, and this one is not asked
             made = compose(replace(scenario, fleet=FleetOptions.model_validate({})))
-            self._setups[levels] = replace(made, clients=self._base.clients, fleet=self._base.fleet)
+            self._setups[levels] = replace(made, clients=self.question.setup.clients, fleet=self.question.setup.fleet)
         return self._setups[levels]
 
     def planner(self, levels: Levels) -> Planner:
         """The planner of a candidate: the last one is kept, as all about a candidate is asked in a row."""
         if self._planner is None or self._planner[0] != levels:
-            self._planner = levels, Planner(self.setup(levels), self.predictor)
+            self._planner = levels, Planner(self.setup(levels), self.question.predictor)
         return self._planner[1]
 
     # prices ---------------------------------------------------------------------------------------------------------
@@ -162,9 +177,7 @@ class Pricer:
             self._on_prediction(len(self.keys), levels, stage)
             self._shape(levels, span, stage)
             work, base = planner.work(self.kind, span.first, stage)
-            key, self._computed[cell_key] = planner.compute(
-                work.fitted(self._source.size), self._source, base, self.client
-            )
+            _, key, self._computed[cell_key] = planner.compute(work, base, self.client)
             self.keys.add(key)
         return self._priced(self._computed[cell_key], self.moved(levels, span, stage, late=late))
 
@@ -179,8 +192,8 @@ class Pricer:
         return self._moved[cell_key]
 
     def _priced(self, computed: ComputeCost, moved: Traffic) -> ClientCost:
-        throttling = self._base.fleet.throttling
-        return ClientCost(computed, moved, duration(computed, moved, self.device, self.link, throttling=throttling))
+        asked = self.question
+        return client_cost(computed, moved, asked.device, asked.link, throttling=asked.setup.fleet.throttling)
 
     # bounds ---------------------------------------------------------------------------------------------------------
 
@@ -190,7 +203,7 @@ class Pricer:
         moved = self.moved(levels, span, stage)
         if cell_key in self._computed:
             return self._priced(self._computed[cell_key], moved).budgets()
-        found = self._priced(NOTHING, moved).budgets()
+        found = self._priced(NO_COMPUTE, moved).budgets()
         found["memory"] = self.floor(levels, span, stage)
         mine = self._shape(levels, span, stage)
         for other, known in self._like(cell_key):

@@ -10,17 +10,15 @@ from typing import Any
 
 from edgefl import units
 from edgefl.commands.compose import commonest_link, compose, predictor_of, scenario_of
-from edgefl.commands.fit.bounds import Pricer
-from edgefl.commands.fit.changes import TIERS, Axis, Levels, axes_of, sets_of, steps_of
+from edgefl.commands.fit.bounds import Pricer, Question
+from edgefl.commands.fit.changes import TIERS, Levels, axes_of, sets_of, steps_of
 from edgefl.commands.fit.search import Search, worst
 from edgefl.commands.profile.profile import largest
 from edgefl.commands.progress import OnProgress, accepts_observe, messages, silent
-from edgefl.cost import Predictor
-from edgefl.devices import Device, Link, load_device, load_link
+from edgefl.devices import Device, load_device, load_link
 from edgefl.devices.options import BUDGET_FIELDS, share_of_device
 from edgefl.errors import ScenarioError, UnitError, UnknownName
-from edgefl.planning import Setup
-from edgefl.planning.eligibility import BUDGETS, Verdict
+from edgefl.planning import BUDGETS, Verdict
 from edgefl.scenario import Scenario
 from edgefl.schedules import Stage
 
@@ -73,7 +71,7 @@ def fit(
     for a budget that can't be read.
     """
     whole = scenario_of(scenario, overrides)
-    target_device = _device(device)
+    target_device = load_device(device)
     allowances = allowances_of(
         whole, target_device, {"memory": memory, "flops": flops, "bytes": bytes, "seconds": seconds, "joules": joules}
     )
@@ -83,14 +81,12 @@ def fit(
     setup = compose(whole, messages(on_progress))
     if kind is not None and kind not in setup.clients.kinds:
         raise UnknownName("client kind", kind, setup.clients.kinds)
-    target_link = _link(link) if link else commonest_link(setup.fleet)
-    predictor = predictor_of(whole)
-    found = {}
-    for name in setup.clients.kinds if kind is None else [kind]:
-        found[name] = _of_kind(
-            whole, setup, name, target_device, target_link, allowances, predictor,
-            any_stage=any_stage, epochs=epochs, most=most, first=first, on_progress=on_progress,
-        )  # fmt: skip
+    target_link = load_link(link) if link else commonest_link(setup.fleet)
+    question = Question(
+        whole, setup, predictor_of(whole), target_device, target_link, {n: a.allowed for n, a in allowances.items()},
+        any_stage=any_stage, epochs=epochs, most=most, first=first,
+    )  # fmt: skip
+    found = {name: _of_kind(question, name, on_progress) for name in (setup.clients.kinds if kind is None else [kind])}
     return {
         "scenario": whole.name,
         "device": target_device.name,
@@ -110,14 +106,6 @@ def fits(found: Mapping[str, Any]) -> bool:
 
 
 # --- what the device may use -----------------------------------------------------------------------------------------
-
-
-def _device(name: str) -> Device:
-    return load_device(name)
-
-
-def _link(name: str) -> Link:
-    return load_link(name)
 
 
 def allowances_of(scenario: Scenario, device: Device, given: Mapping[str, object]) -> dict[str, Allowance]:
@@ -163,45 +151,32 @@ def _read(name: str, value: object) -> float:
 # --- one kind --------------------------------------------------------------------------------------------------------
 
 
-def _of_kind(
-    whole: Scenario,
-    setup: Setup,
-    kind: str,
-    device: Device,
-    link: Link,
-    allowances: Mapping[str, Allowance],
-    predictor: Predictor,
-    *,
-    any_stage: bool,
-    epochs: bool,
-    most: int,
-    first: int | None,
-    on_progress: OnProgress,
-) -> dict[str, Any]:
+def _of_kind(question: Question, kind: str, on_progress: OnProgress) -> dict[str, Any]:
+    setup, most = question.setup, question.most
     client = largest(setup, kind)
     samples = int(setup.clients.client_samples[client])
-    axes = axes_of(whole, setup, kind, samples, growing=any_stage, epochs=epochs)
+    axes = axes_of(question.scenario, setup, kind, samples, growing=question.any_stage, epochs=question.epochs)
 
     def on_prediction(predicted: int, levels: Levels, stage: Stage) -> None:
         what = ", ".join(step.what for step in steps_of(axes, levels)) or "as it stands"
         on_progress("prepare", {"what": f"{kind}: work {predicted + 1} of at most {most}: {what}, stage {stage.index}"})
 
-    pricer = Pricer(whole, setup, axes, kind, client, device, link, predictor, most, on_prediction)
-    search = Search(pricer, axes, {n: each.allowed for n, each in allowances.items()}, any_stage=any_stage)
+    pricer = Pricer(question, axes, kind, client, on_prediction)
+    search = Search(pricer)
     nothing: Levels = (0,) * len(axes)
     found: dict[str, Any] = {"kind": kind, "samples": samples, "rounds": sum(s.rounds for s in pricer.spans(nothing))}
     if not found["rounds"]:
         return {**found, "fits": False, "as_it_stands": None, "solutions": []}
 
-    unchanged = _described(search, axes, nothing, None)
+    unchanged = _described(search, nothing, None)
     found |= {"fits": unchanged["fits"], "as_it_stands": unchanged}
     if found["fits"]:
         return {**found, "solutions": [], "predictions": len(pricer.keys), "complete": True}
-    answer = search.find(first)
-    found["solutions"] = [_described(search, axes, levels, unchanged) for levels in answer.solutions]
+    answer = search.find()
+    found["solutions"] = [_described(search, levels, unchanged) for levels in answer.solutions]
     if answer.nearest is not None:
         levels, times = answer.nearest
-        found["nearest"] = {**_described(search, axes, levels, unchanged), "excess": times}
+        found["nearest"] = {**_described(search, levels, unchanged), "excess": times}
     if not answer.solutions:
         found["unmet"] = list(answer.unmet)
     return {
@@ -214,9 +189,7 @@ def _of_kind(
     }
 
 
-def _described(
-    search: Search, axes: Sequence[Axis], levels: Levels, unchanged: Mapping[str, Any] | None
-) -> dict[str, Any]:
+def _described(search: Search, levels: Levels, unchanged: Mapping[str, Any] | None) -> dict[str, Any]:
     """A candidate with what it costs: at worst by budget, and on average over the rounds."""
     pricer = search.pricer
     pricer.most, most = len(pricer.keys) + 10**6, pricer.most  # an answer is told in full
@@ -230,7 +203,7 @@ def _described(
         name: sum(span.rounds * verdict.costs[name] for span, _, verdict in usual) / rounds
         for name in ("seconds", "joules")
     }
-    steps = steps_of(axes, levels)
+    steps = steps_of(pricer.axes, levels)
     found: dict[str, Any] = {
         "changes": [{"what": step.what, "changes": TIERS[step.tier]} for step in steps],
         "sets": sets_of(steps),

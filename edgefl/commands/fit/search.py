@@ -5,13 +5,17 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf, isfinite
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from edgefl.commands.fit.bounds import Enough, Pricer, Span, excess
-from edgefl.commands.fit.changes import Axis, Levels, candidates, within
+from edgefl.commands.fit.changes import Levels, candidates, within
 from edgefl.errors import EdgeflError
-from edgefl.planning.eligibility import BUDGETS, Verdict, gate, nearness
+from edgefl.planning import BUDGETS, Verdict, choose_stages, gate
 from edgefl.schedules import Stage
 
 NEARER = 12
@@ -49,15 +53,16 @@ class Found:
 class Search:
     """Candidates in order of what they change, each decided by as few predictions as will do.
 
-    A candidate fits if every stage that has rounds does; with ``any_stage`` one will do.
+    A candidate fits if every stage that has rounds does; with the question's ``any_stage`` one will do.
     """
 
-    def __init__(self, pricer: Pricer, axes: Sequence[Axis], allowed: Mapping[str, float], *, any_stage: bool = False):
-        self.pricer, self.axes, self.allowed, self.any_stage = pricer, axes, dict(allowed), any_stage
+    def __init__(self, pricer: Pricer):
+        self.pricer = pricer
+        self.allowed, self.any_stage = pricer.question.allowed, pricer.question.any_stage
 
-    def find(self, first: int | None) -> Found:
-        """Solutions of which none contains another, the least first and at most ``first``."""
-        order = candidates(self.axes)
+    def find(self) -> Found:
+        """Solutions of which none contains another, the least first and as many as are asked for."""
+        order, first = candidates(self.pricer.axes), self.pricer.question.first
         found = Found(of=len(order))
         standings: dict[Levels, Standing] = {}
         hopeless: dict[Levels, Standing] = {}  # whatever travels in which form
@@ -95,16 +100,16 @@ class Search:
 
     def verdict(self, levels: Levels, span: Span, *, late: bool = True) -> tuple[Stage, Verdict]:
         """The first stage that fits in these rounds or the one that comes nearest, with its verdict; raises Enough."""
-        best: tuple[tuple[float, int], Stage, Verdict] | None = None
-        for stage in span.stages:
-            found = gate(self.pricer.cost(levels, span, stage, late=late).budgets(), self.allowed)
-            if found.eligible[0]:
-                return stage, found[0]
-            near = float(nearness(found)[0]), stage.index
-            if best is None or near > best[0]:
-                best = near, stage, found[0]
-        assert best is not None
-        return best[1:]
+        costs: dict[int, dict[str, float]] = {}
+
+        def offer(stage: Stage, clients: NDArray[Any]) -> tuple[NDArray[Any], dict[str, float]]:
+            costs[stage.index] = self.pricer.cost(levels, span, stage, late=late).budgets()
+            return clients, costs[stage.index]
+
+        budgets = {name: np.array([allowed]) for name, allowed in self.allowed.items()}
+        chosen = choose_stages({stage.index: partial(offer, stage) for stage in span.stages}, budgets)
+        stage = next(stage for stage in span.stages if stage.index == chosen.stage[0])
+        return stage, gate(costs[stage.index], self.allowed)[0]
 
     def standing(self, levels: Levels) -> Standing:
         """What is known of a candidate without predicting anything."""

@@ -13,7 +13,6 @@ import numpy as np
 from edgefl.commands.compose import commonest_device, commonest_link, planner_of, scenario_of
 from edgefl.commands.profile.schedule_totals import evaluation_totals, followed, round_totals, server_rows, stretches
 from edgefl.commands.progress import OnProgress, accepts_observe, messages, silent
-from edgefl.cost import ClientCost, duration
 from edgefl.cost import timeline as trace_timeline
 from edgefl.devices import Device, Link, load_device, load_link
 from edgefl.errors import ScenarioError, UnknownName
@@ -176,12 +175,8 @@ def shown_round(setup: Setup, stage: Stage, kind: str) -> int:
 def _row(planner: Planner, stage: Stage, kind: str, device: Device, link: Link) -> dict[str, Any]:
     setup = planner.setup
     client = largest(setup, kind)
-    source = setup.clients.client(client)
-    work, base = planner.work(kind, shown_round(setup, stage, kind), stage)
-    _, computed = planner.compute(work.fitted(source.size), source, base, client)
-    _, moved = planner.moved(work, base, stage, ())
-    lasted = duration(computed, moved, device, link, throttling=setup.fleet.throttling)
-    record = ClientCost(computed, moved, lasted).record()
+    demand = planner.demand(client, shown_round(setup, stage, kind), stage)
+    record = demand.on(device, link, throttling=setup.fleet.throttling).record()
     return {
         "kind": kind,
         "stage": stage.index,
@@ -189,7 +184,7 @@ def _row(planner: Planner, stage: Stage, kind: str, device: Device, link: Link) 
         "rounds": len(_rounds(setup, stage, kind)),
         **{field: record[field] for field in ROW_FIELDS},
         "runtime_overhead_bytes": device.runtime_overhead_bytes,
-        "process_memory_bytes": computed.peak_memory_bytes + device.runtime_overhead_bytes,
+        "process_memory_bytes": record["peak_memory_bytes"] + device.runtime_overhead_bytes,
         "samples": int(setup.clients.client_samples[client]),
         "device": device.name,
         "link": link.name,

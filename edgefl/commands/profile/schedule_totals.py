@@ -10,12 +10,22 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.cost import ComputeCost, Duration, Traffic, duration, traffic, work_key
+from edgefl.cost import ClientCost, Traffic, duration, traffic, work_key
 from edgefl.data import Federation
 from edgefl.devices import Device, Link
 from edgefl.methods import Method, ServerState
-from edgefl.planning import ClientVersions, Planner, Setup, final_blocks, stale
-from edgefl.planning.meta_state import shapes, shapes_alone
+from edgefl.planning import (
+    NO_COMPUTE,
+    NO_TRAFFIC,
+    ClientVersions,
+    Planner,
+    Setup,
+    client_cost,
+    final_blocks,
+    shapes,
+    shapes_alone,
+    stale,
+)
 from edgefl.planning.places import places
 from edgefl.schedules import Stage
 from edgefl.work import Work
@@ -116,7 +126,7 @@ def server_rows(planner: Planner, found: Sequence[Stretch], kind: str | None = N
 def _server_row(planner: Planner, one: Stretch, when: str, work: Work) -> dict[str, Any]:
     _, computed = planner.server(work)
     device = planner.setup.fleet.server
-    spent = duration(computed, traffic((), ()), device, None)
+    spent = duration(computed, NO_TRAFFIC, device, None)
     return {
         "kind": work.kind,
         "stage": one.stage.index,
@@ -210,15 +220,10 @@ def _mean(planner: Planner, kind: str, work: Work, base: str) -> dict[str, Fract
     )
     sums = dict.fromkeys(COMPUTED, Fraction(0))
     for index, count in zip(first, counts, strict=True):
-        cost = _cost(planner, work, base, int(clients[index]))
+        _, _, cost = planner.compute(work, base, int(clients[index]))
         for name in COMPUTED:
             sums[name] += int(count) * Fraction(getattr(cost, name))
     return {name: total / max(len(clients), 1) for name, total in sums.items()}
-
-
-def _cost(planner: Planner, work: Work, base: str, client: int) -> ComputeCost:
-    source = planner.setup.clients.client(client)
-    return planner.compute(work.fitted(source.size), source, base, client)[1]
 
 
 # --- one client in every round ---------------------------------------------------------------------------------------
@@ -237,12 +242,12 @@ class _Follower:
         default_factory=lambda: {f"{way}_bytes_by_{what}": Counter() for way in WAYS for what in ("payload", "part")}
     )
 
-    def spends(self, cost: ComputeCost, lasted: Duration, times: int) -> None:
-        self.peak = max(self.peak, cost.peak_memory_bytes)
+    def spends(self, cost: ClientCost, times: int) -> None:
+        self.peak = max(self.peak, cost.compute.peak_memory_bytes)
         for name in COMPUTED:
-            self.spent[name] += times * getattr(cost, name)
+            self.spent[name] += times * getattr(cost.compute, name)
         for name in ("virtual_seconds", "energy_joules"):
-            self.spent[name] += times * getattr(lasted, name)
+            self.spent[name] += times * getattr(cost.duration, name)
 
     def moves(self, moved: Traffic, times: int) -> None:
         for name, counted in self.by.items():
@@ -263,10 +268,9 @@ def followed(
     setup = planner.setup
     followers = {kind: _Follower() for kind in setup.clients.kinds}
     versions: Counter[str] = Counter()
-    nothing = ComputeCost(0, {}, 0, 0, 0.0, np.empty((0, 3)))
     epochs = setup.method.setting.training.epochs
     for one in found:
-        costs = {k: _cost(planner, *one.works[k], clients[k]) for k in one.works if k in clients}
+        computed = {k: planner.compute(*one.works[k], clients[k])[2] for k in one.works if k in clients}
         # after a round only what that round changed is newer at the server than at the client, so that from the second
         # on all rounds of a stretch are alike
         for times in (1, one.rounds - 1)[: min(one.rounds, 2)]:
@@ -278,18 +282,18 @@ def followed(
                 follower.client_versions.sent(0, down, versions)
                 changed |= {item.source for payload in work.up for item in payload.items}
                 follower.moves(moved, times)
-                if kind in costs:
+                if kind in computed:
+                    cost = client_cost(computed[kind], moved, device, link, throttling=setup.fleet.throttling)
                     follower.rounds += times
-                    follower.per_sample += times * epochs * costs[kind].fvcore_macs_per_sample
-                    lasted = duration(costs[kind], moved, device, link, throttling=setup.fleet.throttling)
-                    follower.spends(costs[kind], lasted, times)
+                    follower.per_sample += times * epochs * cost.compute.fvcore_macs_per_sample
+                    follower.spends(cost, times)
             versions.update(dict.fromkeys(changed, 1))
         if setup.schedule.deliver_final and setup.schedule.ends(one.first + one.rounds - 1):
             for kind, (work, _) in one.works.items():
                 payload = final_blocks(work, one.stage)
                 moved = traffic((payload,), (), planner.buffers)
                 followers[kind].moves(moved, 1)
-                followers[kind].spends(nothing, duration(nothing, moved, device, link), 1)
+                followers[kind].spends(client_cost(NO_COMPUTE, moved, device, link), 1)
                 followers[kind].client_versions.sent(0, (payload,), versions)
     return [_total(kind, followers[kind]) for kind in clients]
 

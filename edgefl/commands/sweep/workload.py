@@ -6,23 +6,23 @@ other numbers is judged without predicting again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.cost import ComputeCost, Predictor, Traffic, duration, energy, transfer_seconds, watts_of
+from edgefl.cost import Predictor, energy, watts_of
 from edgefl.devices import Device, Fleet, Link
-from edgefl.planning import Planner, Setup
-from edgefl.planning.eligibility import BUDGETS, gate, nearness
+from edgefl.planning import BUDGETS, NO_COMPUTE, NO_TRAFFIC, Demand, Planner, Setup, choose_stages, client_cost
 from edgefl.schedules import Stage
 
 Integers = NDArray[Any]
 Floats = NDArray[np.float64]
 Booleans = NDArray[np.bool_]
+One = TypeVar("One")
 
 LEFT_OUT = -1
 """The work of clients that the method leaves out of a stage."""
@@ -30,29 +30,30 @@ LEFT_OUT = -1
 
 @dataclass(frozen=True)
 class Workload:
-    """The works that a schedule gives to the clients, each with its cost before any device.
+    """The works that a schedule gives to the clients, each with what it asks of any device.
 
     ``stages`` are those with rounds, once for each turn in which other parts are offered, with the rounds of that turn.
-    ``candidates[i]`` lists for stage i, for each way that the schedule offers, best first, the work `[groups]` of each
-    group of clients that cost the same: an index into ``costs``, or LEFT_OUT.  Clients hold everything frozen already.
+    ``candidates[i]`` has for stage i, by index of each way that the schedule offers, best first, the work `[groups]` of
+    each group of clients that cost the same: an index into ``demands``, or LEFT_OUT, which holds for all ways of a
+    stage.  Clients hold everything frozen already.
     """
 
     setup: Setup
-    costs: tuple[tuple[ComputeCost, Traffic], ...]
+    demands: tuple[Demand, ...]
     stages: tuple[Stage, ...]
-    candidates: tuple[tuple[Integers, ...], ...]
+    candidates: tuple[Mapping[int, Integers], ...]
 
     @cached_property
     def table(self) -> dict[str, Floats]:
         """Numbers of each work that no device changes: `[works]`."""
-        columns: dict[str, Callable[[ComputeCost, Traffic], float]] = {
-            "memory": lambda c, _: c.peak_memory_bytes,
-            "flops": lambda c, _: c.forward_flops + c.backward_flops,
-            "bytes": lambda _, t: t.serialised_download_bytes + t.serialised_upload_bytes,
-            "download_bytes": lambda _, t: t.download_bytes,
-            "upload_bytes": lambda _, t: t.upload_bytes,
+        columns: dict[str, Callable[[Demand], float]] = {
+            "memory": lambda d: d.compute.peak_memory_bytes,
+            "flops": lambda d: d.compute.forward_flops + d.compute.backward_flops,
+            "bytes": lambda d: d.traffic.serialised_download_bytes + d.traffic.serialised_upload_bytes,
+            "download_bytes": lambda d: d.traffic.download_bytes,
+            "upload_bytes": lambda d: d.traffic.upload_bytes,
         }
-        return {name: np.array([of(*cost) for cost in self.costs], dtype=float) for name, of in columns.items()}
+        return {name: np.array([of(d) for d in self.demands], dtype=float) for name, of in columns.items()}
 
 
 @dataclass(frozen=True)
@@ -75,31 +76,22 @@ class Judged:
 def workload_of(setup: Setup, predictor: Predictor) -> Workload:
     """Predict every work of the schedule, each once for all clients of one kind with as many samples."""
     planner = Planner(setup, predictor)
-    costs: list[tuple[ComputeCost, Traffic]] = []
-    kinds = np.asarray(setup.clients.client_kind)[setup.representative]
-    stages, candidates = [], []
+    demands, stages, candidates = list[Demand](), [], []
     known: dict[tuple[int, int], Integers] = {}
     turns = [(stage, turn) for stage in setup.schedule.stages for turn in setup.schedule.turns(stage)]
     for stage, (offered, rounds) in turns:
         stages.append(replace(stage, rounds=len(rounds)))
-        first, ways = _first(setup, stage), []
+        first = _first(setup, stage)
         for way in offered:
             if (stage.index, way.index) in known:
-                ways.append(known[stage.index, way.index])
                 continue
-            works = known[stage.index, way.index] = np.full(len(kinds), LEFT_OUT, np.int32)
-            for group, client in enumerate(setup.representative):
-                kind = setup.clients.kinds[int(kinds[group])]
-                if setup.participates(kind, first):
-                    work, base = planner.work(kind, first, way)
-                    source = setup.clients.client(int(client))
-                    _, computed = planner.compute(work.fitted(source.size), source, base, int(client))
-                    _, moved = planner.moved(work, base, way, ())
-                    works[group] = len(costs)
-                    costs.append((computed, moved))
-            ways.append(works)
-        candidates.append(tuple(ways))
-    return Workload(setup, tuple(costs), tuple(stages), tuple(candidates))
+            works = known[stage.index, way.index] = np.full(len(setup.representative), LEFT_OUT, np.int32)
+            for group, client in enumerate(setup.representative.tolist()):
+                if setup.participates(setup.kind_of(client), first):
+                    works[group] = len(demands)
+                    demands.append(planner.demand(client, first, way))
+        candidates.append({way.index: known[stage.index, way.index] for way in offered})
+    return Workload(setup, tuple(demands), tuple(stages), tuple(candidates))
 
 
 def _first(setup: Setup, stage: Stage) -> int:
@@ -108,36 +100,37 @@ def _first(setup: Setup, stage: Stage) -> int:
 
 
 class Prices:
-    """Seconds and joules of works on devices and over links, each computed once however often it is asked for."""
+    """Seconds and joules of works on devices and over links, each computed once however often it is asked for.
+
+    Computing takes as long over any link, and travelling on any device; works that share either share its price.
+    """
 
     def __init__(self, workload: Workload):
-        self.costs = workload.costs
-        self._compute: dict[tuple[bool, Device], Floats] = {}
-        self._moved: dict[Link, tuple[Floats, Floats]] = {}
-
-    def compute(self, device: Device, link: Link, throttling: bool) -> Floats:
-        """Seconds of loading and computing each work: `[works]`.  Any link will do."""
-        # what it draws changes no time
-        key = (throttling, replace(device, compute_watts=0.0, idle_watts=0.0))
-        if key not in self._compute:
-            spent = [duration(c, t, device, link, throttling=throttling).compute_seconds for c, t in self.costs]
-            self._compute[key] = np.array(spent, dtype=float)
-        return self._compute[key]
-
-    def moved(self, link: Link) -> tuple[Floats, Floats]:
-        """Seconds of the download and of the upload of each work: `[works]`."""
-        if link not in self._moved:
-            moved = [t for _, t in self.costs]
-            down = [transfer_seconds(t.serialised_download_bytes, link.download_goodput, link) for t in moved]
-            up = [transfer_seconds(t.serialised_upload_bytes, link.upload_goodput, link) for t in moved]
-            self._moved[link] = np.array(down, dtype=float), np.array(up, dtype=float)
-        return self._moved[link]
+        self._computes, self._compute_of = _distinct([d.compute for d in workload.demands])
+        self._traffics, self._traffic_of = _distinct([d.traffic for d in workload.demands])
+        self._busy: dict[tuple[bool, Device], Floats] = {}
+        self._moving: dict[Link, tuple[Floats, Floats]] = {}
 
     def spent(self, device: Device, link: Link, throttling: bool) -> tuple[Floats, Floats]:
         """Seconds and joules of each work on this device and link: `[works]`."""
-        down, up = self.moved(link)
-        busy = self.compute(device, link, throttling)
+        # what it draws changes no time
+        key = (throttling, replace(device, compute_watts=0.0, idle_watts=0.0))
+        if key not in self._busy:
+            costs = [client_cost(c, NO_TRAFFIC, device, link, throttling=throttling) for c in self._computes]
+            self._busy[key] = np.array([c.duration.compute_seconds for c in costs])[self._compute_of]
+        if link not in self._moving:
+            spent = [client_cost(NO_COMPUTE, t, device, link).duration for t in self._traffics]
+            down, up = np.array([(s.download_seconds, s.upload_seconds) for s in spent]).reshape(-1, 2).T
+            self._moving[link] = down[self._traffic_of], up[self._traffic_of]
+        busy, (down, up) = self._busy[key], self._moving[link]
         return down + busy + up, energy(down, busy, up, watts_of(device, link))
+
+
+def _distinct(values: Sequence[One]) -> tuple[list[One], Integers]:
+    """The distinct objects among these, and which of them stands at each place."""
+    known = {id(one): one for one in values}
+    places = {key: place for place, key in enumerate(known)}
+    return list(known.values()), np.array([places[id(one)] for one in values], np.int64)
 
 
 def evaluated(
@@ -154,40 +147,33 @@ def evaluated(
     group = np.asarray(setup.clients.client_group)
     seconds, joules = (np.stack(table) for table in zip(*_places(fleet, prices), strict=True))
     place = fleet.device_index.astype(np.int32) * len(fleet.links) + fleet.link_index
-    budgets = setup.budgets(slice(None), fleet)
-    found = []
-    for stage, ways in zip(workload.stages, workload.candidates, strict=True):
-        clients = len(group)
-        judged = Judged(
-            stage, np.full(clients, LEFT_OUT, np.int32), np.zeros(clients, bool), np.full(clients, -1, np.int8),
-            np.zeros(clients), np.zeros(clients),
-        )  # fmt: skip
-        left: Integers = np.arange(clients)
-        nearest = np.full(clients, -np.inf)
-        for number, works in enumerate(ways):
-            work = works[group[left]]
-            left, work = left[work != LEFT_OUT], work[work != LEFT_OUT]
+
+    def judged(stage: Stage, ways: Mapping[int, Integers]) -> Judged:
+        clients = np.flatnonzero(next(iter(ways.values()))[group] != LEFT_OUT)
+        mine, where = group[clients], place[clients]
+
+        def offer(works: Integers, left: Integers) -> tuple[Integers, dict[str, Floats]]:
+            work = works[mine[left]]
             spent = {name: workload.table[name][work] for name in ("memory", "flops", "bytes")}
-            spent |= {"seconds": seconds[place[left], work], "joules": joules[place[left], work]}
-            allowed = {name: values[left] for name, values in budgets.items()}
-            if why:
-                verdicts = gate(spent, allowed)
-                able, taken = verdicts.eligible, verdicts.eligible | (number == 0)
-                if len(ways) > 1:
-                    # as a run's roster has it: of equally near ones the later stage, whose works have higher numbers
-                    near = nearness(verdicts)
-                    taken |= (near > nearest[left]) | ((near == nearest[left]) & (work > judged.work[left]))
-                    nearest[left[taken]] = near[taken]
-                judged.binding[left[taken]] = verdicts.binding[taken]
-            else:
-                able = np.logical_and.reduce([spent[name] <= allowed[name] for name in spent])
-                taken = able | (number == 0)
-            chosen = left[taken]
-            judged.work[chosen], judged.eligible[chosen] = work[taken], able[taken]
-            judged.seconds[chosen], judged.joules[chosen] = spent["seconds"][taken], spent["joules"][taken]
-            left = left[~able]
-        found.append(judged)
-    return found
+            return work, spent | {"seconds": seconds[where[left], work], "joules": joules[where[left], work]}
+
+        def everyone(values: NDArray[Any], nothing: Any) -> NDArray[Any]:
+            whole = np.full(len(group), nothing, values.dtype)
+            whole[clients] = values
+            return whole
+
+        offers = {index: partial(offer, works) for index, works in ways.items()}
+        chosen = choose_stages(offers, setup.budgets(clients, fleet), why=why)
+        return Judged(
+            stage,
+            everyone(chosen.row, LEFT_OUT),
+            everyone(chosen.eligible, False),
+            everyone(chosen.binding, -1),
+            everyone(seconds[where, chosen.row], 0),
+            everyone(joules[where, chosen.row], 0),
+        )
+
+    return [judged(stage, ways) for stage, ways in zip(workload.stages, workload.candidates, strict=True)]
 
 
 def _places(fleet: Fleet, prices: Prices) -> list[tuple[Floats, Floats]]:
@@ -197,7 +183,7 @@ def _places(fleet: Fleet, prices: Prices) -> list[tuple[Floats, Floats]]:
 
 def counts_of(works: Integers, workload: Workload) -> Integers:
     """How many of these clients do each work: `[works]`."""
-    return np.bincount(works, minlength=len(workload.costs))
+    return np.bincount(works, minlength=len(workload.demands))
 
 
 def binding_counts(binding: Integers) -> dict[str, int]:

@@ -13,7 +13,7 @@ import yaml
 import edgefl
 from edgefl.cli import main
 from edgefl.commands.compose import compose, planner_of, predictor_of
-from edgefl.commands.fit.bounds import Pricer
+from edgefl.commands.fit.bounds import Pricer, Question
 from edgefl.commands.fit.changes import Axis, Levels, Step, axes_of, candidates, sets_of, steps_of, within
 from edgefl.commands.fit.fit import allowances_of
 from edgefl.cost import ClientCost, duration
@@ -63,12 +63,11 @@ def costs_of(scenario: dict[str, Any], sets: list[str], kind: str = "text") -> d
     planner = planner_of(load(scenario, sets))
     setup, found = planner.setup, {}
     client = int(setup.of_kind(kind)[0])
-    source = setup.clients.client(client)
     first = 1
     for stage in setup.schedule.stages:
         work, base = planner.work(kind, first, stage)
         frozen = tuple(i.source for p in work.down for i in p.items if not stage.active(i.name))
-        _, computed = planner.compute(work.fitted(source.size), source, base, client)
+        _, _, computed = planner.compute(work, base, client)
         _, moved = planner.moved(work, base, stage, frozen)
         found[stage.index] = ClientCost(
             computed, moved, duration(computed, moved, load_device(PI), load_link(WIFI))
@@ -167,10 +166,12 @@ def test_no_bound_is_above_what_it_bounds(texts: dict[str, Any], samples: int) -
     axes = axes_of(whole, setup, "text", samples, growing=True, epochs=True)
     cells = [c for c in candidates(axes) if not c[3] and not c[4]]
 
+    question = Question(
+        whole, setup, predictor, load_device(PI), load_link(WIFI), {}, any_stage=True, epochs=True, most=10**6, first=1
+    )
+
     def pricer() -> Pricer:
-        return Pricer(
-            whole, setup, axes, "text", 0, load_device(PI), load_link(WIFI), predictor, 10**6, lambda *_: None
-        )
+        return Pricer(question, axes, "text", 0, lambda *_: None)
 
     exact = pricer()
     true = {

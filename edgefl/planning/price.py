@@ -1,0 +1,45 @@
+"""What a client's round costs: what it asks of any device, and that on one device over one link."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgefl.cost import ClientCost, ComputeCost, Traffic, duration, traffic
+from edgefl.devices import Device, Link
+from edgefl.work import Payload, Work
+
+NO_COMPUTE = ComputeCost(0, {}, 0, 0, 0.0, np.empty((0, 3)))
+"""The cost of a client that computes nothing."""
+NO_TRAFFIC = traffic((), ())
+"""The traffic of a client that sends and receives nothing."""
+
+
+def client_cost(
+    compute: ComputeCost, moved: Traffic, device: Device, link: Link, *, throttling: bool = False
+) -> ClientCost:
+    """What this computation and traffic cost on a device and over a link, without jitter.
+
+    With ``throttling`` a device that has been busy for a while slows down (``edgefl.cost.duration``).
+    """
+    return ClientCost(compute, moved, duration(compute, moved, device, link, throttling=throttling))
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a client's round asks of any device, as ``Planner.demand`` finds it.
+
+    ``work`` is fitted to the client's samples, ``key`` is its cost key, and ``down`` has the payloads that travel to
+    the client.
+    """
+
+    work: Work
+    key: str
+    compute: ComputeCost
+    down: tuple[Payload, ...]
+    traffic: Traffic
+
+    def on(self, device: Device, link: Link, *, throttling: bool = False) -> ClientCost:
+        """What it costs on a device and over a link (``client_cost``)."""
+        return client_cost(self.compute, self.traffic, device, link, throttling=throttling)

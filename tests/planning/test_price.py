@@ -1,0 +1,119 @@
+"""A client's round on a device and a link: the sum that a loop over its operators and its bytes finds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgefl.commands.compose import planner_of
+from edgefl.cost import ComputeCost, Traffic
+from edgefl.devices import Device, Link, load_device, load_link
+from edgefl.planning import NO_COMPUTE, NO_TRAFFIC, Planner, client_cost, stale
+from edgefl.scenario import load
+
+DEVICES = [load_device(name) for name in ("raspberry-pi-4-4gb", "phone-mid", "jetson-orin-nano-8gb")]
+LINKS = [load_link(name) for name in ("wifi-5", "lte")]
+BUSY = st.lists(st.tuples(st.integers(0, 10**12), st.integers(0, 10**9), st.integers(1, 1000)), max_size=4)
+
+
+def computing(operators: list[tuple[int, int, int]], parameters: int = 0) -> ComputeCost:
+    return ComputeCost(
+        5000, {"parameters": parameters, "activations": 7}, 30, 60, 0.0, np.array(operators, float).reshape(-1, 3)
+    )
+
+
+def travelling(down: int, up: int) -> Traffic:
+    return Traffic({"model": down}, {"model": up}, {}, {}, down, up)
+
+
+def seconds_by_hand(
+    operators: Any, parameters: int, down: int, up: int, device: Device, link: Link
+) -> tuple[float, float, float]:
+    """Download, loading and computing, and upload, without throttling."""
+    busy = parameters / device.storage_bytes_per_second
+    for flops, touched, times in operators:
+        arithmetic, memory = flops / device.flops_per_second, touched / device.memory_bytes_per_second
+        busy += times * (max(arithmetic, memory) + device.seconds_per_operator)
+    ways = []
+    for moved, rate in ((down, link.download_bits_per_second), (up, link.upload_bits_per_second)):
+        ways.append(link.latency_seconds + 8 * moved / (rate * (1 - link.loss)) if moved else 0.0)
+    return ways[0], busy, ways[1]
+
+
+@given(
+    BUSY, st.integers(0, 10**9), st.integers(0, 10**9), st.integers(0, 10**9),
+    st.sampled_from(DEVICES), st.sampled_from(LINKS),
+)  # fmt: skip
+def test_seconds_and_joules_by_hand(
+    operators: list[tuple[int, int, int]], parameters: int, down: int, up: int, device: Device, link: Link
+) -> None:
+    found = client_cost(computing(operators, parameters), travelling(down, up), device, link).budgets()
+    receiving, busy, sending = seconds_by_hand(operators, parameters, down, up, device, link)
+    joules = device.compute_watts * busy
+    joules += (device.idle_watts + link.download_watts) * receiving + (device.idle_watts + link.upload_watts) * sending
+    assert found["seconds"] == pytest.approx(receiving + busy + sending)
+    assert found["joules"] == pytest.approx(joules)
+    assert (found["memory"], found["flops"], found["bytes"]) == (5000, 90, down + up)
+
+
+@given(BUSY, st.integers(0, 10**9), st.integers(0, 10**9), st.booleans())
+def test_computing_and_travelling_add_up(
+    operators: list[tuple[int, int, int]], down: int, up: int, throttling: bool
+) -> None:
+    """What a sweep stands on: neither changes what the other costs."""
+    compute, moved = computing(operators), travelling(down, up)
+    for device in DEVICES:
+        whole = client_cost(compute, moved, device, LINKS[0], throttling=throttling).duration
+        alone = client_cost(compute, NO_TRAFFIC, device, LINKS[1], throttling=throttling).duration
+        still = client_cost(NO_COMPUTE, moved, DEVICES[0], LINKS[0]).duration
+        assert whole.compute_seconds == alone.compute_seconds == alone.virtual_seconds
+        assert (whole.download_seconds, whole.upload_seconds) == (still.download_seconds, still.upload_seconds)
+        assert still.compute_seconds == 0
+    nothing = client_cost(NO_COMPUTE, NO_TRAFFIC, DEVICES[0], LINKS[0], throttling=throttling)
+    assert set(nothing.budgets().values()) == {0}
+
+
+@pytest.fixture(scope="module")
+def planner(tiny: Callable[..., dict[str, Any]]) -> Planner:
+    data = {"source": "declared", "clients": {"image": 3, "text": 2}, "samples": "5..30",
+            "shapes": {"image": {"channels": 1, "size": 32, "classes": 12}, "text": {"vocabulary": 200}}}  # fmt: skip
+    links = {"wifi-5": "50%", "lte": "50%"}
+    return planner_of(load(tiny(data=data, schedule={"name": "layerwise", "stages": 2, "rounds": 4},
+                                fleet={"devices": {d.name: "30%" for d in DEVICES[:2]} | {DEVICES[2].name: "40%"},
+                                       "links": links, "throttling": True})))  # fmt: skip
+
+
+def test_a_plan_is_a_demand_on_the_clients_own_device(planner: Planner) -> None:
+    setup = planner.setup
+    for round, stage in ((1, setup.schedule.stages[0]), (3, setup.schedule.stages[1])):
+        for client in range(5):
+            work, _ = planner.work(setup.kind_of(client), round, stage)
+            # everything frozen is old to a client that was never sent any of it
+            for old in {(), stale(work, stage, {}, dict.fromkeys((i.source for p in work.down for i in p.items), 1))}:
+                plan = planner.plan(*setup.place(client), round, stage, old)
+                representative = int(setup.representative[setup.clients.client_group[client]])
+                demand = planner.demand(representative, round, stage, old)
+                cost = demand.on(setup.fleet.device(client), setup.fleet.link(client), throttling=True)
+                assert plan.cost.budgets() == cost.budgets()
+                assert (plan.work, plan.key, plan.down) == (demand.work, demand.key, demand.down)
+
+
+def test_a_demand_has_what_its_payloads_weigh_and_batches_no_larger_than_the_samples(planner: Planner) -> None:
+    setup = planner.setup
+    stage = setup.schedule.stages[1]
+    for client in range(5):
+        work, _ = planner.work(setup.kind_of(client), 3, stage)
+        samples = int(setup.clients.client_samples[client])
+        fresh = planner.demand(client, 3, stage)
+        assert [p.batch for p in fresh.work.passes] == [min(p.batch, samples) for p in work.passes]
+        bytes_of = {i.source: (p.bytes_of(i), stage.active(i.name)) for p in work.down for i in p.items}
+        frozen = tuple(source for source, (_, active) in bytes_of.items() if not active)
+        assert fresh.traffic.download_bytes == sum(n for n, active in bytes_of.values() if active)
+        late = planner.demand(client, 3, stage, frozen)
+        assert frozen and late.traffic.download_bytes == sum(n for n, _ in bytes_of.values())
+        assert late.traffic.upload_bytes == fresh.traffic.upload_bytes and late.compute is fresh.compute
