@@ -583,7 +583,8 @@ def mib(size: float) -> str:
 
 def rows_of_tests(result: Json) -> Iterator[str]:
     """How many tests ended how, and those that failed."""
-    yield row("tests", ", ".join(f"{len(tests)} {end}" for end, tests in result["ends"].items() if tests) or "none ended")
+    counts = [f"{len(tests)} {end}" for end, tests in result["ends"].items() if tests]
+    yield row("tests", ", ".join(counts) or "none ended")
     for reason in result["reasons"]:
         yield row("tests", f"failed: {reason}")
 
