@@ -34,8 +34,8 @@ class Elastic(Schedule):
         )
         depth: Literal["part", "whole"] = Field(
             "part",
-            description="a client's model ends with the last block that it trains (part), or has all blocks (whole), of "
-            "which the others are frozen",
+            description="a client's model ends with the last block that it trains (part), or has all blocks, the others "
+            "frozen (whole)",
         )
         rotate: PositiveInt = Field(1, description="rounds until the next single stage takes its turn")
 
@@ -80,7 +80,7 @@ class Elastic(Schedule):
         super().__init__((everything,), offered=tuple(offered))
 
     def candidates(self, round: int) -> tuple[Stage, ...]:
-        """Parts that a client may train in this round: all, prefixes from large to small, then single stages in turn."""
+        """Parts that a client may train: all blocks, prefixes from large to small, then single stages in turn."""
         if not self._singles:
             return self._fixed
         turn = (round - 1) // self._rotate % len(self._singles)

@@ -22,11 +22,11 @@ class HeteroFL(Schedule):
         name: Literal["heterofl"] = "heterofl"
         widths: tuple[Width, ...] = Field(
             (1.0, 0.5, 0.25),
-            description="shares of the attention heads that clients may train; must contain 1, the server's model",
+            description="shares of the attention heads that clients may train, with 1 among them",
         )
         scaler: bool = Field(
             True,
-            description="during training, divide the outputs of the blocks' linear layers by the share (as in the paper)",
+            description="while training, divide the outputs of the blocks' linear layers by the share, as the paper",
         )
 
         @field_validator("widths")
