@@ -14,26 +14,28 @@ Width = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 
 
 class HeteroFL(Schedule):
-    """The leading heads of every attention, and the widths that go with them: the widest that fits."""
+    """A client trains the leading attention heads and the matching slices of all layers: the widest that fits."""
 
     class Options(ScheduleOptions):
         """Fields of ``schedule: {name: heterofl}``."""
 
         name: Literal["heterofl"] = "heterofl"
         widths: tuple[Width, ...] = Field(
-            (1.0, 0.5, 0.25), description="shares of the heads that clients are offered; 1 among them, the server's"
+            (1.0, 0.5, 0.25),
+            description="shares of the attention heads that clients may train, with 1 among them",
         )
         scaler: bool = Field(
-            True, description="divide what the blocks' linear layers give by the share while training, as the paper"
+            True,
+            description="while training, divide the outputs of the blocks' linear layers by the share, as the paper",
         )
 
         @field_validator("widths")
         @classmethod
         def _whole(cls, value: tuple[float, ...]) -> tuple[float, ...]:
             if len(set(value)) < len(value):
-                raise ValueError(f"widths {list(value)} has one twice")
+                raise ValueError(f"widths {list(value)} has a value twice; each may stand once")
             if 1.0 not in value:
-                raise ValueError(f"widths {list(value)} lacks 1, the server's whole model")
+                raise ValueError(f"widths {list(value)} lacks 1, the server's model; add it")
             return tuple(sorted(value, reverse=True))
 
     def __init__(self, options: HeteroFL.Options, blocks: Mapping[str, int]):
@@ -45,5 +47,5 @@ class HeteroFL(Schedule):
         super().__init__(offered[:1], offered=offered)
 
     def candidates(self, round: int) -> tuple[Stage, ...]:
-        """The widths, the widest first."""
+        """All widths, the widest first."""
         return self.offered

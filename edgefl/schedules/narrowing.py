@@ -1,4 +1,4 @@
-"""The part of a work that a narrower model does: HeteroFL's width slices (Diao, Ding and Tarokh 2021)."""
+"""Works on narrower models: HeteroFL's width slices (Diao, Ding and Tarokh 2021)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from edgefl.work.slices import Cut, cut_between
 
 
 def narrowed(work: Work, share: float, scaler: bool) -> Work:
-    """The work on a model cut to ``share`` of its heads, with the slices of what travels.
+    """The work on a model with ``share`` of its attention heads; payloads carry the matching slices.
 
-    With ``scaler`` the linear layers of the blocks divide what they give by the share while training.  Raises
-    MethodError for a model that can't be cut, or a payload that the whole width belongs to.
+    With ``scaler`` the blocks' linear layers divide their outputs by the share during training.  Raises MethodError
+    for a model that can't be narrowed, or a payload that needs the full width.
     """
     model = width.at_width(work.model, share)
     if model == work.model:
@@ -49,7 +49,7 @@ Shape = tuple[int, ...]
 
 @cache
 def _cuts(full: str, narrow: str) -> dict[str, tuple[Shape, Shape, Cut | None]]:
-    """Full shape, narrow shape and cut of every parameter and buffer by name."""
+    """The full shape, the narrow shape and the cut of every parameter and buffer, by name."""
     descriptions: list[dict[str, Any]] = [json.loads(full), json.loads(narrow)]
     whole, part = ({n: tuple(t.shape) for n, t in models.on_meta(d).state_dict().items()} for d in descriptions)
     found = {}
@@ -65,17 +65,19 @@ def _item(item: Item, cuts: Mapping[str, tuple[Shape, Shape, Cut | None]], model
         read = {tower["width"] for tower in model["towers"].values() if not tower.get("rep")}
         if item.shape and item.shape[-1] in read:
             raise MethodError(
-                f"widths: {item.source.removeprefix('table/')!r} has representations as wide as the whole model, "
-                f"{item.shape[-1]}, which a narrower one doesn't have: set model.dimension and dimension_for: all"
+                f"widths: {item.source.removeprefix('table/')!r} holds representations of the full model's width, "
+                f"{item.shape[-1]}, which narrower models don't have: set model.dimension and dimension_for: all"
             )
         return item
     if item.name in cuts:
         full, narrow, cut = cuts[item.name]
     else:
-        # what is received beside the model is another's part: it is cut as the model's own of that place
+        # a tensor received beside the model, such as a partner's weight, is cut as the model's own tensor of that name
         rest = item.source.split("/", 1)[1].partition(".")[2]
         own = [cuts[f"{tower}.{rest}"] for tower in model["towers"] if f"{tower}.{rest}" in cuts]
         full, narrow, cut = next((each for each in own if each[0] == item.shape), ((), (), None))
     if full != item.shape:
-        raise MethodError(f"widths: {item.name!r} of shape {item.shape} isn't a part of the model that can be cut")
+        raise MethodError(
+            f"widths: {item.name!r} of shape {item.shape} matches no parameter of the model, so it can't be narrowed"
+        )
     return replace(item, shape=narrow, cut=cut)

@@ -1,4 +1,4 @@
-"""The part of a full-depth work that a stage does."""
+"""Restricting a work for the full model to one stage of a schedule."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from edgefl.work.learning_rates import at_stage
 
 
 def restrict(work: Work, stage: Stage) -> Work:
-    """The part of a full-depth work that a stage does.
+    """The part of a work for the full model that belongs to ``stage``.
 
-    The model stands at the stage's depth; what trains, travels up and is edited is what is active; what travels
-    down is what is attached, or what is active for a payload that follows training (FedCola's partner weights).
-    Tables are untouched.  A partner whose own source is not attached yet is left out, and its gate with it.
+    The model has the stage's depth.  Active parameters train, are edited and are uploaded.  A payload to the client
+    has the attached parameters, or only the active ones if it follows training (FedCola's partner weights).  Tables
+    stay as they are.  A partner weight whose own block does not exist yet is left out together with its gate.
     """
 
     def tail(address: str) -> str | None:

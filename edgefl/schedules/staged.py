@@ -26,15 +26,15 @@ class EndToEnd(Schedule):
 
 
 class StagedOptions(ScheduleOptions):
-    """What schedules with stages one after the other have."""
+    """Options of schedules whose stages follow one another."""
 
     stages: PositiveInt | Annotated[list[NonNegativeInt], Field(min_length=1)] = Field(
-        2, description="how many stages of equal size, or the blocks that each stage adds: [1, 1, 2]"
+        2, description="number of stages of equal size, or the blocks that each stage adds: [1, 1, 2]"
     )
     allocation: Literal["uniform", "late"] | Annotated[list[NonNegativeInt], Field(min_length=1)] = Field(
         "uniform",
-        description="rounds per stage: equal, late (later half of the stages, 1:3:5..., for pre-trained blocks), "
-        "or listed",
+        description="rounds of each stage: uniform (equal), late (only the later half of the stages, 1:3:5..., for "
+        "pre-trained blocks), or a list",
     )
 
     @model_validator(mode="after")
@@ -55,8 +55,9 @@ class StagedOptions(ScheduleOptions):
 def allocate(allocation: str | list[int], stages: int, rounds: int) -> list[int]:
     """Rounds of each stage.
 
-    ``uniform`` splits them equally (a remainder goes to later stages); ``late`` gives the later half of the stages
-    rounds in proportion 1:3:5..., which for 90 rounds in 6 stages is LW-FedMML's (0, 0, 0, 10, 30, 50).
+    ``uniform`` splits the rounds equally; a remainder goes to the later stages.  ``late`` gives rounds to the later
+    half of the stages only, in proportion 1:3:5....  For 90 rounds in 6 stages these are LW-FedMML's
+    (0, 0, 0, 10, 30, 50).
     """
     if not isinstance(allocation, str):
         return list(allocation)
@@ -67,7 +68,7 @@ def allocate(allocation: str | list[int], stages: int, rounds: int) -> list[int]
 
 
 def depths_of(stages: int | list[int], blocks: Mapping[str, int]) -> list[dict[str, int]]:
-    """Attached blocks of each tower at each stage.  Raises MethodError where a tower can't be cut so."""
+    """Blocks of each tower at each stage.  Raises MethodError if a tower can't be split into these stages."""
     if isinstance(stages, int):
         for tower, count in blocks.items():
             if stages > count:
@@ -86,9 +87,7 @@ class Layerwise(Schedule):
         """Fields of ``schedule: {name: layerwise}``."""
 
         name: Literal["layerwise"] = "layerwise"
-        deliver_final: bool = Field(
-            False, description="send a stage's final blocks once to every client when the stage ends"
-        )
+        deliver_final: bool = Field(False, description="when a stage ends, send its final blocks once to every client")
 
     def __init__(self, options: Layerwise.Options, blocks: Mapping[str, int]):
         depths = depths_of(options.stages, blocks)
@@ -102,7 +101,7 @@ class Layerwise(Schedule):
 
 
 class Progressive(Schedule):
-    """The model grows stage by stage and everything attached trains (Prog-FedMML)."""
+    """The model grows stage by stage, and all blocks that it has train (Prog-FedMML)."""
 
     class Options(StagedOptions):
         """Fields of ``schedule: {name: progressive}``."""

@@ -1,4 +1,4 @@
-"""Stages: which part of a model is attached, trains and travels, and which of them a schedule offers when."""
+"""Stages of a schedule: which part of a model exists, trains and is sent, and which stages a round offers."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 from edgefl.errors import MethodError
 
 EARLY, PARTS = ("embedding", "pooler"), ("embedding", "pooler", "norm", "rep", "head")
-"""The parts of a tower that are not blocks; under layer-wise the early ones train in stage 1 only.
+"""The parts of a tower besides its blocks.  Under the layer-wise schedule the EARLY ones train in stage 1 only.
 
-A pooler is a published model's part that nothing reads: it is in the state and travels with it.
+A pooler is a part of published models that no step reads.  It is stored and sent with the model.
 """
 
 
 def part_of(name: str) -> tuple[str, str, int | None]:
     """``(tower, part, block index)`` of a parameter's name: ``image.blocks.3.norm1.bias`` -> image, blocks, 3.
 
-    What is kept beside a model (a step's output) has a name without parts; it belongs to every stage.
+    Tensors that are kept beside a model, such as a step's output, have names without parts.  They belong to every
+    stage.
     """
     tower, part, block = (*name.split("."), "", "")[:3]
     return tower, part, int(block) if part == "blocks" else None
@@ -28,12 +29,13 @@ def part_of(name: str) -> tuple[str, str, int | None]:
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage of a schedule, or one of the parts that it offers.
+    """One stage of a schedule, or one of several parts that a round offers.
 
-    ``depth[tower]`` blocks are attached, of which those from ``first[tower]`` on and before ``until[tower]`` (if it is
-    there) train; of the other parts all are attached and those in ``parts`` train.  All of it is cut to the leading
-    ``width`` of its heads, whose activations are scaled while training if ``scaler``.  ``index`` counts from 1;
-    ``rounds`` may be 0; ``label`` names it for people where a schedule offers several at a time.
+    A tower has its first ``depth[tower]`` blocks.  Of these, blocks ``first[tower]`` to ``until[tower] - 1`` train (to
+    the last one if ``until`` lacks the tower).  The other parts all exist; those named in ``parts`` train.  ``width``
+    is the share of attention heads that the model keeps, counted from the first head; with ``scaler`` its
+    activations are scaled during training (HeteroFL).  ``index`` counts from 1.  ``rounds`` may be 0.  ``label`` is
+    the stage's name in tables, for schedules that offer several stages in one round.
     """
 
     index: int
@@ -47,16 +49,16 @@ class Stage:
     label: str = ""
 
     def __str__(self) -> str:
-        """What people call it."""
+        """The label, or ``stage 2``."""
         return self.label or f"stage {self.index}"
 
     def attached(self, name: str) -> bool:
-        """Whether the parameter exists in this stage's model."""
+        """Whether this stage's model has the parameter."""
         tower, _, block = part_of(name)
         return block is None or block < self.depth.get(tower, block + 1)
 
     def active(self, name: str) -> bool:
-        """Whether the parameter trains, travels up and is aggregated."""
+        """Whether the parameter trains, is uploaded and is aggregated."""
         tower, part, block = part_of(name)
         if block is None:
             return part in self.parts or part not in PARTS
@@ -64,10 +66,10 @@ class Stage:
 
 
 class Schedule:
-    """The stages in order; ``candidates(round)`` are the stages a client may train in, best first.
+    """Stages in order, and the stages that each round offers to clients.
 
-    The server's models stand at ``stage(round)``.  ``offered`` has every stage that a client may be at, by index: the
-    ``stages`` themselves unless more is offered.
+    The server's models are at ``stage(round)``.  ``candidates(round)`` are the stages that a client may train, best
+    first.  ``offered`` lists every stage that a client may ever train, by index; by default these are the ``stages``.
     """
 
     def __init__(
@@ -86,37 +88,38 @@ class Schedule:
         raise MethodError(f"round {round} is outside the schedule of {self.rounds} rounds")
 
     def candidates(self, round: int) -> tuple[Stage, ...]:
-        """Stages that a client may train in this round, best first; the first that fits its budgets is taken."""
+        """Stages that a client may train in this round, best first.  A client takes the first that fits its budgets."""
         return (self.stage(round),)
 
     def turns(self, stage: Stage) -> list[tuple[tuple[Stage, ...], tuple[int, ...]]]:
-        """What is offered in the rounds of one of ``stages``, each with its rounds, in order of their first."""
+        """The different sets of candidates during one of ``stages``, each with its rounds, in order of first use."""
         last = self._ends[stage.index - 1]
-        found: dict[tuple[int, ...], tuple[tuple[Stage, ...], list[int]]] = {}
+        turns: dict[tuple[int, ...], tuple[tuple[Stage, ...], list[int]]] = {}
         for round in range(last - stage.rounds + 1, last + 1):
-            ways = self.candidates(round)
-            found.setdefault(tuple(way.index for way in ways), (ways, []))[1].append(round)
-        return [(ways, tuple(rounds)) for ways, rounds in found.values()]
+            candidates = self.candidates(round)
+            indices = tuple(candidate.index for candidate in candidates)
+            turns.setdefault(indices, (candidates, []))[1].append(round)
+        return [(candidates, tuple(rounds)) for candidates, rounds in turns.values()]
 
     def rounds_of(self, stage: Stage) -> list[int]:
         """The rounds in which one of ``offered`` is among the candidates."""
         return sorted(
             round
-            for at in self.stages
-            for ways, rounds in self.turns(at)
-            if any(way.index == stage.index for way in ways)
+            for current in self.stages
+            for candidates, rounds in self.turns(current)
+            if any(candidate.index == stage.index for candidate in candidates)
             for round in rounds
         )
 
     def ends(self, round: int) -> Stage | None:
-        """The stage whose last round this is, if any."""
+        """The stage that ends with this round; None if none does."""
         stage = self.stage(round)
         return stage if self._ends[stage.index - 1] == round else None
 
 
 class ScheduleOptions(BaseModel):
-    """What every schedule's section has."""
+    """Options of every schedule."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     name: str
-    rounds: PositiveInt | None = Field(None, description="rounds in all (10 if nothing says otherwise)")
+    rounds: PositiveInt | None = Field(None, description="number of rounds (default 10, or the sum of allocation)")
