@@ -177,8 +177,8 @@ REFUSALS: dict[str, list[tuple[dict[str, Any], str]]] = {
         )
     ],
     "`creamfl` and its kin under `heterofl` without `model.dimension`": [
-        ({"method": "creamfl", "data": PUBLIC, "schedule": "heterofl"}, "representations as wide as the whole model"),
-        ({"method": "fedmd", "data": PUBLIC, "schedule": "heterofl"}, "representations as wide as the whole model"),
+        ({"method": "creamfl", "data": PUBLIC, "schedule": "heterofl"}, "representations of the full model's width"),
+        ({"method": "fedmd", "data": PUBLIC, "schedule": "heterofl"}, "representations of the full model's width"),
     ],
     "`layerwise`, `progressive`, `elastic` with more stages than a tower has blocks": [
         ({"schedule": {"name": name, "stages": 3}}, "3 stages are more than the 2 blocks")

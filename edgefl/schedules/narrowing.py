@@ -78,6 +78,6 @@ def _item(item: Item, cuts: Mapping[str, tuple[Shape, Shape, Cut | None]], model
         full, narrow, cut = next((each for each in own if each[0] == item.shape), ((), (), None))
     if full != item.shape:
         raise MethodError(
-            f"widths: {item.name!r} of shape {item.shape} matches no parameter of the model, so it can't be narrowed"
+            f"widths: {item.name!r} of shape {item.shape} matches no parameter of the model and can't be narrowed"
         )
     return replace(item, shape=narrow, cut=cut)

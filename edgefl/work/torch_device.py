@@ -19,6 +19,10 @@ def device_of(name: str) -> torch.device:
 
 
 def warm(device: torch.device) -> None:
-    """Let a GPU allocate what belongs to no work: the workspace of its first product of two matrices."""
+    """Let a GPU allocate what belongs to no work: the workspaces of its first matrix product, forward and backward.
+
+    The backward pass runs in a thread of its own, which gets a workspace of its own.
+    """
     if device.type == "cuda":
-        torch.zeros(8, 8, device=device) @ torch.zeros(8, 8, device=device)
+        matrix = torch.zeros(8, 8, device=device, requires_grad=True)
+        (matrix @ matrix).sum().backward()

@@ -163,7 +163,7 @@ def test_models_that_cannot_be_cut() -> None:
         at_width(pair, 0.75)
     work = work_on(MODELS["image"])
     table = Payload("features", (Item("features", (5, 16), "float32", "table/features"),))
-    with pytest.raises(MethodError, match="'features' has representations as wide as the whole model, 16"):
+    with pytest.raises(MethodError, match="'features' holds representations of the full model's width, 16"):
         restrict(replace(work, down=(*work.down, table)), stage(0.5))
     other = Payload("other", (Item("other", (5, 3), "float32", "kind/image.other"),))
     with pytest.raises(MethodError, match="'other' of shape"):
@@ -171,7 +171,7 @@ def test_models_that_cannot_be_cut() -> None:
 
 
 @pytest.mark.parametrize(
-    ("widths", "told"), [([0.5], "lacks 1"), ([1, 0.5, 0.5], "has one twice"), ([1, 0], "greater than 0")]
+    ("widths", "told"), [([0.5], "lacks 1"), ([1, 0.5, 0.5], "has a value twice"), ([1, 0], "greater than 0")]
 )
 def test_widths_that_are_none(widths: list[float], told: str) -> None:
     with pytest.raises(ValidationError, match=told):
