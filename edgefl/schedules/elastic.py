@@ -34,8 +34,8 @@ class Elastic(Schedule):
         )
         depth: Literal["part", "whole"] = Field(
             "part",
-            description="a client's model ends with the last block that it trains (part), or has all blocks, of which the "
-            "others are frozen (whole)",
+            description="a client's model ends with the last block that it trains (part), or has all blocks, with the "
+            "others frozen (whole)",
         )
         rotate: PositiveInt = Field(1, description="rounds until the next single stage takes its turn")
 
