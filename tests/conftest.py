@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from beartype.claw import beartype_packages
 from hypothesis import settings
-from jaxtyping import install_import_hook
 
 # The same examples every time, so that a change is stopped by its own faults alone; HYPOTHESIS=explore draws others.
 settings.register_profile("same", derandomize=True)
@@ -28,7 +28,7 @@ CHECKED = (
     "edgefl.methods.prototypes.steps", "edgefl.methods.representations.probabilistic_step",
     "edgefl.methods.representations.steps",
 )  # fmt: skip
-install_import_hook([*CHECKED], "beartype.beartype")
+beartype_packages(CHECKED)
 
 # Steps and sources that only tests need are found as a plug-in's are.
 sys.path.insert(0, str(ROOT / "tests" / "toys"))

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from tensors import assert_equal_tensors
 
 import edgefl
 from edgefl import registry
@@ -77,7 +78,7 @@ def assert_equal(one: Path, other: Path) -> None:
     assert records(one) == records(other)
     first, second = load_file(one / "weights.safetensors"), load_file(other / "weights.safetensors")
     assert first.keys() == second.keys()
-    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert_equal_tensors(first, second)
     assert json.loads((one / "result.json").read_text()) == json.loads((other / "result.json").read_text())
 
 

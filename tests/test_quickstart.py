@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tensors import assert_equal_tensors
 from torch.profiler import ProfilerActivity, profile
 
 import edgefl
@@ -43,7 +44,7 @@ def same(one: Run, other: Run) -> None:
         assert one.records(table) == other.records(table), table  # type: ignore[arg-type]
     first, second = one.weights(), other.weights()
     assert first.keys() == second.keys()
-    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert_equal_tensors(first, second)
 
 
 @pytest.mark.parametrize("schedule", ["end-to-end", "progressive", "layerwise"])

@@ -6,16 +6,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from edgefl.models.client import ClientModel
+from edgefl.models.multiway import MultiwayModel
 from edgefl.work.description import Pass, Source, Work
-
-if TYPE_CHECKING:
-    from edgefl.models.client import ClientModel
 
 CLIP_SCALE = 1 / 0.07
 """CLIP's initial logit scale, which FedCola's public code keeps fixed."""
@@ -41,9 +40,9 @@ class Context:
     notes: dict[Any, Any] = field(default_factory=dict)
 
     @property
-    def client_model(self) -> ClientModel:
-        """The model as a ClientModel."""
-        return cast("ClientModel", self.model)
+    def client_model(self) -> ClientModel | MultiwayModel:
+        """The model, with what the models of clients can do."""
+        return cast(ClientModel | MultiwayModel, self.model)
 
     def output(self, name: str, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
         """The output of this name, zeros of ``shape`` when first asked for."""

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from tensors import assert_equal_tensors
 
 import edgefl
 from edgefl.commands.run import free_folder
@@ -43,7 +44,7 @@ def test_compared_records_hold_no_figures_of_the_host(layerwise_run: Run) -> Non
 def test_the_trained_model_is_read_back(layerwise_run: Run) -> None:
     weights = load_file(layerwise_run.path / "weights.safetensors")
     model: Any = layerwise_run.model("image")
-    assert all(torch.equal(value, weights[f"image/{name}"]) for name, value in model.state_dict().items())
+    assert_equal_tensors(model.state_dict(), {name: weights[f"image/{name}"] for name in model.state_dict()})
     size = layerwise_run.models["image"]["towers"]["image"]["size"]
     assert model.logits("image", torch.rand(2, 1, size, size)).shape[0] == 2
 
@@ -64,7 +65,7 @@ def test_worker_processes_change_no_record_and_no_weight(
     for table in ("rounds", "clients", "eligibility"):
         assert run.records(table) == layerwise_run.records(table)  # type: ignore[arg-type]
     left, right = (load_file(r.path / "weights.safetensors") for r in (run, layerwise_run))
-    assert left.keys() == right.keys() and all(torch.equal(t, right[n]) for n, t in left.items())
+    assert_equal_tensors(left, right)
     assert len(set(run.host["process"])) == workers
 
 
@@ -79,7 +80,7 @@ def test_a_comparison_holds_a_run_for_each_combination(tiny: Tiny, tmp_path: Pat
     assert list(run.runs) == ["fedavg", "fedprox"] and run.finished
     assert list(run.rounds["run"]) == ["fedavg", "fedprox"]
     avg, prox = (load_file(r.path / "weights.safetensors") for r in run.runs.values())
-    assert all(torch.equal(t, prox[n]) for n, t in avg.items())  # mu is 0
+    assert_equal_tensors(avg, prox)  # mu is 0
     memory = run.clients.groupby("run")["memory_bytes.reference"].max()
     assert memory["fedavg"] == 0 < memory["fedprox"]
     counted = Counter(event for event, _ in heard)

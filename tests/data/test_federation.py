@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tensors import assert_equal_tensors
 
 from edgefl.data import DataOptions, open_federation
 from edgefl.errors import DataError, UnknownName
@@ -87,14 +88,14 @@ def test_training_drops_the_rest_and_evaluation_fills_it(glyph_federation):
     assert (labels[n:] == -1).all()
     last = list(client.batches(look, 0))[-1][1]["image"]
     if n % 32:
-        assert torch.equal(last[n % 32], last[0])
+        assert_equal_tensors(last[n % 32], last[0])
 
 
 def test_a_pass_larger_than_the_data_is_filled_by_repeating(glyph_federation):
     server = glyph_federation.server()
     ((_, batch),) = server.batches(scoring("image-text", batch=16, samples=3), 0)
     assert batch["label"][3:].tolist() == [-1] * 13
-    assert torch.equal(batch["image"][0], batch["image"][3])
+    assert_equal_tensors(batch["image"][0], batch["image"][3])
 
 
 def test_the_seed_shuffles_training_only(glyph_federation):
@@ -103,17 +104,17 @@ def test_the_seed_shuffles_training_only(glyph_federation):
     def labels(pass_, seed):
         return torch.cat([batch["label"] for _, batch in client.batches(pass_, seed)])
 
-    assert torch.equal(labels(training("image"), 1), labels(training("image"), 1))
+    assert_equal_tensors(labels(training("image"), 1), labels(training("image"), 1))
     assert not torch.equal(labels(training("image"), 1), labels(training("image"), 2))
     look = Pass("any", "private", ("image",), 32, train=False)
-    assert torch.equal(labels(look, 1), labels(look, 2))
+    assert_equal_tensors(labels(look, 1), labels(look, 2))
 
 
 def test_batches_are_fresh(glyph_federation):
     client = glyph_federation.client(0)
     first = next(client.batches(training("image"), 1))[1]["image"].clone()
     next(client.batches(training("image"), 1))[1]["image"].zero_()
-    assert torch.equal(next(client.batches(training("image"), 1))[1]["image"], first)
+    assert_equal_tensors(next(client.batches(training("image"), 1))[1]["image"], first)
 
 
 def test_pictures_are_normalised_by_the_training_pictures(glyph_federation):

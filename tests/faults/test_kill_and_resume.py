@@ -14,8 +14,8 @@ from typing import Any
 
 import psutil
 import pytest
-import torch
 from safetensors.torch import load_file
+from tensors import assert_equal_tensors
 
 import edgefl
 from edgefl.errors import RunError
@@ -58,7 +58,7 @@ def assert_equal(a: Run, b: Run) -> None:
         assert a.records(table) == b.records(table)  # type: ignore[arg-type]
     assert a.result == b.result and a.scenario == b.scenario and a.models == b.models
     left, right = load_file(a.path / "weights.safetensors"), load_file(b.path / "weights.safetensors")
-    assert left.keys() == right.keys() and all(torch.equal(t, right[n]) for n, t in left.items())
+    assert_equal_tensors(left, right)
 
 
 @pytest.mark.parametrize(
@@ -168,4 +168,4 @@ def test_a_run_with_workers_is_killed_from_outside(tiny: Tiny, layerwise_run: Ru
     for table in ("rounds", "clients", "eligibility"):
         assert resumed.records(table) == layerwise_run.records(table)  # type: ignore[arg-type]
     left, right = (load_file(r.path / "weights.safetensors") for r in (resumed, layerwise_run))
-    assert all(torch.equal(t, right[n]) for n, t in left.items())
+    assert_equal_tensors(left, right)

@@ -12,6 +12,7 @@ from edgefl_toys import CPU, FACTS, Toy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from tensors import assert_equal_tensors
 from torch import Tensor
 
 from edgefl import models, registry
@@ -74,7 +75,7 @@ def test_the_order_of_updates_changes_no_bit() -> None:
     ]
     first = combine(base, updates, own)
     for order in permutations(updates):
-        assert all(torch.equal(first[a], t) for a, t in combine(base, order, own).items())
+        assert_equal_tensors(first, combine(base, order, own))
 
 
 def test_the_mean_is_over_those_who_sent_an_address() -> None:
@@ -82,15 +83,15 @@ def test_the_mean_is_over_those_who_sent_an_address() -> None:
     one, two = torch.ones(SHAPE), 2 * torch.ones(SHAPE)
     updates = [update(0, "k", 1, {"k/a": one, "k/b": one}, base), update(1, "k", 3, {"k/a": two}, base)]
     changed = combine(base, updates, own)
-    assert torch.equal(changed["k/a"], torch.full(SHAPE, 1.75))
-    assert torch.equal(changed["k/b"], one)
+    assert_equal_tensors(changed["k/a"], torch.full(SHAPE, 1.75))
+    assert_equal_tensors(changed["k/b"], one)
     assert "k/c" not in changed
 
 
 def test_coefficients_below_one_keep_the_rest_of_the_old_value() -> None:
     base = {"k/a": torch.ones(SHAPE)}
     changed = combine(base, [update(0, "k", 5, {"k/a": 3 * torch.ones(SHAPE)}, base)], lambda a, c: {a: 0.25})
-    assert torch.equal(changed["k/a"], torch.full(SHAPE, 1.5))
+    assert_equal_tensors(changed["k/a"], torch.full(SHAPE, 1.5))
 
 
 def test_a_discount_does_not_enter_the_denominator() -> None:
@@ -99,7 +100,7 @@ def test_a_discount_does_not_enter_the_denominator() -> None:
     base = {"k/a": torch.zeros(SHAPE)}
     fresh = update(0, "k", 1, {"k/a": torch.ones(SHAPE)}, base)
     late = replace(update(1, "k", 1, {"k/a": torch.ones(SHAPE)}, base), discount=0.5)
-    assert torch.equal(combine(base, [fresh, late], own)["k/a"], torch.full(SHAPE, 0.75))
+    assert_equal_tensors(combine(base, [fresh, late], own)["k/a"], torch.full(SHAPE, 0.75))
 
 
 def test_states_are_never_changed_in_place() -> None:
@@ -272,16 +273,17 @@ def test_frozen_partners_do_not_train_but_their_gates_do() -> None:
 
 def test_text_blocks_may_start_as_the_image_blocks() -> None:
     same, apart = method("fedcola").initial(3).tensors, method("fedcola", text_init="random").initial(3).tensors
-    assert torch.equal(same[V], same[L]) and torch.equal(same[V], same[VL_L])
+    assert_equal_tensors(same[V], same[L])
+    assert_equal_tensors(same[V], same[VL_L])
     assert not torch.equal(apart[V], apart[L])
-    assert torch.equal(apart[V], apart[VL_V])
+    assert_equal_tensors(apart[V], apart[VL_V])
 
 
 # a method that needs other models than these has a test of its own
 @pytest.mark.parametrize("name", [n for n in registry.names("method") if not registry.get("method", n).needs])
 def test_initial_state_depends_on_the_seed_alone(name: str) -> None:
     first, second, other = (method(name).initial(seed).tensors for seed in (1, 1, 2))
-    assert all(torch.equal(first[a], second[a]) for a in first)
+    assert_equal_tensors(first, second)
     assert not torch.equal(first[V], other[V])
 
 
@@ -296,7 +298,7 @@ def test_fedprox_without_mu_is_fedavg_bit_for_bit() -> None:
     state = avg.initial(1)
     for kind in ("image", "text", "image-text"):
         a, b = trained(avg.work(kind, 1), state), trained(prox.work(kind, 1), state)
-        assert a.keys() == b.keys() and all(torch.equal(a[n], b[n]) for n in a)
+        assert_equal_tensors(a, b)
     strong = trained(method("fedprox", mu=10).work("image", 1), state)
     assert not all(torch.equal(t, strong[n]) for n, t in trained(avg.work("image", 1), state).items())
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from edgefl_toys import FACTS, described, skeleton
 from pydantic import ValidationError
+from tensors import assert_equal_tensors
 
 from edgefl import models
 from edgefl.errors import MethodError, UnknownName
@@ -135,4 +136,4 @@ def test_building_draws_from_the_generator_alone() -> None:
             return models.build(described(("image", "text"))).state_dict()
 
     first, second = built(), built()
-    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert_equal_tensors(first, second)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tensors import assert_equal_tensors
 
 from edgefl import models
 from edgefl.errors import MethodError
@@ -101,6 +102,10 @@ def inputs(modality: str) -> torch.Tensor:
     return torch.rand((2, 3, 32, 32) if modality == "image" else (2, 46, 36))
 
 
+def without_head(module: Any) -> dict[str, torch.Tensor]:
+    return {name: tensor for name, tensor in module.state_dict().items() if not name.startswith("head.")}
+
+
 def computed(model: Any, x: torch.Tensor) -> torch.Tensor:
     result: torch.Tensor = model.forward_features(x) if hasattr(model, "patch_embed") else model(x).last_hidden_state
     return result
@@ -112,10 +117,10 @@ def test_a_tower_with_a_librarys_weights_computes_what_the_library_does(tower: s
     upstream = drawn(build)
     x = inputs(modality)
     module = loaded(described(tower), saved(upstream, tmp_path))
-    assert torch.equal(module(x), computed(upstream, x))
+    assert_equal_tensors(module(x), computed(upstream, x))
     # a classifier's file has another prefix
     again = loaded(described(tower), saved(upstream, tmp_path, lambda name: prefix + name) / "model.safetensors")
-    assert torch.equal(again(x), module(x))
+    assert_equal_tensors(again(x), module(x))
 
 
 @pytest.mark.parametrize("tower", UPSTREAM)
@@ -126,8 +131,8 @@ def test_a_tower_of_two_blocks_has_the_first_two(tower: str, tmp_path: Path) -> 
     whole, cut = described(tower), models.at_depth(described(tower), {modality: 2})
     full, first = loaded(whole, folder), loaded(cut, folder)
     assert len(first.blocks) == 2
-    state = full.state_dict()
-    assert all(torch.equal(t, state[n]) for n, t in first.state_dict().items() if not n.startswith("head."))
+    found = without_head(first)
+    assert_equal_tensors(found, {n: t for n, t in without_head(full).items() if n in found})
 
 
 def old(name: str) -> str:
@@ -151,7 +156,7 @@ def test_files_in_the_older_names_are_read(tower: str, tmp_path: Path) -> None:
     upstream = drawn(build)
     module = loaded(described(tower), saved(upstream, tmp_path, lambda name: prefix + old(name)))
     assert any(".attention.attention.query." in name for name in load_file(tmp_path / "model.safetensors"))
-    assert torch.equal(module(x := inputs(modality)), computed(upstream, x))
+    assert_equal_tensors(module(x := inputs(modality)), computed(upstream, x))
 
 
 @pytest.mark.parametrize("tower", ["hf-vit", "ast"])
@@ -159,7 +164,8 @@ def test_the_final_norm_may_stay_at_identity(tower: str, tmp_path: Path) -> None
     """As LW-FedMML, whose norm sits behind another block than the pre-trained one."""
     upstream = drawn(UPSTREAM[tower][1])
     norm = loaded(described(tower, load_norm=False), saved(upstream, tmp_path)).norm
-    assert torch.equal(norm.weight, torch.ones(32)) and torch.equal(norm.bias, torch.zeros(32))
+    assert_equal_tensors(norm.weight, torch.ones(32))
+    assert_equal_tensors(norm.bias, torch.zeros(32))
 
 
 def test_a_classifiers_file_has_no_pooler(tmp_path: Path) -> None:
@@ -167,7 +173,7 @@ def test_a_classifiers_file_has_no_pooler(tmp_path: Path) -> None:
     state = {n: t for n, t in upstream.state_dict().items() if not n.startswith("pooler.")}
     save_file(state, tmp_path / "model.safetensors")
     module = loaded(described("hf-vit"), tmp_path)
-    assert torch.equal(module(x := inputs("image")), computed(upstream, x))
+    assert_equal_tensors(module(x := inputs("image")), computed(upstream, x))
 
 
 def test_our_own_image_tower_takes_timms_weights(tmp_path: Path) -> None:
@@ -180,8 +186,8 @@ def test_our_own_image_tower_takes_timms_weights(tmp_path: Path) -> None:
 def test_our_own_text_tower_takes_a_vits_blocks_and_berts_embedding(tmp_path: Path) -> None:
     blocks, words = drawn(timms), drawn(bert)
     from_vit = loaded(described("transformer", tokens=12), saved(blocks, tmp_path))
-    assert torch.equal(from_vit.blocks[2].attn.qkv.weight, blocks.blocks[2].attn.qkv.weight)
-    assert torch.equal(from_vit.norm.weight, blocks.norm.weight)
+    assert_equal_tensors(from_vit.blocks[2].attn.qkv.weight, blocks.blocks[2].attn.qkv.weight)
+    assert_equal_tensors(from_vit.norm.weight, blocks.norm.weight)
     from_bert = loaded(described("transformer", tokens=12), saved(words, tmp_path))
     x = inputs("text")
     torch.testing.assert_close(from_bert.embedding(x), words.embeddings(x))
@@ -192,9 +198,7 @@ def test_a_state_of_our_own_is_read_too(tmp_path: Path) -> None:
         model = described(tower)
         (modality,) = model["towers"]
         module = models.build(model).get_submodule(modality)
-        state = module.state_dict()
-        again = loaded(model, saved(module, tmp_path)).state_dict()
-        assert all(torch.equal(t, state[n]) for n, t in again.items() if not n.startswith("head."))
+        assert_equal_tensors(without_head(loaded(model, saved(module, tmp_path))), without_head(module))
 
 
 def test_weights_that_do_not_fit_are_said(tmp_path: Path) -> None:
@@ -253,8 +257,8 @@ def test_minilm_computes_what_transformers_computes() -> None:
     texts = torch.randint(0, 30522, (3, 40), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         expected = theirs(texts).last_hidden_state
-        assert torch.equal(module(texts), expected)
-        assert torch.equal(module.read(module(texts)), expected.mean(1))
+        assert_equal_tensors(module(texts), expected)
+        assert_equal_tensors(module.read(module(texts)), expected.mean(1))
 
 
 def test_a_tower_that_takes_no_weights_says_so() -> None:

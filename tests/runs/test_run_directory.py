@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensors import assert_equal_tensors
 
 from edgefl.errors import RunError, UnknownName
 from edgefl.models import ModelOptions, build, describe
@@ -65,7 +66,7 @@ def test_a_run_comes_back_as_written(tmp_path):
     assert back.records("eligibility") == [{"round": 1, "client": 0, "margins": {"memory": None, "flops": -1.0}}]
     assert back.clients.empty and back.host.empty
     assert back.finished and back.result == {"accuracy": 0.25}
-    assert torch.equal(back.weights()["image/a.weight"], torch.ones(2, 3))
+    assert_equal_tensors(back.weights()["image/a.weight"], torch.ones(2, 3))
     assert back.tokenizer_path is None
 
 
@@ -97,9 +98,7 @@ def test_checkpoint_keeps_values_sharing_and_the_last_two(tmp_path):
     assert sorted(p.name for p in (run.path / "checkpoints").iterdir()) == ["round-000002", "round-000003"]
     round, loaded, back = RunDirectory.open(run.path).latest()
     assert round == 3 and back == {**state, "round": 3}
-    assert loaded.keys() == tensors.keys()
-    for name, tensor in tensors.items():
-        assert loaded[name].dtype == tensor.dtype and torch.equal(loaded[name], tensor.detach())
+    assert_equal_tensors(loaded, tensors)
     assert loaded["old/w"] is loaded["new/w"]
     run.checkpoint(3, {}, {"again": True})
     assert run.latest() == (3, {}, {"again": True})
@@ -296,7 +295,7 @@ def test_a_writer_killed_at_any_moment_loses_nothing_that_it_promised(tmp_path):
             assert found is not None
             round, tensors, state = found
             assert round >= reached and state == {"round": round}
-            assert all(torch.equal(t, torch.full((100_000,), float(round))) for t in tensors.values())
+            assert_equal_tensors(tensors, dict.fromkeys(tensors, torch.full((100_000,), float(round))))
             again.rewind(round)
         back = read_run(run.path)
         assert [r["round"] for r in back.records("rounds")] == list(range(1, round + 1))
@@ -367,7 +366,7 @@ def test_the_trained_model_is_built_from_the_run(tmp_path):
     run.finish({**weights, "image-text/image.w": torch.ones(2), "table/prototypes": torch.ones(2)}, {})
     model = read_run(run.path).model("image")
     x = torch.randn(3, 1, 8, 8)
-    assert torch.equal(model.logits("image", x), trained.eval().logits("image", x))
+    assert_equal_tensors(model.logits("image", x), trained.eval().logits("image", x))
     assert all(parameter.requires_grad for parameter in model.parameters())
     with pytest.raises(UnknownName, match="did you mean 'image'"):
         read_run(run.path).model("imag")

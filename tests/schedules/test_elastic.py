@@ -14,6 +14,7 @@ from edgefl_games import TABLES, Games, broken_rules
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from tensors import assert_equal_tensors
 
 import edgefl
 from edgefl.commands.profile.profile import profile
@@ -125,7 +126,7 @@ def test_without_limits_it_is_end_to_end(games: Games) -> None:
         assert [{k: v for k, v in r.items() if k != "part"} for r in told.tables[table]] == journal.tables[table]
     assert told.tables["clients"][0]["part"] == "all"
     assert one.state.versions == other.state.versions
-    assert all(torch.equal(t, other.state.tensors[a]) for a, t in one.state.tensors.items())
+    assert_equal_tensors(one.state.tensors, other.state.tensors)
 
 
 @pytest.mark.parametrize("depth", ["part", pytest.param("whole", marks=pytest.mark.slow)])
@@ -251,7 +252,7 @@ def test_it_goes_on_from_any_checkpoint(games: Games, depth: str) -> None:
         again, journal = games.real(setup, since=(round, tensors, state))
         for table in TABLES:
             assert journal.tables.get(table, []) == [r for r in told.tables[table] if r["round"] > round]
-        assert all(torch.equal(t, again.state.tensors[a]) for a, t in whole.state.tensors.items())
+        assert_equal_tensors(again.state.tensors, whole.state.tensors)
 
 
 # commands -------------------------------------------------------------------------------------------------------------

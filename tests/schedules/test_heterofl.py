@@ -14,6 +14,7 @@ from edgefl_toys import FACTS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from tensors import assert_equal_tensors
 from torch import Tensor
 
 import edgefl
@@ -59,13 +60,15 @@ def test_a_slice_is_the_leading_of_each_part_and_goes_back_to_its_place(
     tensor = torch.arange(torch.Size(full).numel()).reshape(full)
     for cut, lengths in ((wide, outer), (narrow, inner)):
         found = take(tensor, cut)
-        assert torch.equal(found, brute(tensor, sizes, lengths)) and fits(cut, full, found.shape)
+        assert fits(cut, full, found.shape)
+        assert_equal_tensors(found, brute(tensor, sizes, lengths))
         assert cut is None or shape_of(cut) == tuple(found.shape)
         back = torch.full(full, -1)
         put(back, cut, found)
-        assert torch.equal(take(back, cut), found) and int((back >= 0).sum()) == found.numel()
+        assert int((back >= 0).sum()) == found.numel()
+        assert_equal_tensors(take(back, cut), found)
     assert covers(wide, narrow) and (covers(narrow, wide) == (wide == narrow))
-    assert torch.equal(take(take(tensor, wide), within(wide, narrow)), take(tensor, narrow))
+    assert_equal_tensors(take(take(tensor, wide), within(wide, narrow)), take(tensor, narrow))
 
 
 def test_what_is_no_slice() -> None:
@@ -218,7 +221,7 @@ def test_an_element_is_averaged_over_those_who_have_it(
     total = torch.full_like(counts, sum(samples)) if compensation else counts
     expected = base + torch.where(counts > 0, sums / total.clamp(min=1), 0)
     torch.testing.assert_close(found, expected)
-    assert torch.equal(found, combine({"a/w": base}, updates[::-1], own, options=options).get("a/w", base))
+    assert_equal_tensors(found, combine({"a/w": base}, updates[::-1], own, options=options).get("a/w", base))
 
 
 def test_the_median_is_over_those_who_have_an_element() -> None:
@@ -248,7 +251,7 @@ def test_the_whole_width_alone_is_end_to_end(games: Games) -> None:
     for table in TABLES:
         assert [{k: v for k, v in r.items() if k != "part"} for r in told.tables[table]] == journal.tables[table]
     assert one.state.versions == other.state.versions
-    assert all(torch.equal(t, other.state.tensors[a]) for a, t in one.state.tensors.items())
+    assert_equal_tensors(one.state.tensors, other.state.tensors)
 
 
 def test_an_asynchronous_run_mixes_a_slice_into_its_place(games: Games) -> None:
@@ -264,7 +267,8 @@ def test_an_asynchronous_run_mixes_a_slice_into_its_place(games: Games) -> None:
     for address, cut in cuts.items():
         expected = before[address].clone()
         put(expected, cut, take(after[address], cut))
-        assert torch.equal(after[address], expected) and not torch.equal(after[address], before[address]), address
+        assert_equal_tensors({address: after[address]}, {address: expected})
+        assert not torch.equal(after[address], before[address]), address
 
 
 @pytest.mark.slow
@@ -287,7 +291,7 @@ def test_clients_of_several_widths_and_a_run_that_goes_on(games: Games, method: 
         again, journal = games.real(setup, since=(round, tensors, state))
         for table in TABLES:
             assert journal.tables.get(table, []) == [r for r in told.tables[table] if r["round"] > round]
-        assert all(torch.equal(t, again.state.tensors[a]) for a, t in whole.state.tensors.items())
+        assert_equal_tensors(again.state.tensors, whole.state.tensors)
     none, _ = games.none(setup)
     assert none.state.versions == whole.state.versions
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from edgefl_games import TABLES, Games, broken_rules, changed
 from edgefl_toys import Memory
+from tensors import assert_equal_tensors
 from torch import Tensor
 
 import edgefl
@@ -58,13 +58,6 @@ def sections(games: Games, method: str = "fedavg", **clients: int) -> dict[str, 
 
 def rounds_of(policy: str, **more: Any) -> dict[str, Any]:
     return {"policy": policy, "cohort": 4, "buffer": 3, "window": 0.1, "retry": 0.05, "concurrency": None, **more}
-
-
-def same(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
-    """Equal values, or equal shapes where there are no values."""
-    if a.keys() != b.keys() or any(t.is_meta != b[n].is_meta for n, t in a.items()):
-        return False
-    return all(t.shape == b[n].shape if t.is_meta else torch.equal(t, b[n]) for n, t in a.items())
 
 
 # training or none -----------------------------------------------------------------------------------------------------
@@ -158,7 +151,7 @@ def assert_resumes(play: Callable[..., tuple[Simulation, Memory]], setup: Setup,
         for table in TABLES:
             assert journal.tables.get(table, []) == [r for r in told.tables.get(table, []) if r["round"] > round]
         assert journal.result == told.result  # type: ignore[attr-defined]
-        assert same(again.state.tensors, whole.state.tensors)
+        assert_equal_tensors(again.state.tensors, whole.state.tensors)
         assert again.state.versions == whole.state.versions
         if journal.states and round == 1:  # and once more from where the run that went on was
             later = max(journal.states) - 1
@@ -228,12 +221,12 @@ def test_who_computes_it_changes_no_record(games: Games, policy: str) -> None:
             simulation, journal = games.real(setup, executor, journal=Cut())
             for table in TABLES:
                 assert journal.tables[table] == told.tables[table]
-            assert same(simulation.state.tensors, whole.state.tensors)
+            assert_equal_tensors(simulation.state.tensors, whole.state.tensors)
             tensors, state = told.states[2]
             simulation, journal = games.real(setup, executor, journal=Cut(), since=(2, tensors, state))
             for table in TABLES:
                 assert journal.tables.get(table, []) == [r for r in told.tables[table] if r["round"] > 2]
-            assert same(simulation.state.tensors, whole.state.tensors)
+            assert_equal_tensors(simulation.state.tensors, whole.state.tensors)
 
 
 # through a run's folder -----------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
+from tensors import assert_equal_tensors
 
 from edgefl.commands.compose import compose
 from edgefl.errors import TrainingError, UnknownName
@@ -51,9 +51,7 @@ def doing(step: str) -> Callable[[Work], Work]:
 
 def assert_same(a: Report, b: Report) -> None:
     assert a.result.loss == b.result.loss and a.result.metrics == b.result.metrics and a.measured == b.measured
-    for name, tensors in a.result.payloads.items():
-        other = b.result.payloads[name]
-        assert tensors.keys() == other.keys() and all(torch.equal(t, other[n]) for n, t in tensors.items())
+    assert_equal_tensors(a.result.payloads, b.result.payloads)
 
 
 def test_inline_and_processes_give_the_same_reports(setup: Setup, processes: Processes) -> None:

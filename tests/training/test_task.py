@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from edgefl_toys import CPU, Toy, inputs_of, make_work, training_pass
+from tensors import assert_equal_tensors
 
 from edgefl.errors import TrainingError
 from edgefl.training import Measured, Node, Report, Task
@@ -30,15 +31,11 @@ def task(work: Work | None = None, **more: Any) -> Task:
     return Task(work, inputs_of(work), more.pop("client", 3), more.pop("seed", 5), **more)
 
 
-def same(a: Any, b: Any) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[n], b[n]) and a[n].dtype == b[n].dtype for n in a)
-
-
 def test_a_task_comes_back_as_it_was() -> None:
     one = task(metered=True)
     two = Task.decode(*one.encode())
     assert (two.work, two.client, two.seed, two.metered) == (one.work, 3, 5, True)
-    assert same(one.inputs, two.inputs)
+    assert_equal_tensors(two.inputs, one.inputs)
     assert Task.decode(*task(client=None).encode()).client is None
 
 
@@ -46,7 +43,7 @@ def test_tensors_that_share_storage_travel_one_by_one() -> None:
     shared = torch.arange(6.0)
     one = replace(task(), inputs={"a": shared, "b": shared, "c": shared[2:4], "d": shared.view(2, 3).T})
     two = Task.decode(*one.encode())
-    assert same(one.inputs, two.inputs)
+    assert_equal_tensors(two.inputs, one.inputs)
 
 
 def test_a_report_comes_back_as_it_was() -> None:
@@ -55,8 +52,8 @@ def test_a_report_comes_back_as_it_was() -> None:
     report = replace(report, result=kept)
     back = Report.decode(*report.encode())
     assert back.result.loss == report.result.loss and back.result.metrics == report.result.metrics
-    assert same(back.result.payloads["model"], report.result.payloads["model"])
-    assert same(back.result.kept, kept.kept)
+    assert_equal_tensors(back.result.payloads["model"], report.result.payloads["model"])
+    assert_equal_tensors(back.result.kept, kept.kept)
     assert back.measured == report.measured and isinstance(back.measured, Measured)
     assert back.host == report.host
 
@@ -65,7 +62,7 @@ def test_payloads_of_any_name_even_empty_ones() -> None:
     result = Result({"a/b": {"x/y": torch.ones(2)}, "empty": {}, "kept": {"z": torch.zeros(1)}}, {"m": float("inf")})
     back = Report.decode(*Report(result).encode()).result
     assert list(back.payloads) == ["a/b", "empty", "kept"]
-    assert same(back.payloads["a/b"], result.payloads["a/b"]) and same(back.payloads["kept"], result.payloads["kept"])
+    assert_equal_tensors(back.payloads, result.payloads)
     assert back.metrics == {"m": float("inf")} and back.loss is None
 
 
@@ -74,7 +71,8 @@ def test_a_nodes_history_changes_nothing() -> None:
     used.run(task(seed=9, client=1))
     used.run(task(make_work(), seed=8))
     a, b = fresh.run(task()), used.run(task())
-    assert same(a.result.payloads["model"], b.result.payloads["model"]) and a.result.loss == b.result.loss
+    assert_equal_tensors(b.result.payloads["model"], a.result.payloads["model"])
+    assert a.result.loss == b.result.loss
 
 
 def test_a_node_restores_the_number_of_threads() -> None:
@@ -95,7 +93,7 @@ def test_a_failing_work_names_its_node(client: int | None, name: str) -> None:
         node.run(task(broken, client=client))
     assert caught.value.exit_code == 1
     after, fresh = node.run(task()), Node(Toys(), CPU).run(task())
-    assert same(after.result.payloads["model"], fresh.result.payloads["model"])
+    assert_equal_tensors(after.result.payloads["model"], fresh.result.payloads["model"])
 
 
 def test_only_metered_tasks_are_measured() -> None:
@@ -116,7 +114,8 @@ def test_a_work_without_a_full_batch_sends_what_it_received() -> None:
     work = make_work(passes=(training_pass(batch=64),))
     one = task(work)
     result = Node(Toys(), CPU).run(one).result
-    assert result.loss is None and same(result.payloads["model"], dict(one.inputs))
+    assert result.loss is None
+    assert_equal_tensors(result.payloads["model"], one.inputs)
 
 
 def test_devices() -> None:

@@ -12,6 +12,7 @@ import torch
 from edgefl_toys import make_work
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensors import assert_equal_tensors
 from torch import Tensor
 
 from edgefl.errors import MethodError
@@ -36,11 +37,6 @@ def there_and_back(codec: Codec, value: Tensor, base: Tensor | None = None) -> T
     return codec.decode("w", tuple(value.shape), value.dtype, wire, base)
 
 
-def same(a: Tensor, b: Tensor) -> bool:
-    """Equal bit for bit."""
-    return a.dtype == b.dtype and torch.equal(*(t.flatten().contiguous().view(torch.uint8) for t in (a, b)))
-
-
 # bytes --------------------------------------------------------------------------------------------------------------
 
 
@@ -61,7 +57,8 @@ def test_bytes_are_those_of_a_real_file(parts: Any, codec: Any, updates: bool, s
         value = tensors[item.name]
         assert (tuple(arrived[item.name].shape), arrived[item.name].dtype) == (item.shape, value.dtype)
         if item.name == "t.1" or not value.is_floating_point() or value.numel() == 1:
-            assert wire[item.name] is arrived[item.name] and same(wire[item.name], value)
+            assert wire[item.name] is arrived[item.name]
+            assert_equal_tensors(wire[item.name], value)
 
 
 BLOCK = {
@@ -114,7 +111,7 @@ def test_int8_is_half_a_step_off_at_most(numbers: list[float]) -> None:
     assert scale == value.abs().max() / 127
     # a few float32 roundings on top of the half
     assert ((there_and_back(Codec("int8"), value) - value).abs() <= scale * (0.5 + 1e-4)).all()
-    assert torch.equal(there_and_back(Codec("int8"), -value), -there_and_back(Codec("int8"), value))
+    assert_equal_tensors(there_and_back(Codec("int8"), -value), 0 - there_and_back(Codec("int8"), value))
 
 
 @settings(deadline=None, max_examples=200)
@@ -143,7 +140,7 @@ def test_beyond_float16_is_its_largest_number() -> None:
 def test_int8_of_what_has_no_largest_value_is_nan() -> None:
     for odd in (torch.inf, -torch.inf, torch.nan):
         assert there_and_back(Codec("int8"), torch.tensor([odd, 1.0])).isnan().all()
-    assert same(there_and_back(Codec("int8"), torch.zeros(5)), torch.zeros(5))
+    assert_equal_tensors(there_and_back(Codec("int8"), torch.zeros(5)), torch.zeros(5))
 
 
 def test_what_is_as_narrow_already_stays() -> None:
@@ -166,15 +163,15 @@ def test_the_largest_changes_arrive_to_the_bit_and_nothing_else_changes(pairs: A
     sent = torch.tensor(sorted(range(len(base)), key=lambda i: (-abs(float(value[i] - base[i])), i))[:count])
     expected = base.clone()
     expected[sent] = value[sent]
-    assert same(back, expected)
+    assert_equal_tensors(back, expected)
 
 
 @settings(deadline=None, max_examples=100)
 @given(UPDATES, st.sampled_from(NARROW))
 def test_all_changes_are_the_whole_update(pairs: Any, dtype: str) -> None:
     base, value = torch.tensor(pairs).unbind(1)
-    assert same(there_and_back(Codec(top_k=1.0), value, base), value)
-    assert same(there_and_back(Codec(dtype, 1.0), value, base), there_and_back(Codec(dtype), value, base))
+    assert_equal_tensors(there_and_back(Codec(top_k=1.0), value, base), value)
+    assert_equal_tensors(there_and_back(Codec(dtype, 1.0), value, base), there_and_back(Codec(dtype), value, base))
 
 
 def test_of_equal_changes_the_first_travel() -> None:
@@ -231,5 +228,5 @@ def test_a_work_receives_what_is_encoded_beside_what_is_there() -> None:
     wire = work.down[0].encoded(tensors, {}, held)
     inputs = work.received(wire)
     assert inputs.keys() == tensors.keys()
-    assert all(same(inputs[name], tensors[name]) == (name in held) for name in tensors)
+    assert all(torch.equal(inputs[name], tensors[name]) == (name in held) for name in tensors)
     assert work.bases(inputs).keys() == tensors.keys() - {"image.head.bias"}

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from edgefl_toys import CPU, Toy, do, inputs_of, make_work, training_pass
+from tensors import assert_equal_tensors
 from torch import Tensor, nn
 
 from edgefl import models
@@ -52,7 +53,7 @@ def test_at_gate_zero_a_gated_layer_is_the_plain_one() -> None:
     images = torch.rand(4, 1, 16, 16)
     plain = module.logits("image", images)  # type: ignore[operator]
     Gate.apply(work.edits[0], module, inputs_of(work))
-    assert torch.equal(module.logits("image", images), plain)  # type: ignore[operator]
+    assert_equal_tensors(module.logits("image", images), plain)  # type: ignore[operator]
 
 
 def test_the_partners_first_gradient_is_zero_and_the_gates_is_not() -> None:
@@ -71,7 +72,7 @@ def test_a_run_uploads_the_plain_model_and_leaves_it_plain(partner: str) -> None
     result = do(work, module=module)
     assert_plain(module, work.model)
     state = module.state_dict()
-    assert all(torch.equal(value, state[name]) for name, value in result.payloads["model"].items())
+    assert_equal_tensors(result.payloads["model"], state)
     assert list(result.payloads["model"]) == list(state)
 
 
@@ -138,4 +139,4 @@ def test_partners_that_are_no_parameter_of_the_layer_are_ignored() -> None:
     more = Payload("partner", (*work.down[1].items, bias), "trained")
     wider = make_work(gate="frozen").__class__(**{**work.__dict__, "down": (work.down[0], more)})
     plain, extra = do(work), do(wider)
-    assert all(torch.equal(v, extra.payloads["model"][n]) for n, v in plain.payloads["model"].items())
+    assert_equal_tensors(plain.payloads["model"], extra.payloads["model"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from edgefl_toys import Toy
+from tensors import assert_equal_tensors
 
 from edgefl.errors import MethodError
 from edgefl.work import Pass
@@ -16,7 +17,7 @@ OTHER = {"step": "x", "data": "public", "patterns": ["image-text"], "batch": 10,
 def test_a_pass_without_a_companion_is_as_it_was() -> None:
     pass_ = Pass("x", "private", ("image",), 8)
     for (_, one), (_, other) in zip(batches(Toy(), pass_, 3), Toy().batches(pass_, 3), strict=True):
-        assert all(torch.equal(one[name], other[name]) for name in one.keys() | other.keys())
+        assert_equal_tensors(one, other)
 
 
 def test_the_companion_goes_round_and_round_in_another_order() -> None:
@@ -28,7 +29,7 @@ def test_the_companion_goes_round_and_round_in_another_order() -> None:
         assert len(batch["image"]) == 4 and len(batch["beside.image"]) == 10
     assert not torch.equal(seen[0]["beside.image"], seen[4]["beside.image"])
     again = next(iter(batches(Toy(), pass_, 3)))[1]
-    assert torch.equal(again["beside.text"], seen[0]["beside.text"])
+    assert_equal_tensors(again["beside.text"], seen[0]["beside.text"])
 
 
 def test_a_companion_without_a_batch_is_said_rather_than_waited_for() -> None:

@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
+from tensors import assert_equal_tensors
 
 import edgefl
 from edgefl import seeds
@@ -173,9 +174,10 @@ def test_the_gradient_is_autograds_own(analysed: Any) -> None:
             for pattern, batch in batches
         ]
         torch.stack(losses).mean().backward()
-    for name, parameter in model.named_parameters():
-        assert torch.allclose(mine[name].float(), parameter.grad, rtol=1e-4, atol=1e-7), name
-        assert torch.equal(weights[name].float(), parameter.detach())
+    parameters = dict(model.named_parameters())
+    gradients = {name: parameter.grad for name, parameter in parameters.items()}
+    assert_equal_tensors({name: mine[name].float() for name in parameters}, gradients, rtol=1e-4, atol=1e-7)
+    assert_equal_tensors({name: weights[name].float() for name in parameters}, parameters)
     names = [name for name in mine if name.startswith("image.head")]
     (row,) = (r for r in found["gradients"]["rows"] if r["kind"] == "image" and r["part"] == "head")
     other, _ = gradient(trained, "image", 1, 1)
@@ -348,9 +350,10 @@ def test_clients_that_keep_their_models_are_looked_at_with_them(tiny: Tiny, tmp_
     run = edgefl.read_run(tmp_path / "all" / "everybody")
     trained = Trained.of(run, load(run.path / "scenario.yaml"), lambda _: None)
     _, weights = gradient(trained, "image", 0, 2)
-    assert all(torch.equal(weights[name].float(), trained.kept[0][name]) for name in weights)
+    weights = {name: weight.float() for name, weight in weights.items()}
+    assert_equal_tensors(weights, {name: trained.kept[0][name] for name in weights})
     first = run.weights()
-    assert not all(torch.equal(weights[name].float(), first[f"image/{name}"]) for name in weights)
+    assert not all(torch.equal(weights[name], first[f"image/{name}"]) for name in weights)
 
 
 @pytest.mark.slow

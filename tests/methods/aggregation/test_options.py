@@ -10,9 +10,9 @@ from io import StringIO
 from typing import Any
 
 import pytest
-import torch
 from edgefl_games import TABLES, Games, broken_rules, changed
 from edgefl_toys import Memory
+from tensors import assert_equal_tensors
 from torch import Tensor
 
 from edgefl.errors import EdgeflError
@@ -79,7 +79,7 @@ def assert_resumes(play: Callable[..., Any], setup: Setup) -> Any:
         for table in TABLES:
             assert journal.tables.get(table, []) == [r for r in told.tables.get(table, []) if r["round"] > round]
         assert again.state.versions == whole.state.versions
-        assert all(torch.equal(again.state.tensors[a], t) for a, t in whole.state.tensors.items())
+        assert_equal_tensors(again.state.tensors, whole.state.tensors)
     return whole, told
 
 

@@ -11,6 +11,7 @@ import torch
 from edgefl_toys import FACTS
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensors import assert_equal_tensors
 
 import edgefl
 from edgefl import models, registry
@@ -86,13 +87,13 @@ def test_shared_parameters_stay_one(share: str) -> None:
     after = mat.aggregate(state, updates(mat, state, (30, 50)))
     for rest in RESTS:
         image, text = f"image/image.blocks.1.{rest}", f"text/text.blocks.1.{rest}"
-        assert torch.equal(state.tensors[image], state.tensors[text])  # blocks start equal, shared or not
+        assert_equal_tensors(state.tensors[image], state.tensors[text])  # blocks start equal, shared or not
         assert torch.equal(after.tensors[image], after.tensors[text]) == mat.shared(f"image.blocks.1.{rest}")
 
 
 def test_only_what_is_shared_has_to_start_equal() -> None:
     tensors = method(share="attention", init="own").initial(1).tensors
-    assert torch.equal(tensors[V], tensors[L])
+    assert_equal_tensors(tensors[V], tensors[L])
     assert not torch.equal(tensors[MLP_V], tensors["text/text.blocks.0.mlp.fc1.weight"])
     assert not torch.equal(*(method(share="none", init="own").initial(1).tensors[a] for a in (V, L)))
 
@@ -155,7 +156,7 @@ def test_nothing_shared_and_nothing_weighed_is_fedavg_bit_for_bit() -> None:
     state = mat.initial(1)
     sent = updates(mat, state, (30, 50))
     ours, theirs = mat.aggregate(state, sent).tensors, fedavg.aggregate(state, sent).tensors
-    assert all(torch.equal(ours[a], t) for a, t in theirs.items())
+    assert_equal_tensors(ours, theirs)
 
 
 # rounds -------------------------------------------------------------------------------------------------------------
@@ -210,7 +211,7 @@ def test_it_trains_through_its_warm_up(tiny: Callable[..., dict[str, Any]], tmp_
     assert [{c["kind"] for c in clients if c["round"] == r} for r in (1, 2, 3)] == [{"image"}, *[{"image", "text"}] * 2]
     assert {c["memory_error"] for c in clients if c["memory_error"] is not None} == {0}
     weights = found.weights()
-    assert torch.equal(weights[V], weights[L])
+    assert_equal_tensors(weights[V], weights[L])
     # clients that keep the shared part frozen hold less memory
     text = {c["round"]: c["peak_memory_bytes"] for c in clients if c["kind"] == "text"}
     assert text[2] < text[3]

@@ -11,6 +11,7 @@ import torch
 from edgefl_toys import CPU, FACTS, Toy
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensors import assert_equal_tensors
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -61,7 +62,7 @@ def test_prototypes_of_the_best_classes_are_mixed(classes: int, k: int, seed: in
         weights = torch.stack([scores[b, c].exp() for c in best])
         expected = sum(w * prototypes[c] for w, c in zip(weights / weights.sum(), best, strict=True))
         torch.testing.assert_close(found[b], expected)
-    assert torch.equal(mixed(scores, prototypes, 1), prototypes[scores.argmax(1)])  # plain
+    assert_equal_tensors(mixed(scores, prototypes, 1), prototypes[scores.argmax(1)])  # plain
 
 
 def sequence(widths: Sequence[int], seed: int) -> tuple[nn.Sequential, dict[str, Tensor]]:
@@ -236,5 +237,5 @@ def test_a_matching_model_learns_from_features_made_once(loss: str) -> None:
     found.backward()
     with torch.no_grad():
         TrainMatching().finish(ctx, pass_)
-    assert all(torch.equal(ctx.outputs[n], t) for n, t in named.items())
+    assert_equal_tensors({n: ctx.outputs[n] for n in named}, named)
     assert all(p.grad is None for n, p in ctx.model.named_parameters() if not n.startswith("matching."))

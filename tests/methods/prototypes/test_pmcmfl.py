@@ -13,6 +13,7 @@ from edgefl_toys import CPU, FACTS, Toy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from tensors import assert_equal_tensors
 from torch import Tensor
 
 import edgefl
@@ -171,7 +172,7 @@ def test_a_prototype_is_the_mean_of_those_who_have_the_class(clients: Any, absen
         for c in range(CLASSES):
             with_it = [u for u, (_, _, has) in zip(sent, clients, strict=True) if has[c]]
             if not with_it:  # absent classes leave prototypes untouched
-                assert torch.equal(new[c], old[c])
+                assert_equal_tensors(new[c], old[c])
                 continue
             votes = {u.client: pmcmfl.weight(u, table) for u in (with_it if absent == "left-out" else sent)}
             expected = sum(
@@ -195,7 +196,7 @@ def test_a_discount_keeps_its_share_of_the_old_row() -> None:
 
 def test_initial_state_depends_on_the_seed_alone() -> None:
     first, second, other = (PLAIN.initial(seed).tensors for seed in (1, 1, 2))
-    assert all(torch.equal(first[a], second[a]) for a in first)
+    assert_equal_tensors(first, second)
     assert not all(torch.equal(first[a], other[a]) for a in first)
 
 
@@ -207,7 +208,9 @@ def test_every_kind_has_the_one_model() -> None:
     assert all((state.tensors[a] == 2.5).all() for a in state.tensors if not a.startswith("table/"))
     assert set(state.versions.values()) == {1}
     names = [a.split("/")[1] for a in FIRST.tensors if a.startswith("text/")]
-    assert len(names) > 50 and all(torch.equal(FIRST.tensors[f"text/{n}"], FIRST.tensors[f"image/{n}"]) for n in names)
+    text, image = ({n: FIRST.tensors[f"{kind}/{n}"] for n in names} for kind in ("text", "image"))
+    assert len(names) > 50
+    assert_equal_tensors(text, image)
 
 
 @pytest.mark.parametrize("initial", ["normal", "zeros"])
@@ -372,14 +375,14 @@ def test_clients_matching_models_are_combined_by_samples() -> None:
         new = pmcmfl.aggregate(state, sent)
         torch.testing.assert_close(new.tensors[f"table/{name}"], torch.full((DIM, DIM), expected))
         assert new.tensors["table/matched.image"].tolist() == [1] and not new.tensors["table/matched.text"].any()
-        assert torch.equal(new.tensors["image/multiway.blocks.0.attn.q.image.weight"],
-                           state.tensors["image/multiway.blocks.0.attn.q.image.weight"])  # fmt: skip
+        unmoved = "image/multiway.blocks.0.attn.q.image.weight"
+        assert_equal_tensors(new.tensors[unmoved], state.tensors[unmoved])
     pmcmfl = matching(combine="ensemble", members=2)
     sent = [matched(pmcmfl, 1, 10, 1.0), matched(pmcmfl, 2, 30, 3.0), matched(pmcmfl, 3, 20, 2.0)]
     new = pmcmfl.aggregate(pmcmfl.initial(1), sent)
     assert new.tensors[f"table/ensemble.{name}"].mean((1, 2)).tolist() == [3, 2]  # the two with the most samples
     assert new.tensors["table/matched.image"].tolist() == [30, 20]
-    assert torch.equal(new.tensors[f"table/{name}"], pmcmfl.initial(1).tensors[f"table/{name}"])
+    assert_equal_tensors(new.tensors[f"table/{name}"], pmcmfl.initial(1).tensors[f"table/{name}"])
 
 
 def test_an_evaluation_looks_at_pairs_in_three_ways() -> None:
@@ -438,15 +441,16 @@ def test_it_trains_and_costs_what_was_predicted(tiny: Tiny, tmp_path: Path) -> N
     measured = [c["memory_error"] for c in clients if c["memory_error"] is not None]
     assert len(measured) == 4 and set(measured) == {0}  # the contrast makes round 2 a cost of its own
     weights = found.weights()
-    parameters = {a for a in weights if a.startswith("image/")}
-    assert all(torch.equal(weights[a], weights[a.replace("image/", "image-text/", 1)]) for a in parameters)
+    of = {a: t for a, t in weights.items() if a.startswith("image/")}
+    assert_equal_tensors({a: weights[a.replace("image/", "image-text/", 1)] for a in of}, of)
     model: Any = found.model("image-text")
     fused = weights["table/prototypes.fused"]
     assert fused.shape == (model.classes("image-text"), 16)
     # a class that pairs had is a mean of tanh, any other is as it was drawn
     first = compose(load(scenario(tiny))).method.initial(tiny()["seed"]).tensors["table/prototypes.fused"]
     changed = (fused != first).any(1)
-    assert changed.any() and fused[changed].abs().max() < 1 and torch.equal(fused[~changed], first[~changed])
+    assert changed.any() and fused[changed].abs().max() < 1
+    assert_equal_tensors(fused[~changed], first[~changed])
     assert {"accuracy", "macro_f1"} <= set(found.result["metrics"]["image-text"])
 
 

@@ -12,6 +12,7 @@ import torch
 from edgefl_toys import CPU, Toy, described
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensors import assert_equal_tensors
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -235,9 +236,9 @@ def test_the_frozen_copy_stays_as_it_was_batch_norm_included() -> None:
             for parameter in model.parameters():
                 parameter.add_(0.1 * torch.randn_like(parameter))
         moved = {n: t.clone() for n, t in model.named_buffers()}
-        assert torch.equal(embed_as_before(ctx, "image", given), first)
+        assert_equal_tensors(embed_as_before(ctx, "image", given), first)
     assert model.training and not torch.allclose(model.eval().embed("image", given), first)
-    assert all(torch.equal(t, moved[n]) for n, t in model.named_buffers())
+    assert_equal_tensors(dict(model.named_buffers()), moved)
 
 
 # works --------------------------------------------------------------------------------------------------------------

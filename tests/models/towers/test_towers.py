@@ -12,6 +12,7 @@ from edgefl_toys import PUBLISHED_FACTS as PUBLISHED
 from edgefl_toys import TOWER_FACTS as FACTS
 from edgefl_toys import skeleton
 from pydantic import ValidationError
+from tensors import assert_equal_tensors
 
 from edgefl import models
 from edgefl.errors import MethodError
@@ -97,7 +98,7 @@ def test_building_draws_from_the_generator_alone(tower: str) -> None:
             return models.build(described(tower, **SMALL)).state_dict()
 
     first, second = built(), built()
-    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert_equal_tensors(first, second)
 
 
 def test_the_text_towers_read_what_they_are_told() -> None:
@@ -118,7 +119,7 @@ def test_position_ids_are_in_the_state_if_asked_for() -> None:
     )
     new.load_state_dict({n: t for n, t in old.state_dict().items() if n != "embedding.position_ids"})
     texts = sample("text")
-    assert torch.equal(old(texts), new(texts))
+    assert_equal_tensors(old(texts), new(texts))
 
 
 def test_the_unused_pooler_and_a_shared_norm_can_be_left_out() -> None:
@@ -163,7 +164,7 @@ def test_any_plain_vision_transformer_of_timm_is_a_tower(
         theirs: Any = timm.create_model(name, num_classes=0, img_size=size, depth=2).eval()
     images = torch.rand(2, 3, size, size)
     assert module(images).shape == (2, tokens, width)
-    assert torch.equal(module(images), theirs.forward_features(images))
+    assert_equal_tensors(module(images), theirs.forward_features(images))
 
 
 @pytest.mark.parametrize(

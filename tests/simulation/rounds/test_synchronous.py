@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from edgefl_toys import Memory
-from torch import Tensor
+from tensors import assert_equal_tensors
 
 import edgefl
 from edgefl.commands.compose import compose
@@ -109,30 +109,26 @@ def test_predicted_is_measured_in_the_records(layerwise_run: Any) -> None:
 def test_measuring_all_meters_every_work_and_changes_no_weight(setup: Setup, plain: tuple[Simulation, Memory]) -> None:
     simulation, journal = play(replace(setup, measure="all"))
     assert all(c["memory_error"] == 0 for c in journal.tables["clients"])
-    assert same(simulation.state.tensors, plain[0].state.tensors)
-
-
-def same(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(t, b[n]) for n, t in a.items())
+    assert_equal_tensors(simulation.state.tensors, plain[0].state.tensors)
 
 
 def test_the_same_scenario_twice(setup: Setup, plain: tuple[Simulation, Memory]) -> None:
     simulation, journal = play(setup)
-    assert same(simulation.state.tensors, plain[0].state.tensors)
+    assert_equal_tensors(simulation.state.tensors, plain[0].state.tensors)
     for table in ("rounds", "clients", "eligibility"):
         assert journal.tables[table] == plain[1].tables[table]
 
 
 def test_another_seed_gives_another_run(tiny: Tiny, plain: tuple[Simulation, Memory]) -> None:
     simulation, _ = play(compose(load(tiny(seed=4, schedule={"name": "end-to-end", "rounds": 1}))))
-    assert not same(simulation.state.tensors, plain[0].state.tensors)
+    assert not all(torch.equal(t, plain[0].state.tensors[a]) for a, t in simulation.state.tensors.items())
 
 
 def test_a_devices_rate_changes_time_and_no_weight(setup: Setup, plain: tuple[Simulation, Memory]) -> None:
     slow = tuple(replace(d, flops_per_second=d.flops_per_second / 100) for d in setup.fleet.devices)
     simulation, _ = play(replace(setup, fleet=replace(setup.fleet, devices=slow)))
     assert simulation.now > plain[0].now
-    assert same(simulation.state.tensors, plain[0].state.tensors)
+    assert_equal_tensors(simulation.state.tensors, plain[0].state.tensors)
 
 
 def test_server_work_is_charged(plain: tuple[Simulation, Memory]) -> None:
@@ -183,13 +179,13 @@ def test_a_late_update_changes_nothing(hurried: tuple[Simulation, Memory, float]
             c for c in journal.tables["clients"] if (c["round"], c["kind"], c["outcome"]) == (2, kind, "finished")
         ]
         mine = [a for a in before if a.startswith(f"{kind}/")]
-        assert same({a: before[a] for a in mine}, {a: after[a] for a in mine}) == (not arrived)
+        assert all(torch.equal(before[a], after[a]) for a in mine) == (not arrived)
 
 
 def test_below_quorum_a_round_changes_nothing(setup: Setup) -> None:
     simulation, journal = play(with_round(setup, quorum=8))
     assert [r["outcome"] for r in journal.tables["rounds"]] == ["below quorum"] * 2
-    assert same(simulation.state.tensors, setup.method.initial(setup.seed).tensors)
+    assert_equal_tensors(simulation.state.tensors, setup.method.initial(setup.seed).tensors)
     assert set(simulation.state.versions.values()) == {0}
     assert all(r["finished"] == 7 and r["virtual_seconds"] > 0 for r in journal.tables["rounds"])
 
@@ -212,7 +208,7 @@ def test_a_round_with_nobody_eligible_is_a_defined_outcome(setup: Setup) -> None
         assert all(record[field] == 0 for field in SUMMED) and record["losses"] == {}
     assert journal.tables.get("clients", []) == []
     assert simulation.round == 2 and set(journal.states) == {1, 2}
-    assert same(simulation.state.tensors, setup.method.initial(setup.seed).tensors)
+    assert_equal_tensors(simulation.state.tensors, setup.method.initial(setup.seed).tensors)
     assert set(simulation.metrics) == {"image", "text", "image-text"}
 
 
@@ -340,7 +336,7 @@ def test_blocks_that_were_delivered_do_not_travel_again(staged: dict[str, tuple[
 
 
 def test_delivery_changes_no_weight(staged: dict[str, tuple[Simulation, Memory]]) -> None:
-    assert same(staged["False"][0].state.tensors, staged["True"][0].state.tensors)
+    assert_equal_tensors(staged["False"][0].state.tensors, staged["True"][0].state.tensors)
     assert staged["True"][0].now > staged["False"][0].now
 
 
@@ -369,7 +365,7 @@ def test_a_simulation_goes_on_from_any_checkpoint(staged: dict[str, tuple[Simula
         simulation = Simulation(whole.setup, executor, PREDICTOR, journal)
         simulation.restore(round, tensors, state)
         result = simulation.run()
-    assert same(simulation.state.tensors, whole.state.tensors)
+    assert_equal_tensors(simulation.state.tensors, whole.state.tensors)
     assert simulation.state.versions == whole.state.versions
     for table in ("rounds", "clients", "eligibility"):
         assert journal.tables.get(table, []) == [r for r in told.tables[table] if r["round"] > round]
