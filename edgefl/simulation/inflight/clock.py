@@ -7,53 +7,81 @@ short, and whoever waits for the outcome goes on.  Within one of these no order 
 from __future__ import annotations
 
 from collections.abc import Callable
-from heapq import heapify, heappush
+from heapq import heapify, heappop, heappush
+from itertools import count
 from typing import Any
 
 import simpy
-from simpy.events import EventPriority
+from simpy.core import EmptySchedule, SimTime
+from simpy.events import NORMAL, EventPriority
 
 PHASES, FLOWS, CUTS, LAST = (EventPriority(place) for place in (1, 2, 3, 4))
 """Priorities of events of one time; SimPy's own have 0 and 1."""
 
 
-class Call(simpy.Event):
-    """A call at a time, which no process waits for: an event without what SimPy needs for that."""
-
-    _ok = True
-
-    def __init__(self, then: Callable[[simpy.Event], None], value: Any):
-        self.callbacks = [then]
-        self._value = value
-
-
 class Clock(simpy.Environment):
-    """Events at exact times; what would lie in the past happens now."""
+    """Events at exact times; what would lie in the past happens now.
 
-    def at(self, when: float, then: Callable[[simpy.Event], None], value: Any, priority: EventPriority) -> None:
-        """Call ``then`` with an event that holds ``value``."""
-        if when < self._now:
-            when = self._now
-        heappush(self._queue, (when, priority, next(self._eid), Call(then, value)))
+    All that is to come stands in one queue of the clock's own: calls, which no process waits for, and SimPy's events.
+    """
+
+    def __init__(self, initial_time: float = 0.0):
+        super().__init__(initial_time)
+        self._time: SimTime = initial_time
+        # time, priority, order; a function and what it is called with, or None and an event of SimPy's
+        self._coming: list[tuple[SimTime, EventPriority, int, Callable[[Any], Any] | None, Any]] = []
+        self._order = count()
+
+    @property
+    def now(self) -> SimTime:
+        """The time of what happens now, in seconds."""
+        return self._time
+
+    def at(self, when: float, then: Callable[[Any], Any], value: Any, priority: EventPriority) -> None:
+        """Call ``then`` with ``value``."""
+        if when < self._time:
+            when = self._time
+        heappush(self._coming, (when, priority, next(self._order), then, value))
 
     def moment(self, when: float) -> simpy.Event:
         """An event after all others of that time."""
         event = simpy.Event(self)
-        event._ok, event._value = True, None
-        heappush(self._queue, (max(when, self._now), LAST, next(self._eid), event))
+        self.at(when, _succeed, event, LAST)
         return event
+
+    def schedule(self, event: simpy.Event, priority: EventPriority = NORMAL, delay: SimTime = 0) -> None:
+        """Have an event of SimPy's processed after so many seconds."""
+        heappush(self._coming, (self._time + delay, priority, next(self._order), None, event))
+
+    def peek(self) -> SimTime:
+        """The time of what comes next; inf if nothing does."""
+        return self._coming[0][0] if self._coming else simpy.core.Infinity
+
+    def step(self) -> None:
+        """Let the next thing happen.  Raises EmptySchedule if there is none."""
+        if not self._coming:
+            raise EmptySchedule
+        self._time, _, _, then, value = heappop(self._coming)
+        if then is not None:
+            then(value)
+        else:  # what SimPy does with an event is SimPy's: its queue holds this one alone
+            super().schedule(value)
+            super().step()
 
     @property
     def pending(self) -> int:
         """Events that are to come."""
-        return len(self._queue)
+        return len(self._coming)
 
     def drop(self, outdated: Callable[[Any], bool]) -> None:
         """Forget calls by the value that they hold, and moments for which nobody waits any more."""
-        queue = self._queue
-        queue[:] = [
+        self._coming = [
             entry
-            for entry in queue
-            if entry[3].callbacks and not (isinstance(entry[3], Call) and outdated(entry[3]._value))
+            for entry in self._coming
+            if entry[3] is None or (entry[4].callbacks if entry[3] is _succeed else not outdated(entry[4]))
         ]
-        heapify(queue)
+        heapify(self._coming)
+
+
+def _succeed(event: simpy.Event) -> None:
+    event.succeed()

@@ -211,8 +211,8 @@ class EventEngine:
         if stop < inf:
             self.env.at(stop, self._cut_short, (flight, flight.token, outcome), CUTS)
 
-    def _done(self, event: simpy.Event) -> None:
-        flight, token = event._value
+    def _done(self, under_way: tuple[Flight, int]) -> None:
+        flight, token = under_way
         if token == flight.token:
             place = flight.phase - AT_DOWNLOAD
             self._pass(flight, place, flight.durations[place])
@@ -225,8 +225,8 @@ class EventEngine:
         if flight.joules < inf:
             flight.joules = max(flight.joules - seconds * flight.watts[place], 0.0)
 
-    def _flow(self, event: simpy.Event) -> None:
-        flight, token = event._value
+    def _flow(self, under_way: tuple[Flight, int]) -> None:
+        flight, token = under_way
         if token == flight.token:
             self._flow_now(flight, self.env.now)
 
@@ -245,8 +245,8 @@ class EventEngine:
         flight.carried[place // 2] = flight.bits[place // 2]
         self._enter(flight, flight.phase + 1, at)
 
-    def _cut_short(self, event: simpy.Event) -> None:
-        flight, token, outcome = event._value
+    def _cut_short(self, under_way: tuple[Flight, int, int]) -> None:
+        flight, token, outcome = under_way
         if token == flight.token:
             self._stop(flight, outcome, self.env.now)
 
@@ -279,7 +279,7 @@ class EventEngine:
         if self.arrivals >= arrivals or len(self.landed) >= landings or not self.flying:
             self._waiting = None
             # after everything else that happens at this time, so that no order of it matters
-            self.env.at(self.env.now, event.trigger, None, LAST)
+            self.env.at(self.env.now, event.succeed, None, LAST)
 
     # checkpoints ----------------------------------------------------------------------------------------------------
 
@@ -337,8 +337,7 @@ class _Shared:
         self._at = following[0]
         self.engine.env.at(self._at, self._tick, self._at, FLOWS)
 
-    def _tick(self, event: simpy.Event) -> None:
-        at: float = event._value
+    def _tick(self, at: float) -> None:
         if at != self._at:
             return
         self._at = inf

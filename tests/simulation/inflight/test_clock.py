@@ -1,4 +1,4 @@
-"""Whole simulations without training, by both clocks: the same tables; and what must end, ends."""
+"""The clock itself; and whole simulations without training, by both clocks: the same tables; what must end, ends."""
 
 from __future__ import annotations
 
@@ -26,10 +26,70 @@ from edgefl.devices.options import ServerLinkOptions
 from edgefl.planning import RoundOptions, Setup
 from edgefl.scenario import load
 from edgefl.simulation import Simulation
+from edgefl.simulation.inflight.clock import CUTS, FLOWS, LAST, PHASES, Clock
 
 Tiny = Callable[..., dict[str, Any]]
 PREDICTOR = Predictor()
 TABLES = ("rounds", "clients", "eligibility")
+
+
+def test_a_call_has_its_time_where_no_delay_leads_there() -> None:
+    clock, then = Clock(initial_time=2.0**-53), 1 + 2.0**-52
+    delay = then - clock.now
+    assert all(clock.now + d != then for d in (np.nextafter(delay, 0), delay, np.nextafter(delay, 2)))
+    times: list[float] = []
+    clock.at(then, lambda _: times.append(clock.now), None, PHASES)
+    clock.at(-1.0, lambda _: times.append(clock.now), None, PHASES)  # what would lie in the past happens now
+    assert clock.peek() == 2.0**-53 and clock.pending == 2
+    clock.run()
+    assert times == [2.0**-53, then] and clock.peek() == inf
+
+
+def test_what_happens_at_one_time_happens_in_its_order() -> None:
+    clock, happened = Clock(), list[Any]()
+
+    def process() -> Iterator[Any]:
+        yield clock.timeout(5.0)
+        happened.append("timeout")
+        clock.at(5.0, happened.append, "phase of now", PHASES)
+        yield clock.moment(4.0)
+        happened.append("moment")
+
+    for priority, name in ((LAST, "last"), (CUTS, "cut"), (FLOWS, "flow"), (PHASES, "phase")):
+        clock.at(5.0, happened.append, name, priority)
+    done = clock.process(process())  # type: ignore[arg-type]
+    assert clock.run(done) is None and clock.now == 5.0
+    # of one priority, SimPy's and a phase's, what was asked for first
+    assert happened == ["phase", "timeout", "phase of now", "flow", "cut", "last", "moment"]
+
+
+def test_only_what_is_outdated_is_dropped() -> None:
+    clock, happened = Clock(), list[Any]()
+
+    def process() -> Iterator[Any]:
+        yield clock.moment(1.0) | clock.moment(9.0)
+        clock.drop(lambda held: held == "old")
+        assert clock.pending == 2  # nobody waits for 9 s any more
+        yield clock.timeout(3.0)
+        happened.append(clock.now)
+
+    for name in ("old", "new", "old"):
+        clock.at(2.0, happened.append, name, PHASES)
+    timeout = clock.timeout(3.0)
+    clock.run(clock.process(process()))  # type: ignore[arg-type]
+    assert happened == ["new", 4.0] and timeout.processed
+
+
+def test_an_error_in_a_process_ends_the_run() -> None:
+    clock = Clock()
+
+    def process() -> Iterator[Any]:
+        yield clock.moment(1.0)
+        raise KeyError("lost")
+
+    clock.process(process())  # type: ignore[arg-type]
+    with pytest.raises(KeyError, match="lost"):
+        clock.run()
 
 
 def small(tiny: Tiny) -> dict[str, Any]:
