@@ -9,21 +9,13 @@ whatever order they come.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
-from math import inf, isfinite, nextafter
+from math import inf, nextafter
 from typing import Any
 
-from edgefl.simulation.inflight.exact_bits import (
-    PER_ONE,
-    SPARE,
-    UNIT,
-    flow_limit,
-    link_rate,
-    or_never,
-    or_null,
-    units_of,
-)
+from edgefl.simulation.inflight.exact_bits import PER_ONE, SPARE, UNIT, or_never, or_null
+from edgefl.simulation.inflight.flows import SharedLink
 
 
 def _compact(heap: list[_End], valid: int) -> list[_End]:
@@ -72,26 +64,24 @@ _End = tuple[float, int, int, _Class]
 """When a class has its next end (a time, or a count of the level), of which flow, and the stamp it was noted with."""
 
 
-class FairShare:
+class FairShare(SharedLink):
     """Max-min fair sharing of ``bits_per_second`` among flows that have caps of their own.
 
-    A call at a time at which other flows complete, or later, first lets these go; ``finish`` hands them out.  An
-    event costs O(log n) and a look at each distinct cap that the level passes.
+    An event costs O(log n) and a look at each distinct cap that the level passes.
     """
 
     def __init__(self, bits_per_second: float):
-        self._capacity = link_rate(bits_per_second)
+        super().__init__(bits_per_second)
         self._full = int(self._capacity * UNIT)
-        self._flows: dict[int, tuple[_Class, int]] = {}
+        self._flows: dict[int, tuple[_Class, int]] = {}  # and the target of each
         self._classes: dict[float, _Class] = {}
         self._caps: list[float] = []  # ascending; the first ``_held`` of them are held to their cap
         self._held = 0
         self._held_rate = 0
         self._free = 0  # flows at the level
-        self._done: set[int] = set()
         # the level, and the units that a flow at the level has got by the moment ``_since``
         self._level, self._count, self._since = 0.0, 0, 0.0
-        self._instant, self._count_now = -inf, 0
+        self._count_now = 0
         self._before = (0.0, 0, 0.0)
         self._dirty = False
         self._changed: list[_Class] = []
@@ -101,76 +91,6 @@ class FairShare:
         self._stamp = 0
 
     # what a caller does -----------------------------------------------------------------------------------------
-
-    def add(self, now: float, flow: int, bits: float, most: float) -> None:
-        """Begin a flow of so many bits that takes at most so many bit/s.  Raises ValueError for a number in use."""
-        self.add_all(now, (flow,), (bits,), (most,))
-
-    def add_all(self, now: float, flows: Iterable[int], bits: Iterable[float], most: Iterable[float]) -> None:
-        """Begin many flows at one moment: as ``add`` on each, in any order."""
-        self._advance(now)
-        known, classes, caps = self._flows, self._classes, self._caps
-        for flow, size, cap in zip(flows, bits, most, strict=True):
-            if flow in known or flow in self._done:
-                raise ValueError(f"flow {flow} is under way")
-            units, cap = units_of(size), flow_limit(cap, self._capacity)
-            if not units:
-                self._done.add(flow)
-                continue
-            each = classes.get(cap)
-            if each is None:
-                place = bisect_left(caps, cap)
-                capped = place < self._held
-                each = classes[cap] = _Class(cap, capped, now if capped else self._count_now)
-                caps.insert(place, cap)
-                self._held += capped
-                target = units
-            else:
-                target = self._served(each, now) + units
-            each.flows += 1
-            if each.capped:
-                self._held_rate += each.rate
-            else:
-                self._free += 1
-            heappush(each.heap, (target, flow))
-            known[flow] = (each, target)
-            if each.heap[0][1] == flow:
-                self._touch(each)
-            self._dirty = True
-
-    def remove(self, now: float, flow: int) -> float:
-        """Break a flow off.  Gives the bits that it had not carried: 0 if it is complete and not yet handed out."""
-        self._advance(now)
-        if flow in self._done:
-            self._done.remove(flow)
-            return 0.0
-        each, target = self._flows[flow]
-        left = max(target - self._served(each, now), 0)
-        if each.heap[0][1] == flow:
-            self._touch(each)
-        self._take(each, flow)
-        return left / UNIT
-
-    def next(self) -> tuple[float, int] | None:
-        """When the next flow completes as things stand, and which."""
-        if self._done:
-            return self._instant, min(self._done)
-        self._settle()
-        return self._first()
-
-    def finish(self, now: float) -> list[int]:
-        """The flows that are complete, ascending; each is handed out once."""
-        self._advance(now)
-        done, self._done = sorted(self._done), set()
-        return done
-
-    def left(self, now: float, flow: int) -> float:
-        """Bits that a flow has still to carry."""
-        self._advance(now)
-        if flow in self._done:
-            return 0.0
-        each, target = self._flows[flow]
-        return max(target - self._served(each, now), 0) / UNIT
 
     def rows(self) -> dict[str, Any]:
         """The exact state, as JSON can hold it; ``from_rows`` goes on from it to the last bit."""
@@ -211,8 +131,42 @@ class FairShare:
         self._settle()
         return {flow: each.cap if each.capped else self._level for flow, (each, _) in sorted(self._flows.items())}
 
-    def __len__(self) -> int:
-        return len(self._flows)
+    # flows come and go ------------------------------------------------------------------------------------------
+
+    def _put(self, now: float, flow: int, units: int, cap: float) -> None:
+        if not units:
+            self._done.add(flow)
+            return
+        each = self._classes.get(cap)
+        if each is None:
+            place = bisect_left(self._caps, cap)
+            capped = place < self._held
+            each = self._classes[cap] = _Class(cap, capped, now if capped else self._count_now)
+            self._caps.insert(place, cap)
+            self._held += capped
+            target = units
+        else:
+            target = self._served(each, now) + units
+        each.flows += 1
+        if each.capped:
+            self._held_rate += each.rate
+        else:
+            self._free += 1
+        heappush(each.heap, (target, flow))
+        self._flows[flow] = (each, target)
+        if each.heap[0][1] == flow:
+            self._touch(each)
+        self._dirty = True
+
+    def _break_off(self, now: float, flow: int) -> None:
+        each, _ = self._flows[flow]
+        if each.heap[0][1] == flow:
+            self._touch(each)
+        self._take(each, flow)
+
+    def _units_left(self, now: float, flow: int) -> int:
+        each, target = self._flows[flow]
+        return max(target - self._served(each, now), 0)
 
     # the level --------------------------------------------------------------------------------------------------
 
@@ -302,6 +256,7 @@ class FairShare:
         return self._since + (count - self._count) / (self._level * UNIT)
 
     def _first(self) -> tuple[float, int] | None:
+        self._settle()
         held, free = self._ends_held, self._ends_free
         while held and held[0][3].stamp != held[0][2]:
             heappop(held)
@@ -316,22 +271,15 @@ class FairShare:
             ends.append((max(self._reached(free[0][0]), soonest), free[0][1]))
         return min(ends, default=None)
 
-    def _advance(self, now: float) -> None:
-        """Let go what completes until ``now``, each at its own time, and begin that moment."""
-        if now == self._instant:
-            return
-        if not (now > self._instant and isfinite(now)):
-            raise ValueError(f"a time of {now} s after {self._instant} s: time doesn't run backwards")
-        self._settle()
+    def _begin(self, now: float) -> None:
         while (first := self._first()) is not None and first[0] <= now:
-            self._begin(first[0])
+            self._begin_moment(first[0])
             self._complete()
             if first[0] == now:
                 return
-            self._settle()
-        self._begin(now)
+        self._begin_moment(now)
 
-    def _begin(self, now: float) -> None:
+    def _begin_moment(self, now: float) -> None:
         if self._emptied:
             # kept until now: a flow of the same cap that comes at the moment that empties its class finds it
             for each in self._emptied:
