@@ -1,4 +1,8 @@
-"""The one interpreter of a Work.  Prediction, training and evaluation all go through ``execute``."""
+"""The one interpreter of a Work.
+
+``execute`` runs the passes and nothing else: a prediction calls it with tensors that hold no data, a measurement under
+other meters.  ``run`` is what a node does in a round: ``execute`` with the draws seeded, then what is sent and kept.
+"""
 
 from __future__ import annotations
 
@@ -88,10 +92,11 @@ def execute(
 ) -> tuple[Context, Tensor, int]:
     """Run every pass of ``work`` on ``module``; gives the context, the summed training loss and its steps.
 
-    ``kernels`` is the type of device whose kernels are meant where it isn't ``device``'s (a prediction's "cuda").
-
-    ``inputs`` are tensors by the client's own item names; those with a source ``table/...`` stay in memory as
-    received.  In the end the edits are folded into the module.
+    ``inputs`` are tensors by the client's own item names, from which ``module`` is loaded; those with a source
+    ``table/...`` stay in memory as received.  In the end the edits are folded into the module, and nothing is sent:
+    what the work has made is in the module and in the context's outputs.  Draws follow torch's generators as they
+    stand, and the order of samples ``seed``.  ``kernels`` is the type of device whose kernels are meant where it isn't
+    ``device``'s (a prediction's "cuda").  Raises MethodError if the work trains what its model lacks.
     """
     tables = {i.name for p in work.down for i in p.items if i.source.startswith("table/")}
     own = dict(module.named_parameters()) | dict(module.named_buffers())
@@ -299,7 +304,7 @@ def run(
     seed: int,
     meter: Meter | None = None,
 ) -> Result:
-    """Do the work for real and collect what it sends up, encoded.
+    """Execute the work and collect what it sends up, encoded, and what it keeps.
 
     ``module`` must have been built from ``work.model``; it is loaded from ``inputs`` (tensors by item name) and
     changed.  The global generators are forked around the work, so its draws depend on ``seed`` alone.

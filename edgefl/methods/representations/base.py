@@ -164,22 +164,6 @@ class Exchange(Method):
 
     # works ------------------------------------------------------------------------------------------------------
 
-    def digesting(self, kind: str, round: int, weight: float, address: str) -> Work:
-        """A client's work: near the server's tables at ``address``, then on its own data, then represent.
-
-        Its model stays with it; the tables of its own modalities travel, down only if ``weight`` isn't 0.
-        """
-        work, own = super().work(kind, round), list(self.setting.kinds[kind].modalities)
-        first = [self.distil(own, {"target": weight})] if weight else []
-        down = [self.table("target", address, own)] if weight else []
-        return replace(
-            work,
-            passes=(*first, *work.passes, self.represent(own)),
-            down=(*work.down, *down),
-            up=(self.table("represented", "represented", own),),
-            keep=tuple(item.name for item in work.down[0].items),
-        )
-
     def on_pairs(self, round: int, passes: Sequence[Pass]) -> Work:
         """A work on the server's model, which goes back where it came from if it trains."""
         work = self.side.work(self.server.name, round)
@@ -192,6 +176,26 @@ class Exchange(Method):
     def supervised(self) -> list[Pass]:
         """The server's epochs on the pairs."""
         return [self.public_pass("contrast", self.modalities)] * self.options.server_epochs
+
+    def distilling(
+        self,
+        round: int,
+        modalities: Sequence[str],
+        targets: Mapping[str, float],
+        tables: Sequence[str] | None = None,
+        first: Sequence[Pass] = (),
+    ) -> Sequence[Work]:
+        """The server's work: after the passes ``first``, its model moves to the tables ``<target>.<modality>``.
+
+        A target weighs so many times ``distillation``.  Down go ``tables``, the targets unless said otherwise.  Where
+        there is nothing to distil, the work is that of the first passes, and none without them.
+        """
+        weight = self.options.distillation
+        if not modalities or not weight:
+            return (self.on_pairs(round, first),) if first else ()
+        weights = {name: weight * times for name, times in targets.items()}
+        work = self.on_pairs(round, [*first, self.distil(modalities, weights)])
+        return (replace(work, down=(*work.down, self.tables(tables or tuple(targets), modalities))),)
 
     def before(self, state: ServerState, round: int) -> Sequence[Work]:
         """The server trains on the pairs and represents them at ``table/public.<modality>``."""
@@ -222,6 +226,34 @@ class Exchange(Method):
         # a profile asks with a state of shapes alone: what does a round cost that everybody contributes to
         seen = [True] * len(flags) if flags.is_meta else flags.tolist()
         return [m for m, flag in zip(self.modalities, seen, strict=True) if flag]
+
+
+class Digesting(Exchange):
+    """Clients move towards the server's tables at ``digested`` before they train (*digest*)."""
+
+    class Options(Exchange.Options):
+        """Beside those of an exchange."""
+
+        digest: NonNegativeFloat = Field(1.0, description="weight of the clients' distance to the server")
+
+    options: Digesting.Options
+    digested: ClassVar[str] = "public"
+
+    def work(self, kind: str, round: int) -> Work:
+        """Near the server's tables, then training on private data, then the public samples represented.
+
+        The model stays with its client; the tables of its own modalities travel, down only if ``digest`` isn't 0.
+        """
+        work, own, weight = super().work(kind, round), list(self.setting.kinds[kind].modalities), self.options.digest
+        first = [self.distil(own, {"target": weight})] if weight else []
+        down = [self.table("target", self.digested, own)] if weight else []
+        return replace(
+            work,
+            passes=(*first, *work.passes, self.represent(own)),
+            down=(*work.down, *down),
+            up=(self.table("represented", "represented", own),),
+            keep=tuple(item.name for item in work.down[0].items),
+        )
 
 
 def mixed(sent: Sent, shares: Tensor, old: Tensor) -> Tensor:

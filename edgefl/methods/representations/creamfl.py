@@ -216,14 +216,7 @@ class CreamFL(Exchange):
     def after(self, state: ServerState, round: int) -> Sequence[Work]:
         """The server trains on the pairs, if it does so last, and learns from the targets of this round."""
         last = self.options.server == "own" and self.options.order == "server-last"
-        passes = self.supervised() if last else []
-        reached = self.reached(state) if self.options.distillation else []
-        if reached:
-            passes.append(self.distil(reached, {"target": self.options.distillation}))
-        if not passes:
-            return ()
-        work = self.on_pairs(round, passes)
-        return (replace(work, down=(*work.down, self.table("target", "target", reached))) if reached else work,)
+        return self.distilling(round, self.reached(state), {"target": 1.0}, first=self.supervised() if last else ())
 
     def evaluate(self, kind: str, split: str) -> Work:
         """The server's own model, by retrieval, wherever the server has no model of the clients to score."""

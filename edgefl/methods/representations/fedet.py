@@ -9,29 +9,27 @@ back instead, and clients move towards them before they train.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Literal
 
 import torch
 from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
-from edgefl.methods.representations.base import Exchange, Sent, best_match, mixed
+from edgefl.methods.representations.base import Digesting, Sent, best_match, mixed
 from edgefl.methods.state import ServerState, Update
 from edgefl.work import Address, Work
 
 
-class FedET(Exchange):
+class FedET(Digesting):
     """Tables ``target`` (the consensus), ``diverse`` (of those who disagree) and ``diverse-share`` (where some do)."""
 
-    class Options(Exchange.Options):
+    class Options(Digesting.Options):
         """``method: {name: fedet, diversity: 0.05}``."""
 
         name: Literal["fedet"] = "fedet"
         diversity: NonNegativeFloat = Field(
             0.05, description="what clients who disagree with the consensus weigh, against 1 for the consensus"
         )
-        digest: NonNegativeFloat = Field(1.0, description="weight of the clients' distance to the server")
 
     summary = "clients count by their confidence and teach a larger server, which comes back (Fed-ET, adapted)"
     options: FedET.Options
@@ -39,10 +37,6 @@ class FedET(Exchange):
     def initial(self, seed: int) -> ServerState:
         """The clients' models, the server's own, and empty tables."""
         return self.first(seed, ("public", "target", "diverse", "diverse-share"))
-
-    def work(self, kind: str, round: int) -> Work:
-        """Move towards the server's representations, train on private data, represent the public samples."""
-        return self.digesting(kind, round, self.options.digest, "public")
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         """For each modality that was sent: the consensus, and what those say who disagree with it."""
@@ -67,15 +61,11 @@ class FedET(Exchange):
 
     def after(self, state: ServerState, round: int) -> Sequence[Work]:
         """The server learns from the consensus, and a little from those who disagree."""
-        reached, weight = self.reached(state), self.options.distillation
-        if not reached or not weight:
-            return ()
-        targets, tables = {"target": weight}, ["target"]
+        targets, tables = {"target": 1.0}, ["target"]
         if self.options.diversity:
-            targets["diverse"] = weight * self.options.diversity
+            targets["diverse"] = self.options.diversity
             tables += ["diverse", "diverse-share"]
-        work = self.on_pairs(round, [self.distil(reached, targets)])
-        return (replace(work, down=(*work.down, self.tables(tables, reached))),)
+        return self.distilling(round, self.reached(state), targets, tables)
 
 
 def confidences(tables: Sequence[Tensor]) -> Tensor:

@@ -9,14 +9,12 @@ says little, as CreamFL's authors remark of their own comparison.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Literal
 
 import torch
-from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
-from edgefl.methods.representations.base import Exchange, best_match, mixed
+from edgefl.methods.representations.base import Digesting, best_match, mixed
 from edgefl.methods.state import ServerState, Update
 from edgefl.work import Work
 
@@ -24,14 +22,13 @@ TABLES = ("memory", "memory-share", "ensemble", "ensemble-share")
 """What the server learns from: targets, and for which samples (1 or 0)."""
 
 
-class FedGEMS(Exchange):
+class FedGEMS(Digesting):
     """``memory-share`` is 1 where the server is right, ``ensemble-share`` where it isn't and clients were heard."""
 
-    class Options(Exchange.Options):
+    class Options(Digesting.Options):
         """``method: {name: fedgems}``."""
 
         name: Literal["fedgems"] = "fedgems"
-        digest: NonNegativeFloat = Field(1.0, description="weight of the clients' distance to the server")
 
     summary = "a server that remembers what it has right and asks clients for the rest (FedGEMS, adapted)"
     options: FedGEMS.Options
@@ -39,10 +36,6 @@ class FedGEMS(Exchange):
     def initial(self, seed: int) -> ServerState:
         """The clients' models, the server's own, and empty tables."""
         return self.first(seed, ("public", *TABLES))
-
-    def work(self, kind: str, round: int) -> Work:
-        """Learn the server's representations, train on private data, represent the public samples."""
-        return self.digesting(kind, round, self.options.digest, "public")
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         """What the server has right now it remembers; of the rest, what clients say."""
@@ -62,11 +55,7 @@ class FedGEMS(Exchange):
 
     def after(self, state: ServerState, round: int) -> Sequence[Work]:
         """The server keeps to its memory where it is right, and learns from its clients where it isn't."""
-        weight = self.options.distillation
-        if not weight:
-            return ()
-        work = self.on_pairs(round, [self.distil(self.modalities, {"memory": weight, "ensemble": weight})])
-        return (replace(work, down=(*work.down, self.tables(TABLES, self.modalities))),)
+        return self.distilling(round, self.modalities, {"memory": 1.0, "ensemble": 1.0}, TABLES)
 
 
 def entropy(table: Tensor) -> Tensor:

@@ -14,15 +14,15 @@ from typing import Literal
 import torch
 from pydantic import Field, NonNegativeFloat
 
-from edgefl.methods.representations.base import Exchange, mixed
+from edgefl.methods.representations.base import Digesting, mixed
 from edgefl.methods.state import ServerState, Update
 from edgefl.work import Work
 
 
-class FedMD(Exchange):
+class FedMD(Digesting):
     """The consensus of both modalities is at ``table/consensus.<modality>``."""
 
-    class Options(Exchange.Options):
+    class Options(Digesting.Options):
         """``method: {name: fedmd, digest: 1.0}``."""
 
         name: Literal["fedmd"] = "fedmd"
@@ -30,14 +30,11 @@ class FedMD(Exchange):
 
     summary = "clients agree on public pairs: the mean of their representations, which they digest (FedMD, adapted)"
     options: FedMD.Options
+    digested = "consensus"
 
     def initial(self, seed: int) -> ServerState:
         """The clients' models, the server's own, and an empty consensus."""
         return self.first(seed, ("consensus",))
-
-    def work(self, kind: str, round: int) -> Work:
-        """Digest the consensus, train on private data, represent the public samples."""
-        return self.digesting(kind, round, self.options.digest, "consensus")
 
     def before(self, state: ServerState, round: int) -> Sequence[Work]:
         """The server trains on the pairs; what it makes of them in round 1 is the first consensus."""
@@ -61,8 +58,4 @@ class FedMD(Exchange):
 
     def after(self, state: ServerState, round: int) -> Sequence[Work]:
         """The server learns the new consensus."""
-        reached = self.reached(state)
-        if not reached or not self.options.distillation:
-            return ()
-        work = self.on_pairs(round, [self.distil(reached, {"consensus": self.options.distillation})])
-        return (replace(work, down=(*work.down, self.tables(("consensus",), reached))),)
+        return self.distilling(round, self.reached(state), {"consensus": 1.0})
