@@ -21,10 +21,14 @@ class HeteroFL(Schedule):
 
         name: Literal["heterofl"] = "heterofl"
         widths: tuple[Width, ...] = Field(
-            (1.0, 0.5, 0.25), description="shares of the heads that clients are offered; 1 among them, the server's"
+            (1.0, 0.5, 0.25),
+            description="shares of the attention heads that clients are offered; 1, the server's whole model, must "
+            "be among them",
         )
         scaler: bool = Field(
-            True, description="divide what the blocks' linear layers give by the share while training, as the paper"
+            True,
+            description="whether the blocks' linear layers divide their output by the share while training, as in "
+            "the paper",
         )
 
         @field_validator("widths")

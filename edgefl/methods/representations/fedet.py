@@ -29,9 +29,13 @@ class FedET(Exchange):
 
         name: Literal["fedet"] = "fedet"
         diversity: NonNegativeFloat = Field(
-            0.05, description="what clients who disagree with the consensus weigh, against 1 for the consensus"
+            0.05,
+            description="weight of the representations of clients that disagree with the consensus; the consensus "
+            "has weight 1",
         )
-        digest: NonNegativeFloat = Field(1.0, description="weight of the clients' distance to the server")
+        digest: NonNegativeFloat = Field(
+            1.0, description="weight of the clients' distance to the server's representations"
+        )
 
     summary = "clients count by their confidence and teach a larger server, which comes back (Fed-ET, adapted)"
     options: FedET.Options

@@ -31,7 +31,9 @@ class FedGEMS(Exchange):
         """``method: {name: fedgems}``."""
 
         name: Literal["fedgems"] = "fedgems"
-        digest: NonNegativeFloat = Field(1.0, description="weight of the clients' distance to the server")
+        digest: NonNegativeFloat = Field(
+            1.0, description="weight of the clients' distance to the server's representations"
+        )
 
     summary = "a server that remembers what it has right and asks clients for the rest (FedGEMS, adapted)"
     options: FedGEMS.Options
