@@ -73,7 +73,7 @@ class UncountedOperator(EdgeflError):
 
 
 class TrainingError(EdgeflError):
-    """A work failed while it ran; the message names the node, the round and the work's kind."""
+    """A work failed while it ran; the message names the node and the work's kind."""
 
     exit_code = 1
 

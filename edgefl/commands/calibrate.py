@@ -63,15 +63,36 @@ def calibrate(
     force: bool = False,
     on_progress: OnProgress = silent,
 ) -> dict[str, Any]:
-    """Measure this machine and write it to ``output``, a YAML file; about a minute, some seconds if ``quick``.
+    """Measure this machine and write it as a profile that a fleet can name.
 
-    ``threads`` are torch's (all physical cores unless said) and times are wall time.  ``minutes`` of full load show
-    whether it throttles.  ``address`` (HOST:PORT of a machine that runs ``edgefl calibrate --serve PORT``) adds the
-    link to there, ``OUTPUT-link.yaml``, with the radio's watts of the library's link ``like``.  Without a readable
-    power sensor ``watts`` and ``idle_watts`` are taken, or else what is usual for the ``kind``.
+    It takes about a minute, some seconds if ``quick``.  Times are wall time.
 
-    Returns ``device`` and ``link`` as read back, ``files`` that were written, and ``notes`` on what could not be
-    measured.  Raises DeviceError for what can't be written or reached, UnknownName for an unknown kind.
+    Args:
+        output: The YAML file to write, ``"mydevice.yaml"``; None measures and writes nothing.
+        quick: Measure for some seconds only, less exactly.
+        threads: Torch's threads; by default one for each physical core.
+        device: What to measure, ``"cpu"`` or ``"cuda"``.
+        minutes: Minutes of full load, which show whether the machine throttles.
+        address: ``HOST:PORT`` of a machine that runs ``edgefl calibrate --serve PORT``: the link to there is measured
+            too and written beside ``output`` as ``NAME-link.yaml``.
+        like: Link of the library that lends the watts of the radio.
+        watts: Power at full load in watts, a number or ``"12 W"``, where no sensor can be read; by default what is
+            usual for the kind.
+        idle_watts: Power when idle, likewise.
+        kind: Kind of device (``"laptop"``); by default guessed.
+        title: What tables call it; by default the processor's name.
+        force: Whether files that exist are replaced.
+        on_progress: Called with the name of an event and its facts.
+
+    Returns:
+        ``device`` and ``link`` as the library reads them back (``link`` is None without ``address``): ``name``,
+        ``title`` and ``values``, each number with its range, confidence and source; ``files``, the paths that were
+        written; ``notes`` on what could not be measured.
+
+    Raises:
+        DeviceError: A file exists or can't be written, the address can't be reached, or ``threads`` is below 1.
+        UnknownName: There is no such kind of device.
+        UnitError: The watts can't be read.
     """
 
     on_message = messages(on_progress)

@@ -75,14 +75,26 @@ def run(
     overrides: Sequence[str] = (),
     on_progress: OnProgress = silent,
 ) -> Run:
-    """Run a scenario (a file, a shipped name or plain data), or go on with a run that was cut off.
+    """Train a scenario, or every combination that it compares, or go on with a run that was cut off.
 
-    ``output`` is a new or empty folder, by default ``runs/<name>``; ``resume`` a folder that an earlier run or
-    comparison left, finished or not.  ``on_progress(event, facts)`` hears ``prepare``, ``combination``, ``round``,
-    ``client``, ``record`` and ``done``.  Gives the run as ``read_run`` would.
+    The result is the same in one process and in worker processes, and after an interruption and ``resume``.
 
-    Raises ScenarioError and its kin for a scenario that can't be run, RunError for a folder that can't be used,
-    TrainingError where a work fails; what was finished by then is kept and can be resumed.
+    Args:
+        scenario: A scenario file, the name of a shipped scenario (``"quickstart"``), or a scenario as a dictionary.
+        output: A folder that is new or empty.  By default ``runs/NAME``, or the first of ``runs/NAME-2``, ... that is
+            free.
+        resume: The folder of an earlier run or comparison, finished or not, instead of a scenario.
+        overrides: Changes of single fields, ``"training.lr=1e-3"``, each as the option ``--set`` takes it.
+        on_progress: Called with the name of an event and its facts while the run goes on.
+
+    Returns:
+        The run, as ``read_run`` reads it from its folder.
+
+    Raises:
+        ScenarioError: The scenario can't be run; nothing was written.  Likewise DataError, DeviceError, MethodError,
+            UnknownName and UnitError.
+        RunError: The folder can't be used, or the run ends below its quorum (``round.below_quorum``).
+        TrainingError: A client's or the server's work failed.  Rounds that were finished can be resumed.
     """
     if (scenario is None) == (resume is None):
         raise RunError("give a scenario to run, or a run to resume: one of the two")

@@ -23,10 +23,24 @@ def validate(
     *,
     on_progress: OnProgress = silent,
 ) -> dict[str, Any]:
-    """What a run of this scenario would be made of, each combination that it compares included.
+    """Check a scenario, and every combination that it compares, as far as that goes without running it.
 
-    Everything is put together as for a run: data are opened, fleets drawn, works written; nothing is trained or
-    written.  ``resolved`` is the scenario with every default.  Raises the error that a run would begin with.
+    Everything is put together as for a run: data are opened, fleets are drawn, works are written down.  Nothing is
+    trained and no run is written.
+
+    Args:
+        scenario: A scenario file, the name of a shipped scenario, or a scenario as a dictionary.
+        overrides: Changes of single fields, ``"training.lr=1e-3"``.
+        on_progress: Called with the name of an event and its facts.
+
+    Returns:
+        ``scenario`` (its name), ``seed``, ``combinations`` and ``resolved``, the scenario with every default written
+        out. A combination has its ``label``, ``method`` and ``schedule``, the ``rounds`` in all and by stage, and
+        counts of ``clients``, private ``samples``, ``parameters`` (by kind), ``devices``, ``links`` (clients by name)
+        and, where samples lack modalities, ``lacking`` (samples by kind and pattern).
+
+    Raises:
+        ScenarioError: What a run would begin with; also DataError, DeviceError, MethodError, UnknownName, UnitError.
     """
     whole = scenario_of(scenario, overrides)
     found = [_summary(label, each, compose(each, messages(on_progress))) for label, each in whole.combinations()]

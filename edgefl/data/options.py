@@ -74,9 +74,9 @@ class Shapes(BaseModel):
     """Shapes of a set that is only declared: enough to profile a model at any size, nothing to train on."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    image: ImageShape = Field(default=ImageShape(), description="pictures")
-    text: TextShape = Field(default=TextShape(), description="texts")
-    audio: AudioShape = Field(default=AudioShape(), description="spectrograms")
+    image: ImageShape = Field(default=ImageShape(), description="shape of the pictures")
+    text: TextShape = Field(default=TextShape(), description="shape of the texts")
+    audio: AudioShape = Field(default=AudioShape(), description="shape of the spectrograms")
 
 
 class DataOptions(BaseModel):
@@ -85,18 +85,18 @@ class DataOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     source: str | dict[str, str] = Field(
         default="glyphs",
-        description="name of a registered data set; or one for each kind, and for the public samples: {image: "
-        "cifar100, text: ag-news, image-text: flickr30k, public: coco}",
+        description="name of a registered data set; or a mapping with one for each kind of client, and one for "
+        "the public samples: {image: cifar100, text: ag-news, image-text: flickr30k, public: coco}",
     )
     folders: dict[str, Path] = Field(
         default={},
-        description="where sets that are read from a folder lie: {cifar100: /data/cifar-100-binary}; else "
-        "$EDGEFL_DATA/NAME or data/NAME",
+        description="folder of each data set that is read from one: {cifar100: /data/cifar-100-binary}; a set "
+        "that isn't named here is looked for in $EDGEFL_DATA/NAME and in data/NAME",
     )
     columns: dict[str, str] = Field(
         default={},
-        description="columns of a table of one's own (source: table): {image: file, text: caption, label: class, "
-        "client: user, split: part}",
+        description="what the columns of your own table are called (source: table): {image: file, text: caption, "
+        "label: class, client: user, split: part}",
     )
     clients: dict[Kind, Annotated[int, Field(ge=0)]] = Field(
         default={"image": 12, "text": 10, "image-text": 8},
@@ -104,49 +104,54 @@ class DataOptions(BaseModel):
     )
     partition: Partition = Field(
         default={"dirichlet": 0.5},
-        description="how the samples of a kind are spread over its clients: iid, {dirichlet: alpha}, "
-        "{quantity: alpha}, groups (all captions of a picture at one client), natural (the clients that the data "
-        "name), or one of these for each kind, e.g. {image: {dirichlet: 0.5}, image-text: iid}",
+        description="how the samples of a kind are spread over its clients: iid, {dirichlet: alpha}, {quantity: "
+        "alpha}, groups (all captions of a picture at one client), natural (the clients that the data name); or "
+        "a mapping with one of these for each kind: {image: {dirichlet: 0.5}, image-text: iid}",
     )
     samples: Count | CountRange | dict[Kind, Count | CountRange] | None = Field(
         default=None,
-        description="most samples that a client keeps, for all kinds or by kind; a declared set has exactly these, or "
-        "draws from a range, 50..200, for each client",
+        description="most samples that a client keeps: one number for all kinds, or one for each kind; with "
+        "source: declared exactly so many, or a range (50..200) from which each client draws",
     )
     validation: float = Field(
         default=0.07,
         ge=0,
-        description="names held out for validation: a share of all names if below 1, else their number",
+        description="size of the validation split, in groups of samples that belong together (the pictures "
+        "of one character, a picture with its captions): a share of all groups if below 1, else their number",
     )
     test: float = Field(
         default=0.08,
         ge=0,
-        description="names held out for the test: a share of all names if below 1, else their number",
+        description="size of the test split, counted as validation is",
     )
     public: float = Field(
         default=0.0,
         ge=0,
-        description="names that only the server has, to train on: a share if below 1, else their number",
+        description="size of the public split, which only the server and the methods that exchange public "
+        "samples have; counted as validation is",
     )
     vocabulary: Annotated[int, Field(ge=32)] | str = Field(
         default=1000,
-        description="size of the WordPiece that is trained on the training texts; or a ready one: minilm (of the "
-        "package that has its weights), or a tokenizer.json",
+        description="size of the WordPiece vocabulary that is trained on the training texts; or a ready one: "
+        "minilm (of the package with its weights), or the path of a tokenizer.json",
     )
     size: int | None = Field(
-        default=None, ge=4, description="height and width of the pictures in pixels; the set's own if null"
+        default=None, ge=4, description="height and width of the pictures in pixels; null: the set's own"
     )
     tasks: dict[Kind, Task] = Field(
         default={},
-        description="what a kind learns, where it isn't the usual: image-text retrieves, every other kind classifies",
+        description="what a kind learns where it isn't the default; by default image-text retrieves and every "
+        "other kind classifies",
     )
     missing: Any = Field(
         default=None,
-        description="what samples of clients with two modalities lack: a share for all (30%), by modality ({image: "
-        "30%, text: 10%}), by kind, or exact shares of patterns ({image-text: {patterns: {image-text: 50%, image: "
-        "25%, text: 25%}}}); a sample that lacks both is dropped",
+        description="what samples of clients with two modalities lack: a share for all (30%), by modality "
+        "({image: 30%, text: 10%}), by kind, or exact shares of patterns ({image-text: {patterns: {image-text: "
+        "50%, image: 25%, text: 25%}}}); a sample that lacks both is dropped",
     )
-    shapes: Shapes | None = Field(default=None, description="shapes of a declared set (only for source: declared)")
+    shapes: Shapes | None = Field(
+        default=None, description="shapes of the samples of a declared set (source: declared)"
+    )
 
     @field_validator("partition")
     @classmethod

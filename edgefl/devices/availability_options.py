@@ -61,16 +61,17 @@ class DiurnalOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     hours: Annotated[tuple[float, float], BeforeValidator(_hours), _schema("8..10 h")] = Field(
-        default=(8.0, 10.0), description="How long a client's window is, a range from which each draws; plain = hours."
+        default=(8.0, 10.0),
+        description="Length of a client's window, or a range from which each client draws; a plain number is hours.",
     )
     start: Annotated[Literal["spread"] | tuple[float, float], BeforeValidator(_time_of_day)] = Field(
         default=(18.0, 23.0),
-        description="When it begins, a time of day or a range from which each client draws (18:00..23:00, 18..23 h); "
-        "spread: anywhere in the period.",
+        description="Beginning of the window: a time of day, or a range from which each client draws "
+        "(18:00..23:00, 18..23 h); spread: anywhere in the period.",
         json_schema_extra={"examples": ["18:00..23:00", "spread"]},
     )
     jitter: units.Seconds = Field(
-        default=0.0, description="How much earlier or later than usual it begins and ends on a day, at most."
+        default=0.0, description="Most that a window begins and ends earlier or later than usual on a day."
     )
     period: units.Seconds = Field(default=86400.0, description="Length of a day.")
     begins: Annotated[tuple[float, float], BeforeValidator(_time_of_day), _schema("9:00")] = Field(
@@ -107,7 +108,7 @@ class MarkovOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     on: units.Seconds = Field(description="Mean time for which a client can be reached (2 h).")
-    off: units.Seconds = Field(description="Mean time for which it then can't (10 h).")
+    off: units.Seconds = Field(description="Mean time for which it can't be reached after that (10 h).")
 
     @field_validator("on", "off")
     @classmethod
@@ -128,7 +129,9 @@ class TraceOptions(BaseModel):
         "client), start, end, in seconds and in order of time.",
     )
     period: units.Seconds | None = Field(
-        default=None, description="After how long the trace begins anew (7 d); left out: it ends, and nobody is there."
+        default=None,
+        description="Time after which the trace begins anew (7 d); left out: it ends, and then no client can be "
+        "reached.",
     )
 
     @field_validator("period")
@@ -144,9 +147,9 @@ class AvailabilityOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    diurnal: DiurnalOptions | None = Field(default=None, description="In a window of every day.")
+    diurnal: DiurnalOptions | None = Field(default=None, description="A window in every day.")
     markov: MarkovOptions | None = Field(default=None, description="On and off by chance.")
-    trace: TraceOptions | None = Field(default=None, description="As a file says.")
+    trace: TraceOptions | None = Field(default=None, description="Recorded times, from a file.")
 
     @model_validator(mode="after")
     def _one(self) -> AvailabilityOptions:

@@ -31,7 +31,7 @@ class BatteryOptions(BaseModel):
         description="How full they are at the start, one share or a range from which every client draws (20..100%).",
     )
     reserve: units.Share = Field(
-        default=0.0, description="A client whose battery is less full than this takes no part; an empty one never does."
+        default=0.0, description="Charge below which a client takes no part; one with an empty battery never does."
     )
     charge_watts: units.Watts = Field(
         default=0.0, description="Power that charges them, at every moment at which they don't work for a round."

@@ -133,8 +133,8 @@ class BudgetOptions(BaseModel):
 
     memory: _MemoryBudget | None = Field(
         default=None,
-        description="Most bytes of live tensors at any moment; '40% of device' is taken of its RAM, less the overhead "
-        "of its runtime.",
+        description="Most bytes of live tensors at any moment; '40% of device' is that share of its RAM, less "
+        "the overhead of its runtime.",
     )
     flops_per_round: units.FlopsRange | None = Field(
         default=None, description="Most FLOPs, forward and backward, in a round."
@@ -148,8 +148,8 @@ class BudgetOptions(BaseModel):
     )
     within_device: bool = Field(
         default=False,
-        description="Whether a memory budget is never more than the device's usable memory less the overhead of its "
-        "runtime, so that who takes part doesn't run out of memory.",
+        description="Whether a memory budget is at most the device's usable memory less the overhead of its "
+        "runtime, so that no client runs out of memory.",
     )
 
     @field_validator("*", mode="before")
@@ -218,7 +218,7 @@ class FleetOptions(BaseModel):
     )
     server: Annotated[str, _known(load_device)] = Field(
         default="server-a5000",
-        description="The device that the server's own work (distillation, evaluation) is charged to.",
+        description="Device that the server's own works (distillation, evaluation) run on.",
     )
     server_link: ServerLinkOptions | None = Field(
         default=None, description="The server's own line, shared by all transfers; unlimited if left out."

@@ -29,12 +29,12 @@ class FedIoT(Method):
 
         name: Literal["fediot"] = "fediot"
         pair_weight: PositiveFloat = Field(
-            100.0, description="what a sample with two modalities counts; one with a single modality counts 1"
+            100.0, description="weight of a sample with two modalities; a sample with one has weight 1"
         )
         share: Literal["blocks", "attention", "mlp", "all", "none"] | None = Field(
             None,
-            description="parameters of a modality that are averaged over client kinds: its blocks, layers of them, or "
-            "everything that has a place in several kinds' models (blocks; all where there is one multiway model)",
+            description="parameters of a modality that are averaged over client kinds: its blocks, their attention "
+            "or MLP, or everything that several kinds' models have; null: blocks, with the multiway model all",
         )
 
     summary = "blocks shared over client kinds, pairs weighted 100 (FedIoT)"

@@ -25,10 +25,13 @@ class FedMML(Method):
         """``method: fedmml``."""
 
         name: Literal["fedmml"] = "fedmml"
-        temperature: PositiveFloat = Field(0.05, description="of the contrast between the two sides of a pair; fixed")
+        temperature: PositiveFloat = Field(
+            0.05, description="temperature of the contrast between the two sides of a pair; it doesn't train"
+        )
         captions: Literal["one", "all"] = Field(
             "one",
-            description="of an image with several captions a random one in each epoch, or all, each a sample",
+            description="captions of an image that train in an epoch: a random one (one), or all, each as a sample "
+            "(all)",
         )
 
     summary = "contrast or cross-entropy on two towers, batch statistics averaged too (FedMML, LW- and Prog-FedMML)"

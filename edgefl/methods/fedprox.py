@@ -18,9 +18,11 @@ class FedProx(Method):
         """``method: {name: fedprox, mu: 0.01}``."""
 
         name: Literal["fedprox"] = "fedprox"
-        mu: float = Field(0.001, ge=0, description="weight of the proximal term")
+        mu: float = Field(0.001, ge=0, description="weight mu of the proximal term")
         norm: Literal["squared", "tensor"] = Field(
-            "squared", description="squared norm of all; or the sum of each tensor's norm, as FedCola's public code"
+            "squared",
+            description="norm in the proximal term: squared, of all parameters together; or the sum of each tensor's "
+            "norm (tensor, FedCola's public code)",
         )
 
     summary = "FedAvg with a proximal term in the client's loss"

@@ -35,14 +35,22 @@ class MultiwayOptions(BaseModel):
     blocks: PositiveInt = Field(12, description="encoder layers at full depth")
     width: PositiveInt = Field(768, description="dimension of a token")
     heads: PositiveInt = Field(12, description="attention heads; must divide the width")
-    mlp_ratio: float = Field(4.0, gt=0, description="hidden width of a feed-forward network over the width")
-    drop_path: float = Field(0.1, ge=0, lt=1, description="stochastic depth of the last layer, rising linearly to it")
+    mlp_ratio: float = Field(
+        4.0, gt=0, description="hidden width of a feed-forward network, as a multiple of the width"
+    )
+    drop_path: float = Field(
+        0.1,
+        ge=0,
+        lt=1,
+        description="stochastic depth: the probability that the last layer is skipped; it rises linearly up to there",
+    )
     patch: PositiveInt = Field(16, description="side of a patch in pixels; must divide the image size")
-    tokens: PositiveInt = Field(64, description="length that texts are padded or cut to")
+    tokens: PositiveInt = Field(64, description="tokens of a text: shorter texts are padded, longer ones cut")
     positions: PositiveInt = Field(1024, description="rows of the text's position table, two of which are reserved")
     shared_attention: bool = Field(
         False,
-        description="one set of attention projections for both modalities, as PmcmFL's text has it; its code has two",
+        description="one set of attention projections for both modalities (PmcmFL's paper); false: one for each "
+        "(its public code)",
     )
 
     @model_validator(mode="after")

@@ -20,8 +20,10 @@ class Projection(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     hidden: tuple[PositiveInt, ...] = Field((), description="widths of the hidden layers, each with a ReLU")
-    batch_norm: bool = Field(True, description="normalise every layer; the last without a scale of its own")
-    dropout: float = Field(0.0, ge=0, lt=1, description="of the hidden layers")
+    batch_norm: bool = Field(
+        True, description="batch-normalise every layer; the last one without a learnt scale and shift"
+    )
+    dropout: float = Field(0.0, ge=0, lt=1, description="dropout of the hidden layers, a probability")
 
 
 class Fusion(BaseModel):
@@ -30,7 +32,7 @@ class Fusion(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     hidden: tuple[PositiveInt, ...] = Field((), description="widths of the hidden layers, each with a ReLU")
-    dropout: float = Field(0.0, ge=0, lt=1, description="of the hidden layers")
+    dropout: float = Field(0.0, ge=0, lt=1, description="dropout of the hidden layers, a probability")
 
 
 class ModelOptions(BaseModel):
@@ -47,15 +49,18 @@ class ModelOptions(BaseModel):
     dimension: int | None = Field(
         None,
         gt=0,
-        description="width of a projection on every tower of a model of two modalities; needed where a retrieval "
-        "model's tower widths differ",
+        description="width of a projection on every tower of a model with two modalities; needed where the "
+        "towers of a retrieval model differ in width; null: no projection",
     )
     dimension_for: Literal["pairs", "all"] = Field(
-        "pairs", description="whether models of one modality have the projection too, below their classifier"
+        "pairs",
+        description="which models have the projection: those with two modalities (pairs), or also those with "
+        "one, below their classifier (all)",
     )
-    projection: Projection | None = Field(None, description="the projection as an MLP; a linear layer if null")
+    projection: Projection | None = Field(None, description="layers of the projection; null: one linear layer")
     fusion: Fusion = Field(
-        default_factory=lambda: Fusion.model_validate({}), description="the classifier of a kind that classifies pairs"
+        default_factory=lambda: Fusion.model_validate({}),
+        description="layers of the classifier of a kind that classifies pairs",
     )
 
     @field_validator("image", "text", "audio", mode="before")

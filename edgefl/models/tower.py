@@ -24,7 +24,7 @@ class EncoderOptions(BaseModel):
     blocks: PositiveInt = Field(4, description="transformer blocks at full depth")
     width: PositiveInt = Field(64, description="dimension of a token")
     heads: PositiveInt = Field(4, description="attention heads; must divide the width")
-    mlp_ratio: float = Field(4.0, gt=0, description="hidden width of the MLP over the width")
+    mlp_ratio: float = Field(4.0, gt=0, description="hidden width of the MLP, as a multiple of the width")
     weights: str | None = Field(
         None,
         description="weights to start from: a folder with model.safetensors, a .safetensors file, or pretrained "
@@ -41,7 +41,12 @@ class EncoderOptions(BaseModel):
 class TransformerOptions(EncoderOptions):
     """What the transformers of our own blocks have."""
 
-    drop_path: float = Field(0.0, ge=0, lt=1, description="stochastic depth of the last block, rising linearly to it")
+    drop_path: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="stochastic depth: the probability that the last block is skipped; it rises linearly up to there",
+    )
 
 
 Chosen = TypeVar("Chosen", bound=BaseModel)

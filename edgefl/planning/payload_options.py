@@ -21,8 +21,10 @@ class SparseOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    dtype: Wire = Field("float32", description="of the values that travel; float32 leaves each as it is")
-    top_k: Share | None = Field(None, description="share of each tensor's places that travel: the largest changes")
+    dtype: Wire = Field("float32", description="dtype of the values that travel; float32: each as it is")
+    top_k: Share | None = Field(
+        None, description="share of each tensor's elements that travel, those with the largest changes; null: all"
+    )
 
     @field_validator("top_k")
     @classmethod
@@ -37,9 +39,13 @@ class PayloadOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    down: Wire = Field("float32", description="dtype of downloads: float32 leaves each as the method has it")
+    down: Wire = Field(
+        "float32", description="dtype in which downloads travel; float32: each tensor as the method has it"
+    )
     up: Wire | SparseOptions = Field(
-        "float32", description="dtype of uploads, or {dtype: int8, top_k: 10%}; narrowed, an upload is a difference"
+        "float32",
+        description="dtype in which uploads travel, or a mapping {dtype: int8, top_k: 10%}; in a narrower dtype "
+        "the difference to the downloaded value travels",
     )
 
     @field_validator("down", mode="before")

@@ -64,47 +64,66 @@ class RoundOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     policy: str = Field(
-        "synchronous", description="synchronous, asynchronous (FedAsync), buffered (FedBuff) or semi-synchronous"
+        "synchronous",
+        description="what a round waits for: synchronous, asynchronous (FedAsync), buffered (FedBuff) or "
+        "semi-synchronous",
     )
     selection: Annotated[SerializeAsAny[BaseModel], BeforeValidator(parse_selection), _SELECTION] = Field(
         default="random",
         validate_default=True,
-        description="random, round-robin, power-of-choice, oort, or a mapping with a name and its fields",
+        description="how clients are chosen: random, round-robin, power-of-choice, oort, or a mapping with a "
+        "name and its fields",
     )
-    cohort: PositiveInt | Share = Field(0.25, description="clients a round: a share of each kind, or a number in all")
-    stratify: bool = Field(True, description="draw per client kind; false draws from the union of kinds")
+    cohort: PositiveInt | Share = Field(0.25, description="clients per round: a share of each kind, or a number in all")
+    stratify: bool = Field(
+        True, description="whether each client kind has its own part of the cohort; false draws from all kinds together"
+    )
     gate: Literal["eligible", "everyone"] = Field(
         "eligible",
-        description="whom the server asks: those who fit their budgets, or everyone; who then needs more memory than "
-        "the budget ends out of memory",
+        description="whom the server asks: clients that fit their budgets (eligible), or all (everyone); a "
+        "client that then needs more memory than its budget ends out of memory",
     )
     leave_out: tuple[str, ...] = Field(
         (),
-        description="kinds of clients that are never asked; who holds which data stays as it is, and so do the models "
-        "and the test of every kind",
+        description="kinds of clients that are never asked; the clients' data, the models and the tests of every "
+        "kind stay as they are",
     )
-    deadline: Seconds | None = Field(None, description="virtual time after which late updates are left out")
+    deadline: Seconds | None = Field(
+        None, description="virtual time after which an update is late and left out; null: no deadline"
+    )
     over_selection: Annotated[float, BeforeValidator(_more), Field(ge=0, le=10), _MORE] = Field(
         0.0,
-        description="clients asked beyond the cohort, a share of it; the round ends when the cohort's number is in",
+        description="clients asked beyond the cohort, as a share of it; the round ends when as many updates as "
+        "the cohort's number have arrived",
     )
-    quorum: PositiveInt = Field(1, description="updates without which a round changes nothing")
+    quorum: PositiveInt = Field(1, description="updates that a round needs to change the model")
     below_quorum: Literal["skip", "wait", "fail"] = Field(
         "skip",
-        description="with fewer updates: skip the round, wait and ask again, or end the run with an error",
+        description="what happens with fewer updates: skip the round, wait and ask again, or fail with an error",
     )
-    retry: Seconds = Field(60.0, description="virtual time until it asks again where nobody is there or quorum failed")
-    patience: Seconds = Field(86400.0, description="virtual time after which below_quorum: wait gives up")
+    retry: Seconds = Field(
+        60.0,
+        description="virtual time until the server asks again, where no client is available or the quorum isn't met",
+    )
+    patience: Seconds = Field(
+        86400.0, description="virtual time after which waiting (below_quorum: wait) ends with an error"
+    )
     concurrency: PositiveInt | None = Field(
-        None, description="clients under way at a time unless the policy is synchronous; the cohort's number if null"
+        None, description="clients under way at a time, unless the policy is synchronous; null: the cohort's number"
     )
-    buffer: PositiveInt = Field(10, description="updates that a buffered policy aggregates together")
-    window: Seconds = Field(60.0, description="virtual time between two aggregations of a semi-synchronous policy")
+    buffer: PositiveInt = Field(10, description="updates that the buffered policy aggregates together")
+    window: Seconds = Field(60.0, description="virtual time between two aggregations of the semi-synchronous policy")
     staleness: Annotated[StalenessOptions, BeforeValidator(parse_staleness)] = Field(
         StalenessOptions.model_validate({}),
-        description="what an update counts that was begun on an older model: constant, polynomial, hinge",
+        description="discount of an update that was begun on an older model: constant, polynomial, hinge, or a "
+        "mapping with a name and its fields",
     )
-    mixing: float = Field(0.6, gt=0, le=1, description="share of a fresh update in the model, asynchronous (alpha)")
+    mixing: float = Field(
+        0.6,
+        gt=0,
+        le=1,
+        description="weight alpha of a fresh update under the asynchronous policy: (1 - alpha) model + alpha update",
+    )
 
     @field_validator("cohort", "deadline", "retry", "patience", "window")
     @classmethod
@@ -148,19 +167,22 @@ class EvaluationOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    every: PositiveInt = Field(1, description="rounds between evaluations; the last round is always evaluated")
-    split: Literal["validation", "test"] = Field("validation", description="split of the evaluations along the way")
-    final: Literal["validation", "test"] = Field("test", description="split of the last evaluation")
-    batch: PositiveInt = Field(100, description="samples a step")
-    pairs: PositiveInt = Field(500, description="pairs that retrieval ranks at most")
+    every: PositiveInt = Field(
+        1, description="rounds from evaluation to evaluation; the last round is always evaluated"
+    )
+    split: Literal["validation", "test"] = Field("validation", description="split that is scored before the last round")
+    final: Literal["validation", "test"] = Field("test", description="split that is scored after the last round")
+    batch: PositiveInt = Field(100, description="samples per step")
+    pairs: PositiveInt = Field(500, description="most pairs that retrieval ranks")
     missing: Any = Field(
         None,
-        description="what samples of pair kinds lack in an evaluation: a share for all, by modality or by kind, as "
-        "data.missing; retrieval leaves incomplete pairs out",
+        description="what samples of pairs lack in an evaluation, written as data.missing; retrieval leaves "
+        "incomplete pairs out",
     )
     fold: PositiveInt = Field(
         1000,
-        description="where there are more pairs, also rank disjoint folds of so many images, as the papers' R@1 on 1K",
+        description="images per fold: where there are more pairs, retrieval also ranks disjoint folds of so many "
+        "images (the papers' R@1 on 1K)",
     )
 
     @field_validator("missing")

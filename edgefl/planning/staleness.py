@@ -22,13 +22,21 @@ class StalenessOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: Literal["constant", "polynomial", "hinge"] = Field(
-        "polynomial", description="constant: 1; polynomial: (1 + t)^-a; hinge: 1 up to t = b, then 1 / (a (t - b) + 1)"
+        "polynomial",
+        description="discount of an update that is t versions old: 1 (constant), (1 + t)^-a (polynomial), or 1 "
+        "up to t = b, then 1 / (a (t - b) + 1) (hinge)",
     )
     a: float | None = Field(
-        None, ge=0, allow_inf_nan=False, description="how fast it falls; 0.5 for polynomial and 10 for hinge if null"
+        None,
+        ge=0,
+        allow_inf_nan=False,
+        description="how fast the discount falls; null: 0.5 for polynomial, 10 for hinge",
     )
     b: float | None = Field(
-        None, ge=0, allow_inf_nan=False, description="the staleness that costs a hinge nothing; 4 if null"
+        None,
+        ge=0,
+        allow_inf_nan=False,
+        description="staleness in versions up to which hinge counts an update fully; null: 4",
     )
 
     @model_validator(mode="after")

@@ -23,8 +23,9 @@ from edgefl.runs.directory import Table, begun, check_run_folder, comparison, is
 class Run:
     """One run, finished or not, or a comparison of several.
 
-    Tables are DataFrames with one column per field, nested fields joined by a dot (``memory_bytes.activations``).
-    In a comparison ``runs`` has every run by label, and each table holds all runs' rows under a first column ``run``.
+    Tables are DataFrames with one column per field; nested fields are joined by a dot (``memory_bytes.activations``).
+    In a comparison ``runs`` has every run by its label, and each table holds the rows of all runs, with the label in a
+    first column ``run``.  The page about records has every field with its unit.
     """
 
     def __init__(self, path: Path):
@@ -32,25 +33,25 @@ class Run:
 
     @cached_property
     def runs(self) -> dict[str, Run]:
-        """The begun runs of a comparison by label; empty for one run."""
+        """The runs of a comparison that were begun, by label; empty for one run."""
         if not is_comparison(self.path):
             return {}
         return {label: Run(folder) for label, folder in comparison(self.path).items() if begun(folder)}
 
     @cached_property
     def scenario(self) -> dict[str, Any]:
-        """The resolved scenario."""
+        """The scenario with every default written out."""
         scenario: dict[str, Any] = yaml.safe_load((self.path / "scenario.yaml").read_text(encoding="utf-8"))
         return scenario
 
     @cached_property
     def environment(self) -> dict[str, Any]:
-        """What it ran on."""
+        """What the run ran on: versions and hardware.  Raises RunError if it can't be read."""
         return self._json("environment.json")
 
     @cached_property
     def models(self) -> dict[str, Any]:
-        """``{kind: description}``."""
+        """The description of each client kind's model at full depth, ``{kind: description}``."""
         return self._json("models.json")
 
     @cached_property
@@ -72,17 +73,23 @@ class Run:
 
     @property
     def result(self) -> dict[str, Any]:
-        """The final summary, empty before the run is finished; of a comparison ``{label: result}``."""
+        """The final summary: rounds, virtual seconds, metrics and totals; empty before the run is finished.
+
+        Of a comparison ``{label: result}``.
+        """
         if is_comparison(self.path):
             return {label: run.result for label, run in self.runs.items()}
         return self._json("result.json") if self.finished else {}
 
     def records(self, table: Table) -> list[dict[str, Any]]:
-        """A table's records as they were written.  Raises RunError for a damaged file."""
+        """The records of a table as they were written, a dictionary for each line.
+
+        ``table`` is ``"rounds"``, ``"clients"``, ``"eligibility"`` or ``"host"``.  Raises RunError for a damaged file.
+        """
         return tables.read(self.path / f"{table}.jsonl")
 
     def each(self, table: Table) -> Iterator[dict[str, Any]]:
-        """A table's records one after the other.  Raises RunError for a damaged file."""
+        """The same records one after the other, for a table that is larger than memory.  Raises RunError."""
         return tables.each(self.path / f"{table}.jsonl")
 
     @property
@@ -92,27 +99,30 @@ class Run:
 
     @property
     def clients(self) -> pd.DataFrame:
-        """One row per client that took part in a round."""
+        """One row per client that was sent off, in the round in which it landed."""
         return self._frame("clients")
 
     @property
     def eligibility(self) -> pd.DataFrame:
-        """One row per client and stage."""
+        """One row per verdict: a client (in a large fleet all alike) and the stage that it was judged for."""
         return self._frame("eligibility")
 
     @property
     def host(self) -> pd.DataFrame:
-        """What the run took on the machine that simulated it: not equal between equal runs."""
+        """What clients' works took on the machine that ran the simulation: not equal between equal runs."""
         return self._frame("host")
 
     @property
     def tokenizer_path(self) -> Path | None:
-        """The tokenizer's file, or None if no text was trained."""
+        """The file of the tokenizer, or None if no text was trained."""
         path = self.path / "tokenizer.json"
         return path if path.exists() else None
 
     def weights(self) -> dict[str, Tensor]:
-        """The final weights, ``{address: tensor}``, on the CPU.  Raises RunError if the run isn't finished."""
+        """The final weights on the CPU, ``{address: tensor}``; an address is ``KIND/PARAMETER`` or ``table/NAME``.
+
+        Raises RunError if the run isn't finished, if it is a comparison, or if the file can't be read.
+        """
         if is_comparison(self.path):
             raise RunError(f"{self.path} holds several runs; choose one: .runs[{next(iter(self.runs), 'label')!r}]")
         if not self.finished:
@@ -124,10 +134,10 @@ class Run:
         return tensors
 
     def model(self, kind: str) -> nn.Module:
-        """The trained model of a client kind, in evaluation mode.
+        """The trained model of a client kind at full depth, a torch module in evaluation mode on the CPU.
 
-        Raises UnknownName for a kind that the run doesn't have, RunError if it isn't finished or the weights don't
-        fit the model.
+        Raises UnknownName for a kind that the run doesn't have, RunError if the run isn't finished or the weights
+        don't fit the model.
         """
         from edgefl.models import build
 
@@ -168,9 +178,16 @@ class Run:
 
 
 def read_run(path: str | os.PathLike[str]) -> Run:
-    """Read a run's folder, or a comparison's; a run that is still being written can be read too.
+    """Read the folder of a run or of a comparison, finished or still being written.
 
-    Raises RunError if it is neither.
+    Args:
+        path: The folder.
+
+    Returns:
+        The run; its tables and weights are read when they are asked for.
+
+    Raises:
+        RunError: The folder is neither a run's nor a comparison's.
     """
     path = Path(path)
     if is_comparison(path):

@@ -22,11 +22,13 @@ class HeteroFL(Schedule):
         name: Literal["heterofl"] = "heterofl"
         widths: tuple[Width, ...] = Field(
             (1.0, 0.5, 0.25),
-            description="shares of the attention heads that clients may train, with 1 among them",
+            description="shares of the attention heads that clients are offered; 1, the server's whole model, must "
+            "be among them",
         )
         scaler: bool = Field(
             True,
-            description="while training, divide the outputs of the blocks' linear layers by the share, as the paper",
+            description="whether the blocks' linear layers divide their output by the share while training, as in "
+            "the paper",
         )
 
         @field_validator("widths")

@@ -29,12 +29,12 @@ class StagedOptions(ScheduleOptions):
     """Options of schedules whose stages follow one another."""
 
     stages: PositiveInt | Annotated[list[NonNegativeInt], Field(min_length=1)] = Field(
-        2, description="number of stages of equal size, or the blocks that each stage adds: [1, 1, 2]"
+        2, description="number of stages of equal size, or the number of blocks that each stage adds: [1, 1, 2]"
     )
     allocation: Literal["uniform", "late"] | Annotated[list[NonNegativeInt], Field(min_length=1)] = Field(
         "uniform",
-        description="rounds of each stage: uniform (equal), late (only the later half of the stages, 1:3:5..., for "
-        "pre-trained blocks), or a list",
+        description="rounds per stage: equal (uniform); none for the earlier half of the stages, then 1:3:5... "
+        "(late, for pre-trained blocks); or listed",
     )
 
     @model_validator(mode="after")
@@ -87,7 +87,10 @@ class Layerwise(Schedule):
         """Fields of ``schedule: {name: layerwise}``."""
 
         name: Literal["layerwise"] = "layerwise"
-        deliver_final: bool = Field(False, description="when a stage ends, send its final blocks once to every client")
+        deliver_final: bool = Field(
+            False,
+            description="whether the finished blocks of a stage are sent once to every client when the stage ends",
+        )
 
     def __init__(self, options: Layerwise.Options, blocks: Mapping[str, int]):
         depths = depths_of(options.stages, blocks)

@@ -122,4 +122,6 @@ class ScheduleOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     name: str
-    rounds: PositiveInt | None = Field(None, description="number of rounds (default 10, or the sum of allocation)")
+    rounds: PositiveInt | None = Field(
+        None, description="rounds in all; null: 10, or what a listed allocation adds up to"
+    )

@@ -12,9 +12,15 @@ class ExecutorOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: Literal["inline", "processes"] = Field("inline", description="in this process, or in worker processes")
-    workers: PositiveInt = Field(2, description="worker processes; for processes only")
-    clock: Literal["auto", "events"] = Field(
-        "auto", description="auto computes whole cohorts at once where no flight waits for another; events never does"
+    name: Literal["inline", "processes"] = Field(
+        "inline", description="where clients train: in this process (inline), or in worker processes (processes)"
     )
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto takes CUDA where there is one")
+    workers: PositiveInt = Field(2, description="number of worker processes; for name: processes")
+    clock: Literal["auto", "events"] = Field(
+        "auto",
+        description="auto computes a whole cohort's times at once where no client waits for another's transfer; "
+        "events plays every event; the records are the same",
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="device that trains; auto takes CUDA where there is one"
+    )

@@ -35,9 +35,11 @@ class TowerPretraining(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
     epochs: PositiveInt | None = Field(None, description="epochs over the public samples of the tower's modality")
-    lr: PositiveFloat = Field(1e-3, description="learning rate of AdamW, with a cosine to 0 over the epochs")
-    weight_decay: float = Field(0.0, ge=0)
-    batch: PositiveInt = Field(32, description="samples a step")
+    lr: PositiveFloat = Field(
+        1e-3, description="learning rate of AdamW in the first epoch; it follows a cosine towards 0"
+    )
+    weight_decay: float = Field(0.0, ge=0, description="weight decay of AdamW")
+    batch: PositiveInt = Field(32, description="samples per step")
     source: Path | None = Field(
         None,
         alias="from",
@@ -45,7 +47,8 @@ class TowerPretraining(BaseModel):
     )
     parts: tuple[Part, ...] = Field(
         ("embedding", "blocks", "norm"),
-        description="parts of the tower that take the values; LW-FedMML leaves the norm as it is",
+        description="parts of the tower that take the values, the others start at random; LW-FedMML leaves the "
+        "norm out",
     )
 
     @model_validator(mode="after")
@@ -62,9 +65,11 @@ class PretrainOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    image: TowerPretraining | None = Field(None, description="the image tower: {epochs: 5} or {from: FOLDER}")
-    text: TowerPretraining | None = Field(None, description="the text tower")
-    audio: TowerPretraining | None = Field(None, description="the audio tower")
+    image: TowerPretraining | None = Field(
+        None, description="first values of the image tower: {epochs: 5} or {from: FOLDER}; null: random"
+    )
+    text: TowerPretraining | None = Field(None, description="first values of the text tower; null: random")
+    audio: TowerPretraining | None = Field(None, description="first values of the audio tower; null: random")
 
     @property
     def towers(self) -> dict[str, TowerPretraining]:

@@ -26,7 +26,7 @@ class PartRate(BaseModel):
     lr: PositiveFloat | list[PositiveFloat] | None = Field(
         None, description="learning rate of round 1, or a list with one for each stage of the schedule"
     )
-    weight_decay: NonNegativeFloat | None = Field(None, description="of these parameters")
+    weight_decay: NonNegativeFloat | None = Field(None, description="weight decay of these parameters")
 
     def stated(self) -> dict[str, Any]:
         """The settings that are there."""

@@ -15,51 +15,60 @@ class TrainingOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     mode: Literal["real", "none"] = Field(
-        "real", description="none prices everything and trains nothing: the same records, without losses and metrics"
+        "real",
+        description="real trains; none prices everything and trains nothing: the same records, without losses "
+        "and metrics",
     )
-    optimizer: Literal["adamw", "adam", "sgd"] = Field("adamw", description="fresh in every round")
+    optimizer: Literal["adamw", "adam", "sgd"] = Field(
+        "adamw", description="the clients' optimizer; its state starts anew in every round"
+    )
     lr: PositiveFloat = Field(1e-3, description="learning rate of round 1")
     lr_decay: float = Field(1.0, gt=0, le=1, description="factor on the learning rate after every round")
-    weight_decay: float = Field(0.0, ge=0)
+    weight_decay: float = Field(0.0, ge=0, description="weight decay of the optimizer")
     rates: dict[str, Rate] = Field(
         default_factory=dict,
-        description="learning rates by tower or part, the most specific first: image.rep, rep, image; each a rate, a "
-        "list with one for each stage, or {lr, weight_decay}: {image: 1e-7, text: [1e-7, 1e-5], "
-        "head: {lr: 3e-4, weight_decay: 1e-6}}",
+        description="learning rates by tower or part, of which the most specific key counts (image.rep before "
+        "rep before image); each is a rate, a list with one rate per stage, or {lr, weight_decay}: {image: 1e-7, "
+        "text: [1e-7, 1e-5], head: {lr: 3e-4, weight_decay: 1e-6}}",
     )
     scale_with_batch: PositiveInt | None = Field(
-        None, description="the batch that the learning rates are for: they are multiplied by the batch over it"
+        None,
+        description="batch size that the learning rates are meant for: they are multiplied by the actual batch "
+        "over it; null: no scaling",
     )
-    betas: tuple[float, float] = Field((0.9, 0.999), description="of adam and adamw")
-    momentum: float = Field(0.0, ge=0, lt=1, description="of sgd")
+    betas: tuple[float, float] = Field((0.9, 0.999), description="decay rates of both moments, of adam and adamw")
+    momentum: float = Field(0.0, ge=0, lt=1, description="momentum of sgd")
     implementation: Literal["for-loop", "foreach", "fused"] = Field(
-        "fused", description="of the optimizer's step: changes its speed and its temporary memory"
+        "fused",
+        description="torch's implementation of the optimizer's step: changes its speed and its temporary memory",
     )
     batch: PositiveInt | dict[str, PositiveInt] = Field(
-        32, description="samples a step, for all or by modality pattern: {image: 32, image-text: 64}"
+        32, description="samples per step, for all or by modality pattern: {image: 32, image-text: 64}"
     )
-    epochs: PositiveInt = Field(1, description="local epochs a round")
+    epochs: PositiveInt = Field(1, description="local epochs per round")
     accumulation: int = Field(
         1,
         ge=1,
         le=64,
-        description="batches whose gradients make one update, as their mean: a larger batch in less memory",
+        description="batches whose mean gradient makes one update: a larger batch in less memory",
     )
     precision: Literal["float32", "bfloat16", "float16"] = Field(
-        "float32", description="a half precision is autocast; float16 scales the loss and needs the fused optimizer"
+        "float32",
+        description="float32, or autocast in a half precision; float16 scales the loss and needs implementation: fused",
     )
     attention: Literal["device", "math", "flash", "efficient", "cudnn"] = Field(
-        "device", description="which kernel computes attention; device leaves it to torch; a CPU has math and flash"
+        "device",
+        description="kernel that computes attention; device leaves the choice to torch; a CPU has math and flash only",
     )
     missing: Literal["ignore", "zero", "random"] = Field(
         "zero",
-        description="what stands for the feature of a modality that a sample lacks (data.missing) where pairs are "
+        description="what replaces the feature of a modality that a sample lacks (data.missing) where pairs are "
         "classified: zeros, or normal noise; ignore leaves such samples out, as retrieval always does",
     )
-    clip: PositiveFloat | None = Field(None, description="largest norm of all gradients together")
+    clip: PositiveFloat | None = Field(None, description="largest L2 norm of all gradients together; null: no clipping")
     checkpointing: bool = Field(False, description="recompute each block in the backward pass: less memory, more FLOPs")
     measure: Literal["first", "all"] = Field(
-        "first", description="meter the first work of each distinct cost, or every one"
+        "first", description="works that are metered while they train: the first of each distinct cost, or all"
     )
 
     @field_validator("betas")

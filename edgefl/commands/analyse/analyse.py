@@ -37,16 +37,32 @@ def analyse(
     metric: str | None = None,
     on_progress: OnProgress = silent,
 ) -> dict[str, Any]:
-    """What each client kind is worth, and how the models of a finished run look from inside.
+    """Say what each client kind is worth, and how gradients, drift and matching look in a trained federation.
 
-    ``given`` is a finished run, or a scenario, which is run first (what it compares is left aside).  ``only`` names
-    some of ``shapley``, ``gradients``, ``drift``, ``matching``; without it, what makes no sense for this run is told
-    under ``skipped``.  Runs lie in ``output`` (``runs/<name>-analysis``, or beside the given run) and are used again.
-    ``seeds`` repeats the runs for Shapley values with the following seeds; ``clients`` of each kind, those of the most
-    samples, are looked at for gradients and drift; ``metric`` ("image.accuracy") is the one that is shared out.
+    Runs that are needed lie in ``output`` and are used again, so that an analysis that was cut off goes on.
 
-    Raises RunError for a folder that isn't a finished run's or an analysis that makes no sense, UnknownName,
-    ScenarioError and what ``edgefl.run`` raises.
+    Args:
+        given: A finished run (its folder, or a ``Run``), or a scenario, which is run first; what it compares is left
+            aside.
+        only: Some of ``"shapley"``, ``"gradients"``, ``"drift"``, ``"matching"``; by default all that make sense.
+        overrides: Changes of single fields of a scenario.
+        output: The folder for runs and ``analysis.json``; by default ``runs/NAME-analysis``, or ``RUN-analysis``
+            beside the given run.
+        figure: A file (png, pdf, svg) for a drawing of what was found.
+        seeds: How many seeds the runs for Shapley values are repeated with: the scenario's and the following ones.
+        clients: How many clients of each kind, those with the most samples, are looked at for gradients and drift.
+        metric: The one metric that is shared out, ``"image.accuracy"``; by default those that tables show.
+        on_progress: Called with the name of an event and its facts.
+
+    Returns:
+        Plain data, which also stand in ``analysis.json``: ``shapley``, ``gradients``, ``drift`` and ``matching`` as
+        far as they were made, and ``skipped`` with the reason for each that makes no sense here.
+
+    Raises:
+        RunError: The folder isn't a finished run's, or an analysis that was asked for makes no sense.
+        UnknownName: There is no such analysis or metric.
+        ScenarioError: The scenario can't be run.
+        TrainingError: A work failed in one of the runs.
     """
     for name in only:
         if name not in ANALYSES:

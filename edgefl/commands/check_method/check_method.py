@@ -30,14 +30,28 @@ def check_method(
     processes: bool = False,
     **options: Any,
 ) -> CheckReport:
-    """Hold a method to what edgefl relies on: registered by name, or as a class that needn't be registered yet.
+    """Hold a method to the rules that edgefl relies on, in a tiny federation and under every schedule.
 
-    ``options`` are the fields of its ``method`` section; ``schedules`` are names or sections
-    (``{"name": "layerwise", "stages": [1, 1]}``), by default every registered schedule; ``kinds`` are the client
-    kinds of the federation that it meets, of which those are checked that it lets take part; ``processes`` also
-    trains in a worker process (needs ``if __name__ == "__main__"`` in a script, and registered steps and edits).
+    Among the rules: predicted cost is measured cost, aggregation is pure and independent of the order of updates, the
+    same seed gives the same bits.
 
-    Raises UnknownName or MethodError only if the method can't be loaded; everything else is in the report.
+    Args:
+        method: The registered name of a method, or a class that needn't be registered yet.
+        schedules: Names or sections (``{"name": "layerwise", "stages": [1, 1]}``); by default every registered
+            schedule.
+        kinds: The client kinds of the federation; those that the method lets take part are checked.
+        processes: Whether it also trains in a worker process.  A script then needs ``if __name__ == "__main__"``, and
+            steps and edits must be registered.
+        **options: Fields of the scenario's ``method`` section.
+
+    Returns:
+        A report: ``ok``, ``checks`` (how often each rule was checked), ``failures`` (a sentence for each time that one
+        was broken, with the kind and the stage) and ``refused`` (schedules that can't cut the method's models, with
+        the reason).  ``str()`` of it is a text for people.
+
+    Raises:
+        UnknownName: No method or schedule of this name is registered.
+        MethodError: The method can't be loaded or made with these options.  Everything else is in the report.
     """
     owner = _class_of(method)
     name = method if isinstance(method, str) else owner.__name__

@@ -59,16 +59,39 @@ def fit(
     first: int | None = FIRST,
     on_progress: OnProgress = silent,
 ) -> dict[str, Any]:
-    """The least changes that let clients on this device take part in every stage, for each kind by itself.
+    """Find the least changes of a scenario that let clients on a device take part, for each kind by itself.
 
-    ``device`` and ``link`` are names of the library or profile files; without a link it is the fleet's commonest.
-    What a round may use is what the device has and the scenario's budgets leave at their lowest, or what ``memory``,
-    ``flops``, ``bytes``, ``seconds`` and ``joules`` say instead ("64 MiB").  ``any_stage`` asks for one stage only,
-    ``epochs`` lets the local epochs be fewer too.  ``first`` is how many answers are wanted (None: all), ``most`` how
-    many works may be predicted for a kind.  What the scenario compares is left aside.
+    Changes are tried in the order of how much they change what is learned: first those that only compute otherwise,
+    then numerics, payloads, the schedule, the batch and, if asked for, the epochs.  What the scenario compares is left
+    aside.
 
-    Raises ScenarioError for a scenario that can't be run, UnknownName for an unknown device, link or kind, UnitError
-    for a budget that can't be read.
+    Args:
+        scenario: A scenario file, the name of a shipped scenario, or a scenario as a dictionary.
+        overrides: Changes of single fields, ``"training.batch=8"``.
+        device: The device that is to take part, a name of the library or a file.
+        link: Its link; by default the fleet's most common one.
+        kind: Only this kind of client.
+        memory: Most bytes of live tensors, a number or ``"64 MiB"``.  By default the tighter of the device's own
+            memory and the scenario's budget at its lowest.
+        flops: Most FLOPs in a round, a number or ``"1 TFLOP"``; by default the scenario's budget.
+        bytes: Most bytes down and up in a round, a number or ``"20 MB"``; by default the scenario's budget.
+        seconds: Longest round, a number or ``"10 min"``; by default the tighter of the scenario's budget and deadline.
+        joules: Most energy in a round, a number or ``"500 J"``; by default the scenario's budget.
+        any_stage: Whether it is enough to fit in one stage of the schedule; by default all stages must fit.
+        epochs: Whether fewer local epochs are among the changes.
+        most: How many works may be predicted for a kind.
+        first: How many answers are wanted for a kind; None finds all.
+        on_progress: Called with the name of an event and its facts.
+
+    Returns:
+        Plain data: the ``budgets`` with where each comes from, and by kind ``fits``, ``as_it_stands``, ``solutions``
+        (the least change first, each with its ``sets`` for ``--set``) and, where nothing fits, what comes ``nearest``.
+        The page about JSON output has every field.
+
+    Raises:
+        ScenarioError: The scenario can't be run, or ``most`` or ``first`` is below 1.
+        UnknownName: There is no such device, link or kind.
+        UnitError: A budget can't be read, or is 0.
     """
     whole = scenario_of(scenario, overrides)
     target_device = load_device(device)

@@ -71,20 +71,35 @@ def profile(
     figure: str | os.PathLike[str] | None = None,
     on_progress: OnProgress = silent,
 ) -> dict[str, Any]:
-    """What one client's round costs at each stage, by client kind, and what a whole schedule adds up to.
+    """Predict what one client's round costs at each stage, by client kind, and what the whole schedule adds up to.
 
-    ``rows`` has one entry per stage and kind: the round of the kind's client with the most samples, when it holds
-    everything frozen already, on ``device`` and ``link`` (by default the fleet's most common ones).  ``totals``
-    follows one client of each kind that takes part in every round, with all that travels to it.  ``server_rows`` are
-    the server's works, ``round_totals`` a round of all selected clients with the server, ``evaluation_totals`` an
-    evaluation.  Nothing is trained, so declared data will do.  If the scenario compares, ``combinations`` has all
-    this of each by label.
+    Nothing is trained, so that declared data will do.  A row is the round of the kind's client with the most samples,
+    which holds all frozen parameters already.
 
-    ``stage`` and ``kind`` leave the rest out, and the totals that would need it.  ``timeline`` draws live memory over
-    the row with rounds that peaks highest (html, png), ``figure`` the stages' curves (png, pdf, svg).
+    Args:
+        scenario: A scenario file, the name of a shipped scenario, or a scenario as a dictionary.
+        overrides: Changes of single fields, ``"training.batch=8"``.
+        device: The device that prices time and energy, a name of the library or a file; by default the fleet's most
+            common one.
+        link: The link that prices transfers; by default the fleet's most common one.
+        stage: Only this stage of the schedule (from 1); totals that need all stages are left out.
+        kind: Only this kind of client; totals that need all kinds are left out.
+        timeline: A file (html, png) for a drawing of live memory, operator by operator, over the row with the highest
+            peak among those with rounds.
+        figure: A file (png, pdf, svg) for a drawing of memory, MACs and traffic by stage.
+        on_progress: Called with the name of an event and its facts.
 
-    Raises ScenarioError for a scenario that can't be run or a stage that it lacks, UnknownName for an unknown device,
-    link or kind, RunError for a figure that can't be written.
+    Returns:
+        Plain data: ``rows`` (a client's round by stage and kind), ``totals`` (a client that takes part in every
+        round), ``server_rows`` (the server's works), ``round_totals`` (a round of all selected clients and the server)
+        and ``evaluation_totals`` (an evaluation).  Bytes, FLOPs, MACs, seconds and joules are in base units, and the
+        unit is in the field's name.  If the scenario compares, ``combinations`` has all this of each combination by
+        its label. The page about JSON output has every field.
+
+    Raises:
+        ScenarioError: The scenario can't be run, or has no such stage.
+        UnknownName: There is no such device, link or kind.
+        RunError: A drawing can't be written.
     """
     for path, forms in ((timeline, TIMELINE_FORMS), (figure, FIGURE_FORMS)):
         if path is not None:

@@ -43,20 +43,37 @@ def sweep(
     value: str = "eligible_share",
     on_progress: OnProgress = silent,
 ) -> dict[str, Any]:
-    """Every combination of ``axes`` (``fleet.budgets.memory=16MiB,32MiB``), of a ``grid`` file and of what is compared.
+    """Vary a scenario and say of each combination who could take part, what leaves with the others, and what it costs.
 
-    ``rows`` has one entry for each: who fits their budgets in each stage, what refuses the others, which data leave
-    with them, what a round costs the eligible, what the schedule adds up to, and the smallest device of the library
-    that could take part.  All of clients that hold everything frozen already, without jitter.  ``frontier`` is
-    ``sweep_frontier.frontiers`` of the rows.
+    Nothing is trained unless ``train`` says so.  Costs are of clients that hold all frozen parameters already, without
+    jitter.
 
-    With ``output`` rows are kept in ``sweep.jsonl`` and ``sweep.csv`` there; a label that stands there already isn't
-    computed again.  ``train`` also runs each cell, in ``output/runs/LABEL``, and puts its ``metrics`` into the row.
-    ``sensitivity_to`` ("2x") adds ``sensitivity``: ``sweep_sensitivity.sensitivity`` of the cells.  ``figure`` (png,
-    pdf, svg, html) draws ``value``, a row's field, over the axes.
+    Args:
+        scenario: A scenario file, the name of a shipped scenario, or a scenario as a dictionary.
+        axes: Fields with the values to try, ``"fleet.budgets.memory=16MiB,32MiB"``; all combinations are made, with
+            what the scenario compares too.
+        grid: A YAML file of further axes, ``training.batch: [8, 16]``.
+        overrides: Changes of single fields, ``"training.lr=1e-3"``.
+        output: A folder that keeps the rows (``sweep.jsonl``, ``sweep.csv``).  A combination that stands there already
+            is not computed again.
+        train: Also run each combination, in ``OUTPUT/runs/LABEL``, and add its metrics to the row.
+        sensitivity_to: A factor, ``"2x"``: add ``sensitivity``, whether the order of the combinations survives device
+            and link numbers that are wrong by as much.
+        figure: A file (png, pdf, svg, html) for a drawing of ``value`` over the axes.
+        value: The row's field that is drawn.
+        on_progress: Called with the name of an event and its facts.
 
-    Raises ScenarioError, UnknownName for a value that no row has, UnitError for a factor that is none, and RunError for
-    a folder that can't be used or that holds rows of another scenario.
+    Returns:
+        Plain data: ``rows`` (one for each combination), ``frontier`` (by method, which rows no other row beats in
+        eligible share and cost) and, if asked for, ``sensitivity``.  Units are in the fields' names.  The page about
+        JSON output has every field.
+
+    Raises:
+        ScenarioError: A combination can't be run.
+        UnknownName: No row has the field ``value``.
+        UnitError: ``sensitivity_to`` is no factor above 1.
+        RunError: The folder can't be used, or holds rows of another scenario; ``train`` without ``output``.
+        DataError: ``train`` with data that are only declared.
     """
     factor = None if sensitivity_to is None else factor_of(sensitivity_to)
     check_value(value, train=train)

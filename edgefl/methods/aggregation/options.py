@@ -17,28 +17,44 @@ class AggregationOptions(BaseModel):
 
     rule: Literal["mean", "median", "trimmed-mean"] = Field(
         "mean",
-        description="of the updates of a parameter: mean by samples, or each coordinate's median or trimmed mean",
+        description="how the updates of a parameter are combined: mean by samples, or median or trimmed mean of "
+        "each coordinate",
     )
     trim: float | None = Field(
-        None, ge=0, lt=0.5, description="share of the smallest and of the largest values that trimmed-mean drops (0.1)"
+        None,
+        ge=0,
+        lt=0.5,
+        description="share of the smallest and of the largest values that trimmed-mean drops; null: 0.1",
     )
-    clip: PositiveFloat | None = Field(None, description="largest L2 norm of a client's whole update")
+    clip: PositiveFloat | None = Field(
+        None, description="largest L2 norm of a client's whole update; a longer one is scaled down; null: no clipping"
+    )
     non_finite: Literal["reject", "keep"] = Field(
         "reject",
-        description="an update with a NaN or an infinity is left out and its client named, or used all the same",
+        description="what happens to an update with a NaN or an infinity: it is left out and the record names "
+        "its client (reject), or it is used (keep)",
     )
     compensation: bool = Field(
         False,
-        description="a parameter's mean is over the kind's samples in the cohort, and not only theirs who sent it",
+        description="whether a parameter's mean is over the samples of all the kind's clients in the cohort, not "
+        "only of those that sent it",
     )
     optimizer: Literal["average", "momentum", "adagrad", "adam", "yogi"] = Field(
         "average", description="the server's step along the mean update (Reddi et al. 2021)"
     )
-    lr: PositiveFloat | None = Field(None, description="the server's learning rate (1; adagrad, adam, yogi: 0.01)")
-    momentum: float | None = Field(None, ge=0, lt=1, description="of optimizer momentum (0.9)")
-    beta1: float | None = Field(None, ge=0, lt=1, description="decay of the mean update (adam, yogi: 0.9; adagrad: 0)")
-    beta2: float | None = Field(None, ge=0, lt=1, description="decay of the squared updates of adam and yogi (0.99)")
-    tau: PositiveFloat | None = Field(None, description="what is added to the root of the squared updates (0.001)")
+    lr: PositiveFloat | None = Field(
+        None, description="the server's learning rate; null: 1, or 0.01 for adagrad, adam and yogi"
+    )
+    momentum: float | None = Field(None, ge=0, lt=1, description="momentum of optimizer: momentum; null: 0.9")
+    beta1: float | None = Field(
+        None, ge=0, lt=1, description="decay of the mean update, of adagrad, adam and yogi; null: 0.9, or 0 for adagrad"
+    )
+    beta2: float | None = Field(
+        None, ge=0, lt=1, description="decay of the squared updates, of adam and yogi; null: 0.99"
+    )
+    tau: PositiveFloat | None = Field(
+        None, description="number added to the root of the squared updates, of adagrad, adam and yogi; null: 0.001"
+    )
 
     @model_validator(mode="after")
     def _used(self) -> AggregationOptions:

@@ -32,15 +32,17 @@ class DepthFL(Method):
         name: Literal["depthfl"] = "depthfl"
         exits: Literal["all"] | PositiveInt = Field(
             "all",
-            description="depths with a classifier of their own: so many, evenly spaced, or behind every block",
+            description="number of depths with a classifier of their own, evenly spaced; all: one behind every block",
         )
-        distillation: float = Field(1.0, ge=0, description="weight of what exits learn from each other; 0 for nothing")
+        distillation: float = Field(1.0, ge=0, description="weight of the distillation between exits; 0: none")
         ramp: NonNegativeInt = Field(
             300,
-            description="rounds in which that weight rises from 0.7% to all of it (public code); 0: at once",
+            description="rounds in which that weight rises from 0.7% of it to all of it; 0: at once",
         )
         evaluate: Literal["deepest", "ensemble"] = Field(
-            "deepest", description="which exit the server's metrics are of: the deepest, or the mean of all scores"
+            "deepest",
+            description="what the server's metrics are of: the deepest exit, or the mean of all exits' scores "
+            "(ensemble)",
         )
 
     summary = "a classifier at every depth, taught by the others; clients train as deep as they can (DepthFL)"

@@ -37,16 +37,32 @@ class FedCola(Method):
         """``method: {name: fedcola, complementary: blocks, collaborate: attention, compensation: true}``."""
 
         name: Literal["fedcola"] = "fedcola"
-        complementary: Scope = Field("blocks", description="layers that train with the other modality's weights")
-        partner: Literal["trainable", "frozen"] = Field("trainable", description="whether those weights train too")
-        partner_payload: Literal["all", "weights"] = Field(
-            "all", description="send their biases and norms too, as the paper counts, or only the weights used"
+        complementary: Scope = Field(
+            "blocks", description="linear layers of a block that train together with the other modality's weights"
         )
-        collaborate: Scope = Field("attention", description="block parameters that are averaged over client kinds")
-        range: Literal["in-modality", "all"] = Field("in-modality", description="over which stacks they are averaged")
-        compensation: bool = Field(True, description="damp an update by the share of samples that it comes from")
+        partner: Literal["trainable", "frozen"] = Field(
+            "trainable", description="whether the other modality's weights train too (trainable) or not (frozen)"
+        )
+        partner_payload: Literal["all", "weights"] = Field(
+            "all",
+            description="what travels of the other modality's blocks: all parameters, as the paper counts them "
+            "(all), or only the weights that are used (weights)",
+        )
+        collaborate: Scope = Field(
+            "attention", description="block parameters that the server averages over client kinds"
+        )
+        range: Literal["in-modality", "all"] = Field(
+            "in-modality",
+            description="over which blocks they are averaged: those of the same modality (in-modality), or those of "
+            "both (all)",
+        )
+        compensation: bool = Field(
+            True, description="whether an update is damped by the share of samples that it comes from"
+        )
         text_init: Literal["image", "random"] = Field(
-            "image", description="text blocks start as the image blocks (paper), or by themselves (public code)"
+            "image",
+            description="whether text blocks start as the image blocks (image, paper) or on their own (random, "
+            "public code)",
         )
 
         @model_validator(mode="after")

@@ -30,8 +30,10 @@ class WarmUp(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    modality: Literal["image", "text", "audio"] = Field("image", description="whose clients begin alone")
-    rounds: PositiveInt = Field(5, description="rounds of this modality alone")
+    modality: Literal["image", "text", "audio"] = Field(
+        "image", description="modality whose clients train alone at first"
+    )
+    rounds: PositiveInt = Field(5, description="rounds with this modality alone")
     heat: NonNegativeInt = Field(
         0, description="further rounds in which the other clients train their private part only (heat distribution)"
     )
@@ -46,20 +48,24 @@ class FedColaMat(Method):
         name: Literal["fedcola-mat"] = "fedcola-mat"
         share: Literal["none", "all", "attention", "ffn", "vision-attention", "language-attention"] = Field(
             "attention",
-            description="block parameters that are one for all modalities (none: Uni-FedAVG); vision- and "
-            "language-attention are attention that clients of this one modality decide",
+            description="block parameters that all modalities share; vision-attention and language-attention share "
+            "attention and let one modality's clients change it; none: Uni-FedAVG",
         )
         compensation: bool = Field(
-            True, description="damp an update by the share of the cohort's samples that it comes from"
+            True, description="whether an update is damped by the share of the cohort's samples that it comes from"
         )
         balance: Literal["none", "mean", "scale"] = Field(
             "scale",
-            description="weigh modalities by their samples, average shared parameters over modalities equally "
-            "(Balanced MAT), or scale sample counts so that every modality of a cohort has as many",
+            description="weights of the modalities: by samples (none); shared parameters averaged over modalities "
+            "equally (mean, Balanced MAT); sample counts scaled so that every modality of a cohort has as many "
+            "(scale)",
         )
-        warmup: WarmUp | None = Field(None, description="{modality, rounds, heat}: rounds of one modality first")
+        warmup: WarmUp | None = Field(
+            None, description="rounds of one modality first: {modality: image, rounds: 5, heat: 0}; null: none"
+        )
         init: Literal["common", "own"] = Field(
-            "common", description="blocks of all modalities start equal, or only what is shared"
+            "common",
+            description="what starts equal in all modalities: all blocks (common), or only what is shared (own)",
         )
 
     summary = "one transformer for uni-modal clients of several modalities (FedCola, modality-agnostic version)"

@@ -36,21 +36,23 @@ class LibraryMethod(Method, ABC):
 
         mask: Literal["zero", "random", "ignore"] = Field(
             "random",
-            description="what stands for a missing modality's feature: zeros, or normal noise for every sample and "
-            "step; ignore leaves such samples out",
+            description="what replaces the feature of a missing modality: zeros, or normal noise drawn for every "
+            "sample and step; ignore leaves such samples out",
         )
         answers: Literal["label", "scores"] | None = Field(
             None,
-            description="what is learnt: each sample's class, or what every class is worth (data with soft targets, as "
-            "VQA's), of which prototypes are made too; scores where the data have some unless said otherwise",
+            description="what is learnt, and what prototypes are made of: each sample's class (label), or what every "
+            "class is worth (scores: data with soft targets, as VQA's); null: scores where the data have them",
         )
         prototypes_of: Literal["pairs", "all"] = Field(
-            "pairs", description="samples that make prototypes: those with both modalities, or also those with one"
+            "pairs",
+            description="samples that make prototypes: those with both modalities (pairs), or also those with one "
+            "(all)",
         )
         absent: Literal["left-out", "received", "zero"] = Field(
             "left-out",
-            description="a client without samples of a class: has no part in its prototype, votes for the one that it "
-            "received, or for zero",
+            description="what a client without samples of a class does for its prototype: nothing (left-out), it "
+            "votes for the one that it received (received), or for zero (zero)",
         )
 
     needs: ClassVar[Mapping[str, Any]] = {

@@ -25,9 +25,13 @@ class FedHKD(LibraryMethod):
         """``method: {name: fedhkd, predictions: 0.05, representations: 0.05}``."""
 
         name: Literal["fedhkd"] = "fedhkd"
-        predictions: NonNegativeFloat = Field(0.05, description="weight of the distance of predictions (a)")
-        representations: NonNegativeFloat = Field(0.05, description="weight of the distance of features (b)")
-        temperature: PositiveFloat = Field(0.5, description="of soft predictions")
+        predictions: NonNegativeFloat = Field(
+            0.05, description="weight of the distance between predictions (a in the paper)"
+        )
+        representations: NonNegativeFloat = Field(
+            0.05, description="weight of the distance between features (b in the paper)"
+        )
+        temperature: PositiveFloat = Field(0.5, description="temperature of the soft predictions")
 
     summary = "class means of features and soft predictions are distilled, noise for missing modalities (FedHKD)"
     options: FedHKD.Options

@@ -22,7 +22,7 @@ class FedPAC(LibraryMethod):
 
         name: Literal["fedpac"] = "fedpac"
         weight: NonNegativeFloat = Field(
-            1.0, description="of the alignment; PmcmFL's public code has 0.05 times the width"
+            1.0, description="weight of the alignment loss; PmcmFL's public code has 0.05 times the width"
         )
 
     summary = "features aligned with class prototypes, noise for missing modalities (FedPAC)"

@@ -30,17 +30,17 @@ class Matching(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     round: PositiveInt = Field(
-        description="from this round on clients train matching models and nothing else; the schedule's last round, "
-        "which stands for the paper's 'after the last'"
+        description="round from which on clients train matching models and nothing else, usually the schedule's "
+        "last; the paper trains them after the last round"
     )
-    epochs: PositiveInt = Field(100, description="of the classifier")
-    clip_epochs: PositiveInt = Field(200, description="of the prior, by CLIP's loss, first")
-    mse_epochs: PositiveInt = Field(500, description="of the prior, by squared distance, then")
+    epochs: PositiveInt = Field(100, description="epochs of the classifier")
+    clip_epochs: PositiveInt = Field(200, description="first epochs of the prior, by CLIP's loss")
+    mse_epochs: PositiveInt = Field(500, description="later epochs of the prior, by squared distance")
     hidden: tuple[PositiveInt, ...] | None = Field(
-        None, min_length=1, description="widths of hidden layers (the feature's width, and twice that)"
+        None, min_length=1, description="widths of the hidden layers; null: the feature's width, and twice that"
     )
-    batch: PositiveInt | None = Field(None, description="samples a step (training.batch)")
-    lr: PositiveFloat | None = Field(None, description="learning rate (training.lr in that round)")
+    batch: PositiveInt | None = Field(None, description="samples per step; null: training.batch")
+    lr: PositiveFloat | None = Field(None, description="learning rate; null: training.lr of that round")
 
 
 class PmcmFL(LibraryMethod):
@@ -56,23 +56,23 @@ class PmcmFL(LibraryMethod):
         name: Literal["pmcmfl"] = "pmcmfl"
         mask: Literal["prototype", "zero", "random", "ignore"] = Field(  # type: ignore[assignment]
             "prototype",
-            description="what stands for a missing modality's feature in training: the prototype of the sample's "
-            "class, zeros, or normal noise for every sample and step; ignore leaves such samples out",
+            description="what replaces the feature of a missing modality in training: the prototype of the sample's "
+            "class, zeros, or normal noise drawn for every sample and step; ignore leaves such samples out",
         )
         contrast: NonNegativeFloat = Field(
-            0.01, description="weight of the contrast of fused features with their prototypes, from round 2 on"
+            0.01, description="weight of the contrast between fused features and their prototypes, from round 2 on"
         )
-        temperature: PositiveFloat = Field(0.07, description="of the contrast")
-        initial: Literal["normal", "zeros"] = Field("normal", description="prototypes before any client made some")
+        temperature: PositiveFloat = Field(0.07, description="temperature of that contrast")
+        initial: Literal["normal", "zeros"] = Field("normal", description="prototypes before any client has made some")
         prototypes_of: Literal["pairs", "all"] = Field(
             "pairs",
-            description="samples that make prototypes: those with both modalities (public code), or also those with "
-            "one, for that modality's table (paper)",
+            description="samples that make prototypes: those with both modalities (pairs, public code), or also "
+            "those with one, for that modality's table (all, paper)",
         )
         absent: Literal["left-out", "received", "zero"] = Field(
             "left-out",
-            description="a client without samples of a class: has no part in its prototype, votes for the one that it "
-            "received (public code), or for zero (paper's equation)",
+            description="what a client without samples of a class does for its prototype: nothing (left-out), it "
+            "votes for the one that it received (received, public code), or for zero (zero, paper's equation)",
         )
         alignment: NonNegativeFloat = Field(0.0, description="weight of FedPAC's feature alignment, from round 2 on")
         distillation: NonNegativeFloat = Field(
@@ -80,20 +80,24 @@ class PmcmFL(LibraryMethod):
         )
         inference: Literal["zero", "random", "l1", "l2", "cosine", "classifier", "prior", "oracle"] = Field(
             "zero",
-            description="what completes a sample with one modality in an evaluation: zeros, normal noise, or the "
-            "prototype of a class: that of the nearest prototype (l1, l2, cosine), that which a model that clients "
-            "trained says (classifier, prior), or the true one (oracle)",
+            description="what replaces a missing modality in an evaluation: zeros, normal noise, or a class's "
+            "prototype: of the nearest class (l1, l2, cosine), of the class that a trained matching model names "
+            "(classifier, prior), or of the true class (oracle)",
         )
         mix: PositiveInt = Field(
-            1, description="classes whose prototypes are mixed at inference, by how well they match"
+            1, description="number of classes whose prototypes are mixed at inference, those that match best"
         )
         combine: Literal["fedavg", "max-data", "ensemble"] = Field(
             "fedavg",
-            description="of clients' matching models: their mean, that of the client with the most samples, or the "
-            "mean of their scores; always by samples",
+            description="how the server joins the clients' matching models: mean by samples (fedavg), the model of "
+            "the client with the most samples (max-data), or mean of the scores by samples (ensemble)",
         )
-        members: PositiveInt = Field(10, description="models that an ensemble keeps: those of the most samples")
-        matching: Matching | None = Field(None, description="how matching models are trained (classifier, prior)")
+        members: PositiveInt = Field(
+            10, description="matching models that an ensemble keeps: those of the clients with the most samples"
+        )
+        matching: Matching | None = Field(
+            None, description="training of the matching models, for inference: classifier or prior"
+        )
 
         @model_validator(mode="after")
         def _consistent(self) -> PmcmFL.Options:

@@ -38,17 +38,25 @@ class Exchange(Method):
     class Options(Method.Options):
         """What a server with a model of its own can be told."""
 
-        model: ModelOptions | None = Field(None, description="towers of the server's own model; the clients' if null")
-        pairs: PositiveInt | None = Field(None, description="public pairs that are used; all if null")
+        model: ModelOptions | None = Field(
+            None, description="towers of the server's own model; null: the clients' towers"
+        )
+        pairs: PositiveInt | None = Field(None, description="number of public pairs that are used; null: all")
         public_batch: PositiveInt | None = Field(
-            None, description="public pairs a step; as training.batch for pairs if null"
+            None, description="public pairs per step; null: training.batch of pairs"
         )
-        distillation: NonNegativeFloat = Field(0.3, description="weight of the server's distillation")
+        distillation: NonNegativeFloat = Field(0.3, description="weight of the server's distillation loss")
         distance: Literal["mse", "norm"] = Field(
-            "mse", description="of distillation: mean squared error, or mean distance"
+            "mse",
+            description="distance in the server's distillation: mean squared error (mse), or mean length of the "
+            "difference (norm)",
         )
-        server_epochs: NonNegativeInt = Field(1, description="the server's epochs on the public pairs a round")
-        server_lr: PositiveFloat | None = Field(None, description="of the server's model; as the clients' if null")
+        server_epochs: NonNegativeInt = Field(
+            1, description="epochs per round in which the server trains on the public pairs"
+        )
+        server_lr: PositiveFloat | None = Field(
+            None, description="learning rate of the server's model; null: as the clients'"
+        )
 
     needs: ClassVar[Mapping[str, Any]] = {
         # a client that trains a narrower part of its towers still speaks in as many dimensions

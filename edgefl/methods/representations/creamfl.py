@@ -31,9 +31,13 @@ class Pcme(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    samples: PositiveInt = Field(7, description="drawn from each Gaussian at every step")
-    kl: NonNegativeFloat = Field(1e-5, description="weight of the Gaussians' divergence from the standard normal")
-    uniformity: NonNegativeFloat = Field(0.0, description="weight of what spreads the samples out")
+    samples: PositiveInt = Field(7, description="samples drawn from each Gaussian at every step")
+    kl: NonNegativeFloat = Field(
+        1e-5, description="weight of the KL divergence of the Gaussians from the standard normal"
+    )
+    uniformity: NonNegativeFloat = Field(
+        0.0, description="weight of the uniformity loss, which spreads the samples out"
+    )
 
 
 class CreamFL(Exchange):
@@ -45,48 +49,58 @@ class CreamFL(Exchange):
         name: Literal["creamfl"] = "creamfl"
         server: Literal["own", "federated"] = Field(
             "own",
-            description="the server's model: its own, trained on the public pairs, or the average of the clients "
-            "with pairs, which then travels (as FedCola adapts it)",
+            description="what the server's model is: one of its own, trained on the public pairs (own), or the "
+            "average of the clients with pairs, which then travels (federated, FedCola's adaptation)",
         )
         clients: Literal["private", "averaged"] | None = Field(
             None,
-            description="whether clients keep their models, or the server averages them by kind; private with a "
-            "server's own model unless said otherwise",
+            description="whether clients keep their models (private), or the server averages them by kind "
+            "(averaged); null: private, with server: federated averaged",
         )
         aggregation: Literal["gca", "mean", "average", "iot"] = Field(
             "gca",
-            description="of the clients' representations: contrastive weights for each sample, equal ones, by number "
-            "of samples, or by number of samples times 100 for clients with pairs",
+            description="weights of the clients' representations: by contrast for each sample (gca), equal (mean), "
+            "by number of samples (average), or by number of samples with clients with pairs counted 100 times (iot)",
         )
         denominator: Literal["others", "all"] = Field(
-            "others", description="whether a sample's own pair counts in GCA's sum (all: as the public code)"
+            "others",
+            description="samples in the sum of GCA's weights: all but the sample's own pair (others), or that too "
+            "(all, public code)",
         )
-        inter: bool = Field(True, description="clients contrast with the other modality's representations")
-        intra: bool = Field(True, description="clients stay near their modality's, and leave their own old ones")
-        contrast: NonNegativeFloat = Field(0.5, description="weight of the clients' contrast")
+        inter: bool = Field(True, description="whether clients contrast with the other modality's representations")
+        intra: bool = Field(
+            True,
+            description="whether clients move towards their own modality's representations, and away from their own "
+            "of the round's start",
+        )
+        contrast: NonNegativeFloat = Field(0.5, description="weight of the clients' contrast loss")
         steps: Literal["separate", "joint"] = Field(
             "separate",
-            description="clients contrast in an epoch of its own after each private one (public code), or at every "
-            "private step, with a public batch beside the private one and one loss of both (paper)",
+            description="when clients contrast: in an epoch of its own after each private epoch (separate, public "
+            "code), or at every private step, with a public batch beside the private one and one update for both "
+            "losses (joint, paper)",
         )
-        rescale: bool = Field(False, description="give the inter term the magnitude of the intra term")
-        temperature: PositiveFloat = Field(0.5, description="of the clients' contrast")
+        rescale: bool = Field(False, description="whether the inter term is scaled to the magnitude of the intra term")
+        temperature: PositiveFloat = Field(0.5, description="temperature of the clients' contrast")
         old: Literal["copy", "table"] = Field(
             "copy",
-            description="a client's old representations: from a frozen copy of its model at every step, or computed "
-            "once (less compute, and less memory where the public set is small)",
+            description="how a client's representations of the round's start are had: from a frozen copy of its "
+            "model at every step (copy), or computed once (table), which takes less compute, and less memory where "
+            "there are few public samples",
         )
         pair_clients: Literal["contrast", "plain"] | None = Field(
             None,
-            description="whether clients with pairs contrast and send representations too, or only train; plain "
-            "with server: federated unless said otherwise",
+            description="whether clients with pairs contrast and send representations (contrast), or only train "
+            "(plain); null: contrast, with server: federated plain",
         )
         pcme: Pcme | None = Field(
             None,
-            description="clients with pairs train probabilistic embeddings, pcme: {samples: 7}; CLIP's loss if null",
+            description="PCME's probabilistic loss for clients with pairs, {samples: 7}; null: CLIP's loss",
         )
         order: Literal["server-first", "server-last"] = Field(
-            "server-first", description="when the server trains on the pairs: before the clients, or after (paper)"
+            "server-first",
+            description="when the server trains on the pairs: before the clients (server-first), or after them "
+            "(server-last, paper)",
         )
 
         @model_validator(mode="after")

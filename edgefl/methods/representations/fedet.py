@@ -28,7 +28,9 @@ class FedET(Digesting):
 
         name: Literal["fedet"] = "fedet"
         diversity: NonNegativeFloat = Field(
-            0.05, description="what clients who disagree with the consensus weigh, against 1 for the consensus"
+            0.05,
+            description="weight of the representations of clients that disagree with the consensus; the consensus "
+            "has weight 1",
         )
 
     summary = "clients count by their confidence and teach a larger server, which comes back (Fed-ET, adapted)"

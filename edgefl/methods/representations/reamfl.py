@@ -19,7 +19,7 @@ class ReamFL(CreamFL):
     class Options(CreamFL.Options):
         """CreamFL's fields but those of its two parts."""
 
-        contrast: Literal[0] = Field(0, description="no local contrast: that is creamfl's")
+        contrast: Literal[0] = Field(0, description="always 0: this method has no local contrast")
 
         fixed: ClassVar[tuple[str, ...]] = (
             "aggregation", "contrast", "denominator", "inter", "intra", "steps", "rescale", "temperature", "old",
@@ -46,7 +46,9 @@ class ReamFLMean(ReamFL):
         """``method: reamfl-mean``."""
 
         name: Literal["reamfl-mean"] = "reamfl-mean"  # type: ignore[assignment]
-        aggregation: Literal["mean"] = "mean"
+        aggregation: Literal["mean"] = Field(
+            "mean", description="weights of the clients' representations, fixed by the method's name"
+        )
 
     summary = "CreamFL's exchange without contrast, by the plain mean (reamFL + Mean)"
     options: ReamFLMean.Options
@@ -59,7 +61,9 @@ class ReamFLAvg(ReamFL):
         """``method: reamfl-avg``."""
 
         name: Literal["reamfl-avg"] = "reamfl-avg"  # type: ignore[assignment]
-        aggregation: Literal["average"] = "average"
+        aggregation: Literal["average"] = Field(
+            "average", description="weights of the clients' representations, fixed by the method's name"
+        )
 
     summary = "CreamFL's exchange without contrast, averaged by samples (reamFL + Avg)"
     options: ReamFLAvg.Options
@@ -72,7 +76,9 @@ class ReamFLIoT(ReamFL):
         """``method: reamfl-iot``."""
 
         name: Literal["reamfl-iot"] = "reamfl-iot"  # type: ignore[assignment]
-        aggregation: Literal["iot"] = "iot"
+        aggregation: Literal["iot"] = Field(
+            "iot", description="weights of the clients' representations, fixed by the method's name"
+        )
 
     summary = "CreamFL's exchange without contrast, as FedIoT: pairs count 100 times (reamFL + IoT)"
     options: ReamFLIoT.Options

@@ -29,7 +29,7 @@ class Ast:
         width: PositiveInt = Field(768, description="dimension of a token")
         heads: PositiveInt = Field(12, description="attention heads; must divide the width")
         patch: PositiveInt = Field(16, description="side of a patch, in bins and in frames")
-        stride: PositiveInt = Field(10, description="from patch to patch, in bins and in frames")
+        stride: PositiveInt = Field(10, description="distance from patch to patch, in bins and in frames")
 
     @staticmethod
     def build(description: Mapping[str, Any], norm: bool) -> Tower:

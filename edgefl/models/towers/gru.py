@@ -21,12 +21,14 @@ class GruOptions(BaseModel):
     tower: Literal["gru"] = "gru"
     blocks: PositiveInt = Field(1, description="GRU layers at full depth")
     embedding: PositiveInt = Field(300, description="dimension of a word vector")
-    hidden: PositiveInt = Field(256, description="dimension of a GRU's state in one direction; a token has two of them")
-    tokens: PositiveInt = Field(40, description="length that texts are padded or cut to")
+    hidden: PositiveInt = Field(
+        256, description="dimension of a GRU's state in one direction; a token has both directions'"
+    )
+    tokens: PositiveInt = Field(40, description="tokens of a text: shorter texts are padded, longer ones cut")
     pooling: Literal["last", "max", "mean"] = Field(
         "max",
-        description="what is read of a text: the maximum or mean of its states, or each direction's last, which has "
-        "seen the padding too",
+        description="what is read of a text: the maximum or the mean of its states, or the last state of each "
+        "direction, which has seen the padding too",
     )
 
     @computed_field(description="dimension of a token")  # type: ignore[prop-decorator]

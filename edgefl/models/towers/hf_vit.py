@@ -33,7 +33,9 @@ class HFViT:
         width: PositiveInt = Field(192, description="dimension of a token")
         heads: PositiveInt = Field(3, description="attention heads; must divide the width")
         patch: PositiveInt = Field(16, description="side of a patch in pixels; must divide the image size")
-        pooler: bool = Field(True, description="carry the published pooler, which is part of the state and never used")
+        pooler: bool = Field(
+            True, description="whether the model has the published pooler, which travels with it and is never used"
+        )
 
         @model_validator(mode="before")
         @classmethod

@@ -29,18 +29,18 @@ LAYER: Spelling = (
 class VisionOptions(EncoderOptions):
     """What ViT and AST have, whose blocks are the same."""
 
-    dropout: float = Field(0.0, ge=0, lt=1, description="dropout of hidden states and of attention")
-    load_norm: bool = Field(True, description="take the final norm from the weights too; LW-FedMML doesn't")
+    dropout: float = Field(0.0, ge=0, lt=1, description="dropout of hidden states and of attention, a probability")
+    load_norm: bool = Field(True, description="whether weights also set the final norm, which LW-FedMML leaves")
 
 
 class TextOptions(EncoderOptions):
     """What the BERTs have."""
 
-    tokens: PositiveInt = Field(40, description="length that texts are padded or cut to")
+    tokens: PositiveInt = Field(40, description="tokens of a text: shorter texts are padded, longer ones cut")
     blocks: PositiveInt = Field(6, description="transformer blocks at full depth")
     heads: PositiveInt = Field(12, description="attention heads; must divide the width")
     positions: PositiveInt = Field(512, description="rows of the position table; no fewer than tokens")
-    dropout: float = Field(0.1, ge=0, lt=1, description="dropout of hidden states and of attention")
+    dropout: float = Field(0.1, ge=0, lt=1, description="dropout of hidden states and of attention, a probability")
 
     @model_validator(mode="after")
     def _placed(self) -> TextOptions:

@@ -27,11 +27,11 @@ class ResNetOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     tower: Literal["resnet"] = "resnet"
-    layers: Literal[18, 34, 50, 101] = Field(18, description="which ResNet")
+    layers: Literal[18, 34, 50, 101] = Field(18, description="number of layers of the ResNet")
     stem: Literal["imagenet", "small"] = Field(
         "imagenet",
-        description="a 7x7 convolution of stride 2 and a max pool of stride 2, or, for images of 32 pixels or so, "
-        "a 3x3 convolution of stride 1",
+        description="first layers: a 7x7 convolution and a max pool, both of stride 2 (imagenet), or a 3x3 "
+        "convolution of stride 1 for images of about 32 pixels (small)",
     )
 
     weights: str | None = Field(

@@ -36,7 +36,7 @@ class TextTransformer:
         """Fields of ``text: {tower: transformer}``."""
 
         tower: Literal["transformer"] = "transformer"
-        tokens: PositiveInt = Field(24, description="length that texts are padded or cut to")
+        tokens: PositiveInt = Field(24, description="tokens of a text: shorter texts are padded, longer ones cut")
 
     @staticmethod
     def build(description: Mapping[str, Any], norm: bool) -> Tower:

@@ -88,7 +88,10 @@ class TimmViT:
         """Fields of ``image: {tower: timm-vit}``; ``variant`` gives those of blocks, width, heads that are absent."""
 
         tower: Literal["timm-vit"] = "timm-vit"
-        variant: str = Field("small", description="tiny, small, base, or the name of a timm vision transformer")
+        variant: str = Field(
+            "small",
+            description="size of the published model: tiny, small or base; or the name of a timm vision transformer",
+        )
         blocks: PositiveInt = Field(12, description="transformer blocks at full depth")
         width: PositiveInt = Field(384, description="dimension of a token")
         heads: PositiveInt = Field(6, description="attention heads; must divide the width")

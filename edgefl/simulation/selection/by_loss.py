@@ -40,7 +40,9 @@ class LossSelection(Selection):
         """Fields that every such selection has."""
 
         proxy: Literal["samples", "uniform"] | None = Field(
-            None, description="what stands for a client's loss, so that nothing need be trained: its samples, or 1"
+            None,
+            description="stand-in for a client's loss, which works without training: its number of samples, or 1 for "
+            "every client (uniform); null: the loss itself",
         )
 
     needs_loss: ClassVar[bool] = True
@@ -128,12 +130,22 @@ class Oort(LossSelection):
         """Fields of ``selection: {name: oort}``."""
 
         name: Literal["oort"] = "oort"
-        exploration: Share = Field(0.9, description="share of the places for clients never heard from, in round 1")
-        exploration_decay: Share = Field(0.98, description="what is left of that share from round to round")
-        exploration_least: Share = Field(0.2, description="a share that it doesn't fall below")
-        cutoff: Share = Field(0.95, description="share of the last place's utility from which on others may take it")
-        pace: Share = Field(0.5, description="share of the rounds heard of that are not slow")
-        penalty: float = Field(2.0, ge=0, allow_inf_nan=False, description="exponent of (T / seconds) for slower ones")
+        exploration: Share = Field(
+            0.9, description="share of the places, in round 1, for clients that were never heard from"
+        )
+        exploration_decay: Share = Field(0.98, description="factor on that share from round to round")
+        exploration_least: Share = Field(0.2, description="least value of that share")
+        cutoff: Share = Field(
+            0.95,
+            description="share of the utility of the last client chosen from which on others may be drawn in its stead",
+        )
+        pace: Share = Field(0.5, description="quantile of the round times heard of that is the preferred time T")
+        penalty: float = Field(
+            2.0,
+            ge=0,
+            allow_inf_nan=False,
+            description="exponent of T / seconds in the utility of clients slower than T",
+        )
 
     def pick(self, share: Places) -> Chosen:
         """The explored places first, then by utility; what one of the two can't fill goes to the other."""

@@ -1,0 +1,146 @@
+"""The page for authors of plug-ins names everything that a plug-in meets, and its example works."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import tomllib
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+import edgefl
+from edgefl import registry
+from edgefl.commands import check_method
+from edgefl.data import Collection, DataSet, FolderSet, Wanted
+from edgefl.methods import Cohort, Kind, Method, ServerState, Setting, Update
+from edgefl.models.client import ClientModel
+from edgefl.schedules import Schedule, Stage
+from edgefl.simulation import Policy, Selection
+from edgefl.simulation.selection import Candidates, Chosen
+from edgefl.simulation.selection.base import Places
+from edgefl.work import Context, Edit, Item, Pass, Payload, Scalars, Source, Step, Work
+from edgefl.work.edits import EditKind
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "reference" / "protocol.md").read_text(encoding="utf-8")
+
+CLASSES = (
+    Work, Pass, Payload, Item, Edit, Scalars, Step, Context, ClientModel, Source, EditKind, Method, Setting, Kind,
+    ServerState, Update, Cohort, Collection, DataSet, FolderSet, Wanted, Schedule, Stage, Selection, Places, Candidates,
+    Chosen, Policy,
+)  # fmt: skip
+
+MADE_BY_INIT = {
+    Method: {"options", "setting"},
+    Schedule: {"stages", "offered", "rounds", "deliver_final"},
+    Selection: {"options", "own", "seed"},
+    Policy: {"options"},
+    ClientModel: {"modalities", "widths"},
+}
+"""Attributes that a class is given when it is made and doesn't declare."""
+
+
+def section(title: str) -> str:
+    """What stands under a heading, up to the next one of its level or above."""
+    found = re.search(rf"^(#+) {re.escape(title)}\n(.*?)(?=^#{{2,}} |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    assert found, f"the page has no heading {title!r}"
+    return found[2]
+
+
+def names_in(text: str) -> set[str]:
+    """The names in the first column of the tables in a text."""
+    return {cell.partition("(")[0] for cell in re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)}
+
+
+def public(of: type[Any]) -> set[str]:
+    """Fields, properties and methods of a class, those of torch's and Python's own bases left out."""
+    found = {field.name for field in fields(of)} if is_dataclass(of) else set()
+    for name, member in vars(of).items():
+        kinds = (property, cached_property, classmethod, staticmethod)
+        if not name.startswith("_") and (inspect.isfunction(member) or isinstance(member, kinds)):
+            found.add(name)
+    # class attributes: options, and what a subclass may set
+    found |= {name for name in getattr(of, "__annotations__", {}) if name in vars(of) and not name.startswith("_")}
+    found |= {"Options"} if "Options" in vars(of) else set()
+    return found | MADE_BY_INIT.get(of, set())
+
+
+@pytest.mark.parametrize("of", CLASSES, ids=lambda of: of.__name__)
+def test_every_public_name_of_a_class_is_on_the_page_and_no_other(of: type[Any]) -> None:
+    assert names_in(section(of.__name__)) == public(of)
+
+
+def entry_points(group: str) -> dict[str, str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    found: dict[str, str] = project["entry-points"][f"edgefl.{group}"]
+    return found
+
+
+@pytest.mark.parametrize("group", ["steps", "edits"])
+def test_every_registered_step_and_edit_is_on_the_page_with_its_import_path(group: str) -> None:
+    rows = re.findall(r"^\| `([^`]+)` \| `(edgefl\.[^`]+)` \|", section(f"Built-in {group}"), re.MULTILINE)
+    assert dict(rows) == entry_points(group)
+
+
+def test_every_argument_that_a_step_edit_or_the_data_read_is_on_the_page() -> None:
+    told = section("Built-in steps") + section("Built-in edits") + section("Batches")
+    read = {
+        name
+        for folder in ("work", "methods", "data")
+        for path in (ROOT / "edgefl" / folder).rglob("*.py")
+        for name in re.findall(r"args(?:\.get\(|\[)\"(\w+)\"", path.read_text(encoding="utf-8"))
+    }
+    assert read and {name for name in read if f"`{name}`" not in told} == set()
+
+
+def test_every_group_of_entry_points_is_on_the_page() -> None:
+    assert names_in(section("Entry points")) == set(registry.GROUPS.values())
+
+
+def test_every_rule_of_check_method_is_on_the_page() -> None:
+    rules = {value for name, value in vars(check_method).items() if name.isupper() and isinstance(value, str)}
+    assert set(re.findall(r"^- (.*)$", section("What check_method holds"), re.MULTILINE)) == rules
+
+
+@pytest.fixture(scope="module")
+def package(install: Callable[[Path], None], tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The example of the page, installed."""
+    folder = tmp_path_factory.mktemp("seen")
+    blocks = dict(re.findall(r"^```(?:python|toml)\n# (\S+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+    (folder / "seen.py").write_text(blocks["seen.py"], encoding="utf-8")
+    project = tomllib.loads(blocks["pyproject.toml"])["project"]
+    info = folder / f"{project['name']}-{project['version']}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    lines = []
+    for group, points in project["entry-points"].items():
+        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
+    (info / "entry_points.txt").write_text("\n".join(lines))
+    install(folder)
+
+
+def test_the_example_keeps_the_rules(package: None) -> None:
+    report = edgefl.check_method("seen", schedules=["layerwise"], kinds=["image"])
+    assert report.ok, str(report)
+
+
+def test_the_example_counts_and_clients_keep_their_counts(
+    package: None, tiny: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    scenario = tiny(method="seen", schedule={"name": "layerwise", "stages": 2, "rounds": 2})
+    run = edgefl.run(scenario, output=tmp_path / "run")
+    weights = run.weights()
+    image = [client for client in run.records("clients") if client["kind"] == "image" and client["round"] == 2]
+    assert weights["table/seen.image"].sum() == sum(client["samples"] for client in image)
+    assert {client["kind"] for client in run.records("clients")} == {"image", "text"}
+    # the kept counts never travel: what goes down beside the model is nothing
+    assert all("kept" not in client["download_bytes_by_payload"] for client in image)
+    (last,) = [p for p in (run.path / "checkpoints").iterdir() if p.name.endswith("2")]
+    kept = {n: t for n, t in load_file(last / "state.safetensors").items() if n.startswith("kept:")}
+    assert sorted(float(t.sum()) for t in kept.values()) == [80.0] * 5  # 40 samples in each of two rounds
