@@ -85,3 +85,8 @@ def suggestion(name: str, allowed: Iterable[str]) -> str:
     if near:
         return f"; did you mean {near[0]!r}?"
     return f"; allowed: {', '.join(allowed)}" if allowed else ""
+
+
+def install_hint(extra: str) -> str:
+    """How to install one of edgefl's extras, for messages: edgefl itself is on no package index."""
+    return f"in edgefl's checkout, run pip install '.[{extra}]'"

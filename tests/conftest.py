@@ -47,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
         (group, name, value) for group, points in project["entry-points"].items() for name, value in points.items()
     }
     try:
-        installed = {(point.group, point.name, point.value) for point in distribution("edgefl").entry_points}
+        installed = {(point.group, point.name, point.value) for point in distribution("edgefl-sim").entry_points}
     except PackageNotFoundError:
         installed = set()
     if missing := sorted(name for _, name, _ in wanted - installed):

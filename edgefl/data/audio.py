@@ -16,14 +16,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from edgefl.errors import DataError
+from edgefl.errors import DataError, install_hint
 
 Wave = npt.NDArray[np.float32]
 Spectrogram = npt.NDArray[np.float32]
 
 RATE = 16_000
 """Samples a second that spectrograms are made of."""
-REMEDY = "pip install 'edgefl[audio]'"
+REMEDY = install_hint("audio")
 FLOOR = 2.0**-23
 """The least energy (float32's epsilon, as in Kaldi's port): the logarithm of silence is -15.94."""
 SILENCE = math.log(FLOOR)

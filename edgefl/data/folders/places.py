@@ -12,6 +12,9 @@ from edgefl.errors import DataError
 SHOWN = 6
 """Names of a folder's content that an error shows."""
 
+SPLITS = {"train": 0, "training": 0, "val": 1, "valid": 1, "validation": 1, "dev": 1, "test": 2, "testing": 2}
+"""The names of splits in folders and tables, as the official split that each stands for: train, validation, test."""
+
 
 @dataclass(frozen=True)
 class Published:

