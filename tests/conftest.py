@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from beartype import BeartypeConf
 from beartype.claw import beartype_packages
 from hypothesis import settings
 
@@ -28,7 +29,7 @@ CHECKED = (
     "edgefl.methods.prototypes.steps", "edgefl.methods.representations.probabilistic_step",
     "edgefl.methods.representations.steps",
 )  # fmt: skip
-beartype_packages(CHECKED)
+beartype_packages(CHECKED, conf=BeartypeConf(violation_type=TypeError))
 
 # Steps and sources that only tests need are found as a plug-in's are.
 sys.path.insert(0, str(ROOT / "tests" / "toys"))

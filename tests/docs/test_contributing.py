@@ -116,7 +116,7 @@ def test_the_method_takes_part_of_the_way(package, tmp_path):
 
 
 def test_the_method_keeps_the_contract_under_the_new_schedule(package):
-    report = edgefl.check_method("damped", schedules=["thaw"], rate=0.3)
+    report = edgefl.check_method("damped", schedules=["thaw"], kinds=["image"], rate=0.3)
     assert report.ok, str(report)
 
 

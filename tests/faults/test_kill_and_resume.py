@@ -103,11 +103,10 @@ def test_resuming_a_finished_run_changes_nothing(layerwise_run: Run) -> None:
 
 def test_a_killed_comparison_goes_on_where_it_was(tiny: Tiny, layerwise_run: Run, tmp_path: Path) -> None:
     """Killed in round 2 of the second run; the first is finished and stays, the third was not begun."""
-    short = {"name": "progressive", "stages": 2, "rounds": 2}
-    end = {"name": "end-to-end", "rounds": 1}
-    scenario = tiny(method="fedcola", compare={"schedule": [end, LAYERWISE, short]})
+    begun, short = ({**LAYERWISE, "rounds": rounds} for rounds in (2, 3))  # as the others: predicted once
+    scenario = tiny(method="fedcola", compare={"schedule": [begun, LAYERWISE, short]})
     output = tmp_path / "comparison"
-    killed_at(scenario, output, "round", 3)
+    killed_at(scenario, output, "round", 4)
     broken = read_run(output)
     assert not broken.finished
     first = next(iter(broken.runs.values()))
@@ -116,7 +115,7 @@ def test_a_killed_comparison_goes_on_where_it_was(tiny: Tiny, layerwise_run: Run
     resumed = edgefl.run(resume=output)
     assert content(first.path) == before
     assert resumed.finished and len(resumed.runs) == 3
-    layerwise = next(r for r in resumed.runs.values() if r.scenario["schedule"]["name"] == "layerwise")
+    layerwise = next(r for r in resumed.runs.values() if r.scenario["schedule"]["rounds"] == 4)
     for table in ("rounds", "clients", "eligibility"):
         assert layerwise.records(table) == layerwise_run.records(table)  # type: ignore[arg-type]
     assert layerwise.result == layerwise_run.result

@@ -57,7 +57,8 @@ def test_rows_and_totals_have_the_documented_fields_and_are_json(tiny: Tiny) -> 
 
 
 def test_under_end_to_end_all_rounds_are_alike(tiny: Tiny) -> None:
-    found = edgefl.profile(tiny(data=DECLARED, schedule={"name": "end-to-end", "rounds": 7}, training={"epochs": 3}))
+    scenario = tiny(data=DECLARED, schedule={"name": "end-to-end", "rounds": 7}, training={"epochs": 3})
+    found = edgefl.profile(scenario, kind="image-text")
     for row, total in zip(found["rows"], found["totals"], strict=True):
         assert total["traffic_bytes"] == 7 * (row["download_bytes"] + row["upload_bytes"])
         serialised = row["serialised_download_bytes"] + row["serialised_upload_bytes"]
@@ -91,7 +92,7 @@ def test_final_blocks_are_counted_where_they_are_delivered(tiny: Tiny) -> None:
 
 def test_a_stage_without_rounds_has_a_row_and_no_part_in_the_totals(tiny: Tiny) -> None:
     schedule = {"name": "progressive", "stages": 2, "allocation": [4, 0]}
-    found = edgefl.profile(tiny(data=DECLARED, schedule=schedule))
+    found = edgefl.profile(tiny(data=DECLARED, schedule=schedule), kind="image-text")
     for total in found["totals"]:
         first, second = by_kind(found["rows"])[total["kind"]]
         assert second["rounds"] == 0 and second["peak_memory_bytes"] > first["peak_memory_bytes"]
@@ -141,7 +142,7 @@ def test_a_comparison_is_profiled_as_written_and_combination_by_combination(tiny
 
 def test_overrides_apply_to_a_scenario_that_is_loaded_already(tiny: Tiny) -> None:
     loaded = load(tiny(data=DECLARED))
-    small, large = (edgefl.profile(loaded, [f"training.batch={n}"])["rows"][0] for n in (4, 16))
+    small, large = (edgefl.profile(loaded, [f"training.batch={n}"], kind="image")["rows"][0] for n in (4, 16))
     assert small["peak_memory_bytes"] < large["peak_memory_bytes"]
     with pytest.raises(ScenarioError, match="batch"):
         edgefl.profile(loaded, ["training.batch=-1"])
