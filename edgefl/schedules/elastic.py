@@ -26,19 +26,18 @@ class Elastic(Schedule):
 
         name: Literal["elastic"] = "elastic"
         stages: PositiveInt | Annotated[list[NonNegativeInt], Field(min_length=1)] = Field(
-            2, description="number of stages of equal size, or the number of blocks of each stage: [1, 1, 2]"
+            2, description="how many stages of equal size, or the blocks of each stage: [1, 1, 2]"
         )
         parts: tuple[Part, ...] = Field(
             ("all", "progressive", "layerwise"),
-            description="what clients are offered: all blocks (all), the first stages together (progressive), one "
-            "stage alone (layerwise)",
+            description="what clients are offered: all blocks, the first stages together, one stage alone",
         )
         depth: Literal["part", "whole"] = Field(
             "part",
-            description="a client's model: it ends with the last block that it trains (part), or has all blocks, the "
-            "rest frozen (whole)",
+            description="a client's model ends with the last block that it trains (part) or is whole (whole): the rest "
+            "is frozen",
         )
-        rotate: PositiveInt = Field(1, description="rounds after which the next single stage has its turn")
+        rotate: PositiveInt = Field(1, description="rounds after which the turn is the next single stage's")
 
         @field_validator("parts")
         @classmethod

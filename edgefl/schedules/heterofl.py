@@ -21,14 +21,10 @@ class HeteroFL(Schedule):
 
         name: Literal["heterofl"] = "heterofl"
         widths: tuple[Width, ...] = Field(
-            (1.0, 0.5, 0.25),
-            description="shares of the attention heads that clients are offered; 1, the server's whole model, must "
-            "be among them",
+            (1.0, 0.5, 0.25), description="shares of the heads that clients are offered; 1 among them, the server's"
         )
         scaler: bool = Field(
-            True,
-            description="whether the blocks' linear layers divide their output by the share while training, as in "
-            "the paper",
+            True, description="divide what the blocks' linear layers give by the share while training, as the paper"
         )
 
         @field_validator("widths")

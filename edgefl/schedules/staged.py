@@ -29,12 +29,12 @@ class StagedOptions(ScheduleOptions):
     """Options of schedules whose stages follow one another."""
 
     stages: PositiveInt | Annotated[list[NonNegativeInt], Field(min_length=1)] = Field(
-        2, description="number of stages of equal size, or the number of blocks that each stage adds: [1, 1, 2]"
+        2, description="how many stages of equal size, or the blocks that each stage adds: [1, 1, 2]"
     )
     allocation: Literal["uniform", "late"] | Annotated[list[NonNegativeInt], Field(min_length=1)] = Field(
         "uniform",
-        description="rounds per stage: equal (uniform); none for the earlier half of the stages, then 1:3:5... "
-        "(late, for pre-trained blocks); or listed",
+        description="rounds per stage: equal, late (later half of the stages, 1:3:5..., for pre-trained blocks), "
+        "or listed",
     )
 
     @model_validator(mode="after")
@@ -88,8 +88,7 @@ class Layerwise(Schedule):
 
         name: Literal["layerwise"] = "layerwise"
         deliver_final: bool = Field(
-            False,
-            description="whether the finished blocks of a stage are sent once to every client when the stage ends",
+            False, description="send a stage's final blocks once to every client when the stage ends"
         )
 
     def __init__(self, options: Layerwise.Options, blocks: Mapping[str, int]):

@@ -122,6 +122,4 @@ class ScheduleOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     name: str
-    rounds: PositiveInt | None = Field(
-        None, description="rounds in all; null: 10, or what a listed allocation adds up to"
-    )
+    rounds: PositiveInt | None = Field(None, description="rounds in all (10 if nothing says otherwise)")
