@@ -1,69 +1,42 @@
-"""The examples of CONTRIBUTING.md, written down as the package that they are, installed and used."""
+"""The example package of the how-to pages does what they say: each part, and all of them in one scenario."""
 
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
-import tomllib
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 
+import pages
 import pytest
 import torch
+from torch import Tensor
 
 import edgefl
-from edgefl import devices
+from edgefl import devices, registry
 from edgefl.errors import UnknownName
+from edgefl.methods import ServerState, Update
 from edgefl.runs import Run
 
-TEXT = (Path(__file__).resolve().parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
-BLOCK = re.compile(r"^```(?:python|yaml|toml)\n# (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PARTS = ("own-device", "own-data", "own-model", "own-method", "own-schedule")
 
 
 @pytest.fixture(scope="module")
-def package(install: Callable[[Path], None], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with all files of the document, installed."""
-    folder = tmp_path_factory.mktemp("mylab")
-    for name, body in BLOCK.findall(TEXT):
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(body, encoding="utf-8")
-    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
-    info = folder / f"{project['name']}-{project['version']}.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
-    lines = []
-    for group, points in project["entry-points"].items():
-        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
-    (info / "entry_points.txt").write_text("\n".join(lines))
-    install(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def run(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The document's scenario, with a data cache of its own."""
+def run(mylab: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The scenario of CONTRIBUTING, with a data cache of its own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("EDGEFL_CACHE", str(package / "cache"))
-        return edgefl.run(package / "scenario.yaml", output=package / "run")
+        patch.setenv("EDGEFL_CACHE", str(tmp_path_factory.mktemp("cache")))
+        return edgefl.run(mylab / "scenario.yaml", output=tmp_path_factory.mktemp("run") / "run")
 
 
-def test_every_section_has_an_example():
-    section = TEXT[TEXT.index("## Add a part") : TEXT.index("## Pinned versions")]
-    parts = re.split(r"^### ", section, flags=re.MULTILINE)[1:]
-    assert [part.splitlines()[0] for part in parts] == [
-        "A device or a link",
-        "A data set",
-        "A model",
-        "A method",
-        "A schedule",
-        "A selection or a round policy",
-    ]
-    assert all(BLOCK.search(part) for part in parts)
+def test_every_part_has_a_page_with_an_example():
+    text = (pages.ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    section = text[text.index("## Add a part") : text.index("## Pinned versions")]
+    assert re.findall(r"\(docs/how-to/([\w-]+)\.md\)", section) == list(PARTS)
+    for page in PARTS:
+        assert any(str(block.file).startswith("mylab/") for block in pages.blocks(f"docs/how-to/{page}.md"))
 
 
-def test_the_device_is_found_and_computes(package, run):
+def test_the_device_is_found_and_computes(run):
     assert "my-board" in devices.device_names()
     assert devices.load_device("my-board").ram_bytes == 2**30
     assert {client["device"] for client in run.records("clients")} == {"my-board"}
@@ -99,30 +72,63 @@ def test_the_selection_chooses_and_the_policy_ends_the_round(run):
     ] * 2
 
 
-def test_the_method_takes_part_of_the_way(package, tmp_path):
+def test_the_method_takes_part_of_the_way(mylab, tmp_path):
     """From the same start in one round, a rate of 1/2 moves each weight half as far as a rate of 1."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("EDGEFL_CACHE", str(package / "cache"))
-        weights = {
-            rate: edgefl.run(
-                package / "scenario.yaml",
-                output=tmp_path / str(rate),
-                overrides=[f"method.rate={rate}", "schedule={name: thaw, warm_up: 0, rounds: 1}"],
-            ).weights()
-            for rate in (1.0, 0.5, 0.25)
-        }
+    weights = {
+        rate: edgefl.run(
+            mylab / "scenario.yaml",
+            output=tmp_path / str(rate),
+            overrides=[f"method.rate={rate}", "schedule={name: thaw, warm_up: 0, rounds: 1}"],
+        ).weights()
+        for rate in (1.0, 0.5, 0.25)
+    }
     for name, whole in weights[1.0].items():
         torch.testing.assert_close(whole - weights[0.5][name], 2 * (weights[0.5][name] - weights[0.25][name]))
 
 
-def test_the_method_keeps_the_contract_under_the_new_schedule(package):
+def test_the_method_keeps_the_contract_under_the_new_schedule(mylab):
     report = edgefl.check_method("damped", schedules=["thaw"], kinds=["image"], rate=0.3)
     assert report.ok, str(report)
 
 
 @pytest.mark.slow
-def test_the_check_is_a_program(package):
-    """The last example as a person would start it: every schedule, the new one included."""
-    done = subprocess.run([sys.executable, str(package / "check.py")], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert re.fullmatch(r"damped: \d+ checks of \d+ rules, all kept\n", done.stdout)
+@pytest.mark.parametrize("method", ["damped", "fednova"])
+def test_the_methods_keep_the_contract_under_every_schedule(mylab, method):
+    report = edgefl.check_method(method)
+    assert report.ok, str(report)
+    assert "thaw" not in report.refused
+
+
+def test_fednova_is_the_papers_sum_on_what_clients_really_sent(mylab, tmp_path, monkeypatch):
+    """w+ = w - tau_eff sum_i p_i d_i / tau_i (Wang et al. 2020), with steps counted from the data's sizes alone."""
+    seen: list[tuple[ServerState, Sequence[Update], ServerState]] = []
+    method = registry.get("method", "fednova")
+    aggregate = method.aggregate
+
+    def spied(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
+        after = aggregate(self, state, updates)
+        seen.append((state, updates, after))
+        return after
+
+    monkeypatch.setattr(method, "aggregate", spied)
+    epochs, batch = 2, 8
+    edgefl.run(
+        mylab / "fednova.yaml",
+        output=tmp_path / "run",
+        overrides=["compare=null", "method=fednova", f"training.epochs={epochs}", "schedule.rounds=1"],
+    )
+    ((state, updates, after),) = seen
+    samples = {update.client: update.total for update in updates}
+    assert len(set(samples.values())) > 3, "clients of one size take equal numbers of steps"
+    steps = {client: epochs * (n // min(batch, n)) for client, n in samples.items()}
+    share = {client: n / sum(samples.values()) for client, n in samples.items()}
+    effective = sum(share[client] * steps[client] for client in samples)
+    changed = 0
+    for address, w in state.tensors.items():
+        expected = w.double()
+        for update in updates:
+            sent: dict[str, Tensor] = dict(update.sent())
+            expected = expected - effective * share[update.client] / steps[update.client] * (w - sent[address]).double()
+        torch.testing.assert_close(after.tensors[address].double(), expected, rtol=1e-5, atol=1e-6)
+        changed += not torch.equal(after.tensors[address], w)
+    assert changed == len(state.tensors)

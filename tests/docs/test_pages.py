@@ -1,0 +1,205 @@
+"""What a newcomer reads is true: every command and snippet runs, and prints what the page shows."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import pages
+import pytest
+import torch
+import typer
+from pages import PAGES, ROOT, Shelf, agree, blocks
+
+READ = [page for page in PAGES if any(block.language in ("sh", "python", "yaml", "text") for block in blocks(page))]
+LONG = [page for page in READ if any(block.slow for block in blocks(page))]
+RECORDED_WITH = json.loads((ROOT / "tests/recorded/expected/versions.json").read_text(encoding="utf-8"))["torch"]
+as_recorded = pytest.mark.skipif(
+    torch.cuda.is_available() or torch.__version__.partition("+")[0] != RECORDED_WITH,
+    reason=f"the pages show torch {RECORDED_WITH} without a GPU",
+)
+SCENARIOS = (ROOT / "scenarios").rglob("*.yaml")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def shelf(mylab: Path) -> Shelf:
+    """A folder with the examples' files, in which the pages are read."""
+    return Shelf(mylab)
+
+
+def read(shelf: Shelf, page: str, *, slow: bool) -> None:
+    for block, printed in shelf.read(page, slow=slow):
+        assert agree(block.text, printed), f"{block} shows something else than\n{printed}"
+
+
+@as_recorded
+@pytest.mark.parametrize("page", READ)
+def test_what_a_page_shows_is_what_happens(shelf: Shelf, page: str) -> None:
+    read(shelf, page, slow=False)
+
+
+@as_recorded
+@pytest.mark.slow
+@pytest.mark.parametrize("page", LONG)
+def test_what_takes_long_is_what_happens_too(shelf: Shelf, page: str) -> None:
+    read(shelf, page, slow=True)
+
+
+def test_another_output_is_found() -> None:
+    shown = "head\n...\naccuracy 0.572\npeak 12.3 MiB\n...\n"
+    assert agree(shown, "head\nmore\naccuracy 0.572\npeak 12.3 MiB\nend\n")
+    assert agree(shown, "head\naccuracy 0.601\npeak 12.3 MiB\n")
+    assert not agree(shown, "head\nmore\naccuracy 0.701\npeak 12.3 MiB\nend\n")
+    assert not agree(shown, "head\nmore\naccuracy 0.572\npeak 12.4 MiB\nend\n")
+    assert not agree(shown, "another head\naccuracy 0.572\npeak 12.3 MiB\n")
+    assert not agree("head\n", "head\nmore\n")
+    assert not agree("...\nend\n", "head\nend\nmore\n")
+
+
+# --- what stands outside of outputs ---------------------------------------------------------------------------------
+
+
+def test_the_commands_that_ci_runs_are_where_it_looks_for_them() -> None:
+    """The first block under these headings of the README, as .ci/run reads it."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for heading, words in (
+        ("Install and run", ("-m venv", "install -c constraints.txt .", "edgefl run scenarios/quickstart.yaml")),
+        ("Test", ("-m venv", "-e '.[test]'", "-m pytest")),
+    ):
+        section = text.split(f"\n## {heading}\n", 1)[1]
+        command = section.split("```sh\n", 1)[1].split("```", 1)[0].strip()
+        assert all(word in command for word in words)
+        assert "\n## " not in section.split("```sh\n", 1)[0]
+    assert len(text.splitlines()) < 120
+
+
+def test_getting_started_installs_as_the_readme_does() -> None:
+    first = next(block for block in blocks("docs/getting-started.md") if block.language == "sh")
+    make, install, activate = first.text.splitlines()
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert make in readme and install in readme and activate == "source .venv/bin/activate"
+
+
+def test_commands_within_the_text_exist_with_their_options_and_scenarios() -> None:
+    from edgefl.cli import app
+
+    commands: Any = typer.main.get_command(app)
+    shipped = {path.relative_to(ROOT / "scenarios").with_suffix("").as_posix() for path in SCENARIOS}
+    checked = 0
+    for page in PAGES:
+        text = re.sub(r"^```.*?^```$", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        for line in re.findall(r"`edgefl ((?:[^`]|\n)+)`", text):
+            name, *words = line.split()
+            command = commands.commands[name]
+            known = {option for parameter in command.params for option in parameter.opts}
+            assert {word for word in words if word.startswith("-")} <= known, f"{page}: edgefl {line}"
+            named = {word for word in words if word.startswith("papers/") or word in ("quickstart", "tour", "million")}
+            assert named <= shipped, f"{page}: edgefl {line}"
+            checked += 1
+    assert checked > 20
+
+
+def test_every_paper_has_its_command() -> None:
+    text = (ROOT / "docs/how-to/reproduce-a-paper.md").read_text(encoding="utf-8")
+    there = {path.name for path in (ROOT / "docs/papers").glob("*.md")} - {"README.md"}
+    assert set(re.findall(r"^\| \[.*?\]\(\.\./papers/([\w-]+\.md)\) .*`edgefl ", text, re.MULTILINE)) == there
+
+
+def test_an_example_can_be_followed_from_its_own_page() -> None:
+    """A page that says ``pip install -e .`` registers what its files define, and nothing else."""
+    for page in PAGES:
+        files = {block.file: block for block in blocks(page) if block.file}
+        says = any("pip install -e ." in block.text for block in blocks(page) if block.language == "sh")
+        assert says == ("pyproject.toml" in files), page
+        if says:
+            points = tomllib.loads(files["pyproject.toml"].body)["project"]["entry-points"]
+            named = {value for group in points.values() for value in group.values()}
+            for value in named:
+                module, name = value.split(":")
+                body = next(
+                    files[file].body
+                    for file in (f"{module.replace('.', '/')}.py", f"{module.replace('.', '/')}/__init__.py")
+                    if file in files
+                )
+                assert re.search(rf"^(?:class |def )?{name}\b", body, re.MULTILINE), f"{page}: {value}"
+
+
+def test_files_that_the_explanations_name_exist() -> None:
+    text = (ROOT / "docs/explanation/architecture.md").read_text(encoding="utf-8")
+    named = re.findall(r"`((?:edgefl|commands)/[\w/.]+)`", text)
+    assert len(named) > 20
+    for name in named:
+        assert (ROOT / name).exists() or (ROOT / "edgefl" / name).exists(), name
+
+
+def test_the_drawing_of_the_rooms_is_the_contract() -> None:
+    contracts = PROJECT["tool"]["importlinter"]["contracts"]
+    (layers,) = (contract["layers"] for contract in contracts if contract["type"] == "layers")
+    rows = [re.split(r"\s*\|\s*", layer) for layer in layers]
+    rooms = [[name for name in row if (ROOT / "edgefl" / name).is_dir()] for row in rows]
+    drawing = (ROOT / "docs/explanation/architecture.svg").read_text(encoding="utf-8")
+    drawn: dict[str, list[str]] = {}
+    for line, room in re.findall(r'<text class="room" x="\S+" y="(\d+)"[^>]*>(\w+)</text>', drawing):
+        drawn.setdefault(line, []).append(room)
+    assert list(drawn.values()) == [row for row in rooms if row]
+
+
+def test_the_readme_counts_what_there_is() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    parts = PROJECT["project"]["entry-points"]
+    assert f"{len(parts['edgefl.methods'])} methods, {len(parts['edgefl.schedules'])} schedules" in text
+    devices, links = (len(list((ROOT / "profiles" / folder).glob("*.yaml"))) for folder in ("devices", "networks"))
+    assert f"{devices} devices and {links} links" in text
+
+
+# --- the picture -----------------------------------------------------------------------------------------------------
+
+RECORDED = ROOT / "tests" / "docs" / "quickstart.json"
+PICTURE = ROOT / "docs" / "front-picture.svg"
+
+
+def test_the_front_picture_is_drawn_from_the_recorded_run(tmp_path: Path) -> None:
+    drawn = PICTURE.read_text(encoding="utf-8")
+    assert len(drawn) < 200_000
+    tool = [sys.executable, ROOT / "tools" / "front_picture.py", RECORDED, "-o", tmp_path / "picture.svg"]
+    subprocess.run(tool, check=True)
+    now = (tmp_path / "picture.svg").read_text(encoding="utf-8")
+    assert now.count("<path") == drawn.count("<path") or mpl.__version__ not in drawn
+    if f"v{mpl.__version__}," in drawn:  # another version may place letters otherwise
+        assert now == drawn
+
+
+def test_the_words_beside_the_picture_are_its_numbers() -> None:
+    rows = json.loads(RECORDED.read_text(encoding="utf-8"))["compared"]["rows"]
+    for page in ("README.md", "docs/index.md"):
+        text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+        eligible = [sum(row["eligible_at_hardest_stage"].values()) for row in rows]
+        peaks = [max(row["peak_memory_bytes"].values()) / 2**20 for row in rows]
+        traffic = [row["bytes_per_client_round"] / 2**20 for row in rows]
+        assert "{}, {} and {} of 30 clients fit".format(*eligible) in text
+        assert "needs {:.1f}, {:.1f} and {:.1f} MiB".format(*peaks) in text
+        assert "moves {:.2f}, {:.2f} and {:.2f} MiB".format(*traffic) in text
+
+
+@as_recorded
+@pytest.mark.slow
+def test_the_recorded_run_is_the_quickstart(shelf: Shelf) -> None:
+    """Its costs to the digit, its scores as far as processors agree."""
+    read(shelf, "docs/getting-started.md", slow=True)
+    run = [sys.executable, "-m", "edgefl.cli", "run", "--resume", "runs/quickstart", "--json"]
+    done = subprocess.run(run, cwd=shelf.folder, capture_output=True, text=True, check=True)
+    rows = json.loads(done.stdout)["compared"]["rows"]
+    recorded = json.loads(RECORDED.read_text(encoding="utf-8"))["compared"]["rows"]
+    for row, was in zip(rows, recorded, strict=True):
+        for name, value in was.items():
+            if name != "metrics":
+                assert row[name] == pytest.approx(value, rel=1e-9) if isinstance(value, float) else row[name] == value
+        for kind, metrics in was["metrics"].items():
+            assert row["metrics"][kind] == pytest.approx(metrics, abs=pages.SCORE)

@@ -1,0 +1,315 @@
+"""Pages of the documentation as programs: files are written, commands typed, snippets run, and outputs compared.
+
+In a page a fenced block is
+
+- a file, if its first line is a comment with a file's name (``# mylab/damped.py``);
+- ``sh``: commands, one a line; ``python``: a snippet, all those of a page in one namespace;
+- ``yaml`` without a name: some sections of a scenario;
+- ``text``: what the block before it printed.  A line ``...`` stands for any lines, a score (three decimals) agrees
+  within ``SCORE``, everything else to the letter.
+
+A comment ``<!-- slow -->`` before a block keeps it out of the quick tests, ``<!-- exit 2 -->`` says how its command
+ends, and ``<!-- interrupt -->`` that it is stopped after its second round.
+
+    python tests/toys/pages.py docs/how-to/own-data.md     runs pages and writes what they print into them
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import runpy
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterator
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+SCORE = 0.06
+"""By how much an accuracy may differ on another processor."""
+
+HOME = "/home/you/study"
+"""What the folder is called in which a page is read."""
+
+PAGES = (
+    "README.md",
+    "docs/index.md",
+    "docs/getting-started.md",
+    *(f"docs/how-to/{name}.md" for name in (
+        "own-data", "own-model", "own-method", "own-schedule", "own-device", "profile-a-gpu", "reproduce-a-paper",
+        "verify-and-resume", "many-scenarios",
+    )),
+    *(f"docs/explanation/{name}.md" for name in ("architecture", "time", "trust", "schedules")),
+)  # fmt: skip
+
+EXAMPLES = (*PAGES, "CONTRIBUTING.md")
+"""Pages whose files make up the package ``mylab``."""
+
+BLOCK = re.compile(r"(?:^<!-- ([^>]*) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NAMED = re.compile(r"# (\S+\.(?:py|yaml|toml|csv))\n")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: where its text begins and ends in the page, and what is said of it."""
+
+    page: str
+    language: str
+    text: str
+    span: tuple[int, int]
+    line: int
+    marks: tuple[str, ...] = ()
+
+    @property
+    def file(self) -> str | None:
+        """The name of the file that it is, if it is one."""
+        named = NAMED.match(self.text)
+        return named[1] if named and self.language in ("python", "yaml", "toml", "csv") else None
+
+    @property
+    def body(self) -> str:
+        """The text without the line that names a file."""
+        return self.text.split("\n", 1)[1] if self.file else self.text
+
+    @property
+    def slow(self) -> bool:
+        return "slow" in self.marks
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def blocks(page: str) -> list[Block]:
+    """The blocks of a page, in order."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return [
+        Block(page, found[2], found[3], found.span(3), text.count("\n", 0, found.start(3)),
+              tuple(mark.strip() for mark in (found[1] or "").split(",") if mark.strip()))
+        for found in BLOCK.finditer(text)
+    ]  # fmt: skip
+
+
+def write_package(folder: Path) -> None:
+    """Write the files of all pages, and install the package that they are: a folder on the path is all it takes.
+
+    Entry points of all pages come together in one installation.
+    """
+    points: dict[str, dict[str, str]] = {}
+    projects = []
+    for block in (block for page in EXAMPLES for block in blocks(page) if block.file):
+        if block.file == "pyproject.toml":
+            projects.append(tomllib.loads(block.body)["project"])
+            for group, named in projects[-1]["entry-points"].items():
+                points.setdefault(group, {}).update(named)
+            continue
+        path = folder / str(block.file)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and path.read_text(encoding="utf-8") != block.body:
+            raise AssertionError(f"{block}: another page has another {block.file}")
+        path.write_text(block.body, encoding="utf-8")
+    (project,) = {(one["name"], one["version"]) for one in projects}
+    info = folder / f"{project[0]}-{project[1]}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: {}\nVersion: {}\n".format(*project))
+    lines = []
+    for group, named in points.items():
+        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in named.items())]
+    (info / "entry_points.txt").write_text("\n".join(lines))
+
+
+@dataclass
+class Shelf:
+    """A folder in which pages are read, one after the other; a command that two of them show is typed once."""
+
+    folder: Path
+    typed: dict[str, str] = field(default_factory=dict)
+
+    def read(self, page: str, *, slow: bool) -> Iterator[tuple[Block, str]]:
+        """Do what the page says; gives each block of output with what was printed.  Raises AssertionError."""
+        names: dict[str, Any] = {"__name__": "page"}
+        printed, skipped = "", False
+        with chdir(self.folder):
+            for block in blocks(page):
+                if block.language == "text":
+                    if not skipped:
+                        yield block, printed
+                    continue
+                skipped = block.slow and not slow
+                if not skipped and not block.file:
+                    printed = self._do(block, names)
+
+    def _do(self, block: Block, names: dict[str, Any]) -> str:
+        if block.language == "sh":
+            commands = block.text.replace("\\\n", " ").splitlines()
+            return "".join(self._type(block, line) for line in commands if shlex.split(line, comments=True))
+        if block.language == "python":
+            with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()):
+                exec(compile(block.text, str(block), "exec"), names)
+            return out.getvalue()
+        if block.language == "yaml":
+            _accept(block)
+            return ""
+        raise AssertionError(f"{block}: nobody can run {block.language!r}")
+
+    def _type(self, block: Block, line: str) -> str:
+        if line in self.typed:
+            return self.typed[line]
+        words = shlex.split(line, comments=True)
+        if words[0] in ("python3", ".venv/bin/pip", "source") or words[:2] == ["pip", "install"]:
+            return ""  # .ci/run does it, as the tests of README say, and ``write_package`` for the examples
+        ends = [int(mark.split()[1]) for mark in block.marks if mark.startswith("exit ")]
+        if "interrupt" in block.marks:
+            code, text = _interrupted(words)
+        elif words[0] == "edgefl":
+            code, text = _apart(words) if block.slow else _here(words)
+        elif words[0] == "python" and words[1].endswith(".py"):
+            code, text = _script(words[1])
+        else:
+            raise AssertionError(f"{block}: nobody can type {line!r}")
+        assert code == (ends[0] if ends else 0), f"{block}: {line}: ended with {code}\n{text}"
+        self.typed[line] = text = text.replace(str(self.folder), HOME)
+        return text
+
+
+def _here(words: list[str]) -> tuple[int, str]:
+    from edgefl.cli import main
+
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+        try:
+            main(words[1:])
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+    return code, out.getvalue() + _messages(err.getvalue())
+
+
+def _apart(words: list[str]) -> tuple[int, str]:
+    done = subprocess.run([sys.executable, "-m", "edgefl.cli", *words[1:]], capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + _messages(done.stderr)
+
+
+def _interrupted(words: list[str]) -> tuple[int, str]:
+    """Stopped as by Ctrl-C once two rounds are written."""
+    table = Path(words[words.index("-o") + 1]) / "rounds.jsonl"
+    command = [sys.executable, "-m", "edgefl.cli", *words[1:]]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while process.poll() is None and not (table.exists() and table.read_text().count("\n") >= 2):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate()
+    return process.returncode, out + _messages(err)
+
+
+def _script(path: str) -> tuple[int, str]:
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()):
+        runpy.run_path(path, run_name="__main__")
+    return 0, out.getvalue()
+
+
+def _messages(stderr: str) -> str:
+    """What is said beside progress and the place of a run."""
+    lines = stderr.splitlines(keepends=True)
+    return "".join(line for line in lines if line.startswith("edgefl: ") and "records, weights" not in line)
+
+
+def _accept(block: Block) -> None:
+    import yaml
+
+    from edgefl.scenario import load
+
+    sections = yaml.safe_load(block.text)
+    whole = {"model": {"image": {"tower": "vit"}, "text": {"tower": "transformer"}}}
+    try:
+        load({**whole, **sections})
+    except Exception as error:
+        raise AssertionError(f"{block}: {error}") from error
+
+
+# --- comparing -------------------------------------------------------------------------------------------------------
+
+_SCORE = re.compile(r"(?<![\d.,])[01]\.\d{3}(?!\d)")
+
+
+def agree(shown: str, printed: str) -> bool:
+    """Whether what a page shows is what was printed."""
+    there, place = [line.rstrip() for line in printed.strip("\n").splitlines()], 0
+    anywhere = False
+    for part in _parts(shown):
+        if part is None:
+            anywhere = True
+            continue
+        places = range(place, len(there) - len(part) + 1) if anywhere else [place]
+        found = next((at for at in places if _same(part, there[at : at + len(part)])), None)
+        if found is None:
+            return False
+        place, anywhere = found + len(part), False
+    return anywhere or place == len(there)
+
+
+def _parts(shown: str) -> Iterator[list[str] | None]:
+    """Lines that follow each other; None for a gap."""
+    lines: list[str] = []
+    for line in shown.strip("\n").splitlines():
+        if line.strip() == "...":
+            if lines:
+                yield lines
+            yield None
+            lines = []
+        else:
+            lines.append(line.rstrip())
+    if lines:
+        yield lines
+
+
+def _same(shown: list[str], there: list[str]) -> bool:
+    return len(shown) == len(there) and all(map(_agree, shown, there))
+
+
+def _agree(shown: str, there: str) -> bool:
+    if shown == there:
+        return True
+    scores, others = ([float(n) for n in _SCORE.findall(line)] for line in (shown, there))
+    return _SCORE.sub("#", shown) == _SCORE.sub("#", there) and all(
+        abs(a - b) <= SCORE for a, b in zip(scores, others, strict=True)
+    )
+
+
+# --- renewing --------------------------------------------------------------------------------------------------------
+
+
+def renew(pages: list[str], folder: Path) -> None:
+    """Write what these pages print into them; a block with a gap that doesn't agree is only named."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_package(folder)
+    sys.path.insert(0, str(folder))
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    shelf = Shelf(folder)
+    for page in pages:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        for block, printed in reversed(list(shelf.read(page, slow=True))):
+            if agree(block.text, printed):
+                continue
+            if any(part is None for part in _parts(block.text)):
+                print(f"{block}: differs, look at it yourself:\n{printed}")
+                continue
+            first, last = block.span
+            lines = [line.rstrip() for line in printed.strip("\n").splitlines()]
+            text = text[:first] + "\n".join([*lines, ""]) + text[last:]
+            print(f"{block}: renewed")
+        (ROOT / page).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    import tempfile
+
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    sys.path.insert(0, str(ROOT))
+    with tempfile.TemporaryDirectory() as place:
+        renew(sys.argv[1:] or list(PAGES), Path(place) / "shelf")

@@ -1,0 +1,94 @@
+"""Draw the front page's picture: who can take part, what a round costs and what is learned, by schedule.
+
+    edgefl run quickstart --json > summary.json
+    python tools/front_picture.py summary.json -o docs/front-picture.svg
+
+The file in docs/ is drawn from ``tests/docs/quickstart.json``, the ``compared`` part of such a summary.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+COLOURS = ("#8a8f98", "#d08a2c", "#2f74b5")
+"""One for each run, told apart also where red and green look alike."""
+INK, PAPER = "#24292f", "#ffffff"
+"""A background of its own keeps the picture readable on a light page and on a dark one."""
+
+
+def draw(summary: dict[str, Any], path: Path) -> None:
+    """Write the picture of a comparison's summary; equal summaries give equal files.
+
+    Raises KeyError for the summary of a single run, which compares nothing.
+    """
+    rows = summary["compared"]["rows"]
+    names = [row["label"] for row in rows]
+    style = {"svg.hashsalt": "edgefl", "font.size": 9, "text.color": INK, "axes.labelcolor": INK, "xtick.color": INK}
+    with mpl.rc_context(style):
+        figure = Figure(figsize=(9.2, 2.9), facecolor=PAPER, layout="constrained")
+        axes = figure.subplots(1, 4, width_ratios=(1, 1, 1, 1.9))
+        everyone = sum(rows[0]["clients"].values())
+        eligible = [sum(row["eligible_at_hardest_stage"].values()) for row in rows]
+        bars(axes[0], f"Clients that fit\n(of {everyone}, hardest stage)", names, eligible, "{:.0f}")
+        peaks = [max(row["peak_memory_bytes"].values()) / 2**20 for row in rows]
+        bars(axes[1], "Peak memory\n(largest client, MiB)", names, peaks, "{:.1f}")
+        traffic = [row["bytes_per_client_round"] / 2**20 for row in rows]
+        bars(axes[2], "Traffic of a client's\nround (MiB)", names, traffic, "{:.2f}")
+        scores(axes[3], rows)
+        figure.savefig(path, metadata={"Date": None})
+
+
+def bars(axes: Axes, title: str, names: Sequence[str], values: Sequence[float], form: str) -> None:
+    """One bar a run, with its value above it."""
+    drawn = axes.bar(names, values, color=COLOURS[: len(names)], width=0.7)
+    axes.bar_label(drawn, [form.format(value) for value in values], padding=2, color=INK)
+    axes.set_ylim(0, 1.18 * max(values))
+    plain(axes, title)
+    axes.set_xticks(range(len(names)), names, rotation=30, ha="right")
+
+
+def scores(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
+    """The metrics on the test split in groups of one bar a run, and a mark where guessing is."""
+    shown = (("image", "balanced_accuracy"), ("text", "balanced_accuracy"), ("image-text", "r@10"))
+    titles = ("image\nbal. accuracy", "text\nbal. accuracy", "image-text\nR@10")
+    width = 0.8 / len(rows)
+    for place, row in enumerate(rows):
+        values = [row["metrics"][kind][name] for kind, name in shown]
+        at = [group + (place - (len(rows) - 1) / 2) * width for group in range(len(shown))]
+        drawn = axes.bar(at, values, width=0.9 * width, color=COLOURS[place])
+        axes.bar_label(drawn, [f"{value:.2f}" for value in values], padding=2, color=INK, fontsize=8)
+    for group, (kind, name) in enumerate(shown):
+        axes.hlines(rows[0]["chance"][kind][name], group - 0.45, group + 0.45, color=INK, linestyle=":", linewidth=1.2)
+    axes.set_ylim(0, 0.85)
+    plain(axes, "Learned (test split;\ndotted: guessing)")
+    axes.set_xticks(range(len(shown)), titles)
+
+
+def plain(axes: Axes, title: str) -> None:
+    """A title, and no more lines than needed."""
+    axes.set_title(title, fontsize=9.5)
+    axes.set_facecolor(PAPER)
+    axes.set_yticks([])
+    axes.tick_params(length=0)
+    axes.spines[["top", "left", "right"]].set_visible(False)
+
+
+def main() -> None:
+    """Read the summary that the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("summary", type=Path, help="what `edgefl run quickstart --json` printed")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="the picture: .svg or .png")
+    given = parser.parse_args()
+    draw(json.loads(given.summary.read_text(encoding="utf-8")), given.output)
+
+
+if __name__ == "__main__":
+    main()
