@@ -1,4 +1,4 @@
-"""The scenario's ``model`` section: one tower per modality, each with its own tower's options."""
+"""Options of a scenario's ``model`` section: a tower for each modality, or one encoder for all of them."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from edgefl.models.multiway import MODALITIES as MULTIWAY_MODALITIES
 from edgefl.models.multiway import MultiwayOptions
 
 MODALITIES = {"image": "vit", "text": "transformer", "audio": "ast"}
-"""What a tower can read, and the tower that reads it unless another is named."""
+"""The modalities, and the default tower of each."""
 
 
 class Projection(BaseModel):
-    """An MLP from a tower's feature to ``dimension``, as contrastive learning uses: linear layers without bias."""
+    """An MLP that projects a tower's feature to ``dimension``, as in contrastive learning; its layers have no bias."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     hidden: tuple[PositiveInt, ...] = Field((), description="widths of the hidden layers, each with a ReLU")
-    batch_norm: bool = Field(True, description="normalise every layer; the last without a scale of its own")
-    dropout: float = Field(0.0, ge=0, lt=1, description="of the hidden layers")
+    batch_norm: bool = Field(True, description="batch norm after every layer; the last has no learned scale")
+    dropout: float = Field(0.0, ge=0, lt=1, description="dropout of the hidden layers")
 
 
 class Fusion(BaseModel):
-    """The classifier of a kind with two modalities: an MLP on their features side by side."""
+    """The classifier of a model of two modalities: an MLP on their concatenated features."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     hidden: tuple[PositiveInt, ...] = Field((), description="widths of the hidden layers, each with a ReLU")
-    dropout: float = Field(0.0, ge=0, lt=1, description="of the hidden layers")
+    dropout: float = Field(0.0, ge=0, lt=1, description="dropout of the hidden layers")
 
 
 class ModelOptions(BaseModel):
-    """The towers.  A tower's fields are those of the tower it names (``tower: vit``)."""
+    """Towers by modality.  The fields of a tower depend on its name (``tower: vit``)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -42,20 +42,23 @@ class ModelOptions(BaseModel):
     text: Any = Field(None, description="the text tower: {tower: transformer, blocks, width, heads, tokens, ...}")
     audio: Any = Field(None, description="the audio tower: {tower: ast, blocks, width, heads, ...}")
     multiway: MultiwayOptions | None = Field(
-        None, description="one encoder for image and text instead of a tower each: {blocks, width, heads, patch, ...}"
+        None, description="one encoder for image and text, instead of towers: {blocks, width, heads, patch, ...}"
     )
     dimension: int | None = Field(
         None,
         gt=0,
-        description="width of a projection on every tower of a model of two modalities; needed where a retrieval "
-        "model's tower widths differ",
+        description="output width of a projection on every tower of a model of two modalities; required for "
+        "retrieval if the towers have different widths",
     )
     dimension_for: Literal["pairs", "all"] = Field(
-        "pairs", description="whether models of one modality have the projection too, below their classifier"
+        "pairs",
+        description="models that have the projection: pairs (of two modalities), or all (also of one, before the "
+        "classifier)",
     )
-    projection: Projection | None = Field(None, description="the projection as an MLP; a linear layer if null")
+    projection: Projection | None = Field(None, description="an MLP as the projection; if null, a linear layer")
     fusion: Fusion = Field(
-        default_factory=lambda: Fusion.model_validate({}), description="the classifier of a kind that classifies pairs"
+        default_factory=lambda: Fusion.model_validate({}),
+        description="the classifier of models that classify pairs of two modalities",
     )
 
     @field_validator("image", "text", "audio", mode="before")
@@ -69,15 +72,15 @@ class ModelOptions(BaseModel):
         return registry.get("tower", value.get("tower", default)).Options.model_validate({"tower": default, **value})
 
     @model_validator(mode="after")
-    def _some(self) -> ModelOptions:
+    def _check_fields(self) -> ModelOptions:
         if self.multiway is not None and self.towers:
-            raise ValueError(f"multiway is the tower of every modality: remove {', '.join(self.towers)}")
+            raise ValueError(f"multiway replaces the towers: remove {', '.join(self.towers)}")
         if self.multiway is not None and self.dimension is not None:
             raise ValueError("multiway has no projection: remove dimension")
         if not self.modalities:
             raise ValueError("a model needs at least one tower: image, text or audio, or multiway")
         if self.projection is not None and self.dimension is None:
-            raise ValueError("a projection needs the dimension that it ends in: set dimension")
+            raise ValueError("a projection needs an output width: set dimension")
         return self
 
     @property
@@ -87,23 +90,23 @@ class ModelOptions(BaseModel):
 
     @property
     def modalities(self) -> tuple[str, ...]:
-        """What clients may have."""
+        """The modalities that clients may have."""
         return MULTIWAY_MODALITIES if self.multiway is not None else tuple(self.towers)
 
     @property
     def blocks(self) -> dict[str, int]:
-        """Blocks of each tower at full depth, as a schedule cuts them."""
+        """Number of blocks of each tower at full depth, which a schedule divides into stages."""
         if self.multiway is not None:
             return {"multiway": self.multiway.blocks}
         return {modality: tower.blocks for modality, tower in self.towers.items()}
 
     @property
     def weights(self) -> dict[str, str]:
-        """Where the towers with pre-trained weights have them from, by modality."""
+        """Source of the pre-trained weights, by modality, for the towers that have any."""
         return {m: w for m, t in self.towers.items() if (w := getattr(t, "weights", None)) is not None}
 
     @property
     def tokens(self) -> int:
-        """Length of a text, in tokens (a text tower's setting that the tokenizer follows)."""
+        """Length of a text in tokens, which the tokenizer pads or cuts to; 16 if the model reads no text."""
         text = self.text or self.multiway
         return int(text.tokens) if text is not None else 16
