@@ -1,4 +1,4 @@
-"""The image tower ``hf-vit``: the vision transformer of transformers, with the pooler that it carries unused."""
+"""The image tower ``hf-vit``: transformers' vision transformer, with its pooler as part of the state but unused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class HFViT:
     """The tower named ``hf-vit``."""
 
     class Options(VisionOptions):
-        """Fields of ``image: {tower: hf-vit}``; ``variant`` gives those of blocks, width, heads that are absent."""
+        """Fields of ``image: {tower: hf-vit}``; ``variant`` sets those of blocks, width, heads that are absent."""
 
         tower: Literal["hf-vit"] = "hf-vit"
         variant: Literal["tiny", "small", "base"] = Field("tiny", description="size of the published model")
@@ -33,18 +33,21 @@ class HFViT:
         width: PositiveInt = Field(192, description="dimension of a token")
         heads: PositiveInt = Field(3, description="attention heads; must divide the width")
         patch: PositiveInt = Field(16, description="side of a patch in pixels; must divide the image size")
-        pooler: bool = Field(True, description="carry the published pooler, which is part of the state and never used")
+        pooler: bool = Field(True, description="include the published model's pooler in the state; it is never used")
 
         @model_validator(mode="before")
         @classmethod
-        def _sized(cls, value: Any) -> Any:
+        def _fill_sizes(cls, value: Any) -> Any:
             if not isinstance(value, dict):
                 return value
             return {**VIT_SIZES.get(str(value.get("variant", "tiny")), {}), **value}
 
     @staticmethod
     def build(description: Mapping[str, Any], norm: bool) -> Tower:
-        """A tower from ``{channels, size, depth, ...options}``.  Raises MethodError if the patch doesn't fit."""
+        """Build a tower from ``{channels, size, depth, ...options}``.
+
+        Raises MethodError if the patch doesn't divide the image size.
+        """
         import_torchvision()
         from transformers import ViTConfig, ViTModel
 
@@ -65,7 +68,10 @@ class HFViT:
 
     @staticmethod
     def load(module: nn.Module, weights: str, description: Mapping[str, Any]) -> None:
-        """Fill the tower from a file in transformers' names; a classifier's file has no pooler, which then stays."""
+        """Load the tower's weights from a file with transformers' tensor names, or the variant's from the hub.
+
+        A published classifier has no pooler; the tower's pooler then keeps its values.
+        """
         spelling = ((r"^vit\.", ""), *LAYER)
         file = locate(weights, _REPOSITORIES[description["variant"]])
         fill(module, file, spelling, parts=loaded_parts(description), optional=["pooler"])
