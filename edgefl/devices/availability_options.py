@@ -1,4 +1,4 @@
-"""The `availability:` of a fleet in a scenario."""
+"""Options of a fleet's `availability:` in a scenario."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _hours(value: object) -> object:
 
 
 def _time_of_day(value: object) -> object:
-    """(earliest, latest) in hours; "22:00..2:00" goes on over midnight, to 26."""
+    """(earliest, latest) in hours; a range over midnight ends after 24, so "22:00..2:00" is (22, 26)."""
     if value == "spread":
         return value
     if isinstance(value, str) and ":" in value:
@@ -56,21 +56,23 @@ def _schema(*examples: object) -> WithJsonSchema:
 
 
 class DiurnalOptions(BaseModel):
-    """A window in every day: each client draws its own once, and it shifts a little from day to day."""
+    """A window of availability in every day. Each client draws its window once; ``jitter`` shifts it on each day."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     hours: Annotated[tuple[float, float], BeforeValidator(_hours), _schema("8..10 h")] = Field(
-        default=(8.0, 10.0), description="How long a client's window is, a range from which each draws; plain = hours."
+        default=(8.0, 10.0),
+        description="Length of a client's window: one value, or a range from which each client draws; a number without "
+        "a unit is in hours.",
     )
     start: Annotated[Literal["spread"] | tuple[float, float], BeforeValidator(_time_of_day)] = Field(
         default=(18.0, 23.0),
-        description="When it begins, a time of day or a range from which each client draws (18:00..23:00, 18..23 h); "
-        "spread: anywhere in the period.",
+        description="When the window begins: a time of day, or a range from which each client draws (18:00..23:00, "
+        "18..23 h); spread: at any time of the period.",
         json_schema_extra={"examples": ["18:00..23:00", "spread"]},
     )
     jitter: units.Seconds = Field(
-        default=0.0, description="How much earlier or later than usual it begins and ends on a day, at most."
+        default=0.0, description="Largest shift of the window on a day, earlier or later than usual."
     )
     period: units.Seconds = Field(default=86400.0, description="Length of a day.")
     begins: Annotated[tuple[float, float], BeforeValidator(_time_of_day), _schema("9:00")] = Field(
@@ -87,48 +89,52 @@ class DiurnalOptions(BaseModel):
     @model_validator(mode="after")
     def _fits(self) -> DiurnalOptions:
         if self.hours[0] <= 0:
-            raise ValueError("hours: a window must be longer than 0 h; a client that is never there isn't one")
+            raise ValueError("hours: a window must be longer than 0 h")
         longest, day = self.hours[1] * 3600 + 2 * self.jitter, units.show_seconds(self.period)
         if longest >= self.period:
             raise ValueError(
                 f"a window of up to {units.show_seconds(self.hours[1] * 3600)} and twice the jitter don't fit into a "
-                f"period of {day}; for clients that are always there write availability: always"
+                f"period of {day}; for clients that are always available write availability: always"
             )
         if self.start != "spread" and self.start[1] * 3600 > 2 * self.period:
             raise ValueError(
-                f"start: {self.start[1]:g} h is no time in a period of {day}; write hours, or a time as '18:00..23:00'"
+                f"start: {self.start[1]:g} h is outside a period of {day}; write hours, or a time as '18:00..23:00'"
             )
         return self
 
 
 class MarkovOptions(BaseModel):
-    """On and off by chance: both last for an exponentially distributed time. Clients begin in equilibrium."""
+    """A two-state Markov process: clients are available and unavailable for exponentially distributed times.
+
+    They start in the stationary distribution.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    on: units.Seconds = Field(description="Mean time for which a client can be reached (2 h).")
-    off: units.Seconds = Field(description="Mean time for which it then can't (10 h).")
+    on: units.Seconds = Field(description="Mean time for which a client stays available (2 h).")
+    off: units.Seconds = Field(description="Mean time for which it then stays unavailable (10 h).")
 
     @field_validator("on", "off")
     @classmethod
     def _positive(cls, value: float) -> float:
         if value <= 0:
-            raise ValueError("a mean time must be more than 0 s; for clients that are always there leave markov out")
+            raise ValueError("a mean time must be more than 0 s; for clients that are always available omit markov")
         return value
 
 
 class TraceOptions(BaseModel):
-    """Recorded times: a client gets the record of a device, by draw."""
+    """Recorded availability: each client gets the record of a random device of the trace."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     file: str = Field(
         min_length=1,
-        description="CSV (.csv) or JSON Lines (.jsonl) with a row for each time that a device was there: device (or "
-        "client), start, end, in seconds and in order of time.",
+        description="CSV (.csv) or JSON Lines (.jsonl) with a row for each interval in which a device was available: "
+        "device (or client), start, end. Times are in seconds; the rows of a device are sorted.",
     )
     period: units.Seconds | None = Field(
-        default=None, description="After how long the trace begins anew (7 d); left out: it ends, and nobody is there."
+        default=None,
+        description="Time after which the trace repeats (7 d); if left out, no client is available after its end.",
     )
 
     @field_validator("period")
@@ -140,18 +146,18 @@ class TraceOptions(BaseModel):
 
 
 class AvailabilityOptions(BaseModel):
-    """When clients can be reached: one of these."""
+    """When clients are available: exactly one of these."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    diurnal: DiurnalOptions | None = Field(default=None, description="In a window of every day.")
-    markov: MarkovOptions | None = Field(default=None, description="On and off by chance.")
-    trace: TraceOptions | None = Field(default=None, description="As a file says.")
+    diurnal: DiurnalOptions | None = Field(default=None, description="A window of every day.")
+    markov: MarkovOptions | None = Field(default=None, description="Random switching between on and off.")
+    trace: TraceOptions | None = Field(default=None, description="Recorded intervals in a file.")
 
     @model_validator(mode="after")
     def _one(self) -> AvailabilityOptions:
         given = [name for name in type(self).model_fields if getattr(self, name) is not None]
         if len(given) != 1:
-            said = f"{' and '.join(given)} can't both hold" if given else "says nothing"
-            raise ValueError(f"{said}; write one of always, diurnal: {{...}}, markov: {{...}}, trace: {{...}}")
+            problem = f"{' and '.join(given)} are given together" if given else "nothing is given"
+            raise ValueError(f"{problem}; write one of always, diurnal: {{...}}, markov: {{...}}, trace: {{...}}")
         return self

@@ -1,4 +1,4 @@
-"""The image tower named ``resnet``: torchvision's ResNets; a block is one of the four stages (CreamFL's image model)."""
+"""The image tower named ``resnet``: torchvision's ResNets; a block is one of the four stages (CreamFL's images)."""
 
 from __future__ import annotations
 
