@@ -38,7 +38,7 @@ QUICK = {
 }
 """The schedule and the client kinds with which the quick suite takes a method; else end-to-end with pairs."""
 
-WIDTHS = "widths can't be cut of the model 'multiway'"
+WIDTHS = "model 'multiway' can't be narrowed"
 REFUSED = {(method, "heterofl"): WIDTHS for method in ("pmcmfl", "fedpac", "fedhkd")}
 """The pairs that make no sense, each with the reason that is given."""
 
@@ -165,7 +165,7 @@ REFUSALS: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"method": name, "schedule": "heterofl", **ANSWERS}, WIDTHS) for name in ("pmcmfl", "fedpac", "fedhkd")
     ],
     "`heterofl` with a tower that isn't `vit` or `transformer`": [
-        ({"model": GRU, "schedule": "heterofl"}, "widths can't be cut of model.text, a 'gru' tower")
+        ({"model": GRU, "schedule": "heterofl"}, "model.text can't be narrowed: it is a 'gru' tower")
     ],
     "`heterofl` with towers of different heads under one norm": [
         (
@@ -173,7 +173,7 @@ REFUSALS: dict[str, list[tuple[dict[str, Any], str]]] = {
                 "model": {"image": TOWER, "text": {**TOWER, "heads": 4, "tokens": 12}},
                 "schedule": {"name": "heterofl", "widths": [1, 0.25]},
             },
-            "leaves the towers .* wide, under one norm",
+            "the towers have widths .*, but they share one norm",
         )
     ],
     "`creamfl` and its kin under `heterofl` without `model.dimension`": [

@@ -1,4 +1,4 @@
-"""What a client has: a device, a link and the budgets of its owner. Numbers come from the profile library."""
+"""Devices, links, budgets, availability and batteries of the clients. Numbers come from the profile library."""
 
 from edgefl.devices.availability import Availability, availability_of
 from edgefl.devices.availability_options import AvailabilityOptions

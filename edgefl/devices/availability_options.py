@@ -1,4 +1,4 @@
-"""The `availability:` of a fleet in a scenario."""
+"""Options of a fleet's `availability:` in a scenario."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _hours(value: object) -> object:
 
 
 def _time_of_day(value: object) -> object:
-    """(earliest, latest) in hours; "22:00..2:00" goes on over midnight, to 26."""
+    """(earliest, latest) in hours; a range over midnight ends after 24, so "22:00..2:00" is (22, 26)."""
     if value == "spread":
         return value
     if isinstance(value, str) and ":" in value:
@@ -56,7 +56,7 @@ def _schema(*examples: object) -> WithJsonSchema:
 
 
 class DiurnalOptions(BaseModel):
-    """A window in every day: each client draws its own once, and it shifts a little from day to day."""
+    """A window of availability in every day. Each client draws its window once; ``jitter`` shifts it on each day."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -88,22 +88,25 @@ class DiurnalOptions(BaseModel):
     @model_validator(mode="after")
     def _fits(self) -> DiurnalOptions:
         if self.hours[0] <= 0:
-            raise ValueError("hours: a window must be longer than 0 h; a client that is never there isn't one")
+            raise ValueError("hours: a window must be longer than 0 h")
         longest, day = self.hours[1] * 3600 + 2 * self.jitter, units.show_seconds(self.period)
         if longest >= self.period:
             raise ValueError(
                 f"a window of up to {units.show_seconds(self.hours[1] * 3600)} and twice the jitter don't fit into a "
-                f"period of {day}; for clients that are always there write availability: always"
+                f"period of {day}; for clients that are always available write availability: always"
             )
         if self.start != "spread" and self.start[1] * 3600 > 2 * self.period:
             raise ValueError(
-                f"start: {self.start[1]:g} h is no time in a period of {day}; write hours, or a time as '18:00..23:00'"
+                f"start: {self.start[1]:g} h is outside a period of {day}; write hours, or a time as '18:00..23:00'"
             )
         return self
 
 
 class MarkovOptions(BaseModel):
-    """On and off by chance: both last for an exponentially distributed time. Clients begin in equilibrium."""
+    """A two-state Markov process: clients are available and unavailable for exponentially distributed times.
+
+    They start in the stationary distribution.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -114,19 +117,19 @@ class MarkovOptions(BaseModel):
     @classmethod
     def _positive(cls, value: float) -> float:
         if value <= 0:
-            raise ValueError("a mean time must be more than 0 s; for clients that are always there leave markov out")
+            raise ValueError("a mean time must be more than 0 s; for clients that are always available omit markov")
         return value
 
 
 class TraceOptions(BaseModel):
-    """Recorded times: a client gets the record of a device, by draw."""
+    """Recorded availability: each client gets the record of a random device of the trace."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     file: str = Field(
         min_length=1,
-        description="CSV (.csv) or JSON Lines (.jsonl) with a row for each time that a device was there: device (or "
-        "client), start, end, in seconds and in order of time.",
+        description="CSV (.csv) or JSON Lines (.jsonl) with a row for each interval in which a device was available: "
+        "device (or client), start, end. Times are in seconds; the rows of a device are sorted.",
     )
     period: units.Seconds | None = Field(
         default=None,
@@ -143,7 +146,7 @@ class TraceOptions(BaseModel):
 
 
 class AvailabilityOptions(BaseModel):
-    """When clients can be reached: one of these."""
+    """When clients are available: exactly one of these."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -155,6 +158,6 @@ class AvailabilityOptions(BaseModel):
     def _one(self) -> AvailabilityOptions:
         given = [name for name in type(self).model_fields if getattr(self, name) is not None]
         if len(given) != 1:
-            said = f"{' and '.join(given)} can't both hold" if given else "says nothing"
-            raise ValueError(f"{said}; write one of always, diurnal: {{...}}, markov: {{...}}, trace: {{...}}")
+            problem = f"{' and '.join(given)} are given together" if given else "nothing is given"
+            raise ValueError(f"{problem}; write one of always, diurnal: {{...}}, markov: {{...}}, trace: {{...}}")
         return self

@@ -1,4 +1,4 @@
-"""The profile library as plain data: what there is, what fits a filter, and everything about one profile."""
+"""The profile libraries as plain data: lists of profiles that pass filters, and all details of one profile."""
 
 from __future__ import annotations
 
@@ -39,63 +39,63 @@ def browse(
     max_watts: str | None = None,
     search: str | None = None,
 ) -> dict[str, list[dict[str, Any]]]:
-    """Devices, links and fleets of the libraries; only ``sections``, and only what passes every filter.
+    """The devices, links and fleets of the libraries that pass every filter, by section; only ``sections`` if given.
 
-    Memory is RAM, FLOPs are the sustained float32 rate, watts those of computing; a filter of these leaves links and
-    fleets out, as does a kind. ``search`` is a part of a name or a title. Raises UnknownName for a kind that there
-    isn't and UnitError for a quantity that can't be read.
+    The filters compare a device's RAM, its sustained float32 rate and its power while it computes. With one of them or
+    a ``kind``, links and fleets are left out unless ``sections`` asks for them. ``search`` is a part of a name or
+    title. Raises UnknownName for an unknown kind and UnitError for an invalid quantity.
     """
     if kind is not None and kind not in DEVICE_KINDS:
         raise UnknownName("kind of device", kind, DEVICE_KINDS)
     least_memory = _quantity("--min-memory", units.BYTES, min_memory, 0.0)
     least_flops = _quantity("--min-flops", units.RATE, min_flops, 0.0)
     most_watts = _quantity("--max-watts", units.WATTS, max_watts, float("inf"))
-    of_devices = any(asked is not None for asked in (kind, min_memory, min_flops, max_watts))
-    sections = sections or (("devices",) if of_devices else SECTIONS)
+    devices_only = any(value is not None for value in (kind, min_memory, min_flops, max_watts))
+    sections = sections or (("devices",) if devices_only else SECTIONS)
 
-    def wanted(profile: Device | Link | FleetProfile) -> bool:
+    def matches(profile: Device | Link | FleetProfile) -> bool:
         return search is None or search.casefold() in f"{profile.name}\n{profile.title}".casefold()
 
-    def fits(one: Device) -> bool:
+    def fits(device: Device) -> bool:
         return (
-            kind in (None, one.kind)
-            and one.ram_bytes >= least_memory
-            and one.flops_per_second >= least_flops
-            and one.compute_watts <= most_watts
+            kind in (None, device.kind)
+            and device.ram_bytes >= least_memory
+            and device.flops_per_second >= least_flops
+            and device.compute_watts <= most_watts
         )
 
-    found: dict[str, list[dict[str, Any]]] = {}
+    profiles: dict[str, list[dict[str, Any]]] = {}
     if "devices" in sections:
-        every = [load_device(name) for name in device_names()]
-        found["devices"] = [_device(one) for one in every if wanted(one) and fits(one)]
+        devices = [load_device(name) for name in device_names()]
+        profiles["devices"] = [_device_data(device) for device in devices if matches(device) and fits(device)]
     if "links" in sections:
         links = [load_link(name) for name in link_names()]
-        found["links"] = [_link(one) for one in links if wanted(one)]
+        profiles["links"] = [_link_data(link) for link in links if matches(link)]
     if "fleets" in sections:
         fleets = [fleet_profile(name) for name in fleet_names()]
-        found["fleets"] = [_fleet(one, one.name) for one in fleets if wanted(one)]
-    return found
+        profiles["fleets"] = [_fleet_data(fleet, fleet.name) for fleet in fleets if matches(fleet)]
+    return profiles
 
 
 def describe(name: str) -> dict[str, Any]:
-    """Everything about one device, link or fleet of the libraries, or in a file of the user's own.
+    """All numbers, sources and derived figures of a device, link or fleet, from the libraries or the user's own file.
 
-    Raises UnknownName with the nearest name, and DeviceError for a profile that is wrong.
+    Raises UnknownName with the nearest name, and DeviceError for an invalid profile.
     """
     if is_file_name(name):
-        what = _kind_of_file(Path(name))
+        noun = _noun_of_file(Path(name))
     else:
         names = {"device": device_names(), "link": link_names(), "fleet": fleet_names()}
-        found = next((noun for noun, known in names.items() if name in known), None)
-        if found is None:
-            raise UnknownName("device, link or fleet", name, [one for known in names.values() for one in known])
-        what = found
-    if what == "fleet":
-        return _fleet(fleet_profile(name), name)
-    return _link(load_link(name)) if what == "link" else _device(load_device(name))
+        noun_of_name = next((noun for noun, in_library in names.items() if name in in_library), None)
+        if noun_of_name is None:
+            raise UnknownName("device, link or fleet", name, [n for in_library in names.values() for n in in_library])
+        noun = noun_of_name
+    if noun == "fleet":
+        return _fleet_data(fleet_profile(name), name)
+    return _link_data(load_link(name)) if noun == "link" else _device_data(load_device(name))
 
 
-def _kind_of_file(path: Path) -> str:
+def _noun_of_file(path: Path) -> str:
     keys = profile_keys(path)
     if "fleet" in keys:
         return "fleet"
@@ -117,21 +117,21 @@ def _values(profile: Device | Link) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _device(found: Device) -> dict[str, Any]:
+def _device_data(device: Device) -> dict[str, Any]:
     return {
-        "profile": "device", "name": found.name, "title": found.title, "kind": found.kind, "twin": found.twin,
-        "values": _values(found), "derived": derived_of_device(found),
+        "profile": "device", "name": device.name, "title": device.title, "kind": device.kind, "twin": device.twin,
+        "values": _values(device), "derived": derived_of_device(device),
     }  # fmt: skip
 
 
-def _link(found: Link) -> dict[str, Any]:
+def _link_data(link: Link) -> dict[str, Any]:
     return {
-        "profile": "link", "name": found.name, "title": found.title, "values": _values(found),
-        "derived": derived_of_link(found),
+        "profile": "link", "name": link.name, "title": link.title, "values": _values(link),
+        "derived": derived_of_link(link),
     }  # fmt: skip
 
 
-def _fleet(fleet: FleetProfile, name: str) -> dict[str, Any]:
+def _fleet_data(fleet: FleetProfile, name: str) -> dict[str, Any]:
     try:
         options = FleetOptions.model_validate(dict(fleet.fields))
     except ValidationError as error:
@@ -140,15 +140,15 @@ def _fleet(fleet: FleetProfile, name: str) -> dict[str, Any]:
         path = Path(name) if is_file_name(name) else library_files("fleets")[name]
         message = f"{spell(keys)}: {first['msg'].removeprefix('Value error, ')}"
         raise read_written(path, "a fleet").error(message, *keys) from None
-    parts = {name: load_device(name) for name in options.devices}
+    devices = {name: load_device(name) for name in options.devices}
     return {
         "profile": "fleet", "name": fleet.name, "title": fleet.title, "confidence": fleet.confidence,
         "source": fleet.source.model_dump(mode="json"), "fields": dict(fleet.fields),
         "devices": _shares(options.devices), "links": _shares(options.links),
         "derived": {
-            "least_ram_bytes": float(min(one.ram_bytes for one in parts.values())),
-            "mean_flops_per_second": _mean(options.devices, {n: d.flops_per_second for n, d in parts.items()}),
-            "mean_compute_watts": _mean(options.devices, {n: d.compute_watts for n, d in parts.items()}),
+            "least_ram_bytes": float(min(device.ram_bytes for device in devices.values())),
+            "mean_flops_per_second": _mean(options.devices, {n: d.flops_per_second for n, d in devices.items()}),
+            "mean_compute_watts": _mean(options.devices, {n: d.compute_watts for n, d in devices.items()}),
         },
     }  # fmt: skip
 

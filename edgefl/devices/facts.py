@@ -1,4 +1,4 @@
-"""Numbers that say where they come from: one number of a profile, and a YAML file that knows its own lines."""
+"""Reading the numbers of a profile's YAML file: each has a range, a confidence and a source; errors have lines."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ SHAPE = "a number is {value, range, confidence, source: {title, date, quote}}"
 
 
 class Source(BaseModel):
-    """Where a number comes from."""
+    """The source of a number in a profile."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    title: str = Field(min_length=1, description="Document, page or paper that holds the figure.")
-    url: str | None = Field(default=None, description="Its address, where it has one.")
+    title: str = Field(min_length=1, description="Document, page or paper that has the figure.")
+    url: str | None = Field(default=None, description="Its address, if it has one.")
     date: datetime.date = Field(
-        description="The day on which the figure was read or, with `read: false`, written down."
+        description="The day on which the source was read; with `read: false`, on which the figure was written down."
     )
-    quote: str = Field(min_length=1, description="The figure with its unit and where it stands, and any derivation.")
+    quote: str = Field(
+        min_length=1, description="The figure with its unit, its place in the source, and any derivation."
+    )
     read: bool = Field(
-        default=True, description="False: the figure is known to the writer, but the source wasn't opened on that day."
+        default=True, description="False: the writer knows the figure, but didn't open the source on that day."
     )
 
 
@@ -45,10 +47,11 @@ class _Entry(BaseModel):
 
 @dataclass(frozen=True)
 class Fact:
-    """One number of a profile, in the base unit: ``low <= value <= high`` is what is thought possible.
+    """One number of a profile in the base unit; the true value is believed to lie in ``low`` to ``high``.
 
-    ``measured`` means that the source measured this quantity on this device; ``datasheet`` that a maker states it
-    or that it follows from stated figures; ``estimated`` that the quote gives a reasoning instead.
+    The confidence is ``measured`` if the source measured this quantity on this device. It is ``datasheet`` if the
+    manufacturer states the number, or if it follows from stated figures. It is ``estimated`` if the quote gives only
+    a reasoning.
     """
 
     value: float
@@ -60,38 +63,42 @@ class Fact:
 
 @dataclass(frozen=True)
 class Written:
-    """A profile's file: what it says, and the place of each path in it."""
+    """The content of a profile's file, and the position of each key in it."""
 
     path: Path
     data: Mapping[str, Any]
     places: Mapping[KeyPath, Place]
 
     def error(self, message: str, *where: str | int) -> DeviceError:
-        """``file:line: message``; the line of what stands at this path, or of what lies around it."""
+        """A DeviceError ``file:line: message`` with the line of this key path, or of its nearest parent in the file."""
         _, line = yaml_lines.nearest(self.places, where) or (None, None)
         return _error(self.path, line, message)
 
     def check_keys(self, needed: Iterable[str], optional: Iterable[str], noun: str) -> None:
-        """Raise DeviceError, with the nearest name, for keys that are missing or that nobody knows."""
-        needed, known = list(needed), [*needed, *optional]
+        """Raise DeviceError for missing keys, and for unknown keys with the nearest name."""
+        needed, allowed = list(needed), [*needed, *optional]
         for key in self.data:
-            if key not in known:
-                near = suggestion(str(key), known).replace("; allowed:", "; a profile has")
-                raise self.error(f"{key} is not a number of {noun}{near}", key)
+            if key not in allowed:
+                near = suggestion(str(key), allowed)
+                raise self.error(f"{key} is not a field of {noun}{near}", key)
         missing = [key for key in needed if key not in self.data]
         if missing:
             verb = "is" if len(missing) == 1 else "are"
             raise self.error(f"{', '.join(missing)} {verb} missing from {noun}; {SHAPE}")
 
     def text(self, key: str) -> str:
-        """The plain text under this key."""
+        """The text under this key, stripped.  Raises DeviceError if it is empty or not a text."""
         value = self.data.get(key)
         if not isinstance(value, str) or not value.strip():
             raise self.error(f"{key} must be a text, not {value!r}", key)
         return value.strip()
 
     def fact(self, name: str, quantity: units.Quantity, *, may_be_zero: bool = False) -> Fact:
-        """The number under this key.  Raises DeviceError for one without a source or outside its own range."""
+        """The number under this key, in the base unit of ``quantity``.
+
+        Raises DeviceError if its entry is incomplete, if it can't be read, if it lies outside its range or isn't
+        positive, or if it is ``measured`` from a source that wasn't read.
+        """
         try:
             entry = _Entry.model_validate(self.data[name])
             value = quantity.parse(entry.value)
@@ -102,17 +109,17 @@ class Written:
             raise self.error(f"{name}: {error}", name) from None
         if not low <= value <= high:
             raise self.error(
-                f"{name}: the value {entry.value} lies outside its range {entry.range}; widen the range or mend one",
+                f"{name}: the value {entry.value} lies outside its range {entry.range}; correct one of them",
                 name,
             )
         if value == 0 and not may_be_zero:
             raise self.error(f"{name}: must be positive, not {entry.value}", name)
         if entry.confidence == "measured" and not entry.source.read:
-            raise self.error(f"{name}: what its writer hasn't read can't be called measured; call it estimated", name)
+            raise self.error(f"{name}: confidence measured requires a source with read: true; use estimated", name)
         return Fact(value, low, high, entry.confidence, entry.source)
 
     def source(self) -> Source:
-        """What stands under ``source``, for a file with one source."""
+        """The file's ``source``, for a file with a single source.  Raises DeviceError if it is incomplete."""
         try:
             return Source.model_validate(self.data.get("source"))
         except ValidationError as error:
@@ -125,10 +132,10 @@ class Written:
 
 
 def read_written(path: Path, shape: str) -> Written:
-    """The YAML mapping in this file.
+    """Read a profile's YAML file.
 
-    Raises DeviceError if there is none, if a key is written twice, or for no mapping with a title; ``shape`` says
-    what it should have been.
+    Raises DeviceError if the file can't be read, if a key occurs twice, or if it isn't a mapping with a title.
+    ``shape`` is the message for that last case; it describes what the file should contain.
     """
 
     def refuse(message: str, line: int | None, where: KeyPath) -> DeviceError:
@@ -145,7 +152,7 @@ def read_written(path: Path, shape: str) -> Written:
 
 
 def profile_keys(path: Path) -> set[str]:
-    """The keys at the top of a profile's file.  Raises DeviceError as ``read_written`` does."""
+    """The top-level keys of a profile's file.  Raises DeviceError as ``read_written`` does."""
     return set(read_written(path, "a profile is a mapping with a title").data)
 
 

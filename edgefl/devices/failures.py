@@ -1,4 +1,4 @@
-"""What goes wrong on a client's side of a round: it drops out, its upload arrives damaged, or it is slow."""
+"""Failures of clients in a round: a client drops out, its upload arrives damaged, or its computing is slow."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from edgefl import seeds, units
 from edgefl.errors import UnitError
 
 NONE, BEFORE, DOWNLOAD, TRAINING, UPLOAD, CORRUPTED, TRUNCATED = range(7)
-"""What happens to a client in a round; codes of ``Failures.phase``."""
+"""Codes of ``Failures.phase``: the phase of a round in which a client fails, or the damage to its upload."""
 
 _SHARES = ("before_download", "download", "training", "upload", "corrupted", "truncated")
-"""The shares of FailureOptions, in the order of the codes from BEFORE on."""
+"""Fields of FailureOptions in the order of their codes, which start at BEFORE."""
 
 _FACTOR = units.Quantity("factor", "3", {"": Fraction(1), "x": Fraction(1)})
 
@@ -28,12 +28,12 @@ def _factors(value: object) -> object:
     except UnitError as error:
         raise ValueError(str(error)) from None
     if low < 1:
-        raise ValueError(f"{value!r}: a slow client takes at least as long as usual; write 2 for twice as long")
+        raise ValueError(f"{value!r}: a slow-down factor must be at least 1; write 2 for twice as long")
     return low, high
 
 
 class SlowDownOptions(BaseModel):
-    """Clients that something else keeps busy for a round."""
+    """Clients whose computing is slower for a round, for example because the device does other work."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -49,27 +49,28 @@ class SlowDownOptions(BaseModel):
         ),
     ] = Field(
         default=(2.0, 2.0),
-        description="How many times as long their computing takes: one number, or a range from which each draws.",
+        description="Factor on the duration of their computing: one number, or a range from which each draws.",
     )
 
 
 class FailureOptions(BaseModel):
-    """How often a client that was sent a work fails. Each is a share of the clients of a round; together at most 100 %.
+    """Shares of a round's invited clients that fail in each way; together at most 100 %.
 
-    A client fails in one way at most; that it is slow is drawn apart.
+    A client fails in at most one way. Whether it is slow is drawn independently.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    before_download: units.Share = Field(default=0.0, description="Share that never answers: nothing is transferred.")
+    before_download: units.Share = Field(default=0.0, description="Share that never responds: nothing is transferred.")
     download: units.Share = Field(default=0.0, description="Share that drops out while it downloads.")
     training: units.Share = Field(default=0.0, description="Share that drops out while it trains.")
     upload: units.Share = Field(default=0.0, description="Share that drops out while it uploads.")
     corrupted: units.Share = Field(
-        default=0.0, description="Share whose upload arrives with a wrong checksum: counted, not aggregated."
+        default=0.0,
+        description="Share whose upload arrives with a wrong checksum: its bytes count, but it isn't aggregated.",
     )
     truncated: units.Share = Field(
-        default=0.0, description="Share whose upload ends early and is found out by its length."
+        default=0.0, description="Share whose upload ends early, which the server detects by its length."
     )
     slow_down: SlowDownOptions = Field(
         default_factory=SlowDownOptions, description="Clients whose computing takes longer."
@@ -77,37 +78,38 @@ class FailureOptions(BaseModel):
 
     @field_validator("slow_down", mode="before")
     @classmethod
-    def _nobody(cls, value: object) -> object:
+    def _null_is_default(cls, value: object) -> object:
         return {} if value is None else value
 
     @model_validator(mode="after")
     def _at_most_all(self) -> FailureOptions:
         total = sum(self.shares)
         if total > 1 + 1e-9:
-            each = ", ".join(
+            listed = ", ".join(
                 f"{name} {units.show_share(share)}" for name, share in zip(_SHARES, self.shares, strict=True) if share
             )
-            raise ValueError(f"the shares ({each}) add up to {units.show_share(total)}, which is more than 100 %")
+            raise ValueError(f"the shares ({listed}) add up to {units.show_share(total)}, which is more than 100 %")
         return self
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """The shares of the ways to fail, in the order of their codes from BEFORE on."""
+        """The shares of all failures, in the order of their codes, which start at BEFORE."""
         return tuple(getattr(self, name) for name in _SHARES)
 
     @property
     def never(self) -> bool:
-        """Whether nobody ever fails or is slow."""
+        """Whether no client can fail or be slow."""
         return not any(self.shares) and not self.slow_down.share
 
 
 @dataclass(frozen=True)
 class Failures:
-    """What happens to some clients in a round, each array `[clients]`.
+    """Failures of some clients in a round; each array is `[clients]`.
 
-    ``phase`` is NONE, BEFORE, DOWNLOAD, TRAINING, UPLOAD, CORRUPTED or TRUNCATED; ``fraction`` how far into that phase
-    the client gets (of a truncated upload: the share that arrives; 0 before the download, 1 for NONE and CORRUPTED,
-    which go to the end); ``slow`` the factor on its seconds of computing, 1 as a rule.
+    - ``phase`` is NONE, BEFORE, DOWNLOAD, TRAINING, UPLOAD, CORRUPTED or TRUNCATED.
+    - ``fraction`` is the part of that phase that the client completes. It is 0 for BEFORE, 1 for NONE and CORRUPTED,
+      and for TRUNCATED the share of the upload that arrives.
+    - ``slow`` is the factor on the client's seconds of computing; it is 1 if the client isn't slow.
     """
 
     phase: NDArray[np.int8]
@@ -116,13 +118,13 @@ class Failures:
 
 
 def draw_failures(options: FailureOptions, seed: int, round: int, clients: ArrayLike) -> Failures:
-    """What happens to these clients in this round; a client's fate doesn't depend on which others are asked for."""
+    """Draw the failures of these clients in this round; a client's draw doesn't depend on the other clients."""
     count = len(np.asarray(clients))
     if options.never:
         return Failures(np.zeros(count, np.int8), np.ones(count), np.ones(count))
     drawn = seeds.uniforms(seed, "failures", round, of=clients)
     ends = np.cumsum(options.shares)
-    # The shares lie beside each other from 0 on: what lies behind the last one goes well.
+    # The shares are adjacent intervals starting at 0; a draw after the last interval is no failure.
     phase = (np.searchsorted(ends, drawn[:, 0], side="right") + BEFORE).astype(np.int8)
     phase[phase > TRUNCATED] = NONE
     fraction = np.where((phase == NONE) | (phase == CORRUPTED), 1.0, np.where(phase == BEFORE, 0.0, drawn[:, 1]))

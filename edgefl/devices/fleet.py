@@ -1,4 +1,4 @@
-"""What the clients of a federation have: devices, links and budgets, as arrays with one entry per client."""
+"""The fleet: devices, links and budgets of all clients, as arrays with one entry per client."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Indices = NDArray[np.unsignedinteger[Any]]
 
 @dataclass(frozen=True)
 class Fleet:
-    """The clients' devices, links and budgets: arrays `[clients]`, no object per client.
+    """The clients' devices, links and budgets, as arrays `[clients]` instead of an object per client.
 
-    ``device_index`` and ``link_index`` point into ``devices`` and ``links``; ``budgets`` has the keys memory, flops,
-    bytes, seconds and joules, inf where unlimited. Arrays in which all clients are alike may be read-only views that
-    take no memory. ``server`` is the server's device. ``battery`` is as at time 0; a simulation, which draws from it,
-    takes ``battery.fresh()``.
+    ``device_index`` and ``link_index`` are indices into ``devices`` and ``links``. ``budgets`` has the keys memory,
+    flops, bytes, seconds and joules; values are inf where there is no limit. An array whose entries are all equal may
+    be a read-only view that takes no memory. ``server`` is the server's device. ``battery`` has the levels at time 0;
+    a simulation changes levels, so it uses ``battery.fresh()``.
     """
 
     devices: tuple[Device, ...]
@@ -47,10 +47,10 @@ class Fleet:
 
     @classmethod
     def draw(cls, options: FleetOptions, clients: int, seed: int) -> Fleet:
-        """A fleet for this many clients, a function of (options, clients, seed).
+        """Draw a fleet of this many clients; the result is a function of (options, clients, seed).
 
-        Shares are met exactly, as near as whole clients allow (largest remainder); who gets which is shuffled, the
-        devices independently of the links. Raises DeviceError if counts don't add up to ``clients``.
+        Shares are rounded to whole clients by largest remainder. Devices and links are assigned to clients by
+        independent shuffles. Raises DeviceError if counts don't add up to ``clients``.
         """
         if clients < 0:
             raise DeviceError(f"a fleet can't have {clients} clients")
@@ -78,47 +78,49 @@ class Fleet:
         return len(self.device_index)
 
     def device(self, client: int) -> Device:
-        """The client's device."""
+        """The device of a client, by its number."""
         return self.devices[int(self.device_index[client])]
 
     def link(self, client: int) -> Link:
-        """The client's link."""
+        """The link of a client, by its number."""
         return self.links[int(self.link_index[client])]
 
     def of_devices(self, number: str, clients: ArrayLike | None = None) -> Floats:
-        """A number of these (or all) clients' devices ("flops_per_second", ...): `[clients]`."""
+        """A number ("flops_per_second", ...) of the devices of these clients, or of all: `[clients]`."""
         index = self.device_index if clients is None else self.device_index[np.asarray(clients, dtype=np.int64)]
         return np.array([getattr(d, number) for d in self.devices], dtype=float)[index]
 
     def of_links(self, number: str, clients: ArrayLike | None = None) -> Floats:
-        """A number of these (or all) clients' links ("latency_seconds", ...): `[clients]`."""
+        """A number ("latency_seconds", ...) of the links of these clients, or of all: `[clients]`."""
         index = self.link_index if clients is None else self.link_index[np.asarray(clients, dtype=np.int64)]
-        return np.array([getattr(one, number) for one in self.links], dtype=float)[index]
+        return np.array([getattr(link, number) for link in self.links], dtype=float)[index]
 
     @cached_property
     def available_memory_bytes(self) -> Floats:
-        """What each device could give to tensors at most: usable memory less the runtime's overhead, `[clients]`.
+        """The most memory that each device can give to tensors: usable memory minus runtime overhead, `[clients]`.
 
-        Not a budget: an owner who sets none is taken at their word, but no device has more than this.
+        This isn't a budget: a memory budget may be larger or unlimited, but the device has only this much.
         """
         return _available_memory(self.devices)[self.device_index]
 
     def jitter(self, seed: int, round: int, clients: ArrayLike) -> dict[str, Floats]:
-        """Factors with median 1 on these clients' durations in this round: "download", "compute" and "upload".
+        """Lognormal factors with median 1 on the durations "download", "compute" and "upload" in this round.
 
-        Each is `[clients]`, lognormal with the sigma of the profile; who else is asked for changes nothing.
+        Each is `[clients]`. The sigmas are the jitter of the client's link and device profiles. A client's factors
+        don't depend on the other clients.
         """
         drawn = seeds.normals(seed, "jitter", round, of=clients)
-        computing, transfer = self.of_devices("jitter", clients), self.of_links("jitter", clients)
-        sigmas = {"download": transfer, "compute": computing, "upload": transfer}
+        compute, transfer = self.of_devices("jitter", clients), self.of_links("jitter", clients)
+        sigmas = {"download": transfer, "compute": compute, "upload": transfer}
         return {phase: np.exp(sigma * drawn[:, i]) for i, (phase, sigma) in enumerate(sigmas.items())}
 
 
 def apportion(shares: Mapping[str, float | int], clients: int) -> dict[str, int]:
-    """Whole clients for each name, adding up to ``clients``: counts as they are, shares by largest remainder.
+    """Number of clients for each name, adding up to ``clients``.
 
-    No name is further than one client from its exact share; of equal remainders the first listed wins. Raises
-    DeviceError if counts don't add up.
+    Counts (int) are used as they are. Shares are rounded by largest remainder, so no name is more than one client
+    from its exact share; of equal remainders, the one listed first is rounded up. Raises DeviceError if counts don't
+    add up to ``clients``.
     """
     if all(isinstance(amount, int) for amount in shares.values()):
         total = int(sum(shares.values()))
@@ -126,12 +128,12 @@ def apportion(shares: Mapping[str, float | int], clients: int) -> dict[str, int]
             listed = ", ".join(f"{name}: {amount}" for name, amount in shares.items())
             raise DeviceError(f"the counts ({listed}) add up to {total}, but there are {clients} clients")
         return {name: int(amount) for name, amount in shares.items()}
-    whole = float(sum(shares.values()))
-    # Rounded, so that 3 x 33.333333% and 0.1 + 0.2 don't decide by their last binary digit.
-    exact = {name: round(amount / whole * clients, 6) for name, amount in shares.items()}
+    total_share = float(sum(shares.values()))
+    # Rounded so that floating-point errors of shares such as 33.333333% or 0.1 + 0.2 don't decide between names.
+    exact = {name: round(amount / total_share * clients, 6) for name, amount in shares.items()}
     counts = {name: int(amount) for name, amount in exact.items()}
-    left = clients - sum(counts.values())
-    for name in sorted(exact, key=lambda name: counts[name] - exact[name])[:left]:
+    unassigned = clients - sum(counts.values())
+    for name in sorted(exact, key=lambda name: counts[name] - exact[name])[:unassigned]:
         counts[name] += 1
     return counts
 
@@ -140,23 +142,23 @@ def _available_memory(devices: tuple[Device, ...]) -> Floats:
     return np.array([max(d.usable_memory_bytes - d.runtime_overhead_bytes, 0.0) for d in devices], dtype=float)
 
 
-def _assign(what: str, shares: Mapping[str, float | int], clients: int, seed: int) -> Indices:
+def _assign(field_name: str, shares: Mapping[str, float | int], clients: int, seed: int) -> Indices:
     try:
         counts = apportion(shares, clients)
     except DeviceError as error:
-        raise DeviceError(f"fleet.{what}: {error}") from None
+        raise DeviceError(f"fleet.{field_name}: {error}") from None
     kind = np.min_scalar_type(max(len(counts) - 1, 0))
     if len(counts) == 1:
         return np.broadcast_to(kind.type(0), clients)
     index = np.repeat(np.arange(len(counts), dtype=kind), list(counts.values()))
-    seeds.generator(seed, f"fleet {what}").shuffle(index)
+    seeds.generator(seed, f"fleet {field_name}").shuffle(index)
     return index
 
 
 def draw_budgets(
     options: BudgetOptions, devices: tuple[Device, ...], device_index: Indices, seed: int
 ) -> dict[str, Floats]:
-    """What the owners of these devices let a trainer use, by the keys of BUDGET_FIELDS: `[clients]`."""
+    """Draw the clients' budgets, by the keys of BUDGET_FIELDS: `[clients]` each, inf where there is no limit."""
     budgets = {
         key: _budget(name, getattr(options, name), devices, device_index, seed) for key, name in BUDGET_FIELDS.items()
     }
@@ -166,23 +168,23 @@ def draw_budgets(
 
 
 def _budget(
-    name: str, asked: tuple[float, float] | str | None, devices: tuple[Device, ...], index: Indices, seed: int
+    name: str, limits: tuple[float, float] | str | None, devices: tuple[Device, ...], index: Indices, seed: int
 ) -> Floats:
-    """The clients' budgets of a field of BudgetOptions, inf where there is no limit: `[clients]`."""
+    """The clients' budgets for one field of BudgetOptions, inf where there is no limit: `[clients]`."""
     clients = len(index)
-    if asked is None:
+    if limits is None:
         return np.broadcast_to(inf, clients)
-    low, high = share_of_device(asked) if isinstance(asked, str) else asked
-    whole = name in ("memory", "bytes_per_round")
-    if low == high and not isinstance(asked, str):
-        return np.broadcast_to(np.floor(float(low)) if whole else float(low), clients)
-    # From one draw per client and budget, so that raising an end of the range lowers nobody's budget. In place: an
-    # array of ten million is 80 MB.
+    low, high = share_of_device(limits) if isinstance(limits, str) else limits
+    in_bytes = name in ("memory", "bytes_per_round")
+    if low == high and not isinstance(limits, str):
+        return np.broadcast_to(np.floor(float(low)) if in_bytes else float(low), clients)
+    # One draw per client and budget scales with the range, so raising an end of the range lowers no client's budget.
+    # The array is changed in place, because with ten million clients it takes 80 MB.
     drawn = seeds.generator(seed, f"budget {name}").random(clients)
     drawn *= high - low
     drawn += low
-    if isinstance(asked, str):
+    if isinstance(limits, str):
         drawn *= np.array([d.ram_bytes for d in devices], dtype=float)[index]
         drawn -= np.array([d.runtime_overhead_bytes for d in devices], dtype=float)[index]
         np.maximum(drawn, 0.0, out=drawn)
-    return np.floor(drawn, out=drawn) if whole else drawn
+    return np.floor(drawn, out=drawn) if in_bytes else drawn

@@ -1,4 +1,4 @@
-"""Mixes of devices and links with a source: the fleets of the profile library."""
+"""Fleets of the profile library: mixes of devices and links, each with a source."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHAPE = "a fleet is a mapping with a title, a source, a confidence and a fleet:
 
 @dataclass(frozen=True)
 class FleetProfile:
-    """A mix that a scenario's fleet can be like: ``fields`` are those of ``FleetOptions``, as written."""
+    """A fleet that a scenario can refer to (``fleet.like``); ``fields`` are fields of ``FleetOptions`` as written."""
 
     name: str
     title: str
@@ -27,12 +27,15 @@ class FleetProfile:
 
 
 def fleet_names() -> list[str]:
-    """All fleets of the libraries, sorted."""
+    """Names of all fleets in the profile libraries, sorted."""
     return sorted(library_files("fleets"))
 
 
 def fleet_profile(name: str) -> FleetProfile:
-    """The fleet of the library with this name, or of this file; raises UnknownName, or DeviceError if it is wrong."""
+    """The library's fleet of this name, or the fleet in this file.
+
+    Raises UnknownName if there is none, and DeviceError if its file is invalid.
+    """
     return read_fleet(Path(name)) if is_file_name(name) else _fleet_profile(name)
 
 
@@ -42,9 +45,9 @@ def _fleet_profile(name: str) -> FleetProfile:
 
 
 def read_fleet(path: Path) -> FleetProfile:
-    """The mix in a YAML file; its name is the file's.  Its fields are checked where a fleet is made of them.
+    """Read a fleet from a YAML file; its name is the file's stem.
 
-    Raises DeviceError naming file and line.
+    ``FleetOptions`` checks the fleet's fields later.  Raises DeviceError with file and line.
     """
     written = read_written(path, _SHAPE)
     written.check_keys(["title", "source", "confidence", "fleet"], [], "a fleet")
@@ -53,12 +56,14 @@ def read_fleet(path: Path) -> FleetProfile:
         raise written.error(f"confidence: {confidence!r} is not one of {', '.join(get_args(Confidence))}", "confidence")
     source = written.source()
     if confidence == "measured" and not source.read:
-        raise written.error("confidence: what its writer hasn't read can't be called measured; call it estimated")
+        raise written.error("confidence: measured requires a source with read: true; use estimated")
     fields = written.data["fleet"]
     if not isinstance(fields, dict) or not fields:
-        raise written.error(f"fleet: {fields!r} is no mapping of a fleet's fields; {_SHAPE}", "fleet")
+        raise written.error(f"fleet: must be a mapping of a fleet's fields, not {fields!r}; {_SHAPE}", "fleet")
     if "like" in fields:
-        raise written.error("fleet.like: a fleet of the library stands for itself; write its fields", "fleet", "like")
+        raise written.error(
+            "fleet.like: a fleet of the library can't refer to another fleet; write the fields", "fleet", "like"
+        )
     return FleetProfile(
         path.stem, written.text("title"), source, cast("Confidence", confidence), MappingProxyType(fields)
     )

@@ -1,4 +1,4 @@
-"""The `fleet:` section of a scenario."""
+"""Options of the `fleet:` section of a scenario."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ BUDGET_FIELDS = {
     "seconds": "seconds_per_round",
     "joules": "energy_per_round",
 }
-"""Key of a fleet's budget -> the field of BudgetOptions that it is drawn from."""
+"""Maps the keys of ``Fleet.budgets`` to the fields of BudgetOptions that they are drawn from."""
 
 
-def _known(look_up: Any) -> AfterValidator:
+def _loadable(load: Any) -> AfterValidator:
     def check(name: str) -> str:
         try:
-            look_up(name)
-        except EdgeflError as error:  # pydantic gathers ValueErrors and knows the key they belong to
+            load(name)
+        except EdgeflError as error:  # pydantic reports ValueErrors together with their keys
             raise ValueError(str(error)) from None
         return name
 
@@ -48,33 +48,33 @@ def _known(look_up: Any) -> AfterValidator:
 
 
 def _shares(value: object) -> object:
-    """{name: share or count}, from that or from a single name; shares become floats, counts stay integers."""
+    """Read a name or a mapping of names to shares or counts; shares become floats, counts stay integers."""
     if isinstance(value, str):
         return {value: 1.0}
     if not isinstance(value, Mapping):
         raise ValueError(f"{value!r} is neither a name nor a mapping of names to shares (40%) or counts (12)")
     if not value:
-        raise ValueError("names nothing; give at least one name with a share (40%) or a count (12)")
-    read: dict[object, float | int] = {}
+        raise ValueError("is empty; give at least one name with a share (40%) or a count (12)")
+    amounts: dict[object, float | int] = {}
     for name, amount in value.items():
         if isinstance(amount, int) and not isinstance(amount, bool):
             if amount < 0:
                 raise ValueError(f"{name}: a count can't be negative: {amount}")
-            read[name] = amount
+            amounts[name] = amount
         else:
             try:
-                read[name] = units.SHARE.parse(amount)
+                amounts[name] = units.SHARE.parse(amount)
             except UnitError as error:
                 raise ValueError(f"{name}: {error}; write a share (40%) or a whole count (12)") from None
-    kinds = {type(amount) for amount in read.values()}
-    if len(kinds) > 1:
+    types = {type(amount) for amount in amounts.values()}
+    if len(types) > 1:
         raise ValueError("mixes shares (40%) and counts (12); use one of them throughout")
-    total = sum(read.values())
-    if kinds == {float} and not isclose(total, 1.0, abs_tol=1e-6):
+    total = sum(amounts.values())
+    if types == {float} and not isclose(total, 1.0, abs_tol=1e-6):
         raise ValueError(f"the shares add up to {units.show_share(total)}, not to 100 %")
     if total == 0:
         raise ValueError("the counts add up to 0; at least one must be positive")
-    return read
+    return amounts
 
 
 _SHARES_SCHEMA = WithJsonSchema(
@@ -91,13 +91,15 @@ _SHARES_SCHEMA = WithJsonSchema(
     }
 )
 DeviceShares = Annotated[
-    dict[Annotated[str, _known(load_device)], float | int], BeforeValidator(_shares), _SHARES_SCHEMA
+    dict[Annotated[str, _loadable(load_device)], float | int], BeforeValidator(_shares), _SHARES_SCHEMA
 ]
-LinkShares = Annotated[dict[Annotated[str, _known(load_link)], float | int], BeforeValidator(_shares), _SHARES_SCHEMA]
+LinkShares = Annotated[
+    dict[Annotated[str, _loadable(load_link)], float | int], BeforeValidator(_shares), _SHARES_SCHEMA
+]
 
 
 def _memory(value: object) -> object:
-    """(lowest, highest) in bytes, or the text "LOW..HIGH of device"."""
+    """Read a memory budget: (lowest, highest) in bytes, or the text "LOW..HIGH of device" as it is."""
     try:
         if isinstance(value, str) and value.strip().endswith(OF_DEVICE):
             units.SHARE.parse_range(value.strip().removesuffix(OF_DEVICE))
@@ -124,9 +126,10 @@ _MemoryBudget = Annotated[
 
 
 class BudgetOptions(BaseModel):
-    """What a device's owner lets a trainer use in a round.
+    """The resources that a device's owner allows training to use in a round.
 
-    Each is one value, a range from which every client draws evenly ("12..48 MiB"), or left out: unlimited.
+    Each budget is one value, or a range from which every client draws uniformly ("12..48 MiB"). A budget that is left
+    out is unlimited.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -137,14 +140,16 @@ class BudgetOptions(BaseModel):
         "the overhead of its runtime.",
     )
     flops_per_round: units.FlopsRange | None = Field(
-        default=None, description="Most FLOPs, forward and backward, in a round."
+        default=None, description="Most FLOPs (forward and backward) in a round."
     )
-    bytes_per_round: units.BytesRange | None = Field(default=None, description="Most bytes down and up, in a round.")
+    bytes_per_round: units.BytesRange | None = Field(
+        default=None, description="Most bytes (download and upload) in a round."
+    )
     energy_per_round: units.JoulesRange | None = Field(
-        default=None, description="Most joules of computing and transfer."
+        default=None, description="Most joules (computing and transfer) in a round."
     )
     seconds_per_round: units.SecondsRange | None = Field(
-        default=None, description="Most seconds of downloading, computing and uploading in a round."
+        default=None, description="Most seconds (download, computing and upload) in a round."
     )
     within_device: bool = Field(
         default=False,
@@ -168,20 +173,20 @@ class BudgetOptions(BaseModel):
 
 
 class ServerLinkOptions(BaseModel):
-    """The server's own line, which the clients' transfers share."""
+    """The server's own link, whose capacity the clients' transfers share."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     download: units.BitsPerSecond | None = Field(
-        default=None, description="Rate at which it sends to the clients together (1 Gbit/s); unlimited if left out."
+        default=None, description="Total rate of sending to the clients (1 Gbit/s); unlimited if left out."
     )
     upload: units.BitsPerSecond | None = Field(
-        default=None, description="Rate at which it receives from the clients together; unlimited if left out."
+        default=None, description="Total rate of receiving from the clients; unlimited if left out."
     )
     sharing: Literal["fair", "fifo"] = Field(
         default="fair",
-        description="fair: all transfers at once, each with an equal share or what its own link takes; fifo: one after "
-        "the other.",
+        description="fair: all transfers run at once, each with an equal share of the rate or the rate of its own link "
+        "if that is lower; fifo: one transfer after the other.",
     )
 
     @field_validator("download", "upload", mode="before")
@@ -191,9 +196,9 @@ class ServerLinkOptions(BaseModel):
 
     @field_validator("download", "upload")
     @classmethod
-    def _carries(cls, value: float | None) -> float | None:
+    def _positive(cls, value: float | None) -> float | None:
         if value is not None and value <= 0:
-            raise ValueError("a line of 0 bit/s never carries anything; leave it out if there is no limit")
+            raise ValueError("a rate must be more than 0 bit/s; leave it out if there is no limit")
         return value
 
 
@@ -202,9 +207,9 @@ class FleetOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
-    like: Annotated[str, _known(fleet_profile)] | None = Field(
+    like: Annotated[str, _loadable(fleet_profile)] | None = Field(
         default=None,
-        description="A fleet of the profile library; what is written beside it replaces that part of it.",
+        description="A fleet of the profile library to start from; other fields of the section replace its fields.",
     )
     devices: DeviceShares = Field(
         default={"raspberry-pi-4-4gb": 1.0},
@@ -214,39 +219,40 @@ class FleetOptions(BaseModel):
         default={"wifi-5": 1.0}, description="Links by name, each with its share (50%) or count of the clients."
     )
     budgets: BudgetOptions = Field(
-        default_factory=BudgetOptions, description="What the owners let a trainer use; unlimited where left out."
+        default_factory=BudgetOptions, description="Resources that training may use in a round; unlimited if left out."
     )
-    server: Annotated[str, _known(load_device)] = Field(
+    server: Annotated[str, _loadable(load_device)] = Field(
         default="server-a5000",
         description="Device that the server's own works (distillation, evaluation) run on.",
     )
     server_link: ServerLinkOptions | None = Field(
-        default=None, description="The server's own line, shared by all transfers; unlimited if left out."
+        default=None, description="The server's own link, shared by all transfers; unlimited if left out."
     )
     availability: Literal["always"] | AvailabilityOptions = Field(
         default="always",
-        description="When clients can be reached: always, {diurnal: ...}, {markov: ...} or {trace: ...}.",
+        description="When clients are available: always, {diurnal: ...}, {markov: ...} or {trace: ...}.",
         json_schema_extra={"examples": ["always", {"diurnal": {"hours": "8..10 h"}}]},
     )
     failures: FailureOptions = Field(
-        default_factory=FailureOptions, description="Shares of a round's clients that drop out, damage or delay."
+        default_factory=FailureOptions,
+        description="Shares of a round's clients that drop out, send damaged uploads or are slow.",
     )
     battery: BatteryOptions | None = Field(
-        default=None, description="Batteries that run out; left out: every device is on mains."
+        default=None, description="Batteries that can run out; if left out, every device is on mains power."
     )
     throttling: bool = Field(
-        default=False, description="Whether devices slow down once they are hot, as their profiles say."
+        default=False, description="Whether devices slow down after long computing (throttling), as in their profiles."
     )
 
     @model_validator(mode="before")
     @classmethod
-    def _like(cls, written: object) -> object:
-        """What is written, over the fields of the fleet that it is like."""
+    def _merge_like(cls, written: object) -> object:
+        """Merge the written fields into those of the library's fleet; written fields take precedence."""
         if not isinstance(written, Mapping) or not isinstance(written.get("like"), str):
             return written
         try:
             return {**fleet_profile(written["like"]).fields, **written}
-        except EdgeflError:  # said where `like` itself is checked
+        except EdgeflError:  # the validator of the field `like` reports it
             return written
 
 

@@ -1,4 +1,4 @@
-"""Devices and links, read from the profile library: every number carries its source and how sure it is."""
+"""Devices and links, read from the profile libraries: every number has a source and a confidence."""
 
 from __future__ import annotations
 
@@ -29,16 +29,20 @@ def _no_facts() -> Mapping[str, Fact]:
 
 @dataclass(frozen=True)
 class Device:
-    """A class of device that trains.
+    """A class of device that trains, in base units.
 
-    ``ram_bytes`` is the memory that tensors live in (a discrete GPU's own); ``usable_memory_bytes`` what an idle
-    system leaves of it to processes; ``runtime_overhead_bytes`` what Python with torch takes of that before any
-    tensor. ``flops_per_second`` is the sustained float32 training rate, the two others that of training in autocast
-    (None: as float32). ``storage_bytes_per_second`` is the sequential read of what models and data lie on.
-    Once it has computed for ``throttle_after_seconds`` a device without further cooling keeps ``throttled_share`` of
-    its rate. ``battery_joules`` is None on mains. ``jitter`` is the sigma of a lognormal factor with median 1 on the
-    duration of computing. ``twin`` names a published list or sheet that holds the same numbers. ``facts`` holds the
-    source of each number.
+    Memory: ``ram_bytes`` is the memory for tensors (of a discrete GPU, its own). ``usable_memory_bytes`` is the part
+    that an idle system leaves to processes. ``runtime_overhead_bytes`` is what Python with torch uses of that before
+    any tensor exists.
+
+    Rates: ``flops_per_second`` is the sustained float32 training rate. ``float16_flops_per_second`` and
+    ``bfloat16_flops_per_second`` are the rates under autocast (None: the float32 rate).
+    ``storage_bytes_per_second`` is the sequential read rate of the storage that holds models and data. After
+    computing for ``throttle_after_seconds``, a device without extra cooling keeps ``throttled_share`` of its rate.
+    ``jitter`` is the sigma of a lognormal factor with median 1 on the duration of computing.
+
+    ``battery_joules`` is None for a device on mains power. ``twin`` names a published list or data sheet with the
+    same numbers. ``facts`` has the source of each number.
     """
 
     name: str
@@ -64,14 +68,17 @@ class Device:
     facts: Mapping[str, Fact] = field(default_factory=_no_facts, repr=False, compare=False)
 
     def rate(self, precision: str) -> float:
-        """Sustained training FLOP/s in "float32", "float16" or "bfloat16"; float32's where there is no other."""
+        """Sustained training FLOP/s in a precision; the float32 rate if the profile has none for it.
+
+        Raises UnknownName for a precision other than "float32", "float16" and "bfloat16".
+        """
         if precision not in PRECISIONS:
             raise UnknownName("precision", precision, PRECISIONS)
-        known = None if precision == "float32" else getattr(self, f"{precision}_flops_per_second")
-        return self.flops_per_second if known is None else float(known)
+        autocast_rate = None if precision == "float32" else getattr(self, f"{precision}_flops_per_second")
+        return self.flops_per_second if autocast_rate is None else float(autocast_rate)
 
     def throttled(self, seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-        """What computing that takes a cool device so many seconds takes in one go: past the limit it slows down."""
+        """Seconds of uninterrupted computing with throttling, from the seconds that it takes without: `[n]`."""
         if self.throttle_after_seconds == inf:
             return seconds
         return throttled(seconds, self.throttle_after_seconds, self.throttled_share)
@@ -80,17 +87,20 @@ class Device:
 def throttled(
     seconds: NDArray[np.float64], after: float | NDArray[np.float64], share: float | NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """What so many seconds of a cool device become once ``share`` of its rate is left ``after`` so many, each `[n]`."""
+    """Duration of computing on devices that keep only ``share`` of their rate ``after`` so many seconds: `[n]`.
+
+    ``seconds`` are the durations without throttling, `[n]`.
+    """
     return np.asarray(np.minimum(seconds, after) + np.maximum(seconds - after, 0.0) / share)
 
 
 @dataclass(frozen=True)
 class Link:
-    """A class of network link, seen from the client; the two directions differ.
+    """A class of network link, as the client sees it: it downloads from and uploads to the server.
 
-    The watts are what the client's radio or port draws beside its idle power while it transfers. ``jitter`` is the
-    sigma of a lognormal factor with median 1 on the duration of a transfer. ``loss`` is the share of the throughput
-    that goes to headers and retransmission; what is left is the goodput.
+    The watts are the power of the client's radio or port during a transfer, in addition to the device's idle power.
+    ``jitter`` is the sigma of a lognormal factor with median 1 on the duration of a transfer. ``loss`` is the share
+    of the throughput that headers and retransmissions use; the rest is the goodput.
     """
 
     name: str
@@ -106,12 +116,12 @@ class Link:
 
     @property
     def download_goodput(self) -> float:
-        """Bits of payload per second to the client."""
+        """Payload bits per second to the client."""
         return self.download_bits_per_second * (1 - self.loss)
 
     @property
     def upload_goodput(self) -> float:
-        """Bits of payload per second from the client."""
+        """Payload bits per second from the client."""
         return self.upload_bits_per_second * (1 - self.loss)
 
 
@@ -161,66 +171,75 @@ _MAY_BE_ZERO = {
     "runtime_overhead_bytes",
 }
 _MOST_JITTER = 3.0
-"""A sigma from which on a factor of a thousand is usual: surely a slip."""
+"""Above this sigma, factors of a thousand would be common, so the number is surely a mistake."""
 _MOST_GAIN = 64
-"""Half precision on matrix units is up to some 16 times the float32 peak of the same chip."""
+"""Half precision on matrix units reaches about 16 times the float32 peak of its chip; above 64 times is a mistake."""
 
 
 def library_folder() -> Path:
-    """The folder with ``devices/``, ``networks/`` and ``fleets/``: in an installed package, or beside it."""
+    """The folder with ``devices/``, ``networks/`` and ``fleets/``: in the installed package, or in the checkout."""
     package = Path(__file__).resolve().parents[1]
     shipped = package / "shipped" / "profiles"
     return shipped if shipped.is_dir() else package.parent / "profiles"
 
 
 def library_folders() -> list[Path]:
-    """``library_folder()`` and those of plug-ins, which name a folder in the entry point group ``edgefl.profiles``."""
-    plugged = [Path(registry.get("profile library", name)) for name in registry.names("profile library")]
-    return [library_folder(), *plugged]
+    """``library_folder()`` and the folders of plug-ins (entry point group ``edgefl.profiles``)."""
+    plugins = [Path(registry.get("profile library", name)) for name in registry.names("profile library")]
+    return [library_folder(), *plugins]
 
 
 def library_files(folder: str) -> dict[str, Path]:
-    """Profiles by name; one of the library isn't replaced by a plug-in's of the same name."""
+    """Paths of the profiles in this folder of all libraries, by name; edgefl's replace a plug-in's of the same name."""
     return {p.stem: p for library in reversed(library_folders()) for p in sorted((library / folder).glob("*.yaml"))}
 
 
 def device_names() -> list[str]:
-    """All devices of the libraries, sorted."""
+    """Names of all devices in the profile libraries, sorted."""
     return sorted(library_files("devices"))
 
 
 def link_names() -> list[str]:
-    """All links of the libraries, sorted."""
+    """Names of all links in the profile libraries, sorted."""
     return sorted(library_files("networks"))
 
 
 def is_file_name(name: str) -> bool:
-    """Whether a name in a scenario is a file of the user's own: it has a slash, or ends with .yaml."""
+    """Whether a name in a scenario is the path of a file: it has a slash or backslash, or ends with .yaml or .yml."""
     return "/" in name or "\\" in name or name.endswith((".yaml", ".yml"))
 
 
 def load_device(name: str) -> Device:
-    """The device of the library with this name, or of this file; raises UnknownName, or DeviceError if it is wrong."""
-    return read_device(Path(name)) if is_file_name(name) else _device(name)
+    """The library's device of this name, or the device in this file.
+
+    Raises UnknownName if there is none, and DeviceError if its file is invalid.
+    """
+    return read_device(Path(name)) if is_file_name(name) else _library_device(name)
 
 
 def load_link(name: str) -> Link:
-    """The link of the library with this name, or of this file; raises UnknownName, or DeviceError if it is wrong."""
-    return read_link(Path(name)) if is_file_name(name) else _link(name)
+    """The library's link of this name, or the link in this file.
+
+    Raises UnknownName if there is none, and DeviceError if its file is invalid.
+    """
+    return read_link(Path(name)) if is_file_name(name) else _library_link(name)
 
 
 @cache
-def _device(name: str) -> Device:
+def _library_device(name: str) -> Device:
     return look_up("device", "devices", name, read_device)
 
 
 @cache
-def _link(name: str) -> Link:
+def _library_link(name: str) -> Link:
     return look_up("link", "networks", name, read_link)
 
 
 def look_up(noun: str, folder: str, name: str, read: Callable[[Path], Profile]) -> Profile:
-    """The profile that ``read`` finds in the library's file of this name; raises UnknownName with the nearest."""
+    """Read the profile of this name in a folder of the libraries with ``read``.
+
+    ``noun`` is used in messages.  Raises UnknownName with the nearest name.
+    """
     files = library_files(folder)
     if name not in files:
         raise UnknownName(noun, name, files)
@@ -228,45 +247,51 @@ def look_up(noun: str, folder: str, name: str, read: Callable[[Path], Profile]) 
 
 
 def read_device(path: Path) -> Device:
-    """The device described by a YAML file; its name is the file's. Raises DeviceError naming file, line and number."""
+    """Read a device from a YAML file; its name is the file's stem.
+
+    Raises DeviceError with file, line and field.
+    """
     written = read_written(path, _shape("device", _DEVICE_NUMBERS))
     written.check_keys(["title", "kind", *_needed(_DEVICE_NUMBERS)], [*_OPTIONAL, "twin"], "a device")
     kind = written.data["kind"]
     if kind not in DEVICE_KINDS:
         raise written.error(f"kind: {kind!r} is not one of {', '.join(DEVICE_KINDS)}", "kind")
     twin = written.text("twin") if "twin" in written.data else None
-    found = Device(
+    device = Device(
         name=path.stem, title=written.text("title"), kind=kind, twin=twin, **_values(written, _DEVICE_NUMBERS)
     )
     for number in ("usable_memory_bytes", "runtime_overhead_bytes"):
-        if getattr(found, number) > found.ram_bytes:
+        if getattr(device, number) > device.ram_bytes:
             raise written.error(f"{number} can't be more than ram_bytes", number)
-    if found.flops_per_second > found.peak_flops_per_second:
+    if device.flops_per_second > device.peak_flops_per_second:
         raise written.error("flops_per_second is above peak_flops_per_second", "flops_per_second")
     for number in ("float16_flops_per_second", "bfloat16_flops_per_second"):
-        if (getattr(found, number) or 0) > _MOST_GAIN * found.peak_flops_per_second:
+        if (getattr(device, number) or 0) > _MOST_GAIN * device.peak_flops_per_second:
             raise written.error(
                 f"{number} is more than {_MOST_GAIN} times peak_flops_per_second; check the unit of both", number
             )
-    if found.idle_watts > found.compute_watts:
+    if device.idle_watts > device.compute_watts:
         raise written.error("idle_watts is above compute_watts", "idle_watts")
     throttling = [name for name in ("throttle_after_seconds", "throttled_share") if name in written.data]
     if len(throttling) == 1:
         raise written.error(
-            f"{throttling[0]} says nothing alone: give throttle_after_seconds and throttled_share, or neither",
+            f"{throttling[0]} is given alone: give both throttle_after_seconds and throttled_share, or neither",
             throttling[0],
         )
-    return found
+    return device
 
 
 def read_link(path: Path) -> Link:
-    """The link described by a YAML file; its name is the file's. Raises DeviceError naming file, line and number."""
+    """Read a link from a YAML file; its name is the file's stem.
+
+    Raises DeviceError with file, line and field.
+    """
     written = read_written(path, _shape("link", _LINK_NUMBERS))
     written.check_keys(["title", *_needed(_LINK_NUMBERS)], [], "a link")
-    found = Link(name=path.stem, title=written.text("title"), **_values(written, _LINK_NUMBERS))
-    if found.loss >= 1:
-        raise written.error("loss: a link that loses everything carries nothing; a loss is below 100 %", "loss")
-    return found
+    link = Link(name=path.stem, title=written.text("title"), **_values(written, _LINK_NUMBERS))
+    if link.loss >= 1:
+        raise written.error("loss: must be below 100 %, because a link with that loss has no goodput", "loss")
+    return link
 
 
 def _needed(numbers: Mapping[str, units.Quantity]) -> list[str]:
@@ -278,7 +303,7 @@ def _shape(noun: str, numbers: Mapping[str, units.Quantity]) -> str:
 
 
 def _values(written: Written, numbers: Mapping[str, units.Quantity]) -> dict[str, Any]:
-    """The facts of a profile and the value of each of them."""
+    """Keyword arguments for Device or Link: the value of each number, and ``facts``."""
     facts = {
         name: written.fact(name, quantity, may_be_zero=name in _MAY_BE_ZERO)
         for name, quantity in numbers.items()

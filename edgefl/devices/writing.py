@@ -1,4 +1,4 @@
-"""Writing a profile that the loader reads back: every number with its range, its source and how sure it is."""
+"""Writing device and link profiles as YAML: every number has a range, a confidence and a source."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edgefl.devices.profile import Link
 
 @dataclass(frozen=True)
 class Entry:
-    """One number of a profile as text with a unit: ``low <= value <= high``, and where it comes from."""
+    """One number of a profile and its source. Values are texts with units, and ``low <= value <= high``."""
 
     value: str
     low: str
@@ -26,18 +26,23 @@ class Entry:
 
 
 def lent_watts(link: Link, why: str) -> dict[str, Entry]:
-    """The radio's watts as a link of the library has them; ``why`` they are taken from there begins the quote."""
-    found = {}
+    """``download_watts`` and ``upload_watts`` of a library link, as estimates for another link.
+
+    The quote of each entry starts with ``why``, the reason for using that link's numbers.
+    """
+    entries = {}
     for name in ("download_watts", "upload_watts"):
         fact = link.facts[name]
         value, low, high = (units.show_watts(x) for x in (fact.value, fact.low, fact.high))
         quote = f"{why}: taken from {link.name} of the library, which says: {fact.source.quote}"
-        found[name] = Entry(value, low, high, "estimated", fact.source.title, fact.source.date, quote, fact.source.url)
-    return found
+        entries[name] = Entry(
+            value, low, high, "estimated", fact.source.title, fact.source.date, quote, fact.source.url
+        )
+    return entries
 
 
 def profile_text(texts: Mapping[str, str], entries: Mapping[str, Entry]) -> str:
-    """The YAML of a device or link: plain texts (title, kind) first, then the numbers in their order."""
+    """The YAML text of a device or link: first the plain texts (title, kind), then the numbers in the given order."""
     document: dict[str, object] = dict(texts)
     for name, entry in entries.items():
         source: dict[str, object] = {"title": entry.title}
@@ -45,16 +50,16 @@ def profile_text(texts: Mapping[str, str], entries: Mapping[str, Entry]) -> str:
             source["url"] = entry.url
         source |= {"date": entry.date, "quote": entry.quote}
         document[name] = {
-            "value": _plain(entry.value),
-            "range": _plain(entry.low) if entry.low == entry.high else f"{entry.low}..{entry.high}",
+            "value": _unquoted(entry.value),
+            "range": _unquoted(entry.low) if entry.low == entry.high else f"{entry.low}..{entry.high}",
             "confidence": entry.confidence,
             "source": source,
         }
     return yaml_lines.write(document, width=110)
 
 
-def _plain(text: str) -> str | float:
-    """A number without a unit is written without quotes."""
+def _unquoted(text: str) -> str | float:
+    """A number without a unit as a float, so that YAML writes it without quotes."""
     try:
         return float(text)
     except ValueError:

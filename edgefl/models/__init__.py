@@ -1,7 +1,7 @@
-"""Towers and the models made of them.
+"""Towers (encoders of one modality) and the models composed of them.
 
-A model is described by plain data (so that a Work can carry it) and built by ``build``; ``at_depth`` cuts the
-description, not the module.
+A model's description is plain data, so that a Work can carry it.  ``build`` makes the module from a description.
+``at_depth`` shortens the description, not the module.
 """
 
 from __future__ import annotations
@@ -35,23 +35,24 @@ __all__ = [
 
 
 def build(description: Mapping[str, Any]) -> nn.Module:
-    """The module of this description, on the current default device, randomly initialised from torch's generator.
+    """Build the module that a description specifies, on torch's current default device.
 
-    Raises UnknownName if no such model is registered.
+    Parameters are initialised from torch's global generator.  Raises UnknownName if no model of that name is
+    registered.
     """
     module: nn.Module = registry.get("model", description["name"])(description)
     return module
 
 
-class _Unfilled(TorchFunctionMode):
-    """Leaves tensors without data as they are where they would be filled with draws."""
+class _SkipInitialisation(TorchFunctionMode):
+    """Turns the in-place initialisation of a meta tensor into a no-op."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if getattr(func, "__name__", "") in _FILLS:
-            filled = args[0] if args else kwargs.get("tensor")
-            if isinstance(filled, torch.Tensor) and filled.device.type == "meta":
-                return filled
+            tensor = args[0] if args else kwargs.get("tensor")
+            if isinstance(tensor, torch.Tensor) and tensor.device.type == "meta":
+                return tensor
         return func(*args, **kwargs)
 
 
@@ -59,14 +60,14 @@ _FILLS = frozenset({"normal_", "uniform_", "bernoulli_", "erfinv_", "clamp_", "f
 
 
 def code(description: Mapping[str, Any]) -> list[str]:
-    """Hashes of the packages whose code makes the module of this description."""
-    named = {("model", description["name"])}
-    named |= {("tower", t["tower"]) for t in description.get("towers", {}).values() if "tower" in t}
-    return sorted({registry.package_digest("edgefl"), *(registry.fingerprint(*name) for name in named)})
+    """Digests of the packages whose code builds the described model: edgefl and any plug-ins, sorted."""
+    entry_points = {("model", description["name"])}
+    entry_points |= {("tower", t["tower"]) for t in description.get("towers", {}).values() if "tower" in t}
+    return sorted({registry.package_digest("edgefl"), *(registry.fingerprint(*entry) for entry in entry_points)})
 
 
 def versions() -> list[str]:
-    """The versions of the libraries that models are made of, as part of what a memo's key says."""
+    """Names and versions of the libraries that models are built from; they are part of the key of cached costs."""
     return [f"{name} {_version(name)}" for name in ("torch", "torchvision", "timm", "transformers")]
 
 
@@ -79,41 +80,45 @@ def _version(package: str) -> str:
 
 
 def on_meta(description: Mapping[str, Any]) -> nn.Module:
-    """The module of this description with shapes and no data."""
-    # torch's draws on meta tensors import its compiler, which takes seconds
-    with torch.device("meta"), _Unfilled():
+    """Build the described module on the meta device: its tensors have shapes and dtypes but no data."""
+    # Random initialisation of meta tensors would import torch's compiler, which takes seconds.
+    with torch.device("meta"), _SkipInitialisation():
         return build(description)
 
 
 def load_weights(module: nn.Module, description: Mapping[str, Any], weights: Mapping[str, str]) -> None:
-    """Give towers their pre-trained values: ``weights`` says by tower where they are (see docs/models.md).
+    """Copy pre-trained weights into the towers of ``module``.
 
-    Raises MethodError for a tower that can't be given any, or weights that can't be found or don't fit.
+    ``weights`` maps a tower's name to the source of its weights (see docs/models.md).  Towers that the model doesn't
+    have are skipped, and a module on the meta device is left as it is.  Raises MethodError if a tower can't load
+    weights, or if they can't be found or have other shapes.
     """
     for name, source in weights.items():
         tower = description["towers"].get(name)
-        # shapes without data have nothing to fill
+        # meta tensors have no data to overwrite
         if tower is not None and not any(p.is_meta for p in module.parameters()):
             load = getattr(registry.get("tower", tower["tower"]), "load", None)
             if load is None:
-                raise MethodError(f"model.{name}.weights is {source!r}, but tower {tower['tower']!r} can't load any")
+                raise MethodError(
+                    f"model.{name}.weights is {source!r}, but tower {tower['tower']!r} can't load weights"
+                )
             load(module.get_submodule(name), source, tower)
 
 
 def blocks(description: Mapping[str, Any]) -> dict[str, int]:
-    """Blocks of each tower at full depth."""
+    """Number of blocks of each tower at full depth, by tower."""
     return {name: tower["blocks"] for name, tower in description["towers"].items()}
 
 
 def at_depth(description: Mapping[str, Any], depth: Mapping[str, int]) -> dict[str, Any]:
-    """The same model with only the first ``depth[tower]`` blocks of each tower.
+    """The description of the same model with only the first ``depth[tower]`` blocks of each tower.
 
-    Raises MethodError where a model with exits would have none.
+    A tower that ``depth`` doesn't name keeps its blocks.  Raises MethodError if a model with exits would keep no exit.
     """
     towers = {
         name: {**tower, "depth": depth.get(name, tower["depth"])} for name, tower in description["towers"].items()
     }
-    part = {**description, "towers": towers}
-    if "exits" in part:
-        places_of(part)
-    return part
+    shallow = {**description, "towers": towers}
+    if "exits" in shallow:
+        places_of(shallow)  # raises MethodError if no exit is left
+    return shallow

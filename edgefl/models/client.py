@@ -1,4 +1,4 @@
-"""A client's model: one tower and a classifier, or several towers into one space or under one classifier."""
+"""A client's model: one tower per modality, with a classifier or a shared embedding space."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from edgefl.models.options import ModelOptions
 from edgefl.models.tower import initialise, stand_in
 
 FACTS = ("channels", "size", "vocabulary", "bins", "frames")
-"""What the data fix about a tower."""
+"""Fields of a tower's description that the data set determines."""
 
 
 class ClientModel(nn.Module):
-    """Towers by modality, plus what no single tower owns under ``joint``.
+    """One tower per modality, and the layers that the towers share under ``joint``.
 
     Parameter names are ``<tower>.<part>[.i].<rest>`` with part one of embedding, blocks, pooler, norm, rep, head.
     """
@@ -43,25 +43,26 @@ class ClientModel(nn.Module):
             self.joint.head = mlp(sum(self.widths.values()), joint["hidden"], joint["classes"], joint["dropout"])
 
     def tower(self, modality: str) -> Any:
-        """The tower of a modality, whatever its class."""
+        """The tower module that encodes a modality."""
         return self.get_submodule(modality)
 
     @property
     def dimension(self) -> int:
-        """Width of ``feature`` and ``embed``."""
+        """Width of the features that ``feature`` and ``embed`` return."""
         return self.widths[self.modalities[0]]
 
     def classes(self, pattern: str) -> int:
-        """How many classes samples of this pattern are told apart into."""
-        head = self.tower(pattern).head if self._alone(pattern) else self.get_submodule("joint.head")[-1]  # type: ignore[index]
+        """Number of output classes of the classifier for a pattern (``image``, ``text``, ``image-text``, ...)."""
+        own_head = self._has_own_head(pattern)
+        head = self.tower(pattern).head if own_head else self.get_submodule("joint.head")[-1]  # type: ignore[index]
         return int(cast(nn.Linear, head).out_features)
 
-    def _alone(self, pattern: str) -> bool:
-        """Whether samples of this pattern have a classifier of their own, and not that of pairs."""
+    def _has_own_head(self, pattern: str) -> bool:
+        """Whether the pattern is one modality whose tower has a classifier, so that the joint one isn't used."""
         return pattern in self.widths and hasattr(self.tower(pattern), "head")
 
     def feature(self, modality: str, x: Tensor) -> Tensor:
-        """What a tower reads from its tokens, normalised, and projected if it has a rep: ``[batch, dim]``."""
+        """A tower's pooled tokens, normalised, and projected if the tower has a projection: ``[batch, dim]``."""
         tower = self.tower(modality)
         tokens: Tensor = tower(x)
         feature: Tensor = tower.read(tokens) if hasattr(tower, "read") else tokens[:, 0]
@@ -70,43 +71,46 @@ class ClientModel(nn.Module):
         return tower.rep(feature) if hasattr(tower, "rep") else feature
 
     def logits(self, modality: str, x: Tensor) -> Tensor:
-        """Class scores of one modality: ``[batch, classes]``."""
+        """Class scores from the classifier of one modality's tower: ``[batch, classes]``."""
         scores: Tensor = self.tower(modality).head(self.feature(modality, x))
         return scores
 
     def features(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The ``feature`` of each modality in ``batch``, ``[batch, dim]``."""
+        """The ``feature`` of each modality of the model that ``batch`` has: ``[batch, dim]`` each."""
         return {m: self.feature(m, batch[m]) for m in self.modalities if m in batch}
 
     def fuse(self, first: Tensor, second: Tensor) -> Tensor:
-        """Two features side by side, ``[batch, sum of dims]``, in the order of ``modalities``."""
+        """Concatenate two features in the order of ``modalities``: ``[batch, sum of dims]``."""
         return torch.cat([first, second], -1)
 
     def scores(self, fused: Tensor) -> Tensor:
-        """Class scores ``[batch, classes]`` of two fused features."""
+        """Class scores of fused features from the joint classifier: ``[batch, classes]``."""
         scores: Tensor = self.get_submodule("joint.head")(fused)
         return scores
 
     def classify(self, pattern: str, batch: Mapping[str, Tensor], mask: str = "zero") -> Tensor:
-        """Class scores of samples of a pattern, of one modality or two side by side: ``[batch, classes]``.
+        """Class scores of samples of a pattern, which has one modality or two: ``[batch, classes]``.
 
-        Where the model classifies pairs, ``mask`` says what stands for the feature of a modality that the pattern
-        lacks: ``zero``, or ``random``, standard normal for every sample.
+        If the model classifies pairs and the pattern lacks a modality, ``mask`` selects the substitute for its
+        feature: ``zero``, or ``random`` for standard normal noise, drawn for every sample.
         """
-        if self._alone(pattern):
+        if self._has_own_head(pattern):
             return self.logits(pattern, batch[pattern])
-        found = self.features({m: batch[m] for m in pattern.split("-")})
-        like = next(iter(found.values()))
-        parts = [found[m] if m in found else stand_in(mask, like, self.widths[m]) for m in self.modalities]
+        features = self.features({m: batch[m] for m in pattern.split("-")})
+        like = next(iter(features.values()))
+        parts = [features[m] if m in features else stand_in(mask, like, self.widths[m]) for m in self.modalities]
         return self.scores(self.fuse(*parts))
 
     def embed(self, modality: str, x: Tensor) -> Tensor:
-        """FedCola's parameter-free retrieval head: the feature on the unit sphere, ``[batch, dim]``."""
+        """The L2-normalised feature, FedCola's retrieval head without parameters: ``[batch, dim]``."""
         return F.normalize(self.feature(modality, x), dim=-1)
 
 
 def add_read_out(module: nn.Module, width: int, tower: Mapping[str, Any]) -> int:
-    """Give ``module`` the projection and the classifier that a tower is described with; the width of its feature."""
+    """Add to ``module`` the projection and the classifier of a tower's description, each if it has one.
+
+    ``width`` is the width of the tower's pooled tokens.  Returns the width of its feature.
+    """
     if rep := tower.get("rep"):
         module.rep = projection(width, rep)
         width = rep if isinstance(rep, int) else rep["dimension"]
@@ -117,7 +121,7 @@ def add_read_out(module: nn.Module, width: int, tower: Mapping[str, Any]) -> int
 
 
 def projection(width: int, rep: int | Mapping[str, Any]) -> nn.Module:
-    """A linear layer, or the projection of LW-FedMML."""
+    """A projection of features ``[batch, width]``: linear if ``rep`` is a width, else an MLP as in LW-FedMML."""
     if isinstance(rep, int):
         layer = nn.Linear(width, rep, bias=False)
         initialise(layer)
@@ -128,14 +132,17 @@ def projection(width: int, rep: int | Mapping[str, Any]) -> nn.Module:
 def mlp(
     width: int, hidden: Sequence[int], out: int, dropout: float, *, bias: bool = True, batch_norm: bool = False
 ) -> nn.Sequential:
-    """Hidden layers of linear, dropout, batch norm and ReLU under a linear layer, whose batch norm has no scale."""
+    """An MLP ``[batch, width] -> [batch, out]``.
+
+    Each hidden layer is linear, dropout, batch norm, ReLU.  A last linear layer follows, whose batch norm has no scale.
+    """
     layers: list[nn.Module] = []
-    for each in hidden:
-        layers.append(nn.Linear(width, each, bias=bias))
+    for size in hidden:
+        layers.append(nn.Linear(width, size, bias=bias))
         layers += [nn.Dropout(dropout)] if dropout else []
-        layers += [nn.BatchNorm1d(each)] if batch_norm else []
+        layers += [nn.BatchNorm1d(size)] if batch_norm else []
         layers.append(nn.ReLU())
-        width = each
+        width = size
     layers.append(nn.Linear(width, out, bias=bias))
     layers += [nn.BatchNorm1d(out, affine=False)] if batch_norm else []
     mlp = nn.Sequential(*layers)
@@ -144,7 +151,7 @@ def mlp(
 
 
 def build_client_model(description: Mapping[str, Any]) -> ClientModel:
-    """The model named ``towers``."""
+    """Build the model registered as ``towers``."""
     return ClientModel(description)
 
 
@@ -156,13 +163,18 @@ def describe(
     *,
     checkpointing: bool = False,
 ) -> dict[str, Any]:
-    """The description of a client kind's model at full depth.
+    """The description of the model, at full depth, of clients that have these modalities.
 
-    ``facts[modality]`` is what the data fix: channels and size of an image, vocabulary of a text, bins and frames of
-    a spectrogram, classes.  A classifier of one modality is a tower with a head, one of two has their features side
-    by side under a joint head; a retrieval model has one final norm for all its towers (as FedCola), or, where
-    ``dimension`` is set, a norm and a projection each.  Where weights come from is not in it: no cost depends on it.
-    Raises MethodError for a modality without a tower or widths that don't meet.
+    ``facts[modality]`` has what the data set determines: channels and size of images, vocabulary of texts, bins and
+    frames of spectrograms, number of classes.
+
+    - A classifier of one modality is a tower with a head.
+    - A classifier of two modalities concatenates their features and has one joint head.
+    - A retrieval model has one final norm for all its towers (as FedCola).  If ``dimension`` is set, each tower has
+      a norm and a projection instead.
+
+    The description doesn't contain the source of pre-trained weights, because no cost depends on it.
+    Raises MethodError for a modality without a tower, or if towers under one norm have different widths.
     """
     if options.multiway is not None:
         return describe_multiway(options.multiway, modalities, task, facts, checkpointing=checkpointing)
@@ -170,30 +182,30 @@ def describe(
     for modality in modalities:
         if modality not in towers:
             raise MethodError(f"clients with {modality} need a model.{modality} tower; the model has {list(towers)}")
-    alone = len(modalities) == 1
+    single = len(modalities) == 1
     rep: Any = options.dimension
     if rep and options.projection is not None:
         rep = {**options.projection.model_dump(mode="json"), "dimension": options.dimension}
     described: dict[str, Any] = {}
     for modality in modalities:
-        fixed = {k: v for k, v in facts[modality].items() if k in FACTS}
-        own = towers[modality].model_dump(exclude={"weights"})
-        described[modality] = {**own, **fixed, "depth": towers[modality].blocks}
+        data_facts = {k: v for k, v in facts[modality].items() if k in FACTS}
+        fields = towers[modality].model_dump(exclude={"weights"})
+        described[modality] = {**fields, **data_facts, "depth": towers[modality].blocks}
         if checkpointing:
             described[modality]["checkpointing"] = True
-        if task == "classify" and alone:
+        if task == "classify" and single:
             described[modality]["classes"] = facts[modality]["classes"]
-        if rep and (not alone or options.dimension_for == "all"):
+        if rep and (not single or options.dimension_for == "all"):
             described[modality]["rep"] = rep
     joint: dict[str, Any] = {}
-    if task == "classify" and not alone:
+    if task == "classify" and not single:
         joint = {**options.fusion.model_dump(mode="json"), "classes": facts[modalities[0]]["classes"]}
     elif task != "classify" and not rep:
         widths = {towers[m].width for m in modalities}
         if len(widths) > 1:
             raise MethodError(
                 f"a retrieval model whose towers have widths {sorted(widths)} needs model.dimension, "
-                "the width that they are projected to"
+                "the common width that they are projected to"
             )
         joint["norm"] = widths.pop()
     return {"name": "towers", "towers": described, "joint": joint}

@@ -1,7 +1,8 @@
-"""The model named ``exits``: a client's towers read at several depths, each with a classifier of its own (DepthFL).
+"""The model named ``exits``: towers with a classifier or embedding (an exit) at several depths (DepthFL).
 
-An exit is of the block that it reads: ``<tower>.blocks.<i>.exit.<norm|rep|head>``, so that it is there, trains and
-travels where its block does.  The towers have no other norm, projection or head.
+An exit is a submodule of the block that it reads: ``<tower>.blocks.<i>.exit.<norm|rep|head>``.  So it is trained and
+transferred together with its block.  The towers have no other norm, projection or head.
+In this module, a place is the position of an exit: the number of blocks below it, by tower.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from edgefl.models.tower import Tower, stand_in, through
 
 
 class Exit(nn.Module):
-    """What turns the tokens behind a block into a feature, and a feature into class scores where it has a head."""
+    """Turns the tokens after a block into a feature (``norm``, ``rep``), and a feature into class scores (``head``)."""
 
     def feature(self, tower: Tower, tokens: Tensor) -> Tensor:
-        """``[batch, tokens, dim] -> [batch, dim]``, or a ResNet's maps ``[batch, channels, height, width]``."""
+        """The feature ``[batch, dim]`` of tokens ``[batch, tokens, dim]`` or maps ``[batch, dim, height, width]``."""
         if tokens.dim() == 4:
             tokens = tokens.flatten(2).transpose(1, 2)
         if hasattr(self, "norm"):
@@ -33,10 +34,10 @@ class Exit(nn.Module):
 
 
 class Hosting(nn.Sequential):
-    """A block that is a sequence of layers, with an exit beside them."""
+    """A block that is a sequence of layers and also holds an exit, which isn't one of them."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Through the layers alone."""
+        """Apply the layers in order, without the exit."""
         for name, layer in self.named_children():
             if name != "exit":
                 x = layer(x)
@@ -44,31 +45,35 @@ class Hosting(nn.Sequential):
 
 
 def depths(towers: Mapping[str, Mapping[str, Any]], exits: int) -> list[dict[str, int]]:
-    """Blocks of each tower below each exit, at full depth: as even as a schedule's stages."""
+    """Number of blocks of each tower below each exit, at full depth; spaced as evenly as a schedule's stages."""
     return [{m: t["blocks"] * (i + 1) // exits for m, t in towers.items()} for i in range(exits)]
 
 
 def places_of(description: Mapping[str, Any]) -> list[dict[str, int]]:
-    """Blocks of each tower below each exit that is within the depth at hand.  Raises MethodError if none is."""
+    """Number of blocks of each tower below each exit, for the exits within the description's depth.
+
+    Raises MethodError if no exit is within it.
+    """
     towers = description["towers"]
     planned = depths(towers, description["exits"])
-    within = [place for place in planned if all(place[m] <= towers[m]["depth"] for m in towers)]
-    if not within:
-        have, first = (
+    places = [place for place in planned if all(place[m] <= towers[m]["depth"] for m in towers)]
+    if not places:
+        depth, first = (
             " and ".join(f"{count} of {modality}" for modality, count in counts.items())
             for counts in ({modality: tower["depth"] for modality, tower in towers.items()}, planned[0])
         )
         raise MethodError(
-            f"no exit is within the first blocks ({have}), the first is behind {first}: set method.exits to all, or to "
-            "the number of the schedule's stages"
+            f"no exit is within the first blocks ({depth}); the first exit is after {first}: set method.exits to all, "
+            "or to the number of the schedule's stages"
         )
-    return within
+    return places
 
 
 class ExitModel(ClientModel):
-    """Towers under exits.  ``classify`` and ``embed`` read the deepest, or the mean of all (``ensemble``).
+    """Towers with exits.  ``classify`` and ``embed`` use the deepest exit, or the mean of all (``ensemble``).
 
-    Raises MethodError where no exit is within the depth at hand, or a tower isn't made of blocks.
+    ``places`` are the positions of the exits (``places_of``).  Raises MethodError if no exit is within the
+    description's depth, or if a tower isn't a ``Tower``.
     """
 
     def __init__(self, description: Mapping[str, Any]):
@@ -79,7 +84,7 @@ class ExitModel(ClientModel):
         self.places = places_of(description)
         for place in self.places:
             for modality, depth in place.items():
-                self._add(modality, depth, towers[modality])
+                self._add_exit(modality, depth, towers[modality])
             if "classes" in joint:
                 width = sum(self.widths.values())
                 self.exit(self.modalities[0], place).head = mlp(
@@ -90,7 +95,7 @@ class ExitModel(ClientModel):
             if hasattr(tower, "norm"):
                 del tower.norm
 
-    def _add(self, modality: str, depth: int, described: Mapping[str, Any]) -> None:
+    def _add_exit(self, modality: str, depth: int, described: Mapping[str, Any]) -> None:
         tower = self.tower(modality)
         if not isinstance(tower, Tower):
             raise MethodError(f"tower {described['tower']!r} can't have exits: it isn't an edgefl.models.tower.Tower")
@@ -103,50 +108,50 @@ class ExitModel(ClientModel):
         block.exit = exit_
 
     def exit(self, modality: str, place: Mapping[str, int]) -> Exit:
-        """The exit of a tower at one of ``places``."""
+        """The exit of a modality's tower at one of ``places``."""
         return cast(Exit, self.tower(modality).blocks[place[modality] - 1].exit)
 
     def head(self, place: Mapping[str, int]) -> nn.Module:
-        """The classifier at one of ``places``: of a tower, or of two, where it stands with the first."""
+        """The classifier at one of ``places``; a classifier of two towers is stored with the first tower's exit."""
         return cast(nn.Module, self.exit(self.modalities[0], place).head)
 
     def training_places(self) -> list[dict[str, int]]:
-        """The places whose exits train; the deepest where none does."""
-        found = [p for p in self.places if any(w.requires_grad for m in p for w in self.exit(m, p).parameters())]
-        return found or self.places[-1:]
+        """The places whose exits have trainable parameters; the deepest place if there are none."""
+        places = [p for p in self.places if any(w.requires_grad for m in p for w in self.exit(m, p).parameters())]
+        return places or self.places[-1:]
 
     def exit_features(self, modality: str, x: Tensor, places: Sequence[Mapping[str, int]]) -> list[Tensor]:
-        """The feature ``[batch, dim]`` of a modality at each of ``places``; no block above them runs."""
+        """The feature ``[batch, dim]`` of a modality at each of ``places``; blocks above the last one don't run."""
         tower = self.tower(modality)
-        wanted = [place[modality] for place in places]
-        found: dict[int, Tensor] = {}
+        exit_depths = [place[modality] for place in places]
+        features: dict[int, Tensor] = {}
         x = tower.embed(x)
-        for depth, block in enumerate(tower.blocks[: max(wanted)], 1):
+        for depth, block in enumerate(tower.blocks[: max(exit_depths)], 1):
             x = through(block, x, tower.checkpointing)
-            if depth in wanted:
-                found[depth] = block.exit.feature(tower, x)
-        return [found[depth] for depth in wanted]
+            if depth in exit_depths:
+                features[depth] = block.exit.feature(tower, x)
+        return [features[depth] for depth in exit_depths]
 
     def exit_scores(
         self, pattern: str, batch: Mapping[str, Tensor], places: Sequence[Mapping[str, int]], mask: str = "zero"
     ) -> list[Tensor]:
         """Class scores ``[batch, classes]`` at each of ``places``; ``mask`` as in ``classify``."""
-        found = {m: self.exit_features(m, batch[m], places) for m in pattern.split("-")}
+        by_modality = {m: self.exit_features(m, batch[m], places) for m in pattern.split("-")}
         scores = []
         for i, place in enumerate(places):
-            mine = {m: features[i] for m, features in found.items()}
-            like = next(iter(mine.values()))
-            parts = [mine[m] if m in mine else stand_in(mask, like, self.widths[m]) for m in self.modalities]
+            features = {m: at_exits[i] for m, at_exits in by_modality.items()}
+            like = next(iter(features.values()))
+            parts = [features[m] if m in features else stand_in(mask, like, self.widths[m]) for m in self.modalities]
             scores.append(self.head(place)(parts[0] if len(parts) == 1 else self.fuse(*parts)))
         return scores
 
     @property
     def read(self) -> list[dict[str, int]]:
-        """The places that an evaluation reads."""
+        """The places of the exits that ``classify`` and ``embed`` use."""
         return self.places if self.ensemble else self.places[-1:]
 
     def classes(self, pattern: str) -> int:
-        """How many classes samples of this pattern are told apart into."""
+        """Number of output classes, the same for every pattern."""
         linear = [part for part in self.head(self.places[-1]).modules() if isinstance(part, nn.Linear)]
         return linear[-1].out_features
 
@@ -155,7 +160,7 @@ class ExitModel(ClientModel):
         return self.exit_features(modality, x, self.places[-1:])[0]
 
     def classify(self, pattern: str, batch: Mapping[str, Tensor], mask: str = "zero") -> Tensor:
-        """Class scores ``[batch, classes]``: the deepest exit's, or the mean of all."""
+        """Class scores ``[batch, classes]`` of the deepest exit, or with ``ensemble`` their mean over all exits."""
         scores = self.exit_scores(pattern, batch, self.read, mask)
         return torch.stack(scores).mean(0) if len(scores) > 1 else scores[0]
 
@@ -164,11 +169,14 @@ class ExitModel(ClientModel):
         return self.classify(modality, {modality: x})
 
     def embed(self, modality: str, x: Tensor) -> Tensor:
-        """On the unit sphere, ``[batch, dim]``: the deepest exit's feature, or the mean of all exits' directions."""
-        found = [F.normalize(feature, dim=-1) for feature in self.exit_features(modality, x, self.read)]
-        return F.normalize(torch.stack(found).mean(0), dim=-1) if len(found) > 1 else found[0]
+        """The L2-normalised feature of the deepest exit: ``[batch, dim]``.
+
+        With ``ensemble``, the normalised mean of all exits' normalised features.
+        """
+        features = [F.normalize(feature, dim=-1) for feature in self.exit_features(modality, x, self.read)]
+        return F.normalize(torch.stack(features).mean(0), dim=-1) if len(features) > 1 else features[0]
 
 
 def build_exits(description: Mapping[str, Any]) -> ExitModel:
-    """The model named ``exits``."""
+    """Build the model registered as ``exits``."""
     return ExitModel(description)

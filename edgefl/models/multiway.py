@@ -1,7 +1,8 @@
-"""The model named ``multiway``: one encoder for images and texts, as BEiT-3's, whose layers have an expert for each.
+"""The model named ``multiway``: BEiT-3's encoder for images and texts, whose layers have an expert for each modality.
 
-PmcmFL's model (docs/methods.md): image and text tokens meet in the attention operation alone; the projections around
-it, every LayerNorm and every feed-forward network exist once for each modality.  224,369,206 parameters at its size.
+This is PmcmFL's model (docs/methods.md).  Image and text tokens interact only in the attention operation.  Each
+modality has its own attention projections, LayerNorms and feed-forward networks.  At the size that PmcmFL uses, the
+model has 224,369,206 parameters.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from edgefl.models.towers.vit import check_patch
 
 MODALITIES = ("image", "text")
 RESERVED = 2
-"""Rows at the start of a position table that belong to no position (fairseq's padding index and what precedes it)."""
+"""Unused rows at the start of a position table: fairseq reserves its padding index and the index before it."""
 
 Tokens = dict[str, Tensor]
-"""The tokens ``[batch, tokens, dim]`` of the modalities at hand, image before text."""
+"""Tokens ``[batch, tokens, dim]`` by modality, for the modalities in the batch; image comes before text."""
 
 
 class MultiwayOptions(BaseModel):
@@ -65,7 +66,7 @@ class MultiwayOptions(BaseModel):
 
 
 class Experts(nn.Module):
-    """The same layer once for each modality, or once for both: tokens of a modality go through its own."""
+    """One copy of a layer per modality, or one shared copy; tokens pass through the copy of their modality."""
 
     def __init__(self, make: Callable[[], nn.Module], *, shared: bool = False):
         super().__init__()
@@ -74,12 +75,12 @@ class Experts(nn.Module):
             self.add_module(name, make())
 
     def forward(self, tokens: Tokens) -> Tokens:
-        """``[batch, tokens, dim] -> [batch, tokens, out]`` of every modality."""
+        """Apply the layer to each modality's tokens: ``[batch, tokens, dim] -> [batch, tokens, out]``."""
         return {m: self.get_submodule("both" if self.shared else m)(x) for m, x in tokens.items()}
 
 
 class MultiwayAttention(nn.Module):
-    """Attention among the tokens of all modalities at hand, between projections of each modality's own."""
+    """Attention over the tokens of all modalities in the batch, with projections per modality unless ``shared``."""
 
     def __init__(self, width: int, heads: int, shared: bool):
         super().__init__()
@@ -95,16 +96,19 @@ class MultiwayAttention(nn.Module):
         return x.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
 
     def forward(self, tokens: Tokens) -> Tokens:
-        """Attend without a mask: to padding too, as the other towers do."""
+        """``[batch, tokens, dim] -> [batch, tokens, dim]`` of every modality.
+
+        There is no mask: as in the other towers, tokens attend to padding too.
+        """
         q, k, v = (self._heads(projection, tokens) for projection in ("q", "k", "v"))
-        seen = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
-        apart = seen.split([x.shape[1] for x in tokens.values()], 1)
-        out: Tokens = self.get_submodule("out")(self.norm(dict(zip(tokens, apart, strict=True))))
+        attended = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        by_modality = attended.split([x.shape[1] for x in tokens.values()], 1)
+        out: Tokens = self.get_submodule("out")(self.norm(dict(zip(tokens, by_modality, strict=True))))
         return out
 
 
 class FeedForward(nn.Module):
-    """``fc2(LN(gelu(fc1(x))))``."""
+    """A feed-forward network with an inner LayerNorm: ``fc2(LN(gelu(fc1(x))))``."""
 
     def __init__(self, width: int, hidden: int):
         super().__init__()
@@ -118,7 +122,10 @@ class FeedForward(nn.Module):
 
 
 class MultiwayBlock(nn.Module):
-    """Pre-LN layer with a second LayerNorm inside its attention and its feed-forward network (Magneto's sub-LN)."""
+    """Pre-LN transformer layer with another LayerNorm inside its attention and its feed-forward network.
+
+    This is the sub-LN of Magneto.
+    """
 
     def __init__(self, options: MultiwayOptions, drop_path: float):
         super().__init__()
@@ -129,23 +136,27 @@ class MultiwayBlock(nn.Module):
         self.ffn = Experts(lambda: FeedForward(width, hidden))
         self.drop_path = drop_path
 
-    def _add(self, tokens: Tokens, change: Tokens) -> Tokens:
+    def _add_residual(self, tokens: Tokens, residual: Tokens) -> Tokens:
         if self.drop_path and self.training:
             x = next(iter(tokens.values()))
             keep = x.new_empty(x.shape[0], 1, 1).bernoulli_(1 - self.drop_path) / (1 - self.drop_path)
-            change = {m: x * keep for m, x in change.items()}
-        return {m: x + change[m] for m, x in tokens.items()}
+            residual = {m: x * keep for m, x in residual.items()}
+        return {m: x + residual[m] for m, x in tokens.items()}
 
     def forward(self, tokens: Tokens) -> Tokens:
-        """``[batch, tokens, dim] -> [batch, tokens, dim]`` of every modality; a sample is dropped as a whole."""
-        tokens = self._add(tokens, self.attn(self.norm1(tokens)))
-        return self._add(tokens, self.ffn(self.norm2(tokens)))
+        """``[batch, tokens, dim] -> [batch, tokens, dim]`` of every modality.
+
+        Stochastic depth drops both modalities of a sample together.
+        """
+        tokens = self._add_residual(tokens, self.attn(self.norm1(tokens)))
+        return self._add_residual(tokens, self.ffn(self.norm2(tokens)))
 
 
 class MultiwayEmbedding(nn.Module):
-    """Patches behind a class token, and words, each with learned positions.
+    """Embeds an image as a class token and patches, and a text as words, each with learned positions.
 
-    ``mask`` stands for a hidden patch in BEiT-3's own pre-training: nothing here reads it, and it is in the state.
+    ``mask`` is BEiT-3's token for masked patches in pre-training.  The forward pass doesn't use it, but it is part of
+    the state dict.
     """
 
     def __init__(self, channels: int, size: int, vocabulary: int, options: MultiwayOptions):
@@ -158,7 +169,7 @@ class MultiwayEmbedding(nn.Module):
         self.text_position = nn.Embedding(options.positions, width)
 
     def forward(self, batch: Mapping[str, Tensor]) -> Tokens:
-        """Images ``[batch, channels, size, size]`` and texts ``[batch, tokens]`` -> their tokens, what there is."""
+        """Embed images ``[batch, channels, size, size]``, texts ``[batch, tokens]``, or both."""
         tokens: Tokens = {}
         if "image" in batch:
             x = self.patch(batch["image"]).flatten(2).transpose(1, 2)
@@ -171,7 +182,7 @@ class MultiwayEmbedding(nn.Module):
 
 
 class MultiwayEncoder(nn.Module):
-    """Embedding and ``depth`` layers; there is no LayerNorm after the last."""
+    """Embedding and ``depth`` layers, without a final LayerNorm."""
 
     def __init__(self, description: Mapping[str, Any]):
         super().__init__()
@@ -189,7 +200,7 @@ class MultiwayEncoder(nn.Module):
         initialise(self)
         for token in (self.embedding.cls, self.embedding.mask):
             nn.init.trunc_normal_(token, std=0.02)
-        # sub-LN's scale of what writes into the residual stream, which also goes by the full depth
+        # Magneto's sub-LN scales the weights that write into the residual stream; the gain uses the full depth.
         gain = math.sqrt(math.log(2 * options.blocks))
         for name, parameter in self.blocks.named_parameters():
             if name.endswith("weight") and {"v", "out", "fc1", "fc2"} & set(name.split(".")):
@@ -197,7 +208,7 @@ class MultiwayEncoder(nn.Module):
                     parameter.mul_(gain)
 
     def forward(self, batch: Mapping[str, Tensor]) -> Tokens:
-        """A batch of one modality or of pairs -> tokens ``[batch, tokens, dim]`` of each."""
+        """Encode a batch of one modality or of pairs into tokens ``[batch, tokens, dim]`` of each."""
         tokens: Tokens = self.embedding(batch)
         for block in self.blocks:
             tokens = through(block, tokens, self.checkpointing)
@@ -205,7 +216,7 @@ class MultiwayEncoder(nn.Module):
 
 
 class Fusion(nn.Module):
-    """PmcmFL's F: ``tanh(Linear([LN(h_i); LN(h_t)]) / 2)``, two features ``[batch, dim]`` -> one."""
+    """PmcmFL's fusion F of an image and a text feature: ``tanh(Linear([LN(h_i); LN(h_t)]) / 2)``."""
 
     def __init__(self, width: int):
         super().__init__()
@@ -219,9 +230,9 @@ class Fusion(nn.Module):
 
 
 class MultiwayModel(nn.Module):
-    """The encoder as ``multiway`` and, if it classifies, fusion and head under ``joint``.
+    """The encoder under ``multiway`` and, for classification, the fusion and the classifier under ``joint``.
 
-    Every kind of client has all of it: one whose samples have only images trains only the images' experts.
+    All clients have the whole model.  Clients that only have images train only the experts for images.
     """
 
     def __init__(self, description: Mapping[str, Any]):
@@ -238,32 +249,35 @@ class MultiwayModel(nn.Module):
             initialise(self.joint)
 
     def tower(self, modality: str) -> MultiwayEncoder:
-        """The one encoder, whatever the modality."""
+        """The encoder, which is the same for every modality."""
         return self.multiway
 
     @property
     def dimension(self) -> int:
-        """Width of ``feature`` and ``embed``."""
+        """Width of the features that ``feature`` and ``embed`` return."""
         return self.multiway.width
 
     def classes(self, pattern: str) -> int:
-        """How many classes samples of any pattern are told apart into."""
+        """Number of output classes, the same for every pattern."""
         return int(cast(nn.Linear, self.get_submodule("joint.head.3")).out_features)
 
     def features(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The first token of each modality in ``batch``, ``[batch, dim]``; two modalities attend to each other."""
+        """The first token of each modality in ``batch``, ``[batch, dim]``; the modalities attend to each other."""
         return {m: tokens[:, 0] for m, tokens in self.multiway(batch).items()}
 
     def feature(self, modality: str, x: Tensor) -> Tensor:
-        """The first token of a modality by itself: ``[batch, dim]``."""
+        """The first token of one modality, encoded without the other: ``[batch, dim]``."""
         return self.features({modality: x})[modality]
 
     def embed(self, modality: str, x: Tensor) -> Tensor:
-        """The feature on the unit sphere, ``[batch, dim]``."""
+        """The L2-normalised feature: ``[batch, dim]``."""
         return F.normalize(self.feature(modality, x), dim=-1)
 
     def fuse(self, image: Tensor, text: Tensor) -> Tensor:
-        """The joint feature of two features ``[batch, dim]``; what stands in for a missing one is the caller's."""
+        """Fuse an image and a text feature ``[batch, dim]`` into one of that shape.
+
+        The caller provides a substitute for a missing feature (``stand_in``).
+        """
         fused: Tensor = self.get_submodule("joint.fusion")(image, text)
         return fused
 
@@ -273,22 +287,23 @@ class MultiwayModel(nn.Module):
         return scores
 
     def classify(self, pattern: str, batch: Mapping[str, Tensor], mask: str = "zero") -> Tensor:
-        """Class scores ``[batch, classes]`` of ``image-text``, ``image`` or ``text``.
+        """Class scores ``[batch, classes]`` of samples of the pattern ``image-text``, ``image`` or ``text``.
 
-        ``mask`` says what stands for a missing feature: ``zero``, or ``random``, standard normal for every sample.
+        ``mask`` selects the substitute for a missing feature: ``zero``, or ``random`` for standard normal noise,
+        drawn for every sample.
         """
-        found = self.features({m: batch[m] for m in pattern.split("-")})
-        some = next(iter(found.values()))
-        image, text = (found[m] if m in found else stand_in(mask, some, self.dimension) for m in MODALITIES)
+        features = self.features({m: batch[m] for m in pattern.split("-")})
+        like = next(iter(features.values()))
+        image, text = (features[m] if m in features else stand_in(mask, like, self.dimension) for m in MODALITIES)
         return self.scores(self.fuse(image, text))
 
     def logits(self, modality: str, x: Tensor) -> Tensor:
-        """Class scores of one modality: ``[batch, classes]``."""
+        """Class scores of samples that have only this modality: ``[batch, classes]``."""
         return self.classify(modality, {modality: x})
 
 
 def build_multiway(description: Mapping[str, Any]) -> MultiwayModel:
-    """The model named ``multiway``."""
+    """Build the model registered as ``multiway``."""
     return MultiwayModel(description)
 
 
@@ -300,10 +315,11 @@ def describe_multiway(
     *,
     checkpointing: bool = False,
 ) -> dict[str, Any]:
-    """The description of a client kind's model at full depth: the whole model, whatever the kind's modalities.
+    """The description, at full depth, of the model of clients that have these modalities.
 
-    ``facts`` must therefore know an image's channels and size and a text's vocabulary.  Raises MethodError where they
-    don't, for a modality other than image and text, for sizes that don't fit, and for classes that differ.
+    All clients have the whole model, so ``facts`` must always have the channels and size of images and the vocabulary
+    of texts.  Raises MethodError if one is missing, for a modality other than image and text, if the patch doesn't
+    divide the image size, and if the modalities have different numbers of classes.
     """
     if other := [m for m in modalities if m not in MODALITIES]:
         raise MethodError(f"the multiway model reads image and text; these clients have {other[0]}")
@@ -311,7 +327,9 @@ def describe_multiway(
     for modality, fields in (("image", ("channels", "size")), ("text", ("vocabulary",))):
         for field in fields:
             if field not in facts.get(modality, {}):
-                raise MethodError(f"the multiway model needs the {field} of {modality}, which the data don't have")
+                raise MethodError(
+                    f"the multiway model needs the {field} of {modality}, which the data set doesn't have"
+                )
             tower[field] = facts[modality][field]
     check_patch(options.patch, tower["size"])
     if checkpointing:
@@ -320,6 +338,7 @@ def describe_multiway(
     if task == "classify":
         classes = {facts[m]["classes"] for m in modalities}
         if len(classes) > 1:
-            raise MethodError(f"one head can't tell apart {' and '.join(map(str, sorted(classes)))} classes")
+            numbers = " and ".join(map(str, sorted(classes)))
+            raise MethodError(f"the modalities have {numbers} classes, but the model has one classifier")
         joint["classes"] = classes.pop()
     return {"name": "multiway", "modalities": list(modalities), "towers": {"multiway": tower}, "joint": joint}

@@ -1,4 +1,4 @@
-"""The scenario's ``model`` section: one tower per modality, each with its own tower's options."""
+"""Options of a scenario's ``model`` section: a tower for each modality, or one encoder for all of them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from edgefl.models.multiway import MODALITIES as MULTIWAY_MODALITIES
 from edgefl.models.multiway import MultiwayOptions
 
 MODALITIES = {"image": "vit", "text": "transformer", "audio": "ast"}
-"""What a tower can read, and the tower that reads it unless another is named."""
+"""The modalities, and the default tower of each."""
 
 
 class Projection(BaseModel):
-    """An MLP from a tower's feature to ``dimension``, as contrastive learning uses: linear layers without bias."""
+    """An MLP that projects a tower's feature to ``dimension``, as in contrastive learning; its layers have no bias."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -27,7 +27,7 @@ class Projection(BaseModel):
 
 
 class Fusion(BaseModel):
-    """The classifier of a kind with two modalities: an MLP on their features side by side."""
+    """The classifier of a model of two modalities: an MLP on their concatenated features."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -36,7 +36,7 @@ class Fusion(BaseModel):
 
 
 class ModelOptions(BaseModel):
-    """The towers.  A tower's fields are those of the tower it names (``tower: vit``)."""
+    """Towers by modality.  The fields of a tower depend on its name (``tower: vit``)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -44,7 +44,7 @@ class ModelOptions(BaseModel):
     text: Any = Field(None, description="the text tower: {tower: transformer, blocks, width, heads, tokens, ...}")
     audio: Any = Field(None, description="the audio tower: {tower: ast, blocks, width, heads, ...}")
     multiway: MultiwayOptions | None = Field(
-        None, description="one encoder for image and text instead of a tower each: {blocks, width, heads, patch, ...}"
+        None, description="one encoder for image and text, instead of towers: {blocks, width, heads, patch, ...}"
     )
     dimension: int | None = Field(
         None,
@@ -74,15 +74,15 @@ class ModelOptions(BaseModel):
         return registry.get("tower", value.get("tower", default)).Options.model_validate({"tower": default, **value})
 
     @model_validator(mode="after")
-    def _some(self) -> ModelOptions:
+    def _check_fields(self) -> ModelOptions:
         if self.multiway is not None and self.towers:
-            raise ValueError(f"multiway is the tower of every modality: remove {', '.join(self.towers)}")
+            raise ValueError(f"multiway replaces the towers: remove {', '.join(self.towers)}")
         if self.multiway is not None and self.dimension is not None:
             raise ValueError("multiway has no projection: remove dimension")
         if not self.modalities:
             raise ValueError("a model needs at least one tower: image, text or audio, or multiway")
         if self.projection is not None and self.dimension is None:
-            raise ValueError("a projection needs the dimension that it ends in: set dimension")
+            raise ValueError("a projection needs an output width: set dimension")
         return self
 
     @property
@@ -92,23 +92,23 @@ class ModelOptions(BaseModel):
 
     @property
     def modalities(self) -> tuple[str, ...]:
-        """What clients may have."""
+        """The modalities that clients may have."""
         return MULTIWAY_MODALITIES if self.multiway is not None else tuple(self.towers)
 
     @property
     def blocks(self) -> dict[str, int]:
-        """Blocks of each tower at full depth, as a schedule cuts them."""
+        """Number of blocks of each tower at full depth, which a schedule divides into stages."""
         if self.multiway is not None:
             return {"multiway": self.multiway.blocks}
         return {modality: tower.blocks for modality, tower in self.towers.items()}
 
     @property
     def weights(self) -> dict[str, str]:
-        """Where the towers with pre-trained weights have them from, by modality."""
+        """Source of the pre-trained weights, by modality, for the towers that have any."""
         return {m: w for m, t in self.towers.items() if (w := getattr(t, "weights", None)) is not None}
 
     @property
     def tokens(self) -> int:
-        """Length of a text, in tokens (a text tower's setting that the tokenizer follows)."""
+        """Length of a text in tokens, which the tokenizer pads or cuts to; 16 if the model reads no text."""
         text = self.text or self.multiway
         return int(text.tokens) if text is not None else 16

@@ -1,4 +1,4 @@
-"""Towers whose embeddings are Gaussians on which a pair's match depends by chance (PCME, Chun et al., CVPR 2021)."""
+"""Towers with Gaussian embeddings, from which the probability of a match follows (PCME, Chun et al., CVPR 2021)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from edgefl.models.client import ClientModel
 from edgefl.models.tower import initialise
 
 NARROW = -4.0
-"""Logarithm of the deviations before training: samples begin near their mean, a unit vector."""
+"""Initial logarithm of the standard deviations: small, so that samples start near their mean, a unit vector."""
 
 SCALE = SHIFT = 15.0
-"""First values of the sigmoid's slope and place, as the public code: even odds at distance 1."""
+"""Initial slope and shift of the sigmoid, as in PCME's public code: match probability 1/2 at distance 1."""
 
 
 class Deviations(nn.Module):
-    """The logarithm of a Gaussian's deviations from its tower's feature, and what turns distance into odds."""
+    """Predicts the log standard deviations of the embeddings, and holds the sigmoid's ``scale`` and ``shift``.
+
+    The sigmoid of ``-scale * distance + shift`` is the probability that two samples match.
+    """
 
     def __init__(self, widths: Mapping[str, int]):
         super().__init__()
@@ -32,12 +35,12 @@ class Deviations(nn.Module):
         self.shift = nn.Parameter(torch.full((1,), SHIFT))
 
     def forward(self, modality: str, feature: Tensor) -> Tensor:
-        """``[batch, dim] -> [batch, dim]``."""
+        """Log standard deviations ``[batch, dim]`` from a tower's feature ``[batch, dim]``."""
         return cast(Tensor, self.get_submodule(modality)(feature))
 
 
 class ProbabilisticModel(ClientModel):
-    """A retrieval model with deviations beside its means; ``embed`` is the mean."""
+    """A retrieval model whose embeddings have standard deviations; ``embed`` returns their means."""
 
     def __init__(self, description: Mapping[str, Any]):
         super().__init__(description)
@@ -47,16 +50,16 @@ class ProbabilisticModel(ClientModel):
 
     @property
     def deviations(self) -> Deviations:
-        """What the model has beyond its towers."""
+        """The layers that the model has in addition to its towers."""
         return cast(Deviations, self.joint.head)
 
     def gaussian(self, modality: str, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The mean on the unit sphere, and the logarithm of the deviations: ``[batch, dim]`` each, in float32."""
+        """The L2-normalised mean and the log standard deviations: ``[batch, dim]`` each, float32."""
         feature = self.feature(modality, x)
-        spread = self.deviations(modality, feature)
-        return nn.functional.normalize(feature.float(), dim=-1), spread.float()
+        log_deviation = self.deviations(modality, feature)
+        return nn.functional.normalize(feature.float(), dim=-1), log_deviation.float()
 
 
 def build_probabilistic(description: Mapping[str, Any]) -> ProbabilisticModel:
-    """The model named ``probabilistic``."""
+    """Build the model registered as ``probabilistic``."""
     return ProbabilisticModel(description)

@@ -1,4 +1,4 @@
-"""A tower: one modality's encoder as ``embedding -> blocks[0..depth) -> norm -> rep``, and its transformer block."""
+"""The tower (``embedding -> blocks[0..depth) -> norm -> rep``), an encoder of one modality, and its block."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 
 class EncoderOptions(BaseModel):
-    """What every transformer has, ours or a library's."""
+    """Options of every transformer tower, edgefl's own or a library's."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -39,7 +39,7 @@ class EncoderOptions(BaseModel):
 
 
 class TransformerOptions(EncoderOptions):
-    """What the transformers of our own blocks have."""
+    """Options of the towers that use edgefl's own transformer block."""
 
     drop_path: float = Field(
         0.0,
@@ -53,14 +53,14 @@ Chosen = TypeVar("Chosen", bound=BaseModel)
 
 
 def chosen(options: type[Chosen], description: Mapping[str, Any]) -> Chosen:
-    """The tower's options within its description, which has computed fields and what the data fix beside them."""
+    """The tower's options from its description, without computed fields and the fields that the data determine."""
     return options(**{name: value for name, value in description.items() if name in options.model_fields})
 
 
 def drop_path_rates(last: float, blocks: int, depth: int) -> list[float]:
-    """Stochastic depth of the first ``depth`` of ``blocks`` blocks, rising linearly to ``last``.
+    """Stochastic depth rates of the first ``depth`` of ``blocks`` blocks, rising linearly to ``last`` over all blocks.
 
-    A rate belongs to a block's place in the full model, so that a stage doesn't change it.
+    A block's rate depends on its position in the full model, so it is the same at every stage of a schedule.
     """
     return [last * i / max(blocks - 1, 1) for i in range(depth)]
 
@@ -75,14 +75,17 @@ class Attention(nn.Module):
         self.proj = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Attend without a mask: FedCola's public code attends to padding too."""
+        """Attend to all tokens ``[batch, tokens, dim]``.
+
+        There is no mask, because FedCola's public code attends to padding too.
+        """
         batch, tokens, width = x.shape
         q, k, v = self.qkv(x).view(batch, tokens, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4).unbind(0)
         return self.proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, tokens, width))  # type: ignore[no-any-return]
 
 
 class Mlp(nn.Module):
-    """``fc2(gelu(fc1(x)))``."""
+    """A transformer block's MLP: ``fc2(gelu(fc1(x)))``."""
 
     def __init__(self, width: int, hidden: int):
         super().__init__()
@@ -118,9 +121,10 @@ class Block(nn.Module):
 
 
 class Tower(nn.Module):
-    """Runs an embedding, its blocks and a final norm if it has one; whoever uses it adds a rep or a head.
+    """An embedding, blocks and an optional final norm; models add a projection (``rep``) or a ``head`` to it.
 
-    ``width`` is the width of what ``read`` gives.  A block of a library may return a tuple that begins with its tokens.
+    ``width`` is the width of the features that ``read`` returns.  A library's block may return a tuple that begins
+    with its tokens.
     """
 
     def __init__(
@@ -140,64 +144,70 @@ class Tower(nn.Module):
             self.norm = norm
 
     def embed(self, x: Tensor) -> Tensor:
-        """An input batch -> the tokens that the first block gets, ``[batch, tokens, dim]``."""
+        """Embed an input batch into the tokens that the first block receives: ``[batch, tokens, dim]``."""
         tokens: Tensor = self.embedding(x)
         return tokens
 
     def forward(self, x: Tensor) -> Tensor:
-        """An input batch -> tokens ``[batch, tokens, dim]``, normalised if the tower has its own norm."""
+        """Encode an input batch into tokens ``[batch, tokens, dim]``, normalised if the tower has its own norm."""
         x = self.embed(x)
         for block in self.blocks:
             x = through(block, x, self.checkpointing)
         return self.norm(x) if hasattr(self, "norm") else x
 
     def read(self, tokens: Tensor) -> Tensor:
-        """What stands for the whole input: the first token, ``[batch, width]``."""
+        """Pool tokens into one feature per sample: the first token, ``[batch, width]``."""
         return tokens[:, 0]
 
 
 def through(block: nn.Module, x: Any, checkpointing: bool = False) -> Any:
-    """What a block makes of tokens; with ``checkpointing`` the backward pass recomputes what is within it."""
+    """Apply a block to tokens; with ``checkpointing``, the backward pass recomputes its activations."""
     if checkpointing and torch.is_grad_enabled():
-        return checkpoint(through, block, x, use_reentrant=False, context_fn=partial(_contexts, block))
+        return checkpoint(through, block, x, use_reentrant=False, context_fn=partial(_checkpoint_contexts, block))
     out = block(x)
     return out[0] if isinstance(out, tuple) else out
 
 
 RECOMPUTING: ContextVar[AbstractContextManager[object] | None] = ContextVar("recomputing", default=None)
-"""A mode of torch's that a block computes in and has to be recomputed in too; the backward pass runs outside of it."""
+"""The torch mode that a checkpointed block must be recomputed in.
+
+The backward pass runs outside the mode of the forward pass, so recomputation enters it again.
+"""
 
 
-def _contexts(block: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    return nullcontext(), _again(block, RECOMPUTING.get() or nullcontext())
+def _checkpoint_contexts(block: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    return nullcontext(), _recomputation(block, RECOMPUTING.get() or nullcontext())
 
 
 @contextmanager
-def _again(block: nn.Module, mode: AbstractContextManager[object]) -> Iterator[None]:
-    """Compute a block again, as before, but leave the running statistics of its batch norms: they saw this batch."""
+def _recomputation(block: nn.Module, mode: AbstractContextManager[object]) -> Iterator[None]:
+    """Freeze the running statistics of a block's batch norms: the forward pass has already counted this batch."""
     norms = [part for part in block.modules() if isinstance(part, _BatchNorm)]
-    kept = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
+    saved = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
     for norm in norms:
         norm.momentum, norm.num_batches_tracked = 0.0, None
     try:
         with mode:
             yield
     finally:
-        for norm, (momentum, seen) in zip(norms, kept, strict=True):
-            norm.momentum, norm.num_batches_tracked = momentum, seen
+        for norm, (momentum, batches_tracked) in zip(norms, saved, strict=True):
+            norm.momentum, norm.num_batches_tracked = momentum, batches_tracked
 
 
 def stand_in(mask: str, like: Tensor, width: int) -> Tensor:
-    """Zeros, or with ``mask`` ``random`` standard normal noise, in the place of a missing feature: [batch, width]."""
-    make = torch.randn if mask == "random" else torch.zeros
-    return make(like.shape[0], width, dtype=like.dtype, device=like.device)
+    """A substitute for a missing feature, with the batch size, dtype and device of ``like``: ``[batch, width]``.
+
+    It is zero, or standard normal noise if ``mask`` is ``random``.
+    """
+    create = torch.randn if mask == "random" else torch.zeros
+    return create(like.shape[0], width, dtype=like.dtype, device=like.device)
 
 
 def initialise(module: nn.Module) -> None:
-    """Xavier for linear weights, as the original ViT; normal (0.02) for embeddings; zero for biases.
+    """Initialise in place: Xavier for linear weights (as the original ViT), normal 0.02 for embeddings, zero biases.
 
-    The scale follows the width: a fixed 0.02, right for widths of 384 and more, leaves a narrow tower's blocks
-    nearly silent for many rounds.
+    Xavier's scale depends on the width.  A fixed 0.02 suits widths of 384 and more; in a narrow tower the blocks
+    would then contribute almost nothing for many rounds.
     """
     for part in module.modules():
         if isinstance(part, nn.Linear):
@@ -209,7 +219,10 @@ def initialise(module: nn.Module) -> None:
 
 
 def assemble(embedding: nn.Module, options: TransformerOptions, description: Mapping[str, Any], norm: bool) -> Tower:
-    """The tower that a description asks for, initialised: ``depth`` of the blocks of ``options``."""
+    """An initialised tower with the first ``description["depth"]`` of the ``options.blocks`` blocks.
+
+    ``norm`` says whether it has a final norm.
+    """
     rates = drop_path_rates(options.drop_path, options.blocks, description["depth"])
     blocks = [Block(options.width, options.heads, options.mlp_ratio, rate) for rate in rates]
     final = nn.LayerNorm(options.width, eps=1e-6) if norm else None

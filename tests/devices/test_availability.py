@@ -191,14 +191,17 @@ def test_records_are_drawn_and_json_lines_are_the_same(tmp_path):
         ("", "trace.csv: this trace is empty"),
         ("device,start,end\n", "trace.csv: this trace is empty"),
         ("device,begin,end\na,1,2\n", "trace.csv:1: 'start' is missing"),
-        ("device,start,end\na,5,9\na,3,4\n", "trace.csv:3: time runs backwards: device a starts at 3 s, after 5 s in"),
-        ("device,start,end\na,5,9\nb,1,2\na,8,12\n", "trace.csv:4: it overlaps with line 2: .*join the two rows"),
-        ("device,start,end\na,5,5\n", "trace.csv:2: it ends at 5 s, not after its start at 5 s"),
+        (
+            "device,start,end\na,5,9\na,3,4\n",
+            "trace.csv:3: the rows of device a aren't sorted: .* at 3 s, line 2 at 5 s",
+        ),
+        ("device,start,end\na,5,9\nb,1,2\na,8,12\n", "trace.csv:4: the interval overlaps line 2: .*join the two rows"),
+        ("device,start,end\na,5,5\n", "trace.csv:2: the interval ends at 5 s, not after its start at 5 s"),
         ("device,start,end\na,5,now\n", "trace.csv:2: end: 'now' is not a number of seconds"),
         ("device,start,end\na,5,inf\n", "trace.csv:2: end: 'inf' is not a time"),
         ("device,start,end\na,-5,6\n", "trace.csv:2: start: '-5' is not a time"),
         ("device,start,end\na,5\n", "trace.csv:2: 2 values under 3 columns"),
-        ("device,start,end\na,5,101\n", "trace.csv:2: it ends at 101 s, after the period of 100 s"),
+        ("device,start,end\na,5,101\n", "trace.csv:2: the interval ends at 101 s, after the period of 100 s"),
     ],
 )
 def test_a_wrong_trace_is_refused_with_its_line(tmp_path, text, said):
@@ -216,10 +219,10 @@ def test_what_is_no_trace_at_all(tmp_path):
         (tmp_path / "folder.csv").mkdir()
         _made(trace={"file": str(tmp_path / "folder.csv")})
     for name, raw, said in (
-        ("a.txt", b"x", r"a\.txt: a trace is a file \.csv, \.jsonl"),
+        ("a.txt", b"x", r"a\.txt: a trace is a file with suffix \.csv, \.jsonl"),
         ("a.csv", b"device,start,end\n\xff,1,2\n", "isn't UTF-8"),
         ("a.jsonl", b"{}\n", r"a\.jsonl:1: 'device' is missing"),
-        ("b.jsonl", b'{"device": 1, "start": 0, "end": 1}\nno\n', r"b\.jsonl:2: this isn't JSON"),
+        ("b.jsonl", b'{"device": 1, "start": 0, "end": 1}\nno\n', r"b\.jsonl:2: this line isn't JSON"),
         ("c.jsonl", b"[1]\n", r"c\.jsonl:1: a row is an object"),
         ("d.jsonl", b'{"device": 1, "start": true, "end": 1}\n', r"d\.jsonl:1: start: True is not a number"),
     ):
@@ -232,8 +235,8 @@ def test_what_is_no_trace_at_all(tmp_path):
     ("written", "said"),
     [
         ("sometimes", "always"),
-        ({}, "says nothing; write one of always"),
-        ({"markov": {"on": 1, "off": 1}, "diurnal": {}}, "diurnal and markov can't both hold"),
+        ({}, "nothing is given; write one of always"),
+        ({"markov": {"on": 1, "off": 1}, "diurnal": {}}, "diurnal and markov are given together"),
         ({"markov": {"on": 0, "off": 1}}, "must be more than 0 s"),
         ({"markov": {"on": "1 h"}}, "Field required"),
         ({"markov": {"on": "1 kg", "off": 1}}, "unknown unit 'kg'"),
@@ -243,7 +246,7 @@ def test_what_is_no_trace_at_all(tmp_path):
         ({"diurnal": {"hours": 20, "jitter": "2 h"}}, "don't fit into a period of 24 h"),
         ({"diurnal": {"start": "25 o'clock"}}, "or a time of day"),
         ({"diurnal": {"start": "18:00..23:70"}}, "not a time of day"),
-        ({"diurnal": {"start": 64800}}, "is no time in a period of 24 h"),
+        ({"diurnal": {"start": 64800}}, "start: 64800 h is outside a period of 24 h"),
         ({"diurnal": {"hour": 3}}, "Extra inputs"),
         ({"trace": {"file": ""}}, "at least 1 character"),
         ({"trace": {"file": "a.csv", "period": 0}}, "more than 0 s"),

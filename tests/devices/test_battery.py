@@ -107,7 +107,7 @@ def test_levels_stay_between_nothing_and_full(works, watts, idle, initial, reser
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ({"capacity": "0 Wh"}, "one that is empty at first is written initial: 0%"),
+        ({"capacity": "0 Wh"}, "for one that is empty at the start write initial: 0%"),
         ({"capacity": "10 W"}, "unknown unit 'W'"),
         ({"initial": "120%"}, "between 0 and 1"),
         ({"initial": "80..20%"}, "empty range"),

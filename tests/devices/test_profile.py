@@ -191,7 +191,7 @@ def test_a_bare_number_is_refused(tmp_path, profile):
 
 def test_missing_and_unknown_numbers_are_refused(tmp_path, profile):
     profile["ram"] = profile.pop("ram_bytes")
-    assert "ram is not a number of a device" in _refused(tmp_path, profile)
+    assert "ram is not a field of a device" in _refused(tmp_path, profile)
     del profile["ram"]
     assert "ram_bytes is missing" in _refused(tmp_path, profile)
 
@@ -244,8 +244,8 @@ def test_an_error_names_the_line(tmp_path, profile):
     [
         ("storage_bytes_per_second", {"value": 0, "range": "0..1"}, "storage_bytes_per_second: must be positive"),
         ("float16_flops_per_second", {"value": "9 TFLOP/s", "range": "9 TFLOP/s"}, "more than 64 times peak"),
-        ("throttled_share", {"value": "80%", "range": "50..100%"}, "throttled_share says nothing alone"),
-        ("throttle_after_seconds", {"value": "5 min", "range": "5 min"}, "throttle_after_seconds says nothing alone"),
+        ("throttled_share", {"value": "80%", "range": "50..100%"}, "throttled_share is given alone"),
+        ("throttle_after_seconds", {"value": "5 min", "range": "5 min"}, "throttle_after_seconds is given alone"),
         ("throttled_share", {"value": "180%", "range": "50..100%"}, "more than the whole"),
         ("battery_joules", {"value": 0, "range": "0"}, "battery_joules: must be positive"),
         ("jitter", {"value": 12, "range": "0..20"}, "jitter: the sigma of a lognormal factor is at most 3"),
@@ -289,7 +289,7 @@ def test_links_that_make_no_sense(tmp_path, lte, number, entry, told):
         ({"source": None}, "source: Input should be"),
         ({"confidence": "sure"}, "'sure' is not one of measured, datasheet, estimated"),
         ({"fleet": {}}, "no mapping of a fleet's fields"),
-        ({"fleet": {"like": "phones"}}, "stands for itself"),
+        ({"fleet": {"like": "phones"}}, "can't refer to another fleet"),
         ({"fleets": {}}, "did you mean 'fleet'"),
     ],
 )

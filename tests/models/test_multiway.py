@@ -149,7 +149,10 @@ def test_drop_path_leaves_out_a_sample_as_a_whole() -> None:
         ({"modalities": ("audio",)}, "reads image and text; these clients have audio"),
         ({"patch": 5}, "patch 5 doesn't divide the image size 16"),
         ({"facts": {"image": VQA["image"]}}, "needs the vocabulary of text"),
-        ({"facts": {**VQA, "text": {**VQA["text"], "classes": 4}}}, "can't tell apart 4 and 310 classes"),
+        (
+            {"facts": {**VQA, "text": {**VQA["text"], "classes": 4}}},
+            "the modalities have 4 and 310 classes",
+        ),
     ],
 )
 def test_what_does_not_fit_is_said(change: dict[str, Any], message: str) -> None:

@@ -266,5 +266,5 @@ def test_minilm_computes_what_transformers_computes() -> None:
 
 def test_a_tower_that_takes_no_weights_says_so() -> None:
     description = models.describe(ModelOptions(text={"tower": "gru"}), ["text"], "classify", FACTS)
-    with pytest.raises(MethodError, match="tower 'gru' can't load any"):
+    with pytest.raises(MethodError, match="tower 'gru' can't load weights"):
         models.load_weights(models.build(description), description, {"text": "pretrained"})

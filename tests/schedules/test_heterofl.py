@@ -156,13 +156,15 @@ def test_the_scaler_divides_while_training_alone() -> None:
 
 def test_models_that_cannot_be_cut() -> None:
     gru = models.describe(ModelOptions(text={"tower": "gru", "tokens": 6}), ("text",), "classify", FACTS)
-    with pytest.raises(MethodError, match="be cut of model.text, a 'gru' tower; allowed: vit, transformer"):
+    with pytest.raises(
+        MethodError, match="model.text can't be narrowed: it is a 'gru' tower; allowed: vit, transformer"
+    ):
         at_width(gru, 0.5)
-    with pytest.raises(MethodError, match="widths can't be cut of the model 'multiway'"):
+    with pytest.raises(MethodError, match="model 'multiway' can't be narrowed"):
         at_width({**gru, "name": "multiway"}, 0.5)
     pair = described("image", "text", task="retrieve")
     pair["towers"]["text"]["heads"] = 2
-    with pytest.raises(MethodError, match=r"a width of 0.75 leaves the towers \[12, 16\] wide, under one norm"):
+    with pytest.raises(MethodError, match=r"at width 0.75 the towers have widths \[12, 16\], but they share one norm"):
         at_width(pair, 0.75)
     work = work_on(MODELS["image"])
     table = Payload("features", (Item("features", (5, 16), "float32", "table/features"),))
@@ -302,7 +304,7 @@ def test_a_model_that_cannot_be_cut_is_said_before_anything_is_done(tiny: Callab
         data={**tiny()["data"], "clients": {"text": 2}},
         schedule={"name": "heterofl", "rounds": 2},
     )
-    with pytest.raises(EdgeflError, match="widths can't be cut of model.text, a 'gru' tower"):
+    with pytest.raises(EdgeflError, match="model.text can't be narrowed: it is a 'gru' tower"):
         edgefl.profile(scenario)
 
 

@@ -1,1 +1,1 @@
-"""Towers, one file each: an encoder of one modality, cut into embedding, blocks and norm."""
+"""The towers, one file each.  A tower encodes one modality and consists of an embedding, blocks and a norm."""

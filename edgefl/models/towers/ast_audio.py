@@ -1,4 +1,4 @@
-"""The audio tower ``ast``: transformers' audio spectrogram transformer, by default DistilAST's six blocks."""
+"""The audio tower ``ast``: transformers' audio spectrogram transformer, by default with DistilAST's six blocks."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from edgefl.models.weights import fill, locate
 
 
 class Ast:
-    """The tower named ``ast``: a spectrogram ``[batch, frames, bins]`` in overlapping patches, behind two tokens.
+    """The tower named ``ast``: encodes spectrograms ``[batch, frames, bins]``.
 
-    128 bins and 1,024 frames make 12 x 101 patches: 1,214 tokens.
+    The tokens are two special tokens followed by overlapping patches.  For example, 128 bins and 1,024 frames give
+    12 x 101 patches and so 1,214 tokens.
     """
 
     class Options(VisionOptions):
@@ -33,7 +34,10 @@ class Ast:
 
     @staticmethod
     def build(description: Mapping[str, Any], norm: bool) -> Tower:
-        """A tower from ``{bins, frames, depth, ...options}``.  Raises MethodError for a sound smaller than a patch."""
+        """Build a tower from ``{bins, frames, depth, ...options}``.
+
+        Raises MethodError if the spectrogram is smaller than a patch.
+        """
         import_torchvision()
         from transformers import ASTConfig, ASTModel
 
@@ -56,6 +60,6 @@ class Ast:
 
     @staticmethod
     def load(module: nn.Module, weights: str, description: Mapping[str, Any]) -> None:
-        """Fill the tower from a file in transformers' names."""
+        """Load the tower's weights from a file with transformers' tensor names, or DistilAST's from the hub."""
         spelling = ((r"^audio_spectrogram_transformer\.", ""), *LAYER)
         fill(module, locate(weights, "bookbot/distil-ast-audioset"), spelling, parts=loaded_parts(description))

@@ -1,4 +1,4 @@
-"""The text tower ``bert``: BERT of transformers, by default of the shape of the sentence encoder all-MiniLM-L6-v2."""
+"""The text tower ``bert``: transformers' BERT, by default with the shape of the sentence encoder all-MiniLM-L6-v2."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from edgefl.models.weights import fill, locate, minilm_folder
 
 
 class BertTower(Tower):
-    """Gives the embedding its positions and token types, and reads the first token or the mean of all."""
+    """Passes positions and token types to BERT's embedding, and pools the first token or the mean of all."""
 
     mean = False
 
     def embed(self, x: Tensor) -> Tensor:
-        """Token ids ``[batch, tokens]``, all of type 0 -> ``[batch, tokens, dim]``."""
-        places = torch.arange(x.shape[1], device=x.device)[None]
-        types = torch.zeros_like(places).expand(x.shape)
-        tokens: Tensor = self.embedding(x, token_type_ids=types, position_ids=places)
+        """Embed token ids ``[batch, tokens]``, all of token type 0: ``[batch, tokens, dim]``."""
+        positions = torch.arange(x.shape[1], device=x.device)[None]
+        types = torch.zeros_like(positions).expand(x.shape)
+        tokens: Tensor = self.embedding(x, token_type_ids=types, position_ids=positions)
         return tokens
 
     def read(self, tokens: Tensor) -> Tensor:
-        """The first token or the mean of all, padding among them: ``[batch, width]``."""
+        """The first token, or the mean of all tokens including padding: ``[batch, width]``."""
         return tokens.mean(1) if self.mean else super().read(tokens)
 
 
 class Bert:
-    """The tower named ``bert``: post-LN blocks; padding is attended to, as in every text tower."""
+    """The tower named ``bert``: post-LN blocks that attend to padding too, as every text tower does."""
 
     class Options(TextOptions):
         """Fields of ``text: {tower: bert}``."""
@@ -51,7 +51,7 @@ class Bert:
 
     @staticmethod
     def build(description: Mapping[str, Any], norm: bool) -> Tower:
-        """A tower from ``{vocabulary, depth, ...options}``; it has no final norm to leave out."""
+        """Build a tower from ``{vocabulary, depth, ...options}``; ``norm`` is ignored, because it has no final norm."""
         import_torchvision()
         from transformers import BertConfig, BertModel
 
@@ -73,7 +73,10 @@ class Bert:
 
     @staticmethod
     def load(module: nn.Module, weights: str, description: Mapping[str, Any]) -> None:
-        """Fill the tower from a file in transformers' names; ``minilm`` is a package's file."""
+        """Load the tower's weights from a file with transformers' tensor names.
+
+        ``minilm`` is the file of an installed package; ``pretrained`` is all-MiniLM-L6-v2 from the hub.
+        """
         if weights == "minilm":
             weights = str(minilm_folder())
         spelling = (

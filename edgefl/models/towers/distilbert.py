@@ -1,4 +1,4 @@
-"""The text tower ``distilbert``: DistilBERT of transformers, which has neither final norm nor pooler."""
+"""The text tower ``distilbert``: transformers' DistilBERT, which has neither a final norm nor a pooler."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from edgefl.models.weights import fill, locate
 
 
 class DistilBertTower(Tower):
-    """Gives the embedding its positions: transformers keeps them in a buffer that no state has."""
+    """Passes positions to DistilBERT's embedding, from its buffer ``position_ids`` if it has one."""
 
     def embed(self, x: Tensor) -> Tensor:
-        """Token ids ``[batch, tokens]`` -> ``[batch, tokens, dim]``."""
+        """Embed token ids ``[batch, tokens]``: ``[batch, tokens, dim]``."""
         length = x.shape[1]
-        kept = getattr(self.embedding, "position_ids", None)
-        places = torch.arange(length, device=x.device)[None] if kept is None else kept[:, :length]
-        tokens: Tensor = self.embedding(x, position_ids=places)
+        buffer = getattr(self.embedding, "position_ids", None)
+        positions = torch.arange(length, device=x.device)[None] if buffer is None else buffer[:, :length]
+        tokens: Tensor = self.embedding(x, position_ids=positions)
         return tokens
 
 
 class DistilBert:
-    """The tower named ``distilbert``; padding is attended to, as in every text tower."""
+    """The tower named ``distilbert``; it attends to padding too, as every text tower does."""
 
     class Options(TextOptions):
         """Fields of ``text: {tower: distilbert}``."""
@@ -42,7 +42,7 @@ class DistilBert:
 
     @staticmethod
     def build(description: Mapping[str, Any], norm: bool) -> Tower:
-        """A tower from ``{vocabulary, depth, ...options}``; it has no final norm to leave out."""
+        """Build a tower from ``{vocabulary, depth, ...options}``; ``norm`` is ignored, because it has no final norm."""
         import_torchvision()
         from transformers import DistilBertConfig, DistilBertModel
 
@@ -69,7 +69,7 @@ class DistilBert:
 
     @staticmethod
     def load(module: nn.Module, weights: str, description: Mapping[str, Any]) -> None:
-        """Fill the tower from a file in transformers' names."""
+        """Load the tower's weights from a file with transformers' tensor names, or DistilBERT's from the hub."""
         spelling = (
             (r"^distilbert\.", ""),
             (r"^embeddings\.", "embedding."),

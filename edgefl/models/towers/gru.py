@@ -1,4 +1,4 @@
-"""The text tower named ``gru``: word vectors under bidirectional GRUs (CreamFL's text clients)."""
+"""The text tower named ``gru``: word vectors and bidirectional GRU layers (CreamFL's text clients)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from edgefl.models.tower import Tower, chosen
 
 
 class GruOptions(BaseModel):
-    """Fields of ``text: {tower: gru}``; the defaults are CreamFL's, whose word vectors are GloVe's of 300."""
+    """Fields of ``text: {tower: gru}``; the defaults are CreamFL's, which uses GloVe vectors of dimension 300."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -34,16 +34,16 @@ class GruOptions(BaseModel):
     @computed_field(description="dimension of a token")  # type: ignore[prop-decorator]
     @property
     def width(self) -> int:
-        """Dimension of a token: both directions side by side."""
+        """Dimension of a token, which concatenates the states of both directions."""
         return 2 * self.hidden
 
 
 class GruTower(Tower):
-    """``embedding -> blocks``, one bidirectional layer each."""
+    """A word embedding followed by blocks, each of which is one bidirectional GRU layer."""
 
     def __init__(self, options: GruOptions, vocabulary: int, depth: int, checkpointing: bool):
         inputs = [options.embedding, *[options.width] * depth]
-        # a module for each layer, so that a stage can leave the upper ones out
+        # One module per layer, so that a stage of a schedule can leave out the upper layers.
         layers = [nn.GRU(inputs[i], options.hidden, batch_first=True, bidirectional=True) for i in range(depth)]
         embedding = nn.Embedding(vocabulary, options.embedding)
         super().__init__(embedding, layers, None, options.width, checkpointing)
@@ -51,14 +51,14 @@ class GruTower(Tower):
         nn.init.normal_(embedding.weight, std=0.4)  # about the spread of GloVe's entries
         for name, parameter in self.blocks.named_parameters():
             if "weight" in name:
-                # three gates in one matrix, each of which is a layer by itself
+                # The matrix stacks three gates; Xavier's scale is that of a single gate.
                 for gate in parameter.detach().chunk(3):
                     nn.init.xavier_uniform_(gate)
             else:
                 nn.init.zeros_(parameter)
 
     def read(self, tokens: Tensor) -> Tensor:
-        """``[batch, tokens, dim] -> [batch, width]``; texts are read with their padding, as all towers do."""
+        """Pool tokens, including padding, into a feature: ``[batch, tokens, dim] -> [batch, width]``."""
         if self.pooling == "mean":
             pooled = tokens.mean(1)
         elif self.pooling == "max":
@@ -66,7 +66,7 @@ class GruTower(Tower):
         else:
             half = tokens.shape[-1] // 2
             pooled = torch.cat([tokens[:, -1, :half], tokens[:, 0, half:]], -1)
-        # without any layer the tokens are word vectors
+        # At depth 0 the tokens are word vectors, which may be narrower than the feature.
         return F.pad(pooled, (0, self.width - pooled.shape[-1])) if pooled.shape[-1] < self.width else pooled
 
 
@@ -77,7 +77,7 @@ class Gru:
 
     @staticmethod
     def build(description: Mapping[str, Any], norm: bool) -> GruTower:
-        """A tower from ``{vocabulary, depth, ...options}``; it has no norm of its own to leave out."""
+        """Build a tower from ``{vocabulary, depth, ...options}``; ``norm`` is ignored, because it has no final norm."""
         options = chosen(GruOptions, description)
         return GruTower(
             options, description["vocabulary"], description["depth"], bool(description.get("checkpointing"))

@@ -1,4 +1,4 @@
-"""The image tower ``hf-vit``: the vision transformer of transformers, with the pooler that it carries unused."""
+"""The image tower ``hf-vit``: transformers' vision transformer, with its pooler as part of the state but unused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class HFViT:
     """The tower named ``hf-vit``."""
 
     class Options(VisionOptions):
-        """Fields of ``image: {tower: hf-vit}``; ``variant`` gives those of blocks, width, heads that are absent."""
+        """Fields of ``image: {tower: hf-vit}``; ``variant`` sets those of blocks, width, heads that are absent."""
 
         tower: Literal["hf-vit"] = "hf-vit"
         variant: Literal["tiny", "small", "base"] = Field("tiny", description="size of the published model")
@@ -39,14 +39,17 @@ class HFViT:
 
         @model_validator(mode="before")
         @classmethod
-        def _sized(cls, value: Any) -> Any:
+        def _fill_sizes(cls, value: Any) -> Any:
             if not isinstance(value, dict):
                 return value
             return {**VIT_SIZES.get(str(value.get("variant", "tiny")), {}), **value}
 
     @staticmethod
     def build(description: Mapping[str, Any], norm: bool) -> Tower:
-        """A tower from ``{channels, size, depth, ...options}``.  Raises MethodError if the patch doesn't fit."""
+        """Build a tower from ``{channels, size, depth, ...options}``.
+
+        Raises MethodError if the patch doesn't divide the image size.
+        """
         import_torchvision()
         from transformers import ViTConfig, ViTModel
 
@@ -67,7 +70,10 @@ class HFViT:
 
     @staticmethod
     def load(module: nn.Module, weights: str, description: Mapping[str, Any]) -> None:
-        """Fill the tower from a file in transformers' names; a classifier's file has no pooler, which then stays."""
+        """Load the tower's weights from a file with transformers' tensor names, or the variant's from the hub.
+
+        A published classifier has no pooler; the tower's pooler then keeps its values.
+        """
         spelling = ((r"^vit\.", ""), *LAYER)
         file = locate(weights, _REPOSITORIES[description["variant"]])
         fill(module, file, spelling, parts=loaded_parts(description), optional=["pooler"])

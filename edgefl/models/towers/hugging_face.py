@@ -1,4 +1,4 @@
-"""What the towers of transformers' own blocks share: their fields, their settings, their layers' names."""
+"""What the towers built from the library transformers share: options, configuration fields and layer names."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ LAYER: Spelling = (
     (r"^(blocks\.\d+)\.intermediate\.dense\.", r"\1.mlp.fc1."),
     (r"^(blocks\.\d+)\.output\.dense\.", r"\1.mlp.fc2."),
 )
-"""Names of transformers' ViT and AST -> the tower's."""
+"""Maps the tensor names of transformers' ViT and AST to the tower's names."""
 
 
 class VisionOptions(EncoderOptions):
-    """What ViT and AST have, whose blocks are the same."""
+    """Options of the ViT and AST towers, which have the same kind of block."""
 
     dropout: float = Field(0.0, ge=0, lt=1, description="dropout of hidden states and of attention, a probability")
     load_norm: bool = Field(True, description="whether weights also set the final norm, which LW-FedMML leaves")
 
 
 class TextOptions(EncoderOptions):
-    """What the BERTs have."""
+    """Options of the BERT and DistilBERT towers."""
 
     tokens: PositiveInt = Field(40, description="tokens of a text: shorter texts are padded, longer ones cut")
     blocks: PositiveInt = Field(6, description="transformer blocks at full depth")
@@ -43,14 +43,14 @@ class TextOptions(EncoderOptions):
     dropout: float = Field(0.1, ge=0, lt=1, description="dropout of hidden states and of attention, a probability")
 
     @model_validator(mode="after")
-    def _placed(self) -> TextOptions:
+    def _check_positions(self) -> TextOptions:
         if self.tokens > self.positions:
-            raise ValueError(f"{self.tokens} tokens don't fit {self.positions} positions")
+            raise ValueError(f"{self.tokens} tokens don't fit into {self.positions} positions")
         return self
 
 
 def settings(options: VisionOptions | TextOptions, depth: int) -> dict[str, Any]:
-    """The fields of transformers' configurations (all but DistilBERT's) for ``depth`` blocks of these options."""
+    """Fields of a transformers configuration with ``depth`` blocks; DistilBERT's configuration has other names."""
     return {
         "hidden_size": options.width,
         "num_hidden_layers": depth,
@@ -63,11 +63,11 @@ def settings(options: VisionOptions | TextOptions, depth: int) -> dict[str, Any]
 
 
 def layers(model: Any) -> nn.ModuleList:
-    """The blocks of a ViT or AST of transformers, where this version of it keeps them."""
-    found: nn.ModuleList = model.layers if hasattr(model, "layers") else model.encoder.layer
-    return found
+    """The blocks of a ViT or AST of transformers, whose attribute depends on the version of transformers."""
+    blocks: nn.ModuleList = model.layers if hasattr(model, "layers") else model.encoder.layer
+    return blocks
 
 
 def loaded_parts(description: Mapping[str, Any]) -> list[str]:
-    """The parts that a ViT or AST takes from its weights."""
+    """The parts of a ViT or AST tower that are loaded from a file; the norm only with ``load_norm``."""
     return [part for part in PARTS if part != "norm" or description["load_norm"]]

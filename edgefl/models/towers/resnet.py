@@ -1,4 +1,4 @@
-"""The image tower named ``resnet``: torchvision's ResNets, cut between their four stages (CreamFL's image clients)."""
+"""The image tower named ``resnet``: torchvision's ResNets; a block is one of the four stages (CreamFL's images)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TORCHVISION: Spelling = (
     (r"^(conv1|bn1)\.", r"embedding.\1."),
     *((rf"^layer{i + 1}\.", f"blocks.{i}.") for i in range(STAGES)),
 )
-"""torchvision's names, which timm's ResNets have too -> this tower's."""
+"""Maps torchvision's tensor names, which timm's ResNets use too, to this tower's names."""
 
 
 class ResNetOptions(BaseModel):
@@ -40,44 +40,47 @@ class ResNetOptions(BaseModel):
         "names, or pretrained (torchvision's for ImageNet, downloaded); random if absent",
     )
 
-    @computed_field(description="stages of residual blocks: what a depth counts")  # type: ignore[prop-decorator]
+    @computed_field(description="stages of residual blocks; a depth is a number of stages")  # type: ignore[prop-decorator]
     @property
     def blocks(self) -> int:
-        """The four stages."""
+        """Number of stages: always four."""
         return STAGES
 
     @computed_field(description="channels of the last stage")  # type: ignore[prop-decorator]
     @property
     def width(self) -> int:
-        """Channels of the last stage; a ResNet of 50 layers and more has bottlenecks, four times as wide."""
+        """Channels of the last stage; ResNets of 50 and more layers have bottleneck blocks, which are 4 times wider."""
         return 512 if self.layers < 50 else 2048
 
 
 class ResNetTower(Tower):
-    """``embedding`` (the stem) and up to four ``blocks`` (the stages); no norm of its own."""
+    """A stem (``embedding``) and up to four stages (``blocks``), without a final norm."""
 
     def __init__(self, options: ResNetOptions, channels: int, depth: int, checkpointing: bool):
         import_torchvision()
         from torchvision.models import get_model
 
-        whole = get_model(f"resnet{options.layers}", weights=None)
+        resnet = get_model(f"resnet{options.layers}", weights=None)
         if options.stem == "small" or channels != 3:
             side, stride = (3, 1) if options.stem == "small" else (7, 2)
-            whole.conv1 = nn.Conv2d(channels, 64, side, stride, side // 2, bias=False)
-            nn.init.kaiming_normal_(whole.conv1.weight, mode="fan_out", nonlinearity="relu")
+            resnet.conv1 = nn.Conv2d(channels, 64, side, stride, side // 2, bias=False)
+            nn.init.kaiming_normal_(resnet.conv1.weight, mode="fan_out", nonlinearity="relu")
         stem = nn.Sequential()
         for name in ("conv1", "bn1", "relu", *(["maxpool"] if options.stem == "imagenet" else [])):
-            stem.add_module(name, getattr(whole, name))
+            stem.add_module(name, getattr(resnet, name))
         super().__init__(
-            stem, [getattr(whole, f"layer{i + 1}") for i in range(depth)], None, options.width, checkpointing
+            stem, [getattr(resnet, f"layer{i + 1}") for i in range(depth)], None, options.width, checkpointing
         )
 
     def forward(self, image: Tensor) -> Tensor:
-        """Images ``[batch, channels, height, width]`` -> ``[batch, positions, channels]`` of the last stage."""
+        """Encode images ``[batch, channels, height, width]`` into tokens ``[batch, positions, channels]``.
+
+        A token is a position of the last stage's maps.
+        """
         return super().forward(image).flatten(2).transpose(1, 2)
 
     def read(self, tokens: Tensor) -> Tensor:
-        """The mean over positions, ``[batch, width]``: channels that only later stages would have are zero."""
+        """The mean over positions, ``[batch, width]``, padded with zeros if the last stages are missing."""
         pooled = tokens.mean(1)
         return F.pad(pooled, (0, self.width - pooled.shape[1])) if pooled.shape[1] < self.width else pooled
 
@@ -89,7 +92,7 @@ class ResNet:
 
     @staticmethod
     def build(description: Mapping[str, Any], norm: bool) -> ResNetTower:
-        """A tower from ``{channels, depth, ...options}``; it has no norm of its own to leave out."""
+        """Build a tower from ``{channels, depth, ...options}``; ``norm`` is ignored, because it has no final norm."""
         return ResNetTower(
             chosen(ResNetOptions, description),
             description["channels"],
@@ -99,5 +102,5 @@ class ResNet:
 
     @staticmethod
     def load(module: nn.Module, weights: str, description: Mapping[str, Any]) -> None:
-        """Fill the tower, running statistics included, from a file in torchvision's names or from the hub."""
+        """Load weights and running statistics from a file with torchvision's tensor names, or from the hub."""
         fill(module, locate(weights, f"timm/resnet{description['layers']}.tv_in1k"), TORCHVISION)

@@ -1,4 +1,4 @@
-"""The text tower: BERT's embedding under pre-LN transformer blocks (FedCola's text model, at any size)."""
+"""The text tower: BERT's embedding followed by pre-LN transformer blocks (FedCola's text model, at any size)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from edgefl.models.weights import fill, locate
 
 
 class TextEmbedding(nn.Module):
-    """Word + position + token type, normalised: ``[B, L] -> [B, L, D]``.  Position 0 holds [CLS]."""
+    """The normalised sum of word, position and token type embeddings; [CLS] is at position 0."""
 
     def __init__(self, vocabulary: int, tokens: int, width: int):
         super().__init__()
@@ -24,7 +24,7 @@ class TextEmbedding(nn.Module):
         self.norm = nn.LayerNorm(width, eps=1e-12)
 
     def forward(self, text: Tensor) -> Tensor:
-        """Embed a batch of token ids; every token is of type 0."""
+        """Embed token ids ``[batch, tokens]``, all of token type 0: ``[batch, tokens, dim]``."""
         x = self.word(text) + self.position.weight[: text.shape[1]] + self.token_type.weight[0]
         return self.norm(x)  # type: ignore[no-any-return]
 
@@ -40,16 +40,17 @@ class TextTransformer:
 
     @staticmethod
     def build(description: Mapping[str, Any], norm: bool) -> Tower:
-        """A tower from ``{vocabulary, tokens, depth, ...options}``."""
+        """Build a tower from ``{vocabulary, tokens, depth, ...options}``; ``norm`` adds the final norm."""
         options = chosen(TextTransformer.Options, description)
         embedding = TextEmbedding(description["vocabulary"], options.tokens, options.width)
         return assemble(embedding, options, description, norm)
 
     @staticmethod
     def load(module: nn.Module, weights: str, description: Mapping[str, Any]) -> None:
-        """Fill the tower from a file: BERT's embedding, a ViT's blocks and final norm in timm's names, or both.
+        """Load BERT's embedding, a ViT's blocks and final norm with timm's tensor names, or both from a file.
 
-        ``pretrained`` is the blocks of timm's ViT of this width, as FedCola's paper starts its text blocks.
+        ``pretrained`` loads the blocks of timm's ViT of this width, with which FedCola's paper initialises its text
+        blocks.
         """
         spelling = (
             (r"^bert\.", ""),

@@ -1,4 +1,4 @@
-"""The image tower ``timm-vit``: timm's vision transformer, block by block as timm builds it."""
+"""The image tower ``timm-vit``: a vision transformer built by timm."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ SPELLING: Spelling = (
     (r"^pos_embed$", "embedding.pos"),
     (r"^norm_pre\.", "embedding.norm."),
 )
-"""timm's names -> the tower's."""
+"""Maps timm's tensor names to the tower's names."""
 
 
 class TimmEmbedding(nn.Module):
-    """What timm does before its first block: ``[batch, channels, size, size] -> [batch, tokens, dim]``."""
+    """The part of a timm model before its first block: ``[batch, channels, size, size] -> [batch, tokens, dim]``."""
 
     def __init__(self, model: Any):
         super().__init__()
@@ -42,24 +42,24 @@ class TimmEmbedding(nn.Module):
         self.patches_only = bool(model.no_embed_class)
 
     def forward(self, image: Tensor) -> Tensor:
-        """Patches behind a class token and registers; positions are added to all of them or to the patches."""
+        """Embed images as class token, registers and patches; positions are added to all tokens or only to patches."""
         x = self.patch_embed(image)
-        front = [self.cls.expand(x.shape[0], -1, -1)]
+        prefix = [self.cls.expand(x.shape[0], -1, -1)]
         if hasattr(self, "reg"):
-            front.append(self.reg.expand(x.shape[0], -1, -1))
-        x = torch.cat([*front, x + self.pos], 1) if self.patches_only else torch.cat([*front, x], 1) + self.pos
+            prefix.append(self.reg.expand(x.shape[0], -1, -1))
+        x = torch.cat([*prefix, x + self.pos], 1) if self.patches_only else torch.cat([*prefix, x], 1) + self.pos
         return self.norm(x) if hasattr(self, "norm") else x
 
 
 @cache
 def _published(name: str) -> dict[str, Any]:
-    """Shape of the timm model of this name.  Raises ValueError if there is none or it isn't a plain ViT."""
+    """The sizes of a timm model.  Raises ValueError if timm has no such model or it isn't a plain ViT."""
     import_torchvision()
     import timm
     from timm.models.vision_transformer import VisionTransformer
 
     if not timm.is_model(name):
-        raise ValueError(f"unknown timm model {name!r}{_near(name)}")
+        raise ValueError(f"unknown timm model {name!r}{_suggested_variant(name)}")
     with torch.device("meta"):
         model: Any = timm.create_model(name, num_classes=0)
     plain = isinstance(model, VisionTransformer) and isinstance(model.norm, nn.LayerNorm)
@@ -75,7 +75,7 @@ def _published(name: str) -> dict[str, Any]:
     }
 
 
-def _near(name: str) -> str:
+def _suggested_variant(name: str) -> str:
     import timm
 
     return suggestion(name, [*VIT_SIZES, *timm.list_models("*vit*")]) if "_" in name else suggestion(name, VIT_SIZES)
@@ -85,7 +85,7 @@ class TimmViT:
     """The tower named ``timm-vit``."""
 
     class Options(TransformerOptions):
-        """Fields of ``image: {tower: timm-vit}``; ``variant`` gives those of blocks, width, heads that are absent."""
+        """Fields of ``image: {tower: timm-vit}``; ``variant`` sets those of blocks, width, heads that are absent."""
 
         tower: Literal["timm-vit"] = "timm-vit"
         variant: str = Field(
@@ -99,26 +99,29 @@ class TimmViT:
 
         @model_validator(mode="before")
         @classmethod
-        def _sized(cls, value: Any) -> Any:
+        def _fill_sizes(cls, value: Any) -> Any:
             if not isinstance(value, dict) or not isinstance(variant := value.get("variant", "small"), str):
                 return value
             return {**(VIT_SIZES.get(variant) or _published(variant)), **value}
 
     @staticmethod
     def build(description: Mapping[str, Any], norm: bool) -> Tower:
-        """A tower from ``{channels, size, depth, ...options}``.  Raises MethodError if the patch doesn't fit."""
+        """Build a tower from ``{channels, size, depth, ...options}``.
+
+        Raises MethodError if the patch doesn't divide the image size.
+        """
         import_torchvision()
         import timm
         from timm.layers.drop import DropPath
 
         options, size = chosen(TimmViT.Options, description), description["size"]
         check_patch(options.patch, size)
-        shape = {"width": "embed_dim", "heads": "num_heads", "mlp_ratio": "mlp_ratio", "patch": "patch_size"}
+        arguments = {"width": "embed_dim", "heads": "num_heads", "mlp_ratio": "mlp_ratio", "patch": "patch_size"}
         published = {} if options.variant in VIT_SIZES else _published(options.variant)
-        # what is as published isn't said, because some models name it otherwise
-        changed = {theirs: v for ours, theirs in shape.items() if (v := getattr(options, ours)) != published.get(ours)}
+        # Only sizes that differ from the published ones are passed, because some timm models reject these arguments.
+        changed = {arg: v for field, arg in arguments.items() if (v := getattr(options, field)) != published.get(field)}
         model: Any = timm.create_model(
-            _name(options.variant),
+            _timm_name(options.variant),
             num_classes=0,
             img_size=size,
             in_chans=description["channels"],
@@ -134,9 +137,9 @@ class TimmViT:
 
     @staticmethod
     def load(module: nn.Module, weights: str, description: Mapping[str, Any]) -> None:
-        """Fill the tower from a file in timm's names, or from what timm publishes for the variant."""
-        fill(module, locate(weights, lambda: timm_repository(_name(description["variant"]))), SPELLING)
+        """Load the tower's weights from a file with timm's tensor names, or timm's weights of the variant."""
+        fill(module, locate(weights, lambda: timm_repository(_timm_name(description["variant"]))), SPELLING)
 
 
-def _name(variant: str) -> str:
+def _timm_name(variant: str) -> str:
     return f"vit_{variant}_patch16_224" if variant in VIT_SIZES else variant

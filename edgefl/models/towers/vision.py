@@ -1,4 +1,4 @@
-"""torchvision, made importable beside a torch of another build."""
+"""Importing torchvision, also if its compiled operators were built for another version of torch."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ _SCHEMAS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
 )
-_keep: list[torch.library.Library] = []
+_libraries: list[torch.library.Library] = []
 
 
 def import_torchvision() -> None:
-    """Import torchvision, which timm and transformers import too.  Call this before any of them.
+    """Import torchvision.  Call this before importing timm or transformers, which import it too.
 
-    A torchvision whose compiled part was built for another torch doesn't bring its operators; the two that its Python
-    part registers fakes for are then declared here, without kernels: no model of ours calls them.
+    If torchvision's compiled part was built for another torch, its operators are missing and the import fails.  Its
+    Python part needs the declarations of two of them, so they are declared here without kernels.  No tower calls them.
     """
     try:
         import torchvision
     except RuntimeError as error:
-        if "torchvision::nms does not exist" not in str(error) or _keep:
+        if "torchvision::nms does not exist" not in str(error) or _libraries:
             raise
         library = torch.library.Library("torchvision", "DEF")
         for schema in _SCHEMAS:
             library.define(schema)
-        _keep.append(library)  # an operator lives as long as its library
+        _libraries.append(library)  # keeps the operators: they are removed when their library object is deleted
         import torchvision  # noqa: F401

@@ -1,4 +1,4 @@
-"""The image tower: a vision transformer of any size (ViT-S at 224/16 with FedCola's shapes among them)."""
+"""The image tower: a vision transformer of any size, such as FedCola's ViT-S for 224 pixels with patches of 16."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ VIT_SIZES = {
     "small": {"blocks": 12, "width": 384, "heads": 6},
     "base": {"blocks": 12, "width": 768, "heads": 12},
 }
-"""The published sizes of a vision transformer."""
+"""Sizes of the published vision transformers, by name."""
 
 TIMM: Spelling = (
     (r"^patch_embed\.", "embedding."),
     (r"^cls_token$", "embedding.cls"),
     (r"^pos_embed$", "embedding.pos"),
 )
-"""timm's names -> this tower's; blocks and final norm are named alike."""
+"""Maps timm's tensor names to this tower's names; blocks and the final norm have the same names."""
 
 
 class PatchEmbedding(nn.Module):
-    """Patches by a strided convolution, a class token in front, learned positions: ``[B, C, H, W] -> [B, N+1, D]``."""
+    """Embeds an image as a class token and patches (a strided convolution), with learned positions."""
 
     def __init__(self, channels: int, size: int, patch: int, width: int):
         super().__init__()
@@ -40,7 +40,7 @@ class PatchEmbedding(nn.Module):
             nn.init.trunc_normal_(token, std=0.02)
 
     def forward(self, image: Tensor) -> Tensor:
-        """Embed a batch of images."""
+        """``[batch, channels, size, size] -> [batch, 1 + patches, dim]``."""
         x = self.proj(image).flatten(2).transpose(1, 2)
         return torch.cat([self.cls.expand(x.shape[0], -1, -1), x], 1) + self.pos
 
@@ -56,7 +56,10 @@ class ViT:
 
     @staticmethod
     def build(description: Mapping[str, Any], norm: bool) -> Tower:
-        """A tower from ``{channels, size, depth, ...options}``.  Raises MethodError if the patch doesn't fit."""
+        """Build a tower from ``{channels, size, depth, ...options}``; ``norm`` adds the final norm.
+
+        Raises MethodError if the patch doesn't divide the image size.
+        """
         options, size = chosen(ViT.Options, description), description["size"]
         check_patch(options.patch, size)
         embedding = PatchEmbedding(description["channels"], size, options.patch, options.width)
@@ -64,18 +67,18 @@ class ViT:
 
     @staticmethod
     def load(module: nn.Module, weights: str, description: Mapping[str, Any]) -> None:
-        """Fill the tower from a file in timm's names, or from timm's published ViT of this width and patch."""
+        """Load the tower's weights from a file with timm's tensor names, or timm's ViT of this width and patch."""
         fill(module, locate(weights, lambda: published_vit(description["width"], description["patch"])), TIMM)
 
 
 def check_patch(patch: int, size: int) -> None:
-    """Raises MethodError for a patch that doesn't divide the image size."""
+    """Raise MethodError if the patch doesn't divide the image size, both in pixels."""
     if size % patch:
         raise MethodError(f"patch {patch} doesn't divide the image size {size}")
 
 
 def published_vit(width: int, patch: int) -> str:
-    """Where the hub has timm's ViT of this width.  Raises MethodError if there is none."""
+    """The hub repository of timm's ViT of this width and patch.  Raises MethodError if there is none."""
     sizes = {size["width"]: name for name, size in VIT_SIZES.items()}
     if width not in sizes:
         raise MethodError(f"weights 'pretrained': no ViT of width {width} is published; widths: {sorted(sizes)}")

@@ -219,7 +219,7 @@ def test_what_can_not_be() -> None:
     with pytest.raises(MethodError, match="3 exits are more than the 2 blocks of the image tower"):
         made(exits=3)
     described = made(exits=1).setting.kinds["image"].model
-    with pytest.raises(MethodError, match=r"no exit is within the first blocks \(1 of image\).*behind 2 of image"):
+    with pytest.raises(MethodError, match=r"no exit is within the first blocks \(1 of image\).*after 2 of image"):
         models.build(models.at_depth(described, {"image": 1}))
     multiway = Kind("image", ("image",), "classify", {**described, "name": "multiway"})
     with pytest.raises(MethodError, match="reads towers at several depths; image clients have 'multiway'"):

@@ -175,7 +175,7 @@ def test_any_plain_vision_transformer_of_timm_is_a_tower(
         ({"image": {"tower": "timm-vit", "variant": "resnet18"}}, "'resnet18' isn't a vision transformer"),
         ({"image": {"tower": "hf-vit", "variant": "huge"}}, "'tiny', 'small' or 'base'"),
         ({"image": {"tower": "hf-vit", "drop_path": 0.1}}, "Extra inputs"),
-        ({"text": {"tower": "bert", "tokens": 600}}, "600 tokens don't fit 512 positions"),
+        ({"text": {"tower": "bert", "tokens": 600}}, "600 tokens don't fit into 512 positions"),
         ({"text": {"tower": "distilbert", "width": 100}}, "width 100 can't be split over 12 heads"),
     ],
 )
