@@ -88,12 +88,8 @@ class Quantity:
     def _factor(self, unit: str, value: str) -> Fraction:
         if unit not in self.factors:
             # a unit that differs in case alone is suggested first: for "MIB" MiB, not MB
-            same_letters = [known for known in self.factors if known.lower() == unit.lower()]
-            hint = (
-                f"; did you mean {same_letters[-1]!r}?"
-                if same_letters
-                else suggestion(unit, filter(None, self.factors))
-            )
+            similar = [known for known in self.factors if known.lower() == unit.lower()]
+            hint = f"; did you mean {similar[-1]!r}?" if similar else suggestion(unit, filter(None, self.factors))
             raise UnitError(f"{value!r}: unknown unit {unit!r} of a {self.noun}{hint}")
         return self.factors[unit]
 

@@ -302,7 +302,7 @@ def test_a_key_that_is_written_twice_is_refused(tmp_path):
     path = tmp_path / "twice.yaml"
     path.write_text(text + text[text.index("jitter:") :], encoding="utf-8")
     with pytest.raises(
-        DeviceError, match=r"twice\.yaml:\d+: jitter: the key 'jitter' stands here twice \(first on line \d+\)"
+        DeviceError, match=r"twice\.yaml:\d+: jitter: the key 'jitter' is given twice \(first on line \d+\)"
     ):
         devices.read_link(path)
 

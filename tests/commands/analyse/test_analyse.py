@@ -140,7 +140,13 @@ def test_what_was_found_is_printed_kept_and_drawn(analysed: Any) -> None:
     out = io.StringIO()
     print_analysis(found, Console(file=out, width=100, no_color=True))
     text = out.getvalue()
-    for title in ("worth", "Gradient norm", "clients of a kind agree", "kinds agree", "no matching: fedavg matches no"):
+    for title in (
+        "Contribution",
+        "Gradient norm",
+        "Agreement of the clients",
+        "Agreement between kinds",
+        "no matching: fedavg matches no",
+    ):
         assert title in text
     assert max(map(len, text.splitlines())) <= 100
     assert json.loads((folder / "analysis.json").read_text()) == json.loads(json.dumps(found, allow_nan=False))
