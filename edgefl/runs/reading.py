@@ -1,4 +1,4 @@
-"""A run's folder read back: tables, results, and the trained models."""
+"""Reading a run's folder: tables, results and trained models."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from edgefl.runs.directory import Table, begun, check_run_folder, comparison, is
 
 
 class Run:
-    """One run, finished or not, or a comparison of several.
+    """One run, finished or not, or a comparison of several runs.
 
-    Tables are DataFrames with one column per field, nested fields joined by a dot (``memory_bytes.activations``).
-    In a comparison ``runs`` has every run by label, and each table holds all runs' rows under a first column ``run``.
+    Tables are DataFrames with one column per field; names of nested fields are joined by a dot
+    (``memory_bytes.activations``).  In a comparison ``runs`` holds every run by label, and each table has the rows of
+    all runs, with the label in a first column ``run``.
     """
 
     def __init__(self, path: Path):
@@ -32,32 +33,32 @@ class Run:
 
     @cached_property
     def runs(self) -> dict[str, Run]:
-        """The begun runs of a comparison by label; empty for one run."""
+        """The runs of a comparison that have begun, by label; empty for a single run."""
         if not is_comparison(self.path):
             return {}
         return {label: Run(folder) for label, folder in comparison(self.path).items() if begun(folder)}
 
     @cached_property
     def scenario(self) -> dict[str, Any]:
-        """The resolved scenario."""
+        """The resolved scenario, with all defaults."""
         scenario: dict[str, Any] = yaml.safe_load((self.path / "scenario.yaml").read_text(encoding="utf-8"))
         return scenario
 
     @cached_property
     def environment(self) -> dict[str, Any]:
-        """What it ran on."""
+        """Software versions and hardware that the run used."""
         return self._json("environment.json")
 
     @cached_property
     def models(self) -> dict[str, Any]:
-        """``{kind: description}``."""
+        """Model descriptions, ``{kind: description}``, as ``edgefl.models.build`` takes them."""
         return self._json("models.json")
 
     @cached_property
     def evaluation(self) -> dict[str, Any]:
-        """What the server evaluates on: ``samples`` by split and kind, ``chance`` by split, kind and metric.
+        """Server evaluation: ``samples`` by split and kind, ``chance`` (chance levels) by split, kind and metric.
 
-        Empty for a run whose folder doesn't say it, as older ones don't; of a comparison ``{label: evaluation}``.
+        Empty for folders of older versions, which don't record it.  For a comparison ``{label: evaluation}``.
         """
         if is_comparison(self.path):
             return {label: run.evaluation for label, run in self.runs.items()}
@@ -65,24 +66,24 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether the run, or every run of the comparison, came to its end."""
+        """Whether the run, or every run of the comparison, is finished."""
         if is_comparison(self.path):
             return len(self.runs) == len(comparison(self.path)) and all(run.finished for run in self.runs.values())
         return (self.path / "result.json").exists()
 
     @property
     def result(self) -> dict[str, Any]:
-        """The final summary, empty before the run is finished; of a comparison ``{label: result}``."""
+        """The final summary; empty for an unfinished run.  For a comparison ``{label: result}``."""
         if is_comparison(self.path):
             return {label: run.result for label, run in self.runs.items()}
         return self._json("result.json") if self.finished else {}
 
     def records(self, table: Table) -> list[dict[str, Any]]:
-        """A table's records as they were written.  Raises RunError for a damaged file."""
+        """All records of a table, as they were written.  Raises RunError for a damaged file."""
         return tables.read(self.path / f"{table}.jsonl")
 
     def each(self, table: Table) -> Iterator[dict[str, Any]]:
-        """A table's records one after the other.  Raises RunError for a damaged file."""
+        """Iterate over the records of a table without loading all of them.  Raises RunError for a damaged file."""
         return tables.each(self.path / f"{table}.jsonl")
 
     @property
@@ -92,7 +93,7 @@ class Run:
 
     @property
     def clients(self) -> pd.DataFrame:
-        """One row per client that took part in a round."""
+        """One row per client and round in which it took part."""
         return self._frame("clients")
 
     @property
@@ -102,21 +103,24 @@ class Run:
 
     @property
     def host(self) -> pd.DataFrame:
-        """What the run took on the machine that simulated it: not equal between equal runs."""
+        """Wall time and memory of the simulation itself, which differ between otherwise equal runs."""
         return self._frame("host")
 
     @property
     def tokenizer_path(self) -> Path | None:
-        """The tokenizer's file, or None if no text was trained."""
+        """The path of the tokenizer's file, or None if the run has no text."""
         path = self.path / "tokenizer.json"
         return path if path.exists() else None
 
     def weights(self) -> dict[str, Tensor]:
-        """The final weights, ``{address: tensor}``, on the CPU.  Raises RunError if the run isn't finished."""
+        """The final weights, ``{address: tensor}``, on the CPU.
+
+        Raises RunError if the run isn't finished, if it is a comparison, or if the file can't be read.
+        """
         if is_comparison(self.path):
             raise RunError(f"{self.path} holds several runs; choose one: .runs[{next(iter(self.runs), 'label')!r}]")
         if not self.finished:
-            raise RunError(f"the run at {self.path} isn't finished: continue it with --resume {self.path}")
+            raise RunError(f"the run at {self.path} isn't finished; continue it with --resume {self.path}")
         try:
             tensors: dict[str, Tensor] = load_file(self.path / "weights.safetensors")
         except (OSError, SafetensorError) as error:
@@ -126,8 +130,8 @@ class Run:
     def model(self, kind: str) -> nn.Module:
         """The trained model of a client kind, in evaluation mode.
 
-        Raises UnknownName for a kind that the run doesn't have, RunError if it isn't finished or the weights don't
-        fit the model.
+        Raises UnknownName for a kind that the run doesn't have.  Raises RunError if the run isn't finished or the
+        weights don't fit the model.
         """
         from edgefl.models import build
 
@@ -136,12 +140,12 @@ class Run:
             raise UnknownName("client kind", kind, self.models)
         module: nn.Module = build(self.models[kind])
         prefix = f"{kind}/"
-        mine = {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
+        tensors = {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
         try:
-            loaded = module.load_state_dict(mine, strict=False, assign=True)
+            loaded = module.load_state_dict(tensors, strict=False, assign=True)
         except RuntimeError as error:
             raise RunError(f"the weights at {self.path} don't fit the model {kind!r}: {error}") from error
-        # a buffer may be rebuilt by the model itself; a parameter has no other origin than the file
+        # buffers may be missing, since a model can rebuild them; parameters must come from the file
         missing = sorted({name for name, _ in module.named_parameters()} & set(loaded.missing_keys))
         if missing or loaded.unexpected_keys:
             raise RunError(
@@ -160,17 +164,17 @@ class Run:
     def _frame(self, table: Table) -> pd.DataFrame:
         if is_comparison(self.path):
             rows = [
-                {"run": label, **_flat(record)} for label, run in self.runs.items() for record in run.records(table)
+                {"run": label, **_flatten(record)} for label, run in self.runs.items() for record in run.records(table)
             ]
         else:
-            rows = [_flat(record) for record in self.records(table)]
+            rows = [_flatten(record) for record in self.records(table)]
         return pd.DataFrame(rows)
 
 
 def read_run(path: str | os.PathLike[str]) -> Run:
-    """Read a run's folder, or a comparison's; a run that is still being written can be read too.
+    """Read the folder of a run or of a comparison.  The run may be unfinished or still running.
 
-    Raises RunError if it is neither.
+    Raises RunError if the folder is neither.
     """
     path = Path(path)
     if is_comparison(path):
@@ -180,11 +184,11 @@ def read_run(path: str | os.PathLike[str]) -> Run:
     return Run(path)
 
 
-def _flat(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flatten(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in record.items():
         if isinstance(value, dict):
-            flat.update(_flat(value, f"{prefix}{name}."))
+            flat.update(_flatten(value, f"{prefix}{name}."))
         else:
             flat[prefix + name] = value
     return flat

@@ -1,4 +1,4 @@
-"""The scenario's ``executor`` section: where the real training runs."""
+"""The scenario's ``executor`` section: which processes and device run the training."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 
 class ExecutorOptions(BaseModel):
-    """Results don't depend on any of these."""
+    """The scenario's ``executor`` section.  None of these options changes results."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: Literal["inline", "processes"] = Field("inline", description="in this process, or in worker processes")
     workers: PositiveInt = Field(2, description="worker processes; for processes only")
     clock: Literal["auto", "events"] = Field(
-        "auto", description="auto computes whole cohorts at once where no flight waits for another; events never does"
+        "auto",
+        description="auto computes cohorts at once if no client waits for another; events simulates every event",
     )
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto takes CUDA where there is one")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto uses CUDA if it is available")
