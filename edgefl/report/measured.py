@@ -16,11 +16,11 @@ def _share(error: float) -> str:
     return "0 %" if error == 0 else f"{100 * error:+.3g} %"
 
 
-def print_measured(found: Facts, console: Console | None = None) -> None:
+def print_measured(result: Facts, console: Console | None = None) -> None:
     """Print predicted against measured memory, FLOPs and seconds, and memory by part, of ``measure``'s result."""
     console = console or screen()
-    rows = found["rows"]
-    on = found["device"]
+    rows = result["rows"]
+    device = result["device"]
     table = new_table(
         "stage", "kind", "batch", "peak MiB\npredicted", "\nmeasured", "\nerror", "profiler\nMiB", "\nerror",
         "FLOPs\nerror", "RSS MiB\nbefore", "\npeak", left=(1,),
@@ -33,24 +33,24 @@ def print_measured(found: Facts, console: Console | None = None) -> None:
             _share(row["flops_error"]),
             f"{row['rss_bytes_before'] / 2**20:.0f}", f"{row['rss_bytes_peak'] / 2**20:.0f}",
         )  # fmt: skip
-    how = (
+    note = (
         "Measured by the allocator (max_memory_allocated)."
-        if on != "cpu"
+        if device != "cpu"
         else "measured: live tensor storage.  profiler: allocator events of torch.profiler, an independent check.\n"
         "RSS: the whole process, with Python, libraries and memory that the allocator retains."
     )
     print_section(
-        console, f"Predicted against measured on {on}: the first steps of a round, with random batches", table, how
+        console, f"Predicted against measured on {device}: the first steps of a round, with random batches", table, note
     )
     fields = {"predicted": "memory_bytes", "measured": "measured_memory_bytes"}
     print_by_part(console, "Memory at the peak by part, MiB", rows, fields)
-    _print_seconds(console, found)
+    _print_seconds(console, result)
 
 
-def _print_seconds(console: Console, found: Facts) -> None:
-    machine = found["machine"]
+def _print_seconds(console: Console, result: Facts) -> None:
+    machine = result["machine"]
     table = new_table("stage", "kind", "step", "predicted", "measured", "error", "wall time", left=(1, 2))
-    for row in found["rows"]:
+    for row in result["rows"]:
         for step in row["steps"]:
             table.add_row(
                 str(row["stage"]), row["kind"], f"{step['pattern']}, pass {step['distinct_pass'] + 1}",

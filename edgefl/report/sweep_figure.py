@@ -113,7 +113,7 @@ def _page(
     import plotly.graph_objects as go
 
     show = shown(name)
-    words = [["nobody" if value is None else show(value) for value in line] for line in table]
+    words = [["no client" if value is None else show(value) for value in line] for line in table]
     figure = go.Figure()
     if len(lines) == 1:
         figure.add_bar(x=columns, y=table[0], text=words[0], hovertemplate="%{x}<br>%{text}<extra></extra>")
