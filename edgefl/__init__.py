@@ -1,4 +1,7 @@
-"""edgefl: which devices can train a federated model, at what cost, and what is lost by leaving the others out."""
+"""edgefl: which devices can train a federated model, at what cost, and how accuracy suffers without the other devices.
+
+The public functions and classes of ``__all__`` are imported on first use.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ _MODULES = {
     "sweep": "edgefl.commands.sweep.sweep",
     "validate": "edgefl.commands.validate",
 }
-"""Where each public function is: imported when it is asked for, so that ``edgefl --help`` imports no torch."""
+"""Module of each public name.  It is imported on first use, so that ``edgefl --help`` doesn't import torch."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,14 +1,14 @@
-"""Everything edgefl raises on purpose.
+"""The exceptions that edgefl raises on purpose.
 
-EdgeflError                      (exit code 2: the user can mend it; shown without a traceback)
-+-- ScenarioError                a scenario file is wrong: carries file, line and key
-+-- UnknownName                  a name that nothing is registered under; carries the nearest names
-+-- UnitError                    "12 parsecs" where bytes were expected
-+-- DataError                    a data set is missing, empty or laid out wrongly
+EdgeflError                      (exit code 2: the user can correct it; shown without a traceback)
++-- ScenarioError                a scenario file is wrong; holds file, line and key
++-- UnknownName                  no part is registered under a name; the message suggests the nearest name
++-- UnitError                    a quantity can't be parsed, such as "12 parsecs" where bytes were expected
++-- DataError                    a data set is missing, empty or has the wrong layout
 +-- DeviceError                  a device, link or fleet description is wrong
 +-- MethodError                  a method, schedule or work that doesn't fit the protocol
 +-- RunError                     a run directory can't be written, read or resumed
-+-- UncountedOperator            an operator of matmul class without a FLOP formula
++-- UncountedOperator            a matrix-multiplication operator without a FLOP formula
 +-- TrainingError                a client's or server's work failed while it ran (exit code 1)
 """
 
@@ -19,15 +19,15 @@ from difflib import get_close_matches
 
 
 class EdgeflError(Exception):
-    """Base of all errors that edgefl raises on purpose.  ``exit_code`` is what the command line ends with."""
+    """Base of all errors that edgefl raises on purpose.  ``exit_code`` is the command line's exit code."""
 
     exit_code = 2
 
 
 class ScenarioError(EdgeflError):
-    """A scenario that can't be run: says file, line, key, the bad value and what is allowed.
+    """A scenario that can't be run.  The message gives the bad value and what is allowed.
 
-    ``str()`` is ``file:line: key: message`` with the parts that are known.
+    ``str()`` is ``file:line: key: message``; parts that are unknown are left out.
     """
 
     def __init__(self, message: str, *, file: str | None = None, line: int | None = None, key: str | None = None):
@@ -44,16 +44,17 @@ class UnknownName(EdgeflError):
         super().__init__(f"unknown {noun} {name!r}{suggestion(str(name), self.allowed)}")
 
     def __reduce__(self) -> tuple[type[UnknownName], tuple[str, object, list[str]]]:
-        # the way home from a worker process, which an error whose arguments aren't its message would not survive
+        # Pickling rebuilds an exception from its message, which isn't an argument of this class.  Worker processes
+        # send exceptions to the parent process that way.
         return type(self), (self.noun, self.name, self.allowed)
 
 
 class UnitError(EdgeflError):
-    """A quantity whose number or unit can't be read."""
+    """A quantity whose number or unit can't be parsed."""
 
 
 class DataError(EdgeflError):
-    """A data set that is missing, empty, or laid out otherwise than expected."""
+    """A data set that is missing, empty, or doesn't have the expected layout."""
 
 
 class DeviceError(EdgeflError):
@@ -61,7 +62,7 @@ class DeviceError(EdgeflError):
 
 
 class MethodError(EdgeflError):
-    """A method, schedule or work that doesn't fit the protocol, or a combination that makes no sense."""
+    """A method, schedule or work that doesn't fit the protocol, or parts that can't be combined."""
 
 
 class RunError(EdgeflError):
@@ -69,7 +70,7 @@ class RunError(EdgeflError):
 
 
 class UncountedOperator(EdgeflError):
-    """An operator of matmul class that has no FLOP formula: counting it as zero would be a silent error."""
+    """A matrix-multiplication operator that has no FLOP formula.  Counting it as zero FLOPs would hide the error."""
 
 
 class TrainingError(EdgeflError):
@@ -79,7 +80,7 @@ class TrainingError(EdgeflError):
 
 
 def suggestion(name: str, allowed: Iterable[str]) -> str:
-    """The tail of an error message: the nearest allowed name if one is near, else all of them."""
+    """The end of an error message: the nearest allowed name if one is similar, otherwise all allowed names."""
     allowed = list(allowed)
     near = get_close_matches(name, allowed, n=1, cutoff=0.6)
     if near:

@@ -1,4 +1,4 @@
-"""Writing so that a kill or a power cut leaves either the old file or the new one, never half of one."""
+"""Atomic replacement of files: after a kill or a power cut a file is the old one or the new one, never a part."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from uuid import uuid4
 
 @contextmanager
 def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
-    """Give a place beside ``path`` to write a file or a folder at, which then takes its place in one step.
+    """Yield a temporary path beside ``path``; the file or folder written there replaces ``path`` in one step.
 
-    With ``durable`` it is on the disk afterwards, and the place is always ``.partial-<name>``: for what one process
-    writes.  Else the place is another one each time, so that processes that write the same don't disturb each other.
-    What was written there is removed if it can't be finished.  Raises OSError, also where ``path`` is a folder that
-    isn't empty.
+    With ``durable`` the new file is on the disk when the context ends.  Its temporary path is always
+    ``.partial-<name>``, so only one process may write it.  Without ``durable`` every call has a temporary path of its
+    own, and several processes may write the same ``path``.  The temporary file is removed if the body raises.
+    Raises OSError, also where ``path`` is a folder that isn't empty.
     """
     partial = path.with_name(f".partial-{'' if durable else f'{uuid4().hex}-'}{path.name}")
     try:
@@ -36,9 +36,9 @@ def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file's bytes, or the names in a folder (a rename, a new file), are on the disk."""
+    """Wait until a file's bytes, or the entries of a folder (after a rename or a new file), are on the disk."""
     if path.is_dir() and os.name != "posix":
-        return  # there a folder can't be opened, and a rename needs no such help
+        return  # Windows can't open a folder, and its renames need no sync
     descriptor = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
     try:
         os.fsync(descriptor)

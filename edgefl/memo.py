@@ -1,4 +1,4 @@
-"""What is remembered on disk between commands: where, and small JSON answers under a content hash."""
+"""The on-disk cache between commands: its folder, and small JSON results stored under a content hash."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Answer = TypeVar("Answer")
 
 
 def cache_folder() -> Path:
-    """``EDGEFL_CACHE``, else ``edgefl`` in the user's cache folder."""
+    """The cache folder: ``EDGEFL_CACHE`` if it is set, otherwise ``edgefl`` in the user's cache folder."""
     if named := os.environ.get("EDGEFL_CACHE"):
         return Path(named)
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -23,7 +23,10 @@ def cache_folder() -> Path:
 
 
 def remembered(folder: Path | None, key: str, read: Callable[[Any], Answer], what: str) -> Answer | None:
-    """The answer kept under ``key``, as ``read`` understands it; None, with a warning, if its file is damaged."""
+    """The cached result of ``key``, parsed by ``read``; None if there is none.
+
+    Returns None also for a damaged file, with a warning that names the file and ``what`` was cached.
+    """
     if folder is None:
         return None
     path = folder / f"{key}.json"
@@ -32,12 +35,12 @@ def remembered(folder: Path | None, key: str, read: Callable[[Any], Answer], wha
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, KeyError, TypeError, AttributeError, OSError):
-        warnings.warn(f"{path.name} in the memo of {what} can't be read; making it anew", stacklevel=3)
+        warnings.warn(f"{path.name} in the cache of {what} can't be read; it is computed again", stacklevel=3)
         return None
 
 
 def remember(folder: Path | None, key: str, answer: Any) -> None:
-    """Keep plain data under ``key``; a folder that can't be written costs time, not results."""
+    """Cache plain data under ``key``.  A folder that can't be written is ignored: results don't depend on the cache."""
     if folder is None:
         return
     try:

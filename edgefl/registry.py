@@ -1,6 +1,7 @@
-"""Names to objects, through entry points: edgefl's own parts are registered the same way as a plug-in's.
+"""Registered parts (methods, schedules, towers, ...) by name, found through entry points.
 
-An entry point group is ``edgefl.<noun>s``; an object is imported when it is asked for, never when names are listed.
+edgefl registers its own parts the same way as a plug-in does.  Listing names imports nothing; an object is imported
+when it is looked up.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ def names(noun: str) -> list[str]:
 
 @cache
 def get(noun: str, name: str) -> Any:
-    """The object registered as ``name``.
+    """The object registered as ``name`` for this noun.
 
-    Raises UnknownName with the nearest name, and EdgeflError if a plug-in fails to import.
+    Raises UnknownName with the nearest name, and EdgeflError if the object can't be imported.
     """
     points = _points(noun)
     if name not in points:
@@ -55,7 +56,7 @@ def get(noun: str, name: str) -> Any:
 
 
 def fingerprint(noun: str, name: str) -> str:
-    """A hash of the code behind a name: of all sources of the package that it comes from.
+    """A hash of all Python sources of the package that registered ``name``.
 
     Raises UnknownName with the nearest name.
     """
@@ -67,20 +68,20 @@ def fingerprint(noun: str, name: str) -> str:
 
 @cache
 def package_digest(package: str) -> str:
-    """A hash of the sources of an importable package or module; its name where it has none."""
+    """A hash of the Python sources of a package or module; of its name alone if it has no sources."""
     spec = find_spec(package)
     roots = list(spec.submodule_search_locations or ()) if spec else []
     files = sorted(path for root in roots for path in Path(root).rglob("*.py"))
     if spec and spec.origin and not files and Path(spec.origin).is_file():
         files = [Path(spec.origin)]
-    found = hashlib.blake2b(package.encode(), digest_size=12)
+    hashed = hashlib.blake2b(package.encode(), digest_size=12)
     for path in files:
-        found.update(path.read_bytes())
-    return found.hexdigest()
+        hashed.update(path.read_bytes())
+    return hashed.hexdigest()
 
 
 def forget() -> None:
-    """Forget what was looked up, so that packages installed since are seen (tests use it)."""
+    """Clear the cached look-ups, so that packages installed since then are found (tests use it)."""
     _points.cache_clear()
     get.cache_clear()
     package_digest.cache_clear()

@@ -1,7 +1,7 @@
-"""Quantities as people write them ("4 GiB", "236 GFLOP/s", "12..48 MiB") and as they are shown back.
+"""Parsing and printing of quantities with units ("4 GiB", "236 GFLOP/s", "12..48 MiB").
 
-MiB is 2^20 bytes, MB is 10^6. A plain number is in the base unit (bytes, FLOPs, bits per second, seconds, joules,
-watts). Everything is read exactly, as a fraction, and rounded once at the end. No quantity is negative.
+MiB is 2^20 bytes, MB is 10^6. A number without a unit is in the base unit (bytes, FLOPs, bits per second, seconds,
+joules, watts). Quantities are parsed exactly, as fractions, and rounded once at the end. Negative values are refused.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ _LARGEST_INTEGER = 2**63 - 1
 
 @dataclass(frozen=True)
 class Quantity:
-    """One kind of quantity: what it is called, its units with their factors, and whether it is a whole number."""
+    """One kind of quantity: its noun and example for error messages, and the factor of each unit to the base unit.
+
+    ``whole`` quantities are rounded to integers; values above ``most`` are refused.
+    """
 
     noun: str
     example: str
@@ -49,7 +52,7 @@ class Quantity:
     most: float = inf
 
     def parse(self, value: object) -> float:
-        """``value`` in the base unit; UnitError if it can't be read, is negative or isn't finite."""
+        """``value`` in the base unit.  Raises UnitError if it can't be parsed, is negative, or is too large."""
         if isinstance(value, str):
             number, unit = _split(value, self)
             return self._finish(number * self._factor(unit, value), value)
@@ -60,7 +63,10 @@ class Quantity:
         raise UnitError(f"{value!r} is not a {self.noun}; write for example {self.example!r}")
 
     def parse_range(self, value: object) -> tuple[float, float]:
-        """(lowest, highest) of "12..48 MiB", of "800 MB..1 GB", of [lowest, highest], or of one value twice."""
+        """(lowest, highest) in the base unit, of "12..48 MiB", "800 MB..1 GB" or [lowest, highest].
+
+        A single value is both ends.  Raises UnitError as ``parse`` does, and if the lower end is above the upper end.
+        """
         if isinstance(value, list | tuple):
             if len(value) != 2:
                 raise UnitError(f"{list(value)!r} is not a range of a {self.noun}; write [lowest, highest]")
@@ -71,7 +77,7 @@ class Quantity:
                 raise UnitError(f"{value!r} is not a range of a {self.noun}; write for example '12..48' with a unit")
             high = self.parse(right)
             number, unit = _split(left, self)
-            # "12..48 MiB": the unit is written once, behind the upper end.
+            # in "12..48 MiB" the unit of the upper end holds for both
             low = self._finish(number * self._factor(unit or _split(right, self)[1], value), value)
         else:
             low = high = self.parse(value)
@@ -81,15 +87,15 @@ class Quantity:
 
     def _factor(self, unit: str, value: str) -> Fraction:
         if unit not in self.factors:
-            # "MIB": the same letters are nearer than any other unit ("MB").
-            same = [known for known in self.factors if known.lower() == unit.lower()]
-            hint = f"; did you mean {same[-1]!r}?" if same else suggestion(unit, filter(None, self.factors))
+            # a unit that differs in case alone is suggested first: for "MIB" MiB, not MB
+            similar = [known for known in self.factors if known.lower() == unit.lower()]
+            hint = f"; did you mean {similar[-1]!r}?" if similar else suggestion(unit, filter(None, self.factors))
             raise UnitError(f"{value!r}: unknown unit {unit!r} of a {self.noun}{hint}")
         return self.factors[unit]
 
     def _finish(self, exact: Fraction, value: object) -> float:
         if exact < 0:
-            raise UnitError(f"{value!r} is negative: a {self.noun} can't be")
+            raise UnitError(f"{value!r} is negative; a {self.noun} must be 0 or more")
         if self.whole:
             if exact > _LARGEST_INTEGER:
                 raise UnitError(f"{value!r} is too large for a {self.noun}")
@@ -99,7 +105,7 @@ class Quantity:
         except OverflowError:
             raise UnitError(f"{value!r} is too large for a {self.noun}") from None
         if number > self.most:
-            raise UnitError(f"{value!r} is more than the whole: a {self.noun} lies between 0 and 1 (0 % and 100 %)")
+            raise UnitError(f"{value!r} is too large: a {self.noun} must be between 0 and 1 (0 % and 100 %)")
         return number
 
 
@@ -111,7 +117,7 @@ def _split(text: str, quantity: Quantity) -> tuple[Fraction, str]:
 
 
 def _units(*names: str, binary: bool = False, small: bool = False, scale: int | Fraction = 1) -> dict[str, Fraction]:
-    """The base unit under each of ``names``, with every prefix."""
+    """Factors of the units ``names`` with every prefix: ``{"kB": 1000, ...}``."""
     prefixes = {**_DECIMAL, **(_BINARY if binary else {}), **(_SMALL if small else {})}
     return {prefix + name: Fraction(1) * factor * scale for name in names for prefix, factor in prefixes.items()}
 
@@ -138,7 +144,7 @@ SHARE = Quantity("share", "40%", _PLAIN | {"%": Fraction(1, 100)}, most=1.0)
 
 
 def _show(value: float, steps: list[tuple[float, str]], digits: int = 3) -> str:
-    """``value`` in the largest unit of ``steps`` (ascending) that it reaches, in about ``digits`` digits."""
+    """``value`` in the largest unit of ``steps`` (ascending) that isn't above it, with about ``digits`` digits."""
     if value == inf:
         return "unlimited"
     if value < 0:
@@ -147,7 +153,7 @@ def _show(value: float, steps: list[tuple[float, str]], digits: int = 3) -> str:
         return f"0 {next((unit for factor, unit in steps if factor == 1), steps[0][1])}"
     factor, unit = steps[0]
     for f, u in steps:
-        if value >= f * 0.9995:  # so that 0.9999 MiB reads "1.00 MiB", not "1024 KiB"
+        if value >= f * 0.9995:  # 0.9999 MiB is shown as "1 MiB", not as "1024 KiB"
             factor, unit = f, u
     number = value / factor
     places = max(0, digits - len(str(int(number + 0.5 * 10 ** (1 - digits)))))
@@ -156,7 +162,7 @@ def _show(value: float, steps: list[tuple[float, str]], digits: int = 3) -> str:
 
 
 def show_bytes(value: float) -> str:
-    """As "12.3 MiB"; binary prefixes."""
+    """Bytes as text with binary prefixes: "12.3 MiB"."""
     names = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
     return _show(value, [(1024.0**i, name) for i, name in enumerate(names)])
 
@@ -166,27 +172,27 @@ def _decimal(unit: str) -> list[tuple[float, str]]:
 
 
 def show_flops(value: float) -> str:
-    """As "1.24 TFLOP"."""
+    """FLOPs as text: "1.24 TFLOP"."""
     return _show(value, _decimal("FLOP"))
 
 
 def show_rate(value: float) -> str:
-    """As "236 GFLOP/s"."""
+    """FLOPs per second as text: "236 GFLOP/s"."""
     return _show(value, _decimal("FLOP/s"))
 
 
 def show_bits_per_second(value: float) -> str:
-    """As "20 Mbit/s"."""
+    """Bits per second as text: "20 Mbit/s"."""
     return _show(value, _decimal("bit/s"))
 
 
 def show_bytes_per_second(value: float) -> str:
-    """As "25.6 GB/s"; decimal prefixes, as bandwidths are printed."""
+    """Bytes per second as text with decimal prefixes, as data sheets give bandwidths: "25.6 GB/s"."""
     return _show(value, _decimal("B/s"))
 
 
 def show_seconds(value: float) -> str:
-    """As "4.2 ms", "83.5 s", "12.1 min", "3.4 h" or "2.5 d"."""
+    """Seconds as text: "4.2 ms", "83.5 s", "12.1 min", "3.4 h" or "2.5 d"."""
     steps = [(1e-6, "us"), (1e-3, "ms"), (1.0, "s"), (120.0, "min"), (7200.0, "h"), (172800.0, "d")]
     size = {"min": 60.0, "h": 3600.0, "d": 86400.0}
     if value == inf or value < 0 or value < 120.0 * 0.9995:
@@ -196,17 +202,17 @@ def show_seconds(value: float) -> str:
 
 
 def show_joules(value: float) -> str:
-    """As "1.2 kJ"."""
+    """Joules as text: "1.2 kJ"."""
     return _show(value, [(1e-3, "mJ"), *_decimal("J")])
 
 
 def show_watts(value: float) -> str:
-    """As "6.4 W"."""
+    """Watts as text: "6.4 W"."""
     return _show(value, [(1e-3, "mW"), *_decimal("W")])
 
 
 def show_share(value: float) -> str:
-    """As "40 %"."""
+    """A share (0 to 1) as text in percent: "40 %"."""
     return f"{value * 100:.3g} %"
 
 
@@ -214,7 +220,7 @@ def _validator(parse: Callable[[object], Any]) -> BeforeValidator:
     def read(value: object) -> Any:
         try:
             return parse(value)
-        except UnitError as error:  # pydantic gathers ValueErrors and knows the field they belong to
+        except UnitError as error:  # pydantic collects ValueErrors and adds the field's name
             raise ValueError(str(error)) from None
 
     return BeforeValidator(read)
@@ -232,18 +238,18 @@ def _range_schema(quantity: Quantity) -> WithJsonSchema:
     return WithJsonSchema({"anyOf": [*item["anyOf"], ends], "examples": [quantity.example]})
 
 
-def _whole_range(value: object) -> tuple[int, int]:
+def _bytes_range(value: object) -> tuple[int, int]:
     low, high = BYTES.parse_range(value)
     return int(low), int(high)
 
 
-# Field types of what a user writes: each takes a number in the base unit or a text with a unit.
+# Types of pydantic fields: each accepts a number in the base unit or a text with a unit.
 BitsPerSecond = Annotated[float, _validator(BITS_PER_SECOND.parse), _schema(BITS_PER_SECOND)]
 Seconds = Annotated[float, _validator(SECONDS.parse), _schema(SECONDS)]
 Watts = Annotated[float, _validator(WATTS.parse), _schema(WATTS)]
 Share = Annotated[float, _validator(SHARE.parse), _schema(SHARE)]
 
-BytesRange = Annotated[tuple[int, int], _validator(_whole_range), _range_schema(BYTES)]
+BytesRange = Annotated[tuple[int, int], _validator(_bytes_range), _range_schema(BYTES)]
 FlopsRange = Annotated[tuple[float, float], _validator(FLOPS.parse_range), _range_schema(FLOPS)]
 SecondsRange = Annotated[tuple[float, float], _validator(SECONDS.parse_range), _range_schema(SECONDS)]
 JoulesRange = Annotated[tuple[float, float], _validator(JOULES.parse_range), _range_schema(JOULES)]

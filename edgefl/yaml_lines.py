@@ -1,7 +1,7 @@
-"""YAML text as plain data that knows where each key and value was written: scenarios, grids and profiles.
+"""Reads YAML files (scenarios, grids and profiles) as plain data, with the line of each key and value.
 
-The numbers and booleans are YAML 1.2's, so ``1e-3`` is a number and ``on``, ``1:30`` and ``010:5`` are not turned
-into something else.  Tags are refused: a file is data and never makes an object.
+Numbers and booleans follow YAML 1.2, so ``1e-3`` is a number, and ``on``, ``1:30`` and ``010:5`` are text.  Tags are
+refused, so that a file can't create Python objects.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from yaml.composer import Composer
 from edgefl.errors import EdgeflError
 
 KeyPath = tuple[str | int, ...]
-"""Keys and list places from the top of a file to a value."""
+"""Keys and list indices from the top of a file to a value."""
 
 Refuse = Callable[[str, int | None, KeyPath], EdgeflError]
-"""The error of a file, from what is wrong, the line (from 1, if it is known) and the path (empty if it is unknown)."""
+"""Makes the error to raise, from the message, the line (from 1, None if unknown) and the path (empty if unknown)."""
 
 _PLAIN, _QUOTED, _LIST, _MAPPING = "plain", "quoted", "list", "mapping"
 _INTEGER = re.compile(r"[-+]?[0-9]+\Z")
@@ -39,7 +39,10 @@ _MOST_VALUES = 100_000
 
 @dataclass(frozen=True)
 class Place:
-    """Where a value was written: a file and the lines of its key and of itself (from 1), or an override."""
+    """Position of a value: a file, the line of its key and the line of the value itself (from 1).
+
+    A value from an override on the command line has no lines.
+    """
 
     file: str | None
     key_line: int | None = None
@@ -47,42 +50,43 @@ class Place:
 
 
 def spell(path: KeyPath) -> str:
-    """``("fleet", "links", 0)`` -> ``fleet.links[0]``."""
+    """The path as text: ``("fleet", "links", 0)`` becomes ``fleet.links[0]``."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
 
 
 def nearest(
     places: Mapping[KeyPath, Place], path: KeyPath, *, at_key: bool = False
 ) -> tuple[str | None, int | None] | None:
-    """File and line of the value (or key) at ``path``, or of the nearest part around it; None if there is none."""
+    """File and line of the value (or key) at ``path``, or of the nearest enclosing value that has a position.
+
+    None if no enclosing value has one.
+    """
     for length in range(len(path), -1, -1):
         place = places.get(path[:length])
         if place is not None:
-            # where the value itself is missing, the line of the key it should stand under says more
+            # if the value is missing, report the line of the key that should contain it
             of_key = at_key or length < len(path) or place.value_line is None
             return place.file, place.key_line if of_key else place.value_line
     return None
 
 
 def decode(raw: bytes, refuse: Refuse) -> str:
-    """The text of a file, without a byte order mark.  Raises ``refuse``'s error if it isn't UTF-8."""
+    """The text of a file, without a byte order mark.  Raises the error of ``refuse`` if it isn't UTF-8."""
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
-        raise refuse(
-            f"this isn't UTF-8 text (byte 0x{raw[error.start]:02x}); save the file as UTF-8", line, ()
-        ) from None
+        raise refuse(f"the file isn't UTF-8 text (byte 0x{raw[error.start]:02x}); save it as UTF-8", line, ()) from None
 
 
 def read(
     text: str, refuse: Refuse, *, file: str | None = None, nouns: str = "files", merge: bool = False
 ) -> tuple[Any, dict[KeyPath, Place]]:
-    """The value in a text (mappings, lists, text, numbers, booleans, None), and the places of its parts in ``file``.
+    """The value of a YAML text (mappings, lists, text, numbers, booleans, None), and the position of each part by path.
 
-    The top has the path ``()``; an empty text has no places.  With ``merge``, ``<<: *name`` takes over the keys of
-    another mapping.  Raises ``refuse``'s error for what isn't YAML, a key that stands there twice, and a tag: messages
-    say that ``nouns`` have none.
+    The top value has the path ``()``; an empty text has no positions.  With ``merge``, ``<<: *name`` copies the keys of
+    another mapping.  Raises the error of ``refuse`` for invalid YAML, a repeated key and a tag.  Messages about tags
+    call the files ``nouns``.
     """
     reader = _Reader(refuse, file, nouns, merge)
     try:
@@ -92,11 +96,11 @@ def read(
         reader.places[()] = Place(file, _line(node), _line(node))
         return reader.value(node, ()), reader.places
     except RecursionError:
-        raise refuse("this is nested too deeply", None, ()) from None
+        raise refuse("the YAML is nested too deeply", None, ()) from None
 
 
 class _Loader(yaml.BaseLoader):
-    """Composes nodes and tells plain scalars from quoted ones; never constructs an object."""
+    """Composes nodes and tags each scalar as plain or quoted; never constructs an object."""
 
     def resolve(self, kind: Any, value: Any, implicit: Any) -> str:
         if kind is yaml.ScalarNode:
@@ -108,7 +112,10 @@ _Fast: Any = _Loader
 if yaml.__with_libyaml__:
 
     class _FastLoader(Composer, yaml.CBaseLoader):
-        """The same by libyaml, in a tenth of the time; PyYAML's composer, for libyaml's overflows the stack."""
+        """The same with libyaml's parser, ten times as fast.
+
+        The composer is PyYAML's, because libyaml's overflows the stack on deeply nested input.
+        """
 
         def __init__(self, text: str):
             yaml.CBaseLoader.__init__(self, text)
@@ -121,22 +128,22 @@ if yaml.__with_libyaml__:
 
 _SYNTAX = {
     "mapping values are not allowed": "a second ':' on one line, or a wrong indentation; put text with ': ' in quotes",
-    r"found character '\t'": "a tab where YAML wants spaces",
+    r"found character '\t'": "a tab where YAML requires spaces",
     "found character '@'": "text that begins with '@' must be in quotes",
     "found character '`'": "text that begins with '`' must be in quotes",
     "found character '%'": "text that begins with '%' must be in quotes",
-    "could not find expected ':'": "a key without its ':'",
-    "expected <block end>": "the indentation doesn't fit the lines above",
-    "but found '<block": "the indentation doesn't fit the lines above",
-    "expected ',' or '}'": "a '{' without its '}', or a missing comma",
-    "expected ',' or ']'": "a '[' without its ']', or a missing comma",
+    "could not find expected ':'": "a key without a ':' after it",
+    "expected <block end>": "the indentation doesn't match the lines above",
+    "but found '<block": "the indentation doesn't match the lines above",
+    "expected ',' or '}'": "a '{' without a closing '}', or a missing comma",
+    "expected ',' or ']'": "a '[' without a closing ']', or a missing comma",
     "found unexpected end of stream": "a quote that is never closed",
     "found undefined alias": "an alias (*name) without its anchor (&name); put text that begins with '*' in quotes",
     "but found another document": "more than one document in a file ('---')",
     "did not find expected alphabetic": "text that begins with '&' or '*' must be in quotes",
     "expected alphabetic or numeric": "text that begins with '&' or '*' must be in quotes",
-    "undefined tag handle": "a tag ('!...'); {nouns} have none",
-    "while parsing a tag": "a tag ('!...'); {nouns} have none",
+    "undefined tag handle": "a tag ('!...'), which {nouns} can't have",
+    "while parsing a tag": "a tag ('!...'), which {nouns} can't have",
 }
 
 
@@ -152,7 +159,7 @@ def _compose(text: str, refuse: Refuse, nouns: str) -> yaml.Node | None:
     try:
         return _nodes(_Fast(text))
     except (yaml.YAMLError, UnicodeEncodeError):
-        pass  # libyaml says less of what is wrong
+        pass  # parse again with PyYAML, whose errors give more detail than libyaml's
     try:
         return _nodes(_Loader(text))
     except yaml.reader.ReaderError as error:
@@ -160,12 +167,12 @@ def _compose(text: str, refuse: Refuse, nouns: str) -> yaml.Node | None:
         code = error.character if isinstance(error.character, int) else ord(error.character)
         raise refuse(f"the character U+{code:04X} isn't allowed", line, ()) from None
     except yaml.MarkedYAMLError as error:
-        said = f"{error.context or ''} {error.problem or ''}"
-        short = next((ours for theirs, ours in _SYNTAX.items() if theirs in said), (error.problem or "").strip())
-        opened = any(word in said for word in ("end of stream", "expected ',' or", "expected ':'"))
-        mark = (error.context_mark if opened else None) or error.problem_mark or error.context_mark
+        original = f"{error.context or ''} {error.problem or ''}"
+        short = next((ours for theirs, ours in _SYNTAX.items() if theirs in original), (error.problem or "").strip())
+        unclosed = any(word in original for word in ("end of stream", "expected ',' or", "expected ':'"))
+        mark = (error.context_mark if unclosed else None) or error.problem_mark or error.context_mark
         where = mark.line + 1 if mark else None
-        raise refuse(f"this isn't YAML: {short.replace('{nouns}', nouns)}", where, ()) from None
+        raise refuse(f"this isn't valid YAML: {short.replace('{nouns}', nouns)}", where, ()) from None
 
 
 def _line(node: yaml.Node) -> int:
@@ -174,7 +181,7 @@ def _line(node: yaml.Node) -> int:
 
 @dataclass
 class _Reader:
-    """Turns nodes into plain data and remembers their places."""
+    """Turns nodes into plain data and records the position of each."""
 
     refuse: Refuse
     file: str | None
@@ -188,12 +195,12 @@ class _Reader:
 
     def value(self, node: yaml.Node, path: KeyPath) -> Any:
         self.seen += 1
-        # a few aliases of aliases would otherwise unfold into more values than memory holds
+        # a few nested aliases could otherwise expand into more values than memory holds
         if self.seen > _MOST_VALUES or id(node) in self.open:
-            raise self.error(node, path, "aliases that contain themselves or unfold into too many values")
+            raise self.error(node, path, "aliases contain themselves or expand into too many values")
         if node.tag not in (_PLAIN, _QUOTED, _LIST, _MAPPING):
             tag = node.tag.replace("tag:yaml.org,2002:", "!!")
-            raise self.error(node, path, f"the tag {tag!r}: {self.nouns} have none")
+            raise self.error(node, path, f"the tag {tag!r} isn't allowed: {self.nouns} can't have tags")
         if isinstance(node, yaml.ScalarNode):
             return self.scalar(node, path) if node.tag == _PLAIN else node.value
         self.open.add(id(node))
@@ -221,25 +228,25 @@ class _Reader:
                 raise self.error(key_node, path, "a key must be a word, not a list or a mapping")
             key = key_node.value
             if not key:
-                raise self.error(key_node, path, "a ':' without a key before it")
+                raise self.error(key_node, path, "a ':' has no key before it")
             if key in lines:
-                message = f"the key {key!r} stands here twice (first on line {lines[key]})"
+                message = f"the key {key!r} is given twice (first on line {lines[key]})"
                 raise self.error(key_node, (*path, key), message)
             lines[key] = _line(key_node)
-            # a block mapping begins a line below its key, and the key is what a reader looks for
+            # a block mapping begins on the line below its key; messages name the key's line
             line = _line(value_node) if isinstance(value_node, yaml.ScalarNode) else lines[key]
             self.places[(*path, key)] = Place(self.file, lines[key], line)
             out[key] = self.value(value_node, (*path, key))
         return out
 
     def merged(self, node: yaml.Node, path: KeyPath) -> Iterator[yaml.Node]:
-        """The mappings that ``<<`` takes over, those that count less first."""
+        """The mappings that ``<<`` copies; a later one overrides an earlier one."""
         if not self.merge:
             return
         for value_node in [value_node for key_node, value_node in node.value if _is_merge(key_node)]:
             for source in reversed(value_node.value) if isinstance(value_node, yaml.SequenceNode) else [value_node]:
                 if not isinstance(source, yaml.MappingNode):
-                    raise self.error(source, path, "'<<' takes over a mapping (<<: *name), or a list of them")
+                    raise self.error(source, path, "'<<' must name a mapping (<<: *name) or a list of mappings")
                 yield source
 
     def scalar(self, node: yaml.ScalarNode, path: KeyPath) -> Any:
@@ -251,7 +258,7 @@ class _Reader:
         if not _NUMBER.match(text):
             return text
         if len(text) > 100:
-            raise self.error(node, path, "a number of more than 100 characters")
+            raise self.error(node, path, "a number can't have more than 100 characters")
         if _INTEGER.match(text):
             return int(text)
         number = float(text)
@@ -268,7 +275,7 @@ def _is_merge(key_node: yaml.Node) -> bool:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes what either YAML 1.1 or YAML 1.2 would read as something else than text, and writes out every alias."""
+    """Quotes text that YAML 1.1 or YAML 1.2 would read as another type, and writes no aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -279,7 +286,7 @@ for _pattern in (_NUMBER, _BASED):
 _Dumper.add_representer(  # keep short lists on one line, mappings in blocks
     list, lambda dumper, value: dumper.represent_sequence("tag:yaml.org,2002:seq", value, flow_style=_is_flat(value))
 )
-_Dumper.add_representer(  # what is not printable would be folded or lost outside double quotes
+_Dumper.add_representer(  # unprintable characters would be folded or lost outside double quotes
     str,
     lambda dumper, value: dumper.represent_scalar(
         "tag:yaml.org,2002:str", value, style=None if value.isprintable() else '"'
@@ -292,5 +299,5 @@ def _is_flat(value: list[Any]) -> bool:
 
 
 def write(data: Any, width: int = 120) -> str:
-    """YAML text of plain data, in its order, from which ``read`` makes equal data."""
+    """YAML text of plain data, in its order; ``read`` returns equal data for it."""
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=width, default_flow_style=False)

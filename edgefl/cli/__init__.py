@@ -1,7 +1,7 @@
-"""The command line: thin; each command parses, calls ``edgefl.commands`` and prints.
+"""The command line.  Each command parses its options, calls a function of ``edgefl.commands`` and prints the result.
 
-Results go to stdout, progress and messages to stderr.  What takes long to import is imported by the commands.  The
-commands are listed by ``--help`` in the order in which they are imported here.
+Results go to stdout, progress and messages to stderr.  Modules that are slow to import are imported inside the
+commands.  ``--help`` lists the commands in the order of the imports below.
 """
 
 # isort: off

@@ -1,4 +1,4 @@
-"""``python -m edgefl.cli``."""
+"""Runs the command line with ``python -m edgefl.cli``."""
 
 from edgefl.cli import main
 

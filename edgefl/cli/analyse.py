@@ -1,4 +1,4 @@
-"""``edgefl analyse``."""
+"""The command ``edgefl analyse``."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from edgefl.cli.app import AsJson, Overrides, app, observing, print_json
 @app.command()
 def analyse(
     given: Annotated[
-        str, typer.Argument(metavar="RUN|SCENARIO", help="A finished run's folder, or a scenario, which is run first.")
+        str, typer.Argument(metavar="RUN|SCENARIO", help="Folder of a finished run, or a scenario, which is run first.")
     ],
     only: Annotated[
         str | None,
-        typer.Option("--only", metavar="NAME,...", help="Some of shapley, gradients, drift, matching."),
+        typer.Option("--only", metavar="NAME,...", help="Only these of shapley, gradients, drift, matching."),
     ] = None,
     overrides: Overrides = None,
     output: Annotated[
@@ -25,36 +25,36 @@ def analyse(
             "--output",
             "-o",
             metavar="DIR",
-            help="Where runs are kept and found again: runs/NAME-analysis, or RUN-analysis.",
+            help="Folder that runs are stored in and reused from; default runs/NAME-analysis or RUN-analysis.",
         ),
     ] = None,
-    figure: Annotated[str | None, typer.Option(metavar="FILE", help="Draw what was found: .png, .pdf or .svg.")] = None,
+    figure: Annotated[str | None, typer.Option(metavar="FILE", help="Draw the results: .png, .pdf or .svg.")] = None,
     seeds: Annotated[
         int,
-        typer.Option(metavar="N", min=1, help="Repeat the runs of --only shapley with N seeds: mean and deviation."),
+        typer.Option(metavar="N", min=1, help="Compute Shapley values over N seeds: mean and standard deviation."),
     ] = 1,
     clients: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Clients of each kind whose gradients and updates are looked at.")
+        int, typer.Option(metavar="N", min=1, help="Clients of each kind whose gradients and updates are analysed.")
     ] = 3,
     metric: Annotated[
-        str | None, typer.Option(metavar="KIND.NAME", help="The one metric that is shared out: image.accuracy.")
+        str | None, typer.Option(metavar="KIND.NAME", help="Metric for Shapley values: image.accuracy; default all.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """What each kind of clients is worth, and what gradients, drift and matching in a trained federation are."""
+    """Analyse a run: Shapley values of client kinds, gradient norms, drift of clients, and prototype matching."""
     from edgefl.report.analysis import print_analysis
 
     names = [name.strip() for name in (only or "").split(",") if name.strip()]
     if only is not None and not names:
-        raise typer.BadParameter("names some of shapley, gradients, drift, matching", param_hint="--only")
-    with observing("interrupted; the same command goes on from here") as on_progress:
+        raise typer.BadParameter("name one or more of shapley, gradients, drift, matching", param_hint="--only")
+    with observing("interrupted; repeat the command to continue") as on_progress:
         from edgefl.commands.analyse import analyse as command
 
-        found = command.analyse(
+        result = command.analyse(
             given, only=names, overrides=overrides or (), output=output, figure=figure, seeds=seeds, clients=clients,
             metric=metric, on_progress=on_progress,
         )  # fmt: skip
     if as_json:
-        print_json(found)
+        print_json(result)
     else:
-        print_analysis(found)
+        print_analysis(result)

@@ -1,6 +1,7 @@
-"""The command line: thin; each command parses, calls ``edgefl.commands`` and prints.
+"""The typer application, options that several commands share, and the entry point ``main``.
 
-Results go to stdout, progress and messages to stderr.  What takes long to import is imported by the commands.
+Results go to stdout, progress and messages to stderr.  Modules that are slow to import are imported inside the
+commands.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import typer
 from edgefl.errors import EdgeflError
 
 INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
 
 app = typer.Typer(
     name="edgefl",
@@ -25,7 +27,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Which devices can train this federated model, at what cost, and what is lost by leaving the others out?",
+    help="Which devices can train this federated model, at what cost, and what is lost without the other devices?",
 )
 
 ScenarioFile = Annotated[
@@ -38,8 +40,8 @@ Overrides = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print plain JSON instead of tables.")]
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         from edgefl import __version__
 
         typer.echo(f"edgefl {__version__}")
@@ -56,19 +58,19 @@ def _root(
 
 
 def print_json(value: Any) -> None:
-    """A command's result as JSON on stdout."""
+    """Print a command's result as JSON on stdout."""
     json.dump(value, sys.stdout, indent=2, allow_nan=False)
     sys.stdout.write("\n")
 
 
 def say(text: str) -> None:
-    """A line for people on stderr."""
+    """Print a message on stderr, with ``edgefl:`` before it."""
     sys.stderr.write(f"edgefl: {text}\n")
 
 
 @contextmanager
 def observing(interrupted: str = "interrupted") -> Iterator[Any]:
-    """Progress of a command; whoever stops it reads ``interrupted``."""
+    """Yield the progress display of a command.  On Ctrl-C print the message ``interrupted`` and exit with code 130."""
     from edgefl.report import make_progress
 
     try:
@@ -86,12 +88,12 @@ def one_line(
     message: Warning | str, category: type[Warning], filename: str, lineno: int,
     file: TextIO | None = None, line: str | None = None,
 ) -> None:  # fmt: skip
-    """A warning in one line, as ``warnings.showwarning``."""
+    """Print a warning as one line on stderr; a replacement for ``warnings.showwarning``."""
     say("warning: " + " ".join(str(message).split()))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The console command: ends with exit code 0, 2 for what the user can mend, 1 for what failed, 130 if stopped."""
+    """The console command.  Exit codes: 0 success, 1 failure, 2 an error that the user can correct, 130 interrupted."""
     with warnings.catch_warnings():
         warnings.showwarning = one_line
         try:
@@ -100,6 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             say(f"error: {error}")
             sys.exit(error.exit_code)
         except BrokenPipeError:
-            # whoever read our output has seen enough; nothing more may be written at the end either
+            # The reader of stdout (such as ``head``) closed the pipe.  Python flushes stdout at exit, which would
+            # raise again, so stdout is redirected to the null device.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)

@@ -1,4 +1,4 @@
-"""``edgefl calibrate``."""
+"""The command ``edgefl calibrate``."""
 
 from __future__ import annotations
 
@@ -12,49 +12,52 @@ from edgefl.cli.app import INTERRUPTED, AsJson, app, observing, print_json, say
 @app.command()
 def calibrate(
     output: Annotated[
-        str | None, typer.Option("--output", "-o", metavar="FILE", help="Write the profile there: mydevice.yaml.")
+        str | None,
+        typer.Option("--output", "-o", metavar="FILE", help="File for the profile: mydevice.yaml."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Some seconds instead of about a minute.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Measure for some seconds instead of a minute.")] = False,
     threads: Annotated[
-        int | None, typer.Option("--threads", metavar="N", help="Torch's threads; all physical cores unless given.")
+        int | None, typer.Option("--threads", metavar="N", help="Threads of torch; default: all physical cores.")
     ] = None,
-    device: Annotated[str, typer.Option("--device", metavar="cpu|cuda", help="What to measure.")] = "cpu",
+    device: Annotated[str, typer.Option("--device", metavar="cpu|cuda", help="The processor to measure.")] = "cpu",
     minutes: Annotated[
-        float, typer.Option("--minutes", metavar="M", min=0, help="Full load for so long: does it throttle?")
+        float, typer.Option("--minutes", metavar="M", min=0, help="Minutes of full load, to detect throttling.")
     ] = 0.0,
     address: Annotated[
-        str | None, typer.Option("--address", metavar="HOST:PORT", help="Measure the link to there too (see --serve).")
+        str | None, typer.Option("--address", metavar="HOST:PORT", help="Also measure the link to a --serve elsewhere.")
     ] = None,
     like: Annotated[
-        str | None, typer.Option("--like", metavar="LINK", help="Link of the library that lends the radio's watts.")
+        str | None, typer.Option("--like", metavar="LINK", help="Link of the library whose radio power is used.")
     ] = None,
     serve: Annotated[
-        int | None, typer.Option("--serve", metavar="PORT", help="Answer others' --address; measures nothing here.")
+        int | None, typer.Option("--serve", metavar="PORT", help="Only answer another machine's --address.")
     ] = None,
     watts: Annotated[
-        str | None, typer.Option("--watts", metavar="W", help="Power at full load, where no sensor can be read.")
+        str | None, typer.Option("--watts", metavar="W", help="Power at full load, if there is no sensor.")
     ] = None,
     idle_watts: Annotated[str | None, typer.Option("--idle-watts", metavar="W", help="Power when idle.")] = None,
-    kind: Annotated[str | None, typer.Option("--kind", help="microcomputer, laptop, phone, ...; guessed.")] = None,
-    title: Annotated[str | None, typer.Option("--title", help="What tables call it; the processor's name.")] = None,
+    kind: Annotated[
+        str | None, typer.Option("--kind", help="microcomputer, laptop, phone, ... (default: a guess).")
+    ] = None,
+    title: Annotated[str | None, typer.Option("--title", help="Title in tables; default: processor name.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure the machine at hand and write it as a profile that a fleet can name."""
+    """Measure this machine and write a device profile that a fleet can use."""
     from edgefl.report.calibration import print_calibration
 
     if serve is not None:
-        from edgefl.machine.link_speed import serve as answer
+        from edgefl.machine.link_speed import serve as serve_link
 
         try:
-            answer(serve, say)
+            serve_link(serve, say)
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
     with observing() as on_progress:
         from edgefl.commands import calibrate as command
 
-        found = command.calibrate(
+        result = command.calibrate(
             output, force=force, quick=quick, threads=threads, device=device, minutes=minutes, address=address,
             like=like, watts=watts, idle_watts=idle_watts, kind=kind, title=title, on_progress=on_progress,
         )  # fmt: skip
-    print_json(found) if as_json else print_calibration(found)
+    print_json(result) if as_json else print_calibration(result)

@@ -1,4 +1,4 @@
-"""``edgefl fit``."""
+"""The command ``edgefl fit``."""
 
 from __future__ import annotations
 
@@ -13,44 +13,47 @@ from edgefl.cli.app import AsJson, Overrides, ScenarioFile, app, observing, prin
 def fit(
     scenario: ScenarioFile,
     device: Annotated[
-        str, typer.Option(metavar="NAME", help="The device that is to take part: of the library, or a profile file.")
+        str, typer.Option(metavar="NAME", help="Device that should take part: a library name or a profile file.")
     ],
     link: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Over this link, else over the fleet's commonest.")
+        str | None, typer.Option(metavar="NAME", help="Link of the device; default: the fleet's most common.")
     ] = None,
-    kind: Annotated[str | None, typer.Option(metavar="NAME", help="This kind of client only.")] = None,
+    kind: Annotated[str | None, typer.Option(metavar="NAME", help="Only this kind of client.")] = None,
     memory: Annotated[
-        str | None, typer.Option(metavar="BYTES", help="Most memory of live tensors: 64MiB; else the scenario's.")
+        str | None, typer.Option(metavar="BYTES", help="Memory budget of live tensors: 64MiB; default: the scenario's.")
     ] = None,
-    flops: Annotated[str | None, typer.Option(metavar="FLOPS", help="Most FLOPs a round: 1TFLOP.")] = None,
-    bytes_: Annotated[str | None, typer.Option("--bytes", metavar="BYTES", help="Most traffic a round: 20MB.")] = None,
+    flops: Annotated[str | None, typer.Option(metavar="FLOPS", help="FLOPs budget a round: 1TFLOP.")] = None,
+    bytes_: Annotated[
+        str | None, typer.Option("--bytes", metavar="BYTES", help="Traffic budget a round: 20MB.")
+    ] = None,
     seconds: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Longest round: 60s, 10min; else its deadline too.")
+        str | None,
+        typer.Option(metavar="TIME", help="Time budget a round: 60s; default: the scenario's and its deadline."),
     ] = None,
-    joules: Annotated[str | None, typer.Option(metavar="ENERGY", help="Most energy a round: 500J.")] = None,
+    joules: Annotated[str | None, typer.Option(metavar="ENERGY", help="Energy budget a round: 500J.")] = None,
     any_stage: Annotated[
-        bool, typer.Option("--any-stage", help="Enough that it fits in some stage of the schedule, not in all.")
+        bool, typer.Option("--any-stage", help="The device must fit in some stage of the schedule, not in all.")
     ] = False,
-    epochs: Annotated[bool, typer.Option("--epochs", help="Local epochs may be fewer, too.")] = False,
+    epochs: Annotated[bool, typer.Option("--epochs", help="Fewer local epochs are allowed, too.")] = False,
     answers: Annotated[
-        int, typer.Option("--answers", metavar="N", min=0, help="Stop at the N least changes; 0 finds all.")
+        int, typer.Option("--answers", metavar="N", min=0, help="Stop after N solutions; 0 finds all.")
     ] = 5,
-    most: Annotated[int, typer.Option("--most", metavar="N", min=1, help="Works to predict for a kind at most.")] = 200,
+    most: Annotated[int, typer.Option("--most", metavar="N", min=1, help="At most N predicted works per kind.")] = 200,
     overrides: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find the least change that lets a device take part; ends with 1 if nothing does."""
+    """Find the smallest changes that let a device take part.  The exit code is 1 if there are none."""
     from edgefl.report.fit import print_fit
 
     with observing() as on_progress:
         from edgefl.commands.fit import fit as command
         from edgefl.commands.fit.fit import fits
 
-        found = command.fit(
+        result = command.fit(
             scenario, overrides or (), device=device, link=link, kind=kind, memory=memory, flops=flops, bytes=bytes_,
             seconds=seconds, joules=joules, any_stage=any_stage, epochs=epochs, most=most, first=answers or None,
             on_progress=on_progress,
         )  # fmt: skip
-    print_json(found) if as_json else print_fit(found)
-    if not fits(found):
+    print_json(result) if as_json else print_fit(result)
+    if not fits(result):
         raise typer.Exit(1)

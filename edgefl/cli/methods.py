@@ -1,4 +1,4 @@
-"""``edgefl methods``: methods and schedules with their options."""
+"""The command ``edgefl methods``: methods and schedules with their options."""
 
 from __future__ import annotations
 
@@ -17,43 +17,44 @@ def methods(as_json: AsJson = False) -> None:
     from edgefl import registry
     from edgefl.report import print_methods
 
-    found = {
+    result = {
         f"{noun}s": [_options(name, registry.get(noun, name)) for name in registry.names(noun)]
         for noun in ("method", "schedule")
     }
-    print_json(found) if as_json else print_methods(found)
+    print_json(result) if as_json else print_methods(result)
 
 
 def _options(name: str, owner: Any) -> dict[str, Any]:
+    """Name, summary and options of a method or schedule, as plain data."""
     model: type[BaseModel] | None = getattr(owner, "Options", None)
-    text = getattr(owner, "summary", "") or (owner.__doc__ or "").strip().partition("\n")[0]
+    summary = getattr(owner, "summary", "") or (owner.__doc__ or "").strip().partition("\n")[0]
     options = []
-    schema = model.model_json_schema()["properties"] if model else {}
-    for field, about in schema.items():
+    fields = model.model_json_schema()["properties"] if model else {}
+    for field, schema in fields.items():
         if field == "name":
             continue
-        default = about.get("default")
-        shown = "required" if "default" not in about else "-" if default is None else _spelled(default)
+        default = schema.get("default")
+        text = "required" if "default" not in schema else "-" if default is None else _default_text(default)
         options.append(
-            {"name": field, "default": shown, "values": _values(about), "description": about.get("description", "")}
+            {"name": field, "default": text, "values": _values(schema), "description": schema.get("description", "")}
         )
-    return {"name": name, "summary": text, "options": options}
+    return {"name": name, "summary": summary, "options": options}
 
 
-def _spelled(default: Any) -> str:
+def _default_text(default: Any) -> str:
     return default if isinstance(default, str) else json.dumps(default)
 
 
-def _values(about: dict[str, Any]) -> str:
-    """What a field takes, in few words, from its JSON Schema."""
-    if "enum" in about:
-        return " | ".join(map(str, about["enum"]))
-    if "const" in about:
-        return str(about["const"])
-    if "anyOf" in about:
-        return " | ".join(words for one in about["anyOf"] if (words := _values(one)) != "null")
-    if about.get("type") == "array":
-        return f"[{_values(about.get('items', {}))}, ...]"
+def _values(schema: dict[str, Any]) -> str:
+    """The values that a field accepts as short text, from its JSON Schema."""
+    if "enum" in schema:
+        return " | ".join(map(str, schema["enum"]))
+    if "const" in schema:
+        return str(schema["const"])
+    if "anyOf" in schema:
+        return " | ".join(words for choice in schema["anyOf"] if (words := _values(choice)) != "null")
+    if schema.get("type") == "array":
+        return f"[{_values(schema.get('items', {}))}, ...]"
     return {"boolean": "true | false", "integer": "whole number", "number": "number", "string": "text"}.get(
-        str(about.get("type", "")), str(about.get("type", "any"))
+        str(schema.get("type", "")), str(schema.get("type", "any"))
     )

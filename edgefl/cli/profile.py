@@ -1,4 +1,4 @@
-"""``edgefl profile`` and ``edgefl cost-diff``."""
+"""The commands ``edgefl profile`` and ``edgefl cost-diff``."""
 
 from __future__ import annotations
 
@@ -14,105 +14,105 @@ from edgefl.cli.app import AsJson, Overrides, app, observing, print_json
 def profile(
     scenarios: Annotated[
         list[str],
-        typer.Argument(metavar="SCENARIO...", help="A scenario file or a shipped one's name; more with --compare."),
+        typer.Argument(metavar="SCENARIO...", help="A scenario file or the name of a shipped one; several: --compare."),
     ],
     overrides: Overrides = None,
     device: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Price time and energy on this device, else on the commonest.")
+        str | None, typer.Option(metavar="NAME", help="Device for time and energy; default: the fleet's most common.")
     ] = None,
-    link: Annotated[str | None, typer.Option(metavar="NAME", help="And over this link, else the commonest.")] = None,
-    stage: Annotated[int | None, typer.Option(metavar="N", help="This stage of the schedule only.")] = None,
-    kind: Annotated[str | None, typer.Option(metavar="NAME", help="This kind of client only.")] = None,
+    link: Annotated[str | None, typer.Option(metavar="NAME", help="Link; default: the fleet's most common.")] = None,
+    stage: Annotated[int | None, typer.Option(metavar="N", help="Only this stage of the schedule.")] = None,
+    kind: Annotated[str | None, typer.Option(metavar="NAME", help="Only this kind of client.")] = None,
     compare: Annotated[
-        bool, typer.Option("--compare", help="Several scenarios in one table, with ratios to the first.")
+        bool, typer.Option("--compare", help="Compare several scenarios in one table, with ratios to the first.")
     ] = False,
     timeline: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Draw live memory over the work with the highest peak: .html, .png."),
+        typer.Option(metavar="FILE", help="Draw live memory during the work with the highest peak: .html, .png."),
     ] = None,
     figure: Annotated[
         str | None, typer.Option(metavar="FILE", help="Draw memory, MACs and traffic by stage: .png, .pdf or .svg.")
     ] = None,
     measure: Annotated[
         bool,
-        typer.Option("--measure", help="Run the same steps here for real, and print how far off the prediction is."),
+        typer.Option("--measure", help="Also run the same steps on this machine and print the prediction errors."),
     ] = False,
-    fvcore: Annotated[bool, typer.Option("--fvcore", help="Count forward MACs by fvcore as well.")] = False,
+    fvcore: Annotated[bool, typer.Option("--fvcore", help="Also count forward MACs with fvcore.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print the rows as CSV instead of tables.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Predict memory, FLOPs, bytes, time and energy of each stage and client kind; train nothing."""
+    """Predict memory, FLOPs, bytes, time and energy of each stage and client kind, without training."""
     from edgefl.report import print_compared_profiles, print_profile, profile_csv
 
     if as_csv and as_json:
-        raise typer.BadParameter("give --csv or --json: one of the two", param_hint="--csv")
+        raise typer.BadParameter("--csv and --json can't be combined", param_hint="--csv")
     if as_csv and (measure or fvcore):
-        raise typer.BadParameter("CSV has predicted rows only, --json the measured ones too", param_hint="--csv")
+        raise typer.BadParameter("CSV has only the predicted rows; use --json for measured ones", param_hint="--csv")
     if len(scenarios) > 1 and not compare:
         raise typer.BadParameter("several scenarios need --compare", param_hint="SCENARIO")
     if compare and timeline:
-        raise typer.BadParameter("a timeline is of one scenario, without --compare", param_hint="--timeline")
+        raise typer.BadParameter("--timeline and --compare can't be combined", param_hint="--timeline")
     if compare and (measure or fvcore):
-        raise typer.BadParameter("one scenario is measured at a time, without --compare", param_hint="--measure")
-    found: dict[str, Any]
+        raise typer.BadParameter("--measure and --fvcore can't be combined with --compare", param_hint="--measure")
+    result: dict[str, Any]
     with observing() as on_progress:
         if compare:
             from edgefl.commands.profile.compare import compare_profiles
 
-            found = compare_profiles(
+            result = compare_profiles(
                 scenarios, overrides or (), device=device, link=link, stage=stage, kind=kind, figure=figure,
                 on_progress=on_progress,
             )  # fmt: skip
         else:
             from edgefl.commands.profile import profile as command
 
-            found = command.profile(
+            result = command.profile(
                 scenarios[0], overrides or (), device=device, link=link, stage=stage, kind=kind, timeline=timeline,
                 figure=figure, on_progress=on_progress,
             )  # fmt: skip
         if measure or fvcore:
-            from edgefl.commands.profile import measure as measuring
+            from edgefl.commands.profile import measure as measurements
 
-            held = {"kind": kind, "stage": stage, "on_progress": on_progress}
+            options = {"kind": kind, "stage": stage, "on_progress": on_progress}
             if measure:
-                found["measured"] = measuring.measure(scenarios[0], overrides or (), **held)
+                result["measured"] = measurements.measure(scenarios[0], overrides or (), **options)
             if fvcore:
-                found["fvcore"] = measuring.count(scenarios[0], overrides or (), **held)
+                result["fvcore"] = measurements.count(scenarios[0], overrides or (), **options)
     if as_json:
-        print_json(found)
+        print_json(result)
     elif as_csv:
-        sys.stdout.write(profile_csv(found))
+        sys.stdout.write(profile_csv(result))
     else:
-        print_compared_profiles(found) if compare else print_profile(found)
+        print_compared_profiles(result) if compare else print_profile(result)
         if measure or fvcore:
             from edgefl.report import print_counts, print_measured
 
             if measure:
-                print_measured(found["measured"])
+                print_measured(result["measured"])
             if fvcore:
-                print_counts(found["fvcore"])
+                print_counts(result["fvcore"])
 
 
 @app.command()
 def cost_diff(
-    old: Annotated[str, typer.Argument(metavar="OLD", help="A file that edgefl profile --json printed.")],
-    new: Annotated[str, typer.Argument(metavar="NEW", help="A later one.")],
+    old: Annotated[str, typer.Argument(metavar="OLD", help="Output of edgefl profile --json.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="Later output of the same command.")],
     fail_above: Annotated[
-        str, typer.Option("--fail-above", metavar="SHARE", help="By how much a cost may grow: 2%.")
+        str, typer.Option("--fail-above", metavar="SHARE", help="Allowed growth of a cost: 2%.")
     ] = "0%",
     as_json: AsJson = False,
 ) -> None:
-    """Compare two profiles; ends with 1 if a cost grew by more than --fail-above, 2 if they can't be compared."""
+    """Compare two profiles.  Exit codes: 1 if a cost grew by more than --fail-above, 2 if they can't be compared."""
     from edgefl.commands.profile.cost_diff import RowsDiffer, share_of
     from edgefl.commands.profile.cost_diff import cost_diff as compare
     from edgefl.report import print_cost_difference
 
     show = print_json if as_json else print_cost_difference
     try:
-        found = compare(old, new, fail_above=share_of(fail_above))
+        result = compare(old, new, fail_above=share_of(fail_above))
     except RowsDiffer as error:
         show(error.found)
         raise
-    show(found)
-    if found["grew"]:
+    show(result)
+    if result["grew"]:
         raise typer.Exit(1)

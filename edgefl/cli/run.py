@@ -1,4 +1,4 @@
-"""``edgefl run`` and ``edgefl validate``."""
+"""The commands ``edgefl run`` and ``edgefl validate``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from edgefl.runs import Run
 
 BROKEN = 1
-"""Exit code where a run breaks a rule."""
+"""Exit code if a run breaks a conservation rule."""
 
 
 @app.command()
@@ -24,50 +24,50 @@ def run(
         typer.Argument(metavar="SCENARIO", help="A scenario file, or the name of a shipped one: quickstart."),
     ] = None,
     output: Annotated[
-        str | None, typer.Option("--output", "-o", metavar="DIR", help="A new folder for it, else runs/NAME.")
+        str | None, typer.Option("--output", "-o", metavar="DIR", help="New folder for the run; default: runs/NAME.")
     ] = None,
     resume: Annotated[
-        str | None, typer.Option("--resume", metavar="DIR", help="Go on with the run or comparison in this folder.")
+        str | None, typer.Option("--resume", metavar="DIR", help="Continue the run or comparison in this folder.")
     ] = None,
     overrides: Overrides = None,
     verify: Annotated[
         bool,
         typer.Option(
             "--verify",
-            help="Check that the records keep the rules of conservation; with --resume of a finished run, only that.",
+            help="Check the records against the conservation rules; with --resume of a finished run, do only that.",
         ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a scenario, or every combination that it compares, and report what it cost and learned."""
+    """Run a scenario, or every combination that it compares, and print costs and metrics."""
     if (scenario is None) == (resume is None):
-        raise typer.BadParameter("give a scenario to run, or --resume DIR: one of the two", param_hint="SCENARIO")
-    done = _finished(resume) if resume is not None and not overrides and output is None else None
-    if verify and done is not None:
-        _verify(str(done.path), as_json)
+        raise typer.BadParameter("give either a scenario to run or --resume DIR", param_hint="SCENARIO")
+    finished = _finished(resume) if resume is not None and not overrides and output is None else None
+    if verify and finished is not None:
+        _verify(str(finished.path), as_json)
         return
     from edgefl.report import make_progress, print_summary, summary
 
-    if done is None:
+    if finished is None:
         progress = make_progress()
         try:
             with progress:
                 from edgefl.commands import run as command
 
-                done = command.run(
+                finished = command.run(
                     scenario, output=output, resume=resume, overrides=overrides or (), on_progress=progress
                 )
         except KeyboardInterrupt:
-            say(f"interrupted; {_how_to_go_on(progress.folder)}")
+            say(f"interrupted; {_how_to_continue(progress.folder)}")
             raise typer.Exit(INTERRUPTED) from None
-    found = summary(done, _samples_of)
+    result = summary(finished, _samples_of)
     if not as_json:
-        print_summary(found)
-        say(f"records, weights and figures: {done.path}")
+        print_summary(result)
+        say(f"records, weights and figures: {finished.path}")
     if verify:
-        _verify(str(done.path), as_json, found)
+        _verify(str(finished.path), as_json, result)
     elif as_json:
-        print_json(found)
+        print_json(result)
 
 
 @app.command()
@@ -75,29 +75,29 @@ def validate(
     scenario: ScenarioFile,
     overrides: Overrides = None,
     resolved: Annotated[
-        bool, typer.Option("--resolved", help="Print the whole scenario, with every default written out.")
+        bool, typer.Option("--resolved", help="Print the complete scenario with all defaults.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check a scenario as far as that goes without running it."""
+    """Check a scenario without running it."""
     from edgefl.report import print_validation
 
     with observing() as on_progress:
         from edgefl.commands import validate as command
 
-        found = command.validate(scenario, overrides or (), on_progress=on_progress)
+        result = command.validate(scenario, overrides or (), on_progress=on_progress)
     if as_json:
-        print_json(found)
+        print_json(result)
     elif resolved:
         from edgefl.scenario import load
 
-        typer.echo(load(found["resolved"]).to_yaml(), nl=False)
+        typer.echo(load(result["resolved"]).to_yaml(), nl=False)
     else:
-        print_validation(found)
+        print_validation(result)
 
 
 def _finished(folder: str) -> Run | None:
-    """The run in this folder, if nothing of it is left to do."""
+    """The run in this folder if it is finished, otherwise None."""
     from edgefl.runs import read_run
 
     run = read_run(folder)
@@ -105,34 +105,40 @@ def _finished(folder: str) -> Run | None:
 
 
 def _verify(folder: str, as_json: bool, summary: Mapping[str, Any] | None = None) -> None:
-    """Print what the rules say of a run, as JSON beside its summary; ends with exit code 1 if one is broken."""
+    """Check a run against the conservation rules and print the result; exit with code 1 if a rule is broken.
+
+    JSON output contains the run's summary, too.
+    """
     from edgefl.commands.verify.verify import verify
     from edgefl.report.verified import print_verified
 
-    found = verify(folder)
+    result = verify(folder)
     if as_json:
-        print_json({**(summary or {}), "verified": found})
+        print_json({**(summary or {}), "verified": result})
     else:
-        print_verified(found)
-    if not found["valid"]:
+        print_verified(result)
+    if not result["valid"]:
         raise typer.Exit(BROKEN)
 
 
-def _how_to_go_on(folder: str | None) -> str:
+def _how_to_continue(folder: str | None) -> str:
     from pathlib import Path
 
     from edgefl.runs import begun, is_comparison
 
     if folder is None:
         return "nothing was written"
-    place = Path(folder)
-    if is_comparison(place.parent):
-        return f"go on with: edgefl run --resume {place.parent}"
-    return f"go on with: edgefl run --resume {place}" if begun(place) else "nothing was written"
+    path = Path(folder)
+    if is_comparison(path.parent):
+        return f"continue with: edgefl run --resume {path.parent}"
+    return f"continue with: edgefl run --resume {path}" if begun(path) else "nothing was written"
 
 
 def _samples_of(run: Run) -> Mapping[str, Mapping[str, int]]:
-    """How many samples each split of the server has, by kind, from the data of a run whose folder doesn't say it."""
+    """Samples of the server's data by split and kind, for a run whose folder doesn't record them.
+
+    Opens the run's data.  If that fails, prints a message and returns an empty mapping.
+    """
     from edgefl.commands.compose import federation_of
     from edgefl.scenario import load
 
@@ -141,6 +147,6 @@ def _samples_of(run: Run) -> Mapping[str, Mapping[str, int]]:
     except (EdgeflError, OSError) as error:
         say(
             f"{run.path} doesn't record its test samples and chance levels, and its data can't be opened; "
-            f"the tables leave out what needs them: {error}"
+            f"tables are printed without them: {error}"
         )
         return {}

@@ -1,4 +1,4 @@
-"""``edgefl sweep``."""
+"""The command ``edgefl sweep``."""
 
 from __future__ import annotations
 
@@ -15,51 +15,50 @@ def sweep(
     scenario: ScenarioFile,
     vary: Annotated[
         list[str] | None,
-        typer.Option(
-            "--vary", metavar="PATH=VALUE,...", help="Values to try in turn: fleet.budgets.memory=16MiB,32MiB."
-        ),
+        typer.Option("--vary", metavar="PATH=VALUE,...", help="Values of a field: fleet.budgets.memory=16MiB,32MiB."),
     ] = None,
     grid: Annotated[
-        str | None, typer.Option(metavar="FILE", help="A YAML file of such axes: `training.batch: [8, 16]`.")
+        str | None,
+        typer.Option(metavar="FILE", help="YAML file of fields and their values: `training.batch: [8, 16]`."),
     ] = None,
     overrides: Overrides = None,
     output: Annotated[
         str | None,
-        typer.Option("--output", "-o", metavar="DIR", help="Keep rows there (jsonl, csv); known ones are reused."),
+        typer.Option("--output", "-o", metavar="DIR", help="Folder for the rows (jsonl, csv), which are reused."),
     ] = None,
     train: Annotated[
-        bool, typer.Option("--train", help="Run each cell as well, in a folder below --output; resumable.")
+        bool, typer.Option("--train", help="Also run each cell, in a folder below --output; can be resumed.")
     ] = False,
     sensitivity: Annotated[
         str | None,
-        typer.Option(metavar="FACTOR", help="Whether the order survives device numbers wrong by this much: 2x."),
+        typer.Option(metavar="FACTOR", help="Test the order of the cells against device numbers wrong by this: 2x."),
     ] = None,
     figure: Annotated[
         str | None, typer.Option(metavar="FILE", help="Draw --value over the axes: .png, .pdf, .svg or .html.")
     ] = None,
-    value: Annotated[str, typer.Option(metavar="NAME", help="The field that is drawn.")] = "eligible_share",
+    value: Annotated[str, typer.Option(metavar="NAME", help="Field that --figure draws.")] = "eligible_share",
     as_csv: Annotated[bool, typer.Option("--csv", help="Print the rows as CSV instead of tables.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Vary a scenario without training: who could take part, what leaves with the others, and what it costs."""
+    """Vary fields of a scenario without training: which clients are eligible, which data are lost, what it costs."""
     from edgefl.report import print_sweep
 
     if as_csv and as_json:
-        raise typer.BadParameter("give --csv or --json: one of the two", param_hint="--csv")
+        raise typer.BadParameter("--csv and --json can't be combined", param_hint="--csv")
     if as_csv and sensitivity is not None:
-        raise typer.BadParameter("CSV has the rows only, --json the sensitivity too", param_hint="--csv")
-    with observing("interrupted" + ("; the same command goes on from here" if output else "")) as on_progress:
+        raise typer.BadParameter("CSV has only the rows; use --json for the sensitivity", param_hint="--csv")
+    with observing("interrupted" + ("; repeat the command to continue" if output else "")) as on_progress:
         from edgefl.commands.sweep import sweep as command
 
-        found = command.sweep(
+        result = command.sweep(
             scenario, vary or (), grid=grid, overrides=overrides or (), output=output, train=train,
             sensitivity_to=sensitivity, figure=figure, value=value, on_progress=on_progress,
         )  # fmt: skip
     if as_json:
-        print_json(found)
+        print_json(result)
     elif as_csv:
         from edgefl.commands.sweep.store import sweep_csv
 
-        sys.stdout.write(sweep_csv(found["rows"]))
+        sys.stdout.write(sweep_csv(result["rows"]))
     else:
-        print_sweep(found)
+        print_sweep(result)

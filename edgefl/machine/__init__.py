@@ -1,1 +1,1 @@
-"""Measurements of the computer at hand: its rates, its memory, its link to another, and works run under observation."""
+"""Measurements of this computer: compute and memory rates, power, links to other machines, and measured works."""

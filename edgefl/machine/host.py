@@ -1,4 +1,4 @@
-"""The machine around the processor: cores, memory, storage, power sensors, and what it calls itself."""
+"""Properties of this machine: usable cores, memory, storage speed, power sensors, and its model name and kind."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ import psutil
 BLOCK = 2**20
 SYS = Path("/sys")
 UNLIMITED = 2**60
-"""What control groups say for no limit is some 2^63."""
+"""Limits above this count as no limit; control groups report about 2^63 for "unlimited"."""
 
 
 def physical_cores() -> int:
-    """Cores that this process may use; threads of one core count once."""
+    """Number of physical cores that this process may use, by CPU affinity and control group; 1 or more."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _words(SYS / "fs/cgroup/cpu.max")
     if len(quota) == 2 and quota[0].isdigit():
@@ -31,24 +31,27 @@ def physical_cores() -> int:
 
 
 def ram_bytes() -> int:
-    """The machine's memory, or what a control group (a container) leaves of it."""
+    """Bytes of memory of the machine, or the limit of the control group (container) if that is less."""
     return min(psutil.virtual_memory().total, _limit("memory.max", "memory/memory.limit_in_bytes"))
 
 
 def usable_bytes() -> int:
-    """What processes may have now: what is free, and what this one has."""
+    """Bytes that this process could use in total: available memory and its own resident set, within the limits."""
     limit = _limit("memory.max", "memory/memory.limit_in_bytes")
     memory = psutil.virtual_memory()
     return min(memory.available + psutil.Process().memory_info().rss, memory.total, limit)
 
 
 def free_bytes() -> int:
-    """What this process may take yet."""
+    """Bytes that this process may still allocate."""
     return max(0, usable_bytes() - psutil.Process().memory_info().rss)
 
 
 def overhead_bytes() -> tuple[int, int]:
-    """(what this process alone holds and can't be dropped, its resident set with the libraries' pages)."""
+    """(anonymous memory, resident set) of this process in bytes.
+
+    Anonymous memory can't be dropped by the system.  The resident set includes pages of libraries, which can.
+    """
     resident = psutil.Process().memory_info().rss
     words = _words(Path("/proc/self/smaps_rollup"))
     anonymous = int(words[words.index("Anonymous:") + 1]) * 1024 if "Anonymous:" in words else resident
@@ -56,6 +59,7 @@ def overhead_bytes() -> tuple[int, int]:
 
 
 def _limit(*names: str) -> int:
+    """The limit in the first of these control group files that exists, otherwise ``UNLIMITED``."""
     for name in names:
         words = _words(SYS / "fs/cgroup" / name)
         if words and words[0].isdigit():
@@ -64,6 +68,7 @@ def _limit(*names: str) -> int:
 
 
 def _words(path: Path) -> list[str]:
+    """The words of a file; empty if it can't be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").replace("\0", " ").split()
     except OSError:
@@ -72,23 +77,23 @@ def _words(path: Path) -> list[str]:
 
 @dataclass
 class Company:
-    """The share of all cores that other processes had while something ran."""
+    """Load by other processes during a measurement: ``others`` is their share (0 to 1) of the time of all cores."""
 
     others: float = 0.0
 
 
 @contextmanager
 def company() -> Iterator[Company]:
-    """Sees what else computes on the machine during the block."""
-    found = Company()
-    began, own, before = time.perf_counter(), time.process_time(), psutil.cpu_times()
-    yield found
-    passed, after = time.perf_counter() - began, psutil.cpu_times()
+    """Measure the load by other processes while the body runs; the yielded object is filled in at the end."""
+    load = Company()
+    began, own_began, before = time.perf_counter(), time.process_time(), psutil.cpu_times()
+    yield load
+    elapsed, after = time.perf_counter() - began, psutil.cpu_times()
     busy = sum(after) - sum(before) - (after.idle - before.idle)
     busy -= getattr(after, "iowait", 0.0) - getattr(before, "iowait", 0.0)
-    # a guest's time is in the user's too
+    # guest time is counted in user time, too
     busy -= sum(getattr(after, name, 0.0) - getattr(before, name, 0.0) for name in ("guest", "guest_nice"))
-    found.others = max(0.0, (busy - (time.process_time() - own)) / (passed * (os.cpu_count() or 1)))
+    load.others = max(0.0, (busy - (time.process_time() - own_began)) / (elapsed * (os.cpu_count() or 1)))
 
 
 # storage -------------------------------------------------------------------------------------------------------------
@@ -96,7 +101,11 @@ def company() -> Iterator[Company]:
 
 @dataclass(frozen=True)
 class Reading:
-    """Rates of reading a file from its start to its end, bytes per second, and whether the page cache was dropped."""
+    """Result of ``read_storage``.
+
+    ``rates`` are bytes per second of each pass over the file, ``bytes`` is the file's size.  ``dropped`` is true if the
+    page cache was dropped before every pass.
+    """
 
     rates: list[float]
     bytes: int
@@ -104,9 +113,9 @@ class Reading:
 
 
 def read_storage(folder: Path, size: int, times: int) -> Reading:
-    """Write a file of ``size`` bytes that don't compress, and read it back.  It has no name, so that nothing stays.
+    """Write a temporary file of ``size`` bytes, which can't be compressed, and read it ``times`` times.
 
-    Raises OSError where it can't be written.
+    The file is smaller if less than ten times ``size`` is free.  Raises OSError if it can't be written.
     """
     size = max(BLOCK, min(size, psutil.disk_usage(str(folder)).free // 10) // BLOCK * BLOCK)
     noise = os.urandom(BLOCK)
@@ -127,7 +136,7 @@ def read_storage(folder: Path, size: int, times: int) -> Reading:
 
 
 def _forget(descriptor: int) -> bool:
-    """Ask that the file's pages be dropped from memory; whether such a request exists here."""
+    """Ask the system to drop the file's pages from the page cache; False if it has no such request."""
     if not hasattr(os, "posix_fadvise"):
         return False
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -139,15 +148,18 @@ def _forget(descriptor: int) -> bool:
 
 @dataclass
 class Watts:
-    """Watts while something ran: None until it has ended, or where a sensor failed."""
+    """Mean watts of a measurement: None until it has ended, and if the sensor failed."""
 
     value: float | None = None
 
 
 @dataclass(frozen=True)
 class Sensor:
-    """A power sensor: what it measures, and either watts now, or counters of joules that start
-    again at ``wraps``."""
+    """A power sensor.
+
+    ``what`` describes the part of the machine that it measures.  It has either ``watts``, the current power, or
+    ``joules``, energy counters that restart from 0 at ``wraps``.
+    """
 
     what: str
     joules: Callable[[], list[float]] | None = None
@@ -156,8 +168,8 @@ class Sensor:
 
     @contextmanager
     def measuring(self) -> Iterator[Watts]:
-        """Mean watts of the block."""
-        found, samples, stop = Watts(), [], threading.Event()
+        """Measure the mean watts while the body runs; the yielded object is filled in at the end."""
+        mean, samples, stop = Watts(), [], threading.Event()
 
         def sample() -> None:
             while self.watts is not None and not stop.wait(0.2):
@@ -170,30 +182,32 @@ class Sensor:
         began, before = time.perf_counter(), self.joules() if self.joules else []
         thread.start()
         try:
-            yield found
+            yield mean
         finally:
             stop.set()
             thread.join()
             if self.joules:
-                spent = [now - then for now, then in zip(self.joules(), before, strict=True)]
-                whole = sum(s + wrap if s < 0 else s for s, wrap in zip(spent, self.wraps, strict=True))
-                found.value = whole / (time.perf_counter() - began)
+                spent = [after - start for after, start in zip(self.joules(), before, strict=True)]
+                total = sum(s + wrap if s < 0 else s for s, wrap in zip(spent, self.wraps, strict=True))
+                mean.value = total / (time.perf_counter() - began)
             elif samples:
-                found.value = sum(samples) / len(samples)
+                mean.value = sum(samples) / len(samples)
 
 
 def power_sensor(sys: Path = SYS) -> Sensor | None:
-    """The sensor that sees most of the machine: a battery that is being used, a board's monitor, the processor's
-    counters (RAPL); None where none can be read."""
-    for find in (_battery, _board, _packages):
+    """The sensor that covers the largest part of the machine, or None if there is none that can be read.
+
+    In this order: a discharging battery, a board's power monitor, the processor's energy counters (RAPL).
+    """
+    for find in (_battery, _board, _processor):
         sensor = find(sys)
         if sensor is not None:
             return sensor
     return None
 
 
-def _number(path: Path, of: float = 1.0) -> float:
-    return float(path.read_text(encoding="ascii").strip()) / of
+def _number(path: Path, divisor: float = 1.0) -> float:
+    return float(path.read_text(encoding="ascii").strip()) / divisor
 
 
 def _readable(read: Callable[[], float]) -> bool:
@@ -238,7 +252,7 @@ def _board(sys: Path) -> Sensor | None:
     return None
 
 
-def _packages(sys: Path) -> Sensor | None:
+def _processor(sys: Path) -> Sensor | None:
     zones = [
         zone for zone in sorted((sys / "class/powercap").glob("*-rapl:*"))
         if zone.name.count(":") == 1 and _readable(partial(_number, zone / "energy_uj"))
@@ -246,7 +260,7 @@ def _packages(sys: Path) -> Sensor | None:
     if not zones:
         return None
     return Sensor(
-        "the processor's package alone (RAPL): memory, board and power supply aren't in it",
+        "the processor's package alone (RAPL), without memory, board and power supply",
         joules=lambda: [_number(zone / "energy_uj", 1e6) for zone in zones],
         wraps=tuple(_number(zone / "max_energy_range_uj", 1e6) for zone in zones),
     )
@@ -260,7 +274,7 @@ _CHASSIS = {3: "desktop", 4: "desktop", 6: "desktop", 7: "desktop", 13: "desktop
 
 
 def model_name(proc: Path = Path("/proc")) -> str:
-    """What the machine calls itself: its board where it has such a name, else its processor."""
+    """The model name of the board if it has one, otherwise of the processor."""
     board = " ".join(_words(proc / "device-tree/model"))
     if board:
         return board
@@ -273,12 +287,12 @@ def model_name(proc: Path = Path("/proc")) -> str:
 
 
 def platform_name() -> str:
-    """System and processor, as a source is named: ``Linux aarch64, Raspberry Pi 4 Model B Rev 1.4``."""
+    """System, architecture and model as the title of a source: ``Linux aarch64, Raspberry Pi 4 Model B Rev 1.4``."""
     return f"{platform.system()} {platform.machine()}, {model_name()}"
 
 
 def kind_here(sys: Path = SYS, proc: Path = Path("/proc")) -> str:
-    """The kind of device that this seems to be."""
+    """The kind of device (one of ``DEVICE_KINDS``) that this machine probably is."""
     model = model_name(proc).lower()
     if "jetson" in model or "coral" in model or "tegra" in model:
         return "accelerator-board"
@@ -287,5 +301,5 @@ def kind_here(sys: Path = SYS, proc: Path = Path("/proc")) -> str:
     if "ANDROID_ROOT" in os.environ:
         return "phone"
     words = _words(sys / "class/dmi/id/chassis_type")
-    found = _CHASSIS.get(int(words[0])) if words and words[0].isdigit() else None
-    return found or ("laptop" if list((sys / "class/power_supply").glob("BAT*")) else "server")
+    kind = _CHASSIS.get(int(words[0])) if words and words[0].isdigit() else None
+    return kind or ("laptop" if list((sys / "class/power_supply").glob("BAT*")) else "server")

@@ -1,8 +1,8 @@
-"""A link measured over plain TCP: ``edgefl calibrate --serve PORT`` on one machine, ``--address`` on the other.
+"""Measures a link over TCP: ``edgefl calibrate --serve PORT`` on one machine, ``--address HOST:PORT`` on the other.
 
-A connection begins with one line, ``edgefl-link 1 WHAT SECONDS``.  ``echo`` sends every byte back, ``down`` sends
-noise for so long, ``up`` takes what comes and answers with the bit rates that it saw, a JSON list.  Nothing that
-arrives is run, kept or looked at.
+The client sends one line, ``edgefl-link 1 TEST SECONDS``.  For ``echo`` the server sends every byte back.  For ``down``
+it sends random bytes for that time.  For ``up`` it receives bytes and answers with the measured bit rates as a JSON
+list.  The server neither executes nor stores received bytes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SECONDS, QUICK_SECONDS = 8.0, 2.0
 LONGEST = 60.0
 ECHOES = 21
 PIECE = 0.25
-"""Seconds of a transfer over which a rate is taken; the first quarter of them is TCP's start and doesn't count."""
+"""Seconds of an interval over which one rate is measured.  The first quarter of the rates (slow start) is dropped."""
 BLOCK = 2**16
 PATIENCE = 15.0
 LIKE = "ethernet-gigabit"
@@ -38,10 +38,10 @@ OnMessage = Callable[[str], object]
 def serve(
     port: int, on_message: OnMessage, *, ready: Callable[[int], object] = lambda port: None, turns: float = math.inf
 ) -> None:
-    """Answer link tests on this port, one after another, until stopped (or for so many connections).
+    """Answer link tests on this port, one after another, until interrupted or after ``turns`` connections.
 
-    ``ready`` hears the port once it listens, which tells what port 0 became.  Raises DeviceError for a port that
-    can't be had.
+    ``ready`` is called with the port when the server listens; port 0 lets the system choose one.  Raises DeviceError if
+    the port can't be opened.
     """
     try:
         listening = socket.create_server(("", port))
@@ -57,18 +57,19 @@ def serve(
             turns -= 1
             with connection:
                 connection.settimeout(PATIENCE)
-                # whoever breaks off or says something else has had its turn
+                # a client that disconnects or sends something else is ignored; the next one is served
                 with contextlib.suppress(OSError, ValueError):
                     _answer(connection)
 
 
 def measure_link(address: str, *, quick: bool, like: str | None, on_message: OnMessage) -> str:
-    """The YAML of a link to a machine that serves at HOST:PORT; the radio's watts are those of the link ``like``.
+    """Measure the link to the server at HOST:PORT and return its profile as YAML.
 
-    Raises DeviceError for an address that can't be read or reached.
+    Watts of the radio are copied from the library's link ``like``.  Raises DeviceError if the address isn't valid or
+    doesn't answer, UnknownName for an unknown link.
     """
-    known = library_link(like or LIKE)
-    where = _parsed(address)
+    lender = library_link(like or LIKE)
+    where = _parse_address(address)
     seconds = QUICK_SECONDS if quick else SECONDS
     try:
         on_message("link: round trips")
@@ -91,113 +92,122 @@ def measure_link(address: str, *, quick: bool, like: str | None, on_message: OnM
         return Entry(show(middle), show(low), show(high), "measured", title, today, text)
 
     bits = units.show_bits_per_second
-    pieces = f"pieces of {PIECE:g} s of one TCP stream, what arrived, its start left out."
+    intervals = f"intervals of {PIECE:g} s of one TCP stream, received payload without the stream's start."
     entries = {
-        "download_bits_per_second": entry(down, bits, f"median of {len(down)} {pieces}"),
-        "upload_bits_per_second": entry(up, bits, f"median of {len(up)} {pieces}"),
+        "download_bits_per_second": entry(down, bits, f"median of {len(down)} {intervals}"),
+        "upload_bits_per_second": entry(up, bits, f"median of {len(up)} {intervals}"),
         "latency_seconds": entry(trips, units.show_seconds, f"median of {len(trips)} round trips of one byte."),
         "loss": Entry("0", "0", "0", "measured", title, today,
-                      "The rates are of payload that arrived: headers and retransmission are out of them already."),
+                      "Included in the rates, which count received payload without headers and retransmissions."),
     }  # fmt: skip
-    entries |= lent_watts(known, "Not measured")
-    entries["jitter"] = entry(sigmas, lambda s: f"{s:.3g}", "sigma of the log of the pieces' rates, of each direction.")
+    entries |= lent_watts(lender, "Not measured")
+    entries["jitter"] = entry(sigmas, lambda s: f"{s:.3g}", "sigma of the log of the intervals' rates, by direction.")
     return profile_text({"title": "Measured link"}, entries)
 
 
-def _parsed(address: str) -> tuple[str, int]:
+def _parse_address(address: str) -> tuple[str, int]:
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise DeviceError(f"--address: {address!r} is not HOST:PORT, as in 192.0.2.7:5201")
     return host.strip("[]"), int(port)
 
 
-def _asked(where: tuple[str, int], what: str, seconds: float = 0.0) -> socket.socket:
+def _connect(where: tuple[str, int], test: str, seconds: float = 0.0) -> socket.socket:
+    """Connect to the server and start a test."""
     connection = socket.create_connection(where, timeout=PATIENCE)
-    connection.sendall(f"{GREETING} {what} {seconds:g}\n".encode())
+    connection.sendall(f"{GREETING} {test} {seconds:g}\n".encode())
     return connection
 
 
 def _round_trips(where: tuple[str, int]) -> list[float]:
-    found = []
-    with _asked(where, "echo") as connection:
+    """Seconds of each round trip of one byte; the first, which may wait for the server, is dropped."""
+    trips = []
+    with _connect(where, "echo") as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for _ in range(ECHOES):
             began = time.perf_counter()
             connection.sendall(b".")
             if connection.recv(1) != b".":
                 raise ValueError("it doesn't echo")
-            found.append(time.perf_counter() - began)
-    return found[1:]
+            trips.append(time.perf_counter() - began)
+    return trips[1:]
 
 
 def _download(where: tuple[str, int], seconds: float) -> list[float]:
-    with _asked(where, "down", seconds) as connection:
-        return _checked(_received(connection, seconds))
+    """Bits per second of each interval of a download."""
+    with _connect(where, "down", seconds) as connection:
+        return _checked(_receive(connection, seconds))
 
 
 def _upload(where: tuple[str, int], seconds: float) -> list[float]:
-    with _asked(where, "up", seconds) as connection:
-        _sent(connection, seconds)
+    """Bits per second of each interval of an upload, as the server measured them."""
+    with _connect(where, "up", seconds) as connection:
+        _send(connection, seconds)
         connection.shutdown(socket.SHUT_WR)
         answer = bytearray()
-        while piece := connection.recv(BLOCK):
-            answer += piece
+        while chunk := connection.recv(BLOCK):
+            answer += chunk
             if len(answer) > 2**20:
                 raise ValueError("its answer is too long")
     rates = json.loads(answer)
     if not isinstance(rates, list) or not all(isinstance(rate, int | float) for rate in rates):
-        raise ValueError("its answer is no list of rates")
+        raise ValueError("its answer is not a list of rates")
     return _checked([float(rate) for rate in rates])
 
 
 def _checked(rates: list[float]) -> list[float]:
+    """The positive, finite rates.  Raises ValueError if there are fewer than two."""
     rates = [rate for rate in rates if 0 < rate < math.inf]
     if len(rates) < 2:
-        raise ValueError("too little arrived to tell a rate")
+        raise ValueError("too few bytes arrived to measure a rate")
     return rates
 
 
 def _answer(connection: socket.socket) -> None:
+    """Serve one connection.  Raises OSError and ValueError for clients that disconnect or send something else."""
     line = bytearray()
     while not line.endswith(b"\n"):
         byte = connection.recv(1)
         if not byte or len(line) > 100:
             return
         line += byte
-    greeting, what, number = line.decode("ascii").strip().rsplit(" ", 2)
+    greeting, test, number = line.decode("ascii").strip().rsplit(" ", 2)
     seconds = min(LONGEST, float(number))
     if greeting != GREETING:
         return
-    if what == "echo":
+    if test == "echo":
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for _ in range(10 * ECHOES):
             if not (byte := connection.recv(1)):
                 return
             connection.sendall(byte)
-    elif what == "down":
-        _sent(connection, seconds)
-    elif what == "up":
-        rates = _received(connection, seconds)
+    elif test == "down":
+        _send(connection, seconds)
+    elif test == "up":
+        rates = _receive(connection, seconds)
         connection.sendall(json.dumps(rates).encode())
 
 
-def _sent(connection: socket.socket, seconds: float) -> None:
-    noise = os.urandom(BLOCK)  # which nothing on the way compresses
+def _send(connection: socket.socket, seconds: float) -> None:
+    noise = os.urandom(BLOCK)  # random, so that no device on the route can compress it
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         connection.sendall(noise)
 
 
-def _received(connection: socket.socket, seconds: float) -> list[float]:
-    """Bits per second in every piece of what comes until its end (or twice as long), but for the first quarter."""
-    found: list[float] = []
+def _receive(connection: socket.socket, seconds: float) -> list[float]:
+    """Receive until the stream ends or twice ``seconds`` have passed.
+
+    Returns the bits per second of each interval of ``PIECE`` seconds, without the first quarter of them.
+    """
+    rates: list[float] = []
     buffer = bytearray(BLOCK)
     began = last = time.perf_counter()
-    held = 0
+    received = 0
     while (read := connection.recv_into(buffer)) and last - began < 2 * seconds + PIECE:
-        held += read
+        received += read
         now = time.perf_counter()
         if now - last >= PIECE:
-            found.append(8 * held / (now - last))
-            held, last = 0, now
-    return found[len(found) // 4 :]
+            rates.append(8 * received / (now - last))
+            received, last = 0, now
+    return rates[len(rates) // 4 :]

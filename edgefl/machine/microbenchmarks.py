@@ -1,9 +1,10 @@
-"""Calibration: the rates of the machine at hand, from a few seconds of what training consists of.
+"""Microbenchmarks: the rates of this machine, from a few seconds of operators that training consists of.
 
-Nothing of a scenario enters: the operators are those of one transformer block, forward and backward, at three widths.
-``calibrate_here`` takes CPU seconds of this process on one thread, as training runs here, so that other processes on
-the same cores enter little; ``sustained`` takes wall seconds on all threads.  An operand is met again only some
-operators later, as in training: one that still lies in a cache from the last repetition would flatter every rate.
+The operators are those of one transformer block, forward and backward, at three widths; they don't depend on a
+scenario.  ``calibrate_here`` measures CPU seconds on one thread, as works are trained, so that other processes on the
+same cores have little influence.  ``throughput.sustained`` measures wall seconds on all threads.  As in training, an
+operator uses an operand again only after several other operators: operands that are still in a cache would make every
+rate too high.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from edgefl.work import Meter
 
 NAME = "this-machine"
 SECONDS = 3.5
-"""What a calibration takes, about."""
+"""Approximate CPU seconds of a calibration."""
 WIDTHS = (64, 192, 384)
 HEAD, TOKENS, ROWS = 32, 64, 1024
 TURNS = 8
-"""Operators after which an operand is met again."""
+"""Sets of operands that each operator cycles through."""
 
 CPU = torch.device("cpu")
 
@@ -42,20 +43,26 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class Bench:
-    """What operands are made of, where they lie, and how many sets of them an operator goes through."""
+    """Dtype and device of operands, and the number of sets of operands (``turns``) that an operator cycles through."""
 
     turns: int = TURNS
     dtype: torch.dtype = torch.float32
     device: torch.device = CPU
 
     def filled(self, *shape: int) -> Tensor:
-        """An operand: not zeros, whose pages may be one and the same; not random, which takes longer to draw."""
+        """An operand of this shape, filled with 0.5.
+
+        Zeros may share one page of memory, and random numbers take longer to draw.
+        """
         return torch.full(shape, 0.5, dtype=self.dtype, device=self.device)
 
 
 @dataclass(frozen=True)
 class Act:
-    """An operator over ``turns`` sets of operands; ``times`` is how often a block has it."""
+    """A benchmarked operator: FLOPs and bytes of one call, and a call for each set of operands.
+
+    ``times`` is how often a transformer block contains the operator.
+    """
 
     times: int
     flops: float
@@ -68,8 +75,10 @@ def _act(bench: Bench, times: int, flops: float, touched: float, make: Callable[
 
 
 def products(width: int, bench: Bench) -> Iterator[Act]:
-    """The operators with FLOPs: a layer ``width -> 4 width`` and its two gradients thrice (a block's 12 width^2), and
-    attention."""
+    """The compute-bound operators of a block: matrix products and attention, forward and backward.
+
+    A layer ``width -> 4 width`` with its two gradients, three times, stands for the 12 width^2 weights of a block.
+    """
     wide, filled = 4 * width, bench.filled
     flops = 2.0 * ROWS * width * wide
     touched = 4.0 * (ROWS * width + width * wide + ROWS * wide)
@@ -89,40 +98,40 @@ def products(width: int, bench: Bench) -> Iterator[Act]:
     for make in (forward, to_input, to_weight):
         yield _act(bench, 3, flops, touched, make)
     groups, heads = ROWS // TOKENS, width // HEAD
-    attended, on_cpu = 4.0 * groups * heads * TOKENS**2 * HEAD, bench.device.type == "cpu"
+    attention_flops, on_cpu = 4.0 * groups * heads * TOKENS**2 * HEAD, bench.device.type == "cpu"
 
-    def given() -> list[Tensor]:
+    def operands() -> list[Tensor]:
         return [filled(groups, heads, TOKENS, HEAD) for _ in range(3)]
 
     def attend() -> Callable[[], Any]:
-        q, k, v = given()
-        if on_cpu:  # the kernel itself
+        q, k, v = operands()
+        if on_cpu:  # call the kernel directly
             return lambda: aten._scaled_dot_product_flash_attention_for_cpu(q, k, v)
         return lambda: F.scaled_dot_product_attention(q, k, v)
 
     def attend_back() -> Callable[[], Any]:
-        q, k, v = given()
+        q, k, v = operands()
         if on_cpu:
             out, norms = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v)
-            undo = aten._scaled_dot_product_flash_attention_for_cpu_backward
-            return lambda: undo(out, q, k, v, out, norms, 0.0, False)
+            backward = aten._scaled_dot_product_flash_attention_for_cpu_backward
+            return lambda: backward(out, q, k, v, out, norms, 0.0, False)
         with torch.enable_grad():
             leaves = [x.requires_grad_() for x in (q, k, v)]
-            seen = F.scaled_dot_product_attention(q, k, v)
-        return lambda: torch.autograd.grad(seen, leaves, torch.ones_like(seen), retain_graph=True)
+            output = F.scaled_dot_product_attention(q, k, v)
+        return lambda: torch.autograd.grad(output, leaves, torch.ones_like(output), retain_graph=True)
 
-    yield _act(bench, 1, attended, 16.0 * ROWS * width, attend)
-    yield _act(bench, 1, 2.5 * attended, 32.0 * ROWS * width, attend_back)
+    yield _act(bench, 1, attention_flops, 16.0 * ROWS * width, attend)
+    yield _act(bench, 1, 2.5 * attention_flops, 32.0 * ROWS * width, attend_back)
 
 
 def movements(width: int, bench: Bench) -> Iterator[Act]:
-    """The operators without: norms, GELU, residuals, gradients of biases, the heads' rearranging."""
-    one, filled = 4.0 * ROWS * width, bench.filled
+    """The memory-bound operators of a block: norms, GELU, residuals, gradients of biases, rearranging of heads."""
+    activation_bytes, filled = 4.0 * ROWS * width, bench.filled
 
-    def over(act: Callable[..., Any], operands: int, columns: int) -> Callable[[], Callable[[], Any]]:
+    def on_rows(operator: Callable[..., Any], operands: int, columns: int) -> Callable[[], Callable[[], Any]]:
         def make() -> Callable[[], Any]:
-            given = [filled(ROWS, columns) for _ in range(operands)]
-            return lambda: act(*given)
+            tensors = [filled(ROWS, columns) for _ in range(operands)]
+            return lambda: operator(*tensors)
 
         return make
 
@@ -139,44 +148,44 @@ def movements(width: int, bench: Bench) -> Iterator[Act]:
         x = filled(ROWS // TOKENS, TOKENS, 3 * width // HEAD, HEAD)
         return lambda: x.transpose(1, 2).contiguous()
 
-    yield _act(bench, 2, 0, 2 * one, norm)
-    yield _act(bench, 2, 0, 3 * one, norm_back)
-    yield _act(bench, 1, 0, 8 * one, over(F.gelu, 1, 4 * width))
-    yield _act(bench, 1, 0, 12 * one, over(aten.gelu_backward, 2, 4 * width))
-    yield _act(bench, 4, 0, 3 * one, over(torch.add, 2, width))
-    yield _act(bench, 4, 0, 2 * one, over(lambda x: x.sum(0), 1, 2 * width))
-    yield _act(bench, 2, 0, 6 * one, rearrange)
+    yield _act(bench, 2, 0, 2 * activation_bytes, norm)
+    yield _act(bench, 2, 0, 3 * activation_bytes, norm_back)
+    yield _act(bench, 1, 0, 8 * activation_bytes, on_rows(F.gelu, 1, 4 * width))
+    yield _act(bench, 1, 0, 12 * activation_bytes, on_rows(aten.gelu_backward, 2, 4 * width))
+    yield _act(bench, 4, 0, 3 * activation_bytes, on_rows(torch.add, 2, width))
+    yield _act(bench, 4, 0, 2 * activation_bytes, on_rows(lambda x: x.sum(0), 1, 2 * width))
+    yield _act(bench, 2, 0, 6 * activation_bytes, rearrange)
 
 
 class Stopwatch:
-    """Seconds of calls by a clock of the CPU's; results live on for a while, as activations do."""
+    """Measures calls with a CPU clock.  The last ``keep`` results stay in memory, as activations do in training."""
 
     def __init__(self, now: Callable[[], float], keep: int = TURNS):
         self.now = now
         self._kept: deque[Any] = deque(maxlen=keep)
 
     def forget(self) -> None:
-        """Let the results go."""
+        """Release the stored results."""
         self._kept.clear()
 
     def each(self, calls: Sequence[Callable[[], Any]]) -> list[float]:
-        """Seconds of each call, one after another."""
-        found = []
+        """Run the calls one after another and return the seconds of each."""
+        seconds = []
         for call in calls:
             started = self.now()
             self._kept.append(call())
-            found.append(self.now() - started)
-        return found
+            seconds.append(self.now() - started)
+        return seconds
 
 
 class CudaStopwatch(Stopwatch):
-    """Seconds on a GPU, where kernels run by themselves: of all calls by its own events, shared out evenly."""
+    """Measures calls on a GPU with CUDA events, since kernels run asynchronously: the mean over all calls."""
 
     def __init__(self, keep: int = TURNS):
         super().__init__(time.perf_counter, keep)
 
     def each(self, calls: Sequence[Callable[[], Any]]) -> list[float]:
-        """The mean seconds of these calls, once for each."""
+        """Run the calls and return their mean seconds, repeated for each call."""
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         begin.record()
         for call in calls:
@@ -187,20 +196,22 @@ class CudaStopwatch(Stopwatch):
 
 
 def rounds(acts: list[Act], budget: float, watch: Stopwatch, least: int = 1) -> NDArray[np.float64]:
-    """Run all operators, again and again, for ``budget`` seconds (``least`` times at least).
+    """Run all operators repeatedly for ``budget`` seconds, at least ``least`` times.
 
-    Returns seconds ``[rounds, acts, turns]``.
+    Returns the seconds of each call: ``[rounds, acts, turns]``.
     """
-    found: list[list[list[float]]] = []
+    seconds: list[list[list[float]]] = []
     began = watch.now()
-    while len(found) < least or watch.now() - began < budget:
-        found.append([watch.each(act.calls) for act in acts])
-    return np.array(found)
+    while len(seconds) < least or watch.now() - began < budget:
+        seconds.append([watch.each(act.calls) for act in acts])
+    return np.array(seconds)
 
 
 def step_overheads(budget: float, watch: Stopwatch, device: torch.device) -> NDArray[np.float64]:
-    """Seconds of an operator that has next to nothing to do, in each of many training steps: Python, autograd and
-    dispatch; ``[steps]``."""
+    """Overhead of an operator (Python, autograd and dispatch), from training steps of a tiny model.
+
+    Returns the mean seconds per operator of each step: ``[steps]``.
+    """
     layers = (nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8)) for _ in range(6))
     model, x = nn.Sequential(*layers).to(device), torch.full((2, 8), 0.5, device=device)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
@@ -216,16 +227,16 @@ def step_overheads(budget: float, watch: Stopwatch, device: torch.device) -> NDA
         with meter.step(0, ""):
             step()
         operators = sum(meter.steps[0, ""].operators.values())
-        found: list[float] = []
+        seconds: list[float] = []
         began = watch.now()
-        while len(found) < 5 or watch.now() - began < budget:
-            found += watch.each([step])
-    return np.array(found) / operators
+        while len(seconds) < 5 or watch.now() - began < budget:
+            seconds += watch.each([step])
+    return np.array(seconds) / operators
 
 
 @contextmanager
 def threads_of(count: int) -> Iterator[None]:
-    """Torch on so many threads, without gradients; afterwards as before."""
+    """Run the body with ``count`` threads of torch and without gradients; restore the thread count afterwards."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -236,25 +247,25 @@ def threads_of(count: int) -> Iterator[None]:
 
 
 def rate(acts: list[Act], seconds: NDArray[np.float64], quantity: str) -> Any:
-    """A block's ``quantity`` (flops or bytes) over the seconds of its operators; seconds are ``[..., acts]``."""
+    """A block's ``quantity`` (flops or bytes) per second.  ``seconds`` is ``[..., acts]``, the result ``[...]``."""
     times = np.array([act.times for act in acts], dtype=np.float64)
     amounts = np.array([getattr(act, quantity) for act in acts])
     return (times * amounts).sum() / (seconds * times).sum(axis=-1)
 
 
 def calibrate_here(seconds: float = SECONDS) -> Device:
-    """The machine at hand as a device, its CPU on one thread, measured in about ``seconds`` of CPU time.
+    """This machine as a device, with its CPU on one thread, measured in about ``seconds`` of CPU time.
 
-    ``flops_per_second`` is all FLOPs of a block over the seconds of its products, ``peak_flops_per_second`` the best
-    single product, ``memory_bytes_per_second`` the bytes that its other operators touch over theirs.  Power isn't
-    measured: its watts are 0.
+    ``flops_per_second`` is the FLOPs of a block over the seconds of its products; ``peak_flops_per_second`` is the rate
+    of the fastest single product.  ``memory_bytes_per_second`` is the bytes that the other operators read and write
+    over their seconds.  Power isn't measured; the watts are 0.
     """
     overhead_bytes = psutil.Process().memory_info().rss
     bench, watch = Bench(), Stopwatch(time.process_time)
     with threads_of(1):
         computing = [act for width in WIDTHS for act in products(width, bench)]
         moving = [act for width in WIDTHS for act in movements(width, bench)]
-        # each set of operands at its fastest
+        # the fastest repetition of each set of operands
         best = rounds([*computing, *moving], 0.8 * seconds, watch).min(axis=0).mean(axis=1)
         overhead = float(step_overheads(0.1 * seconds, watch, bench.device).min())
     of_products, of_movements = best[: len(computing)], best[len(computing) :]

@@ -1,4 +1,4 @@
-"""Witnesses of a work that runs for real: batches without data, the profiler's peak, and the process's resident set."""
+"""Runs a work on random batches and measures it independently of the meter: time, resident set, profiler's peak."""
 
 from __future__ import annotations
 
@@ -39,12 +39,13 @@ from edgefl.work.torch_device import warm
 
 @dataclass
 class RandomBatches:
-    """A source of which only the shapes are read: its batches hold random values, at most ``steps`` of a pattern.
+    """A source of random batches with the shapes of ``source``, at most ``steps`` batches per pattern.
 
-    Numbers are normal, labels and tokens are drawn from the range that ``model`` (a work's description) has for
-    them: no cost depends on the values.  ``counts`` and ``size`` are the true ones unless ``short``: an evaluation
-    makes room for all its samples.  ``seconds[repr(pass), pattern]`` collects wall and CPU seconds of each step, from
-    handing out its batch until the next one is asked for.
+    Floating-point values are normal.  Labels and tokens are drawn from the ranges in ``model`` (a work's description).
+    Costs don't depend on these values.  ``counts`` and ``size`` are those of ``source``, because an evaluation
+    allocates memory for all its samples; with ``short`` they are those of the random batches.
+    ``seconds[repr(pass), pattern]`` collects the wall and CPU seconds of each step: from yielding a batch until the
+    next one is requested.
     """
 
     source: Source
@@ -52,30 +53,30 @@ class RandomBatches:
     steps: int
     short: bool = False
     finished: Callable[[], object] = lambda: None
-    """Called before a step's time is read: where kernels run by themselves it waits for them."""
+    """Called before a step's time is read; on a GPU it waits for asynchronous kernels."""
     seconds: dict[tuple[str, str], list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
 
     def spec(self, pass_: Pass, pattern: str) -> dict[str, TensorSpec]:
-        """Those of the source."""
+        """Shapes and dtypes of a batch, as those of ``source``."""
         return self.source.spec(pass_, pattern)
 
     def counts(self, pass_: Pass) -> dict[str, int]:
-        """Batches per pattern: the source's, or of a short one as many as it hands out."""
-        found = self.source.counts(pass_)
-        return {pattern: min(n, self.steps) for pattern, n in found.items()} if self.short else found
+        """Batches per pattern: those of ``source``; with ``short`` at most ``steps``."""
+        counts = self.source.counts(pass_)
+        return {pattern: min(n, self.steps) for pattern, n in counts.items()} if self.short else counts
 
     def size(self, pass_: Pass) -> int:
-        """Samples; of a short source as many as fit its batches."""
+        """Number of samples: that of ``source``; with ``short`` at most those of the random batches."""
         size = self.source.size(pass_)
         return min(size, pass_.batch * sum(self.counts(pass_).values())) if self.short else size
 
     def batches(self, pass_: Pass, seed: int) -> Iterator[tuple[str, dict[str, Tensor]]]:
-        """Random batches of the source's shapes."""
+        """Yield (pattern, batch) with random batches, and record the time of each step."""
         draw = torch.Generator().manual_seed(seed)
         for pattern, count in self.source.counts(pass_).items():
             for _ in range(min(count, self.steps)):
                 specs = self.spec(pass_, pattern)
-                batch = {name: self._drawn(name, spec, draw, pass_) for name, spec in specs.items()}
+                batch = {name: self._draw(name, spec, draw, pass_) for name, spec in specs.items()}
                 self.finished()
                 wall, cpu = time.perf_counter(), time.process_time()
                 yield pattern, batch
@@ -83,19 +84,20 @@ class RandomBatches:
                 self.seconds[repr(pass_), pattern].append((time.perf_counter() - wall, time.process_time() - cpu))
                 del batch
 
-    def _drawn(self, name: str, spec: TensorSpec, draw: torch.Generator, pass_: Pass) -> Tensor:
+    def _draw(self, name: str, spec: TensorSpec, generator: torch.Generator, pass_: Pass) -> Tensor:
+        """A random tensor for this field of a batch."""
         dtype = DTYPES[spec.dtype]
         if dtype.is_floating_point:
-            return torch.randn(spec.shape, generator=draw).to(dtype)
-        if name == "index":  # a sample's place in its split
-            most = max(1, self.size(pass_))
+            return torch.randn(spec.shape, generator=generator).to(dtype)
+        if name == "index":  # index of a sample in its split
+            bound = max(1, self.size(pass_))
         else:
-            most = min(_values(self.model, "classes" if name == "label" else "vocabulary"), default=2)
-        return torch.randint(0, most, spec.shape, generator=draw, dtype=dtype)
+            bound = min(_values(self.model, "classes" if name == "label" else "vocabulary"), default=2)
+        return torch.randint(0, bound, spec.shape, generator=generator, dtype=dtype)
 
 
 def _values(description: Any, key: str) -> Iterator[int]:
-    """Everything that stands under this key, at any depth."""
+    """All integers with this key in a nested description."""
     if isinstance(description, Mapping):
         for name, value in description.items():
             if name == key and isinstance(value, int):
@@ -106,16 +108,17 @@ def _values(description: Any, key: str) -> Iterator[int]:
             yield from _values(value, key)
 
 
-# a work that is watched ------------------------------------------------------------------------------------------
+# measured works ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Observed:
-    """What was seen of a work that ran for real.
+    """Measurements of a work.
 
-    ``trace`` is the live-storage meter's; ``peak_memory_bytes`` its peak on a CPU and the allocator's on CUDA;
-    ``witness_peak_memory_bytes`` the profiler's (None on CUDA); ``seconds`` are wall and CPU seconds of the fastest
-    warm step by distinct pass and pattern; the resident set is of this process before, at most and after.
+    ``trace`` is that of the live-storage meter.  ``peak_memory_bytes`` is the meter's peak on a CPU and the allocator's
+    on CUDA.  ``witness_peak_memory_bytes`` is the profiler's peak (None on CUDA).  ``seconds`` are the wall and CPU
+    seconds of the fastest step, by distinct pass and pattern.  The ``rss_bytes_...`` are the resident set of this
+    process before the work, at most during it, and after it.
     """
 
     trace: Trace
@@ -130,15 +133,16 @@ class Observed:
 def run_observed(
     work: Work, source: Source, device: torch.device, on_message: Callable[[str], object], seed: int = 0
 ) -> Observed:
-    """Run the first steps of a work for real, thrice: bare for time and resident memory, metered, profiled.
+    """Run the first steps of a work three times: bare (for time and resident set), metered, and profiled.
 
-    ``work`` should be ``shortened``; only the shapes of ``source`` are read.  ``on_message`` hears what comes next.
+    ``work`` should be ``shortened``.  Only the shapes of ``source`` are used.  ``on_message`` is called with the
+    name of each of the three runs.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         warm(device)
-        # first, because what the C library keeps of a run would hide the next one's memory
+        # the bare run is first: memory that the C library retains would hide the growth of a later run
         on_message("bare")
         finished = torch.cuda.synchronize if device.type == "cuda" else _nothing
         timed = RandomBatches(source, work.model, metered_steps(work) + 1, finished=finished)
@@ -162,7 +166,7 @@ def _nothing() -> None:
 
 
 def _run(work: Work, source: RandomBatches, device: torch.device, seed: int, meter: Meter | None) -> int:
-    """Execute it on a fresh module; gives the CUDA allocator's peak, or 0 on a CPU."""
+    """Execute a work on a new module.  Returns the peak of the CUDA allocator, or 0 on a CPU."""
     cuda, base = device.type == "cuda", 0
     if cuda:
         torch.cuda.synchronize(device)
@@ -171,15 +175,15 @@ def _run(work: Work, source: RandomBatches, device: torch.device, seed: int, met
     with torch.random.fork_rng([device] if cuda else []):
         torch.manual_seed(seed)
         module = models.build(work.model).to(device)
-        own = {n for n, _ in module.named_parameters()} | {n for n, _ in module.named_buffers()}
-        # what isn't the model's own: partners' weights, tables
-        inputs = _Drawn({i.name: i.spec for p in work.down for i in p.items if i.name not in own})
+        of_module = {n for n, _ in module.named_parameters()} | {n for n, _ in module.named_buffers()}
+        # downloaded items that aren't part of the module, such as weights of other kinds and tables
+        inputs = _RandomTensors({i.name: i.spec for p in work.down for i in p.items if i.name not in of_module})
         execute(work, inputs, source, module=module, device=device, seed=seed, meter=meter)
     return torch.cuda.max_memory_allocated(device) - base if cuda else 0
 
 
-class _Drawn(Mapping[str, Tensor]):
-    """Random tensors, each made when it is asked for: nobody but the work that asked holds them."""
+class _RandomTensors(Mapping[str, Tensor]):
+    """Random tensors that are created at each access, so that only the work holds references to them."""
 
     def __init__(self, specs: Mapping[str, TensorSpec]):
         self._specs = specs
@@ -196,20 +200,20 @@ class _Drawn(Mapping[str, Tensor]):
 
 
 def _profiled_peak(work: Work, source: Source, device: torch.device, seed: int) -> int:
-    """Peak of what torch's CPU allocator handed out and got back from the building of the module on.
+    """Peak of the memory that torch's CPU allocator has handed out, including the construction of the module.
 
-    These are the profiler's memory events: every block of every tensor, and an operator's own scratch where it asks
-    torch for it.  Memory that a library takes from the system by itself (oneDNN's packed weights) isn't among them.
+    It is computed from the profiler's memory events, which cover all tensors and scratch memory that operators allocate
+    through torch.  Memory that a library allocates itself (oneDNN's packed weights) isn't included.
     """
     profile = torch.profiler.profile(
         activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True, acc_events=True
     )
-    with _without_probes():
+    with _without_usdt_lines():
         profile.start()
     try:
         _run(work, RandomBatches(source, work.model, metered_steps(work)), device, seed, None)
     finally:
-        with _without_probes():
+        with _without_usdt_lines():
             profile.stop()
     kineto: Any = cast(Any, profile.profiler).kineto_results
     live = peak = 0
@@ -220,41 +224,44 @@ def _profiled_peak(work: Work, source: Source, device: torch.device, seed: int) 
 
 
 @contextmanager
-def _without_probes() -> Iterator[None]:
-    """Some builds of torch write a line "USDT: ..." to the process's stderr when a profiler starts and stops.
+def _without_usdt_lines() -> Iterator[None]:
+    """Suppress the lines "USDT: ..." that some builds of torch write to stderr when a profiler starts and stops.
 
-    Everything else that is written meanwhile comes out afterwards.
+    Other output to stderr is written after the body.
     """
     sys.stderr.flush()
-    kept = os.dup(2)
+    original = os.dup(2)
     try:
-        with tempfile.TemporaryFile() as heard:
-            os.dup2(heard.fileno(), 2)
+        with tempfile.TemporaryFile() as captured:
+            os.dup2(captured.fileno(), 2)
             try:
                 yield
             finally:
-                os.dup2(kept, 2)
-            heard.seek(0)
-            os.write(2, b"".join(line for line in heard if not line.startswith(b"USDT:")))
+                os.dup2(original, 2)
+            captured.seek(0)
+            os.write(2, b"".join(line for line in captured if not line.startswith(b"USDT:")))
     finally:
-        os.close(kept)
+        os.close(original)
 
 
 def _fastest(work: Work, source: RandomBatches) -> dict[tuple[int, str], tuple[float, float]]:
-    """The fastest step by distinct pass and pattern, the mean of an update's where several steps make one."""
+    """Wall and CPU seconds of the fastest step, by distinct pass and pattern.
+
+    With gradient accumulation these are the mean seconds of the steps of the fastest update.
+    """
     every = work.accumulation
     order = [repr(pass_) for pass_ in distinct(work)]
-    found = {}
+    fastest = {}
     for (pass_, pattern), seconds in source.seconds.items():
         groups = [seconds[i : i + every] for i in range(0, len(seconds) - every + 1, every)] or [seconds]
         means = [[sum(part) / len(group) for part in zip(*group, strict=True)] for group in groups]
         wall, cpu = (min(part) for part in zip(*means, strict=True))
-        found[order.index(pass_), pattern] = wall, cpu
-    return found
+        fastest[order.index(pass_), pattern] = wall, cpu
+    return fastest
 
 
 class _Resident:
-    """The resident set of this process, looked at every few milliseconds by a thread."""
+    """Resident set of this process before, at most during and after the body; a thread samples it."""
 
     def __init__(self, every: float = 0.005):
         self._process, self._every = psutil.Process(), every
@@ -279,17 +286,17 @@ class _Resident:
 
 
 def step_seconds(work: Work, source: Source, trace: Trace, device: Device) -> dict[tuple[int, str], float]:
-    """What ``device`` needs for a step, by distinct pass and pattern: the roofline of ``ComputeCost``."""
+    """Predicted seconds of a step on ``device``, by distinct pass and pattern: the roofline of ``ComputeCost``."""
     every = work.accumulation
-    found = {}
+    seconds = {}
     for index, pass_ in enumerate(distinct(work)):
-        one = replace(work, passes=(pass_,))
+        single_pass = replace(work, passes=(pass_,))
         for pattern in pass_.patterns:
             if (index, pattern) not in trace.steps:
                 continue
-            # an update's steps, and the update
+            # the steps of one update, and the optimizer's step
             steps = {(0, p): s for (i, p), s in trace.steps.items() if i == index and p in (pattern, UPDATE)}
             few = RandomBatches(source, work.model, every, short=True)
-            whole = compute_cost(one, few, Trace(0, {}, steps)).seconds(device)
-            found[index, pattern] = whole / few.counts(pass_)[pattern]
-    return found
+            total = compute_cost(single_pass, few, Trace(0, {}, steps)).seconds(device)
+            seconds[index, pattern] = total / few.counts(pass_)[pattern]
+    return seconds

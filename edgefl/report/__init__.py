@@ -1,4 +1,4 @@
-"""What people look at: a run's facts from its records, as plain data, tables and progress."""
+"""Output for people: summaries of runs, tables on the console, figures, and progress lines."""
 
 from __future__ import annotations
 

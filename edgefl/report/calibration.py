@@ -1,4 +1,4 @@
-"""What ``edgefl calibrate`` found, for people."""
+"""Results of ``edgefl calibrate`` as tables."""
 
 from __future__ import annotations
 
@@ -23,22 +23,23 @@ _SHOWN: dict[str, Callable[[float], str]] = {
 }
 
 
-def print_calibration(found: Mapping[str, Any], console: Console | None = None) -> None:
-    """The numbers of the device and of the link with their ranges, what could not be measured, and the files."""
+def print_calibration(result: Mapping[str, Any], console: Console | None = None) -> None:
+    """Print the measured profiles of device and link, notes on what could not be measured, and the files written."""
     console = console or screen()
-    for profile in (found["device"], found["link"]):
+    for profile in (result["device"], result["link"]):
         if profile is None:
             continue
         table = new_table("number", "value", "lowest", "highest", "how", left=(0, 4))
         for name, fact in profile["values"].items():
-            show = _show(name)
+            show = _formatter(name)
             table.add_row(name, show(fact["value"]), show(fact["low"]), show(fact["high"]), fact["confidence"])
         print_section(console, profile["title"], table)
-    for note in found["notes"]:
+    for note in result["notes"]:
         console.print(Text(f"note: {note}"))
-    for path in found["files"]:
+    for path in result["files"]:
         console.print(Text(f"written: {path}"))
 
 
-def _show(name: str) -> Callable[[float], str]:
+def _formatter(name: str) -> Callable[[float], str]:
+    """The function that formats a field, chosen by the unit at the end of its name."""
     return next((show for end, show in _SHOWN.items() if name.endswith(end)), units.show_seconds)

@@ -1,4 +1,4 @@
-"""What every table for people is made with: a console of at most 100 columns, and how single values are written."""
+"""Common parts of all tables: a console of at most 100 columns, and the format of single values."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ Facts = Mapping[str, Any]
 
 
 WIDTH = 100
-
+"""Columns of the console."""
 
 TITLES = {
     "accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "soft_score": "soft score", "r@1": "R@1",
     "r@10": "R@10", "r@1_sum_folds": "R@1 sum",
 }  # fmt: skip
-
+"""Titles of metrics in tables."""
 
 NOTHING = "-"
-
+"""Text of a cell without a value."""
 
 MOST_COLUMNS = 4
-"""Runs that stand side by side in one comparison table; more make further tables."""
+"""Runs in one comparison table; further runs go into further tables."""
 
 
 def screen(*, stderr: bool = False) -> Console:
-    """A console that is never wider than ``WIDTH`` and writes no control codes where nobody looks at a terminal."""
+    """A console on stdout (or stderr) of at most ``WIDTH`` columns; without control codes if it isn't a terminal."""
     file = sys.stderr if stderr else sys.stdout
     console = Console(file=file, highlight=False, soft_wrap=False, emoji=False, markup=False)
     if not console.is_terminal:
@@ -43,7 +43,7 @@ def screen(*, stderr: bool = False) -> Console:
 
 
 def new_table(*columns: str, left: Container[int] = (0,)) -> Table:
-    """A table whose columns ``left`` (places from 0) hold words and whose others hold numbers."""
+    """An empty table.  The columns ``left`` (indices from 0) are left-aligned text; the others are numbers."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for index, name in enumerate(columns):
         table.add_column(name, justify="left" if index in left else "right", overflow="fold")
@@ -51,7 +51,7 @@ def new_table(*columns: str, left: Container[int] = (0,)) -> Table:
 
 
 def print_section(console: Console, title: str, table: Table | None = None, note: str = "") -> None:
-    """A title, a table below it, a note below that, and an empty line."""
+    """Print a title, the table below it, the note below that, and an empty line."""
     console.print(Text(title, style="bold"))
     if table is not None:
         print_table(console, table)
@@ -61,7 +61,7 @@ def print_section(console: Console, title: str, table: Table | None = None, note
 
 
 def print_table(console: Console, table: Table) -> None:
-    """The table without the spaces that fill its lines: nobody wants them in a file."""
+    """Print the table; outside a terminal without the spaces that rich appends to each line."""
     with console.capture() as captured:
         console.print(table)
     text = captured.get()
@@ -71,30 +71,30 @@ def print_table(console: Console, table: Table) -> None:
 
 
 def stage_of(row: Facts) -> str:
-    """A row's stage, with the part of the model that it is where a schedule offers several: ``3, stages 1-2``."""
+    """The stage of a row, with the part of the model if the schedule offers several parts: ``3, stages 1-2``."""
     return f"{row['stage']}, {row['part']}" if row.get("part") else str(row["stage"])
 
 
 def or_dash(show: Any, value: Any) -> str:
-    """``show(value)``, or a dash where the value is None."""
+    """``show(value)``, or a dash if the value is None."""
     return NOTHING if value is None else str(show(value))
 
 
 def percent(share: float) -> str:
-    """A share as whole per cent: ``12 %``."""
+    """A share as percent without decimals: ``12 %``."""
     return f"{100 * share:.0f} %"
 
 
 def signed_percent(share: float) -> str:
-    """An error as per cent with its sign and two digits: ``+0.31 %``."""
+    """A relative error as percent with a sign and two significant digits: ``+0.31 %``."""
     return "0 %" if share == 0 else f"{100 * share:+.2g} %"
 
 
 def counted(counts: Mapping[str, int]) -> str:
-    """Names with their counts: ``memory 3, bytes 1``."""
+    """Names with their counts as text: ``memory 3, bytes 1``."""
     return ", ".join(f"{name} {n}" for name, n in counts.items())
 
 
 def mib(value: float) -> str:
-    """Bytes in MiB with two decimals, without the unit; 0 as ``0``."""
+    """Bytes in MiB with two decimals and without a unit: ``12.30``; 0 bytes give ``0``."""
     return f"{value / 2**20:.2f}" if value else "0"

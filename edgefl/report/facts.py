@@ -1,4 +1,4 @@
-"""The facts of a run, from its records: who took part, what it cost, what was learned."""
+"""Summary of a run from its records: participation, costs and metrics, as plain data."""
 
 from __future__ import annotations
 
@@ -6,59 +6,60 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # reading runs needs torch; tables of other things shouldn't wait for it
+if TYPE_CHECKING:  # edgefl.runs imports torch, which is slow and which other tables don't need
     from edgefl.runs import Run
 
 Record = Mapping[str, Any]
 Samples = Mapping[str, Mapping[str, int]]
-"""``{split: {kind: samples}}`` of the server's data."""
+"""``{split: {kind: samples}}`` of the server's evaluation data."""
 
 _READ = (
     "client", "kind", "device", "stage", "samples", "outcome", "peak_memory_bytes", "measured_peak_memory_bytes",
     "memory_error", "forward_flops", "backward_flops", "measured_forward_flops", "measured_backward_flops",
     "download_bytes", "upload_bytes", "virtual_seconds", "energy_joules",
 )  # fmt: skip
-"""What is read of a client's record."""
+"""Fields that are read from a client's record."""
 
 SHOWN_METRICS = ("accuracy", "balanced_accuracy", "soft_score", "r@1", "r@10", "r@1_sum_folds")
-"""Metrics that tables show where a run has them; records have more."""
+"""Metrics that tables show if a run has them.  Records hold more metrics."""
 
 
 def summary(run: Run, samples_of: Callable[[Run], Samples] = lambda _: {}) -> dict[str, Any]:
-    """Everything that the tables after a run show, as plain data: ``runs`` by label, and ``compared`` of several.
+    """The contents of the tables after a run, as plain data.
 
-    ``samples_of`` is asked for the samples of a run whose folder doesn't say them.
+    Has ``folder``, ``finished``, ``runs`` by label, and for a comparison ``compared`` (see ``compared``).
+    ``samples_of`` returns the evaluation samples of a run; it is called if the run's folder doesn't hold them.
     """
     from edgefl.runs import is_comparison
 
-    found: dict[str, Any] = {"folder": str(run.path), "finished": run.finished}
+    result: dict[str, Any] = {"folder": str(run.path), "finished": run.finished}
     if is_comparison(run.path):
-        runs = {label: facts_of(one, label, samples_of) for label, one in run.runs.items()}
-        found |= {"runs": runs, "compared": compared(runs)}
+        runs = {label: facts_of(member, label, samples_of) for label, member in run.runs.items()}
+        result |= {"runs": runs, "compared": compared(runs)}
     else:
         name = str(run.scenario["name"])
-        found["runs"] = {name: facts_of(run, name, samples_of)}
-    for facts in found["runs"].values():
+        result["runs"] = {name: facts_of(run, name, samples_of)}
+    for facts in result["runs"].values():
         for name in _ONLY_COMPARED:
             del facts[name]
-    return found
+    return result
 
 
 _ONLY_COMPARED = ("eligible_clients", "updates_of_clients", "same_clients")
-"""Facts that only the comparison asks for."""
+"""Fields that only ``compared`` uses; ``summary`` leaves them out."""
 
 
 def facts_of(run: Run, label: str = "", samples_of: Callable[[Run], Samples] = lambda _: {}) -> dict[str, Any]:
-    """The facts of one run, finished or not; ``samples_of`` as for ``summary``."""
+    """The summary of one run, finished or not; ``samples_of`` as for ``summary``."""
     rounds, verdicts = run.records("rounds"), run.records("eligibility")
-    # a large run's table of clients doesn't fit into memory as it is
+    # only some fields are kept: all records of a large run's clients don't fit into memory
     clients = [{name: record[name] for name in _READ} for record in run.each("clients")]
     scenario = run.scenario
     kinds = list(rounds[0]["clients"]) if rounds else [k for k, n in scenario["data"]["clients"].items() if n]
     scored = [r for r in rounds if r["metrics"]]
     last = bool(scored) and run.finished and scored[-1] is rounds[-1]
     split = scenario["evaluation"]["final" if last else "split"]
-    known = run.evaluation or evaluation_of(run, samples_of(run))
+    evaluation = run.evaluation or evaluation_of(run, samples_of(run))
     return {
         "label": label,
         "scenario": scenario["name"],
@@ -87,8 +88,8 @@ def facts_of(run: Run, label: str = "", samples_of: Callable[[Run], Samples] = l
         "metrics_round": scored[-1]["round"] if scored else None,
         "metrics_split": split,
         "metrics": {kind: dict(values) for kind, values in scored[-1]["metrics"].items()} if scored else {},
-        "chance": known["chance"][split],
-        "test_samples": dict(known["samples"].get(split, {})),
+        "chance": evaluation["chance"][split],
+        "test_samples": dict(evaluation["samples"].get(split, {})),
         "eligible_clients": {v["client"]: v["samples"] for v in verdicts if v["eligible"]},
         "updates_of_clients": Counter(r["client"] for r in clients if r["outcome"] == "finished"),
         "same_clients": {name: scenario[name] for name in ("seed", "data", "fleet")},
@@ -98,8 +99,8 @@ def facts_of(run: Run, label: str = "", samples_of: Callable[[Run], Samples] = l
 def _totals(rounds: Sequence[Record]) -> dict[str, Any]:
     from edgefl.runs import SUMMED
 
-    added = (*SUMMED, "server_seconds", "selected", "finished", "late", "failed", "unavailable")
-    totals = {name: sum(r[name] for r in rounds) for name in added}
+    names = (*SUMMED, "server_seconds", "selected", "finished", "late", "failed", "unavailable")
+    totals = {name: sum(r[name] for r in rounds) for name in names}
     updates = totals["selected"]
     totals["bytes_per_client_round"] = (
         (totals["download_bytes"] + totals["upload_bytes"]) / updates if updates else None
@@ -109,41 +110,48 @@ def _totals(rounds: Sequence[Record]) -> dict[str, Any]:
 
 
 def _stages(rounds: Sequence[Record], verdicts: Sequence[Record]) -> list[dict[str, Any]]:
-    """By stage and kind: how many were eligible in its worst round, what refused the others and on what device."""
-    found = []
+    """One entry per stage: its rounds, eligibility by kind, and the samples and classes of excluded clients.
+
+    ``eligible`` is the lowest count of any round in the stage.  ``refused_by`` and ``refused_devices`` count the other
+    clients by binding budget and by device.
+    """
+    stages = []
     for stage in sorted({r["stage"] for r in rounds}):
-        mine = [r for r in rounds if r["stage"] == stage]
-        numbers = {r["round"] for r in mine}
+        stage_rounds = [r for r in rounds if r["stage"] == stage]
+        numbers = {r["round"] for r in stage_rounds}
         kinds = {}
-        for kind in dict.fromkeys(k for r in mine for k in r["clients"]):
-            # a client's last refusal in the stage: one client, one reason
+        for kind in dict.fromkeys(k for r in stage_rounds for k in r["clients"]):
+            # later verdicts replace earlier ones, so that each client is counted once
             refused = {
                 v["client"]: v
                 for v in verdicts
                 if v["kind"] == kind and not v["eligible"] and (v["stage"] == stage or v["round"] in numbers)
             }
             kinds[kind] = {
-                "clients": max(r["clients"].get(kind, 0) for r in mine),
-                "eligible": min(r["eligible"].get(kind, 0) for r in mine if kind in r["clients"]),
-                "refused_by": _weighed(refused.values(), "binding"),
-                "refused_devices": _weighed(refused.values(), "device"),
+                "clients": max(r["clients"].get(kind, 0) for r in stage_rounds),
+                "eligible": min(r["eligible"].get(kind, 0) for r in stage_rounds if kind in r["clients"]),
+                "refused_by": _count_clients_by(refused.values(), "binding"),
+                "refused_devices": _count_clients_by(refused.values(), "device"),
             }
-        worst = max(mine, key=lambda r: r["excluded"]["samples"])
+        worst = max(stage_rounds, key=lambda r: r["excluded"]["samples"])
         excluded = {**worst["excluded"], "of_samples": sum(worst["samples"].values())}
-        found.append({"stage": stage, "rounds": len(mine), "kinds": kinds, "excluded": excluded})
-    return found
+        stages.append({"stage": stage, "rounds": len(stage_rounds), "kinds": kinds, "excluded": excluded})
+    return stages
 
 
-def _weighed(verdicts: Iterable[Record], name: str) -> dict[str, int]:
-    """Clients by a field of their verdicts, the most first."""
-    found: Counter[str] = Counter()
+def _count_clients_by(verdicts: Iterable[Record], name: str) -> dict[str, int]:
+    """Number of clients by the value of a field of their verdicts, in descending order."""
+    counts: Counter[str] = Counter()
     for verdict in verdicts:
-        found[str(verdict[name])] += verdict["clients"]
-    return dict(found.most_common())
+        counts[str(verdict[name])] += verdict["clients"]
+    return dict(counts.most_common())
 
 
 def _costs(clients: Sequence[Record]) -> list[dict[str, Any]]:
-    """By stage and kind, of the clients that took part: peaks are the largest, the rest are means of a round."""
+    """Costs of the clients that took part, by stage and kind: the largest peak memory, and means of a client's round.
+
+    Errors are the largest of the metered rounds, by absolute value.
+    """
     groups: dict[tuple[int, str], list[Record]] = {}
     for record in clients:
         groups.setdefault((record["stage"], record["kind"]), []).append(record)
@@ -187,10 +195,11 @@ def _mean(values: Iterable[float]) -> float | None:
 
 
 def _participation(verdicts: Sequence[Record], clients: Sequence[Record]) -> dict[str, Any]:
-    """Of the clients that these verdicts are about: who was ever eligible, always eligible, and took part.
+    """Counts of the clients of these verdicts, and their samples: always eligible, ever eligible, took part.
 
-    Of a fleet so large that clients share verdicts, who was ever eligible is what the easiest stage lets in, and who
-    always was what the hardest does: nobody is followed from stage to stage.
+    In a large fleet one verdict stands for several clients, so single clients can't be followed from stage to stage.
+    There, clients "ever" eligible are those of the stage that admits most, "always" those of the stage that admits
+    fewest.
     """
     if any(v["clients"] > 1 for v in verdicts):
         return _participation_of_many(verdicts, clients)
@@ -211,16 +220,16 @@ def _participation(verdicts: Sequence[Record], clients: Sequence[Record]) -> dic
 
 
 def _participation_of_many(verdicts: Sequence[Record], clients: Sequence[Record]) -> dict[str, Any]:
-    by_stage: dict[int, list[int]] = {}
-    met: dict[str, int] = {}
+    by_stage: dict[int, list[int]] = {}  # clients, samples, eligible clients, eligible samples
+    first_round: dict[str, int] = {}
     for v in verdicts:
-        # a client that has its turn at one part after the other is the same client: when its kind is first met
-        if "part" in v and met.setdefault(v["kind"], v["round"]) != v["round"]:
+        # where clients train one part after another, count each client once: in the first round of its kind
+        if "part" in v and first_round.setdefault(v["kind"], v["round"]) != v["round"]:
             continue
         sums = by_stage.setdefault(0 if "part" in v else v["stage"], [0, 0, 0, 0])
-        for place, number in enumerate((v["clients"], v["clients"] * v["samples"])):
-            sums[place] += number
-            sums[place + 2] += number * v["eligible"]
+        for index, number in enumerate((v["clients"], v["clients"] * v["samples"])):
+            sums[index] += number
+            sums[index + 2] += number * v["eligible"]
     samples = {c["client"]: c["samples"] for c in clients if c["outcome"] == "finished"}
     return {
         "clients": max(sums[0] for sums in by_stage.values()),
@@ -235,7 +244,7 @@ def _participation_of_many(verdicts: Sequence[Record], clients: Sequence[Record]
 
 
 def evaluation_of(run: Run, samples: Samples) -> dict[str, Any]:
-    """What ``run.evaluation`` says of a run whose server has these samples."""
+    """The value of ``run.evaluation``, computed for a run whose server has these evaluation samples."""
     evaluation = run.scenario["evaluation"]
     splits = dict.fromkeys((evaluation["split"], evaluation["final"]))
     return {
@@ -247,7 +256,7 @@ def evaluation_of(run: Run, samples: Samples) -> dict[str, Any]:
 def _chance(
     models: Mapping[str, Any], evaluation: Mapping[str, Any], samples: Mapping[str, int]
 ) -> dict[str, dict[str, float]]:
-    """What guessing reaches, by kind and metric: 1/classes, and k/pairs for recall at k if the pairs are known."""
+    """Chance level by kind and metric: 1/classes, and k/pairs for recall at k if the number of pairs is known."""
     chance: dict[str, dict[str, float]] = {}
     for kind, model in models.items():
         heads = [*model.get("towers", {}).values(), model.get("joint") or {}]
@@ -259,7 +268,7 @@ def _chance(
             if rates := (evaluation.get("missing") or {}).get(kind):
                 from edgefl.data.missing import lacking_in_a_test
 
-                ranked = int((lacking_in_a_test(kind, rates, ranked) == 0).sum())  # whole pairs alone are ranked
+                ranked = int((lacking_in_a_test(kind, rates, ranked) == 0).sum())  # only complete pairs are ranked
             ranked = max(ranked, 1)
             chance[kind] = {f"r@{k}": min(k / ranked, 1.0) for k in (1, 5, 10)}
             if ranked > (fold := evaluation.get("fold", ranked)):
@@ -275,20 +284,21 @@ def _chance(
 
 
 def compared(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Runs side by side: one row per run, and what each lets in that the ``reference`` refuses in every stage.
+    """Comparison of runs: ``rows``, one per run, and ``gained`` by label, relative to the run named ``reference``.
 
-    The reference is the end-to-end schedule if there is one, else the first run.
+    ``gained`` counts the clients that a run admits in some stage and the reference run in none, with their samples and
+    updates.  The reference is the run with the end-to-end schedule if there is one, otherwise the first run.
     """
     rows = [_compared_row(label, facts) for label, facts in runs.items() if facts["rounds"]]
-    found: dict[str, Any] = {"rows": rows}
-    done = [label for label, facts in runs.items() if facts["rounds"]]
-    if len(done) < 2:
-        return found
-    reference = next((label for label in done if runs[label]["schedule"] == "end-to-end"), done[0])
+    result: dict[str, Any] = {"rows": rows}
+    labels = [label for label, facts in runs.items() if facts["rounds"]]
+    if len(labels) < 2:
+        return result
+    reference = next((label for label in labels if runs[label]["schedule"] == "end-to-end"), labels[0])
     base = runs[reference]
     gained = {}
-    for label in done:
-        # a client's number names the same client only where data, fleet and seed are the same
+    for label in labels:
+        # client indices are comparable only if seed, data and fleet are the same
         if label == reference or runs[label]["same_clients"] != base["same_clients"]:
             continue
         new = runs[label]["eligible_clients"].keys() - base["eligible_clients"].keys()
@@ -301,7 +311,7 @@ def compared(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
             "took_part": sum(c in runs[label]["updates_of_clients"] for c in new),
             "updates": sum(runs[label]["updates_of_clients"][c] for c in new),
         }
-    return {**found, "reference": reference, "gained": gained}
+    return {**result, "reference": reference, "gained": gained}
 
 
 def _compared_row(label: str, facts: Mapping[str, Any]) -> dict[str, Any]:

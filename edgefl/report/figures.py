@@ -1,4 +1,4 @@
-"""Figures of a profile: live memory over a work, and what each stage costs."""
+"""Figure of a profile: costs of a client's round by stage.  Also the checks and colours that all figures share."""
 
 from __future__ import annotations
 
@@ -14,32 +14,34 @@ Facts = Mapping[str, Any]
 
 FIGURE_FORMS = ("png", "pdf", "svg")
 TIMELINE_FORMS = ("html", "png")
-"""What the two figures can be written as."""
+"""File types of figures, and of the memory timeline."""
 
 KIND_COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#aa3377", "#66ccee", "#bbbbbb")
 MARKS = "osD^vPX"
 COLOURS = 64
-"""Of a PNG: as many as lines and their edges need, so that the file is a third of the size."""
+"""Colours of a PNG's palette: enough for lines and their smoothed edges, and the file is a third as large."""
 
 
 def check_figure(path: str | os.PathLike[str], forms: Sequence[str]) -> None:
-    """Raise RunError for a file whose name doesn't end in one of ``forms``, or that has no folder to go to."""
+    """Raise RunError if the file's extension isn't among ``forms``, its folder doesn't exist, or it is a folder."""
     path = Path(path)
     form = path.suffix.removeprefix(".").lower()
     if form not in forms:
-        ending = f"ends in .{form}" if form else "has no ending"
-        near = suggestion(f".{form}", [f".{known}" for known in forms])
+        ending = f"ends in .{form}" if form else "has no extension"
+        near = suggestion(f".{form}", [f".{name}" for name in forms])
         raise RunError(f"can't draw {path}: its name {ending}{near}")
     if not path.parent.is_dir():
-        raise RunError(f"can't write {path}: there is no folder {path.parent}")
+        raise RunError(f"can't write {path}: the folder {path.parent} doesn't exist")
     if path.is_dir():
         raise RunError(f"can't write {path}: it is a folder")
 
 
-def draw_stages(parts: Mapping[str, Facts], path: Path) -> None:
-    """Peak memory, MACs and traffic of a client's round at each stage: a column for each label, a line for each kind.
+def draw_stages(profiles: Mapping[str, Facts], path: Path) -> None:
+    """Draw peak memory, MACs and traffic of a client's round over the stages.
 
-    ``parts`` are profiles by label (a scenario's combinations).  Rows share their axis, so that labels compare.
+    ``profiles`` are given by label (a scenario's combinations).  Each label is a column of panels, each client kind a
+    line.  The panels of a row share their y axis, so that labels can be compared.  Raises RunError if the file can't be
+    written.
     """
     import numpy as np
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -51,19 +53,19 @@ def draw_stages(parts: Mapping[str, Facts], path: Path) -> None:
         ("GMACs a sample", lambda row: row["fvcore_macs_per_sample"] / 1e9),
         ("traffic a round, MiB", lambda row: (row["download_bytes"] + row["upload_bytes"]) / 2**20),
     )
-    figure = Figure(figsize=(1.6 + 2.6 * len(parts), 6.4), layout="constrained", dpi=140)
+    figure = Figure(figsize=(1.6 + 2.6 * len(profiles), 6.4), layout="constrained", dpi=140)
     canvas: Any = FigureCanvasAgg(figure)
-    grid: Any = figure.subplots(len(curves), len(parts), sharex=True, sharey="row", squeeze=False)
-    last = max((row["stage"] for part in parts.values() for row in part["rows"]), default=1)
-    kinds = list(dict.fromkeys(row["kind"] for part in parts.values() for row in part["rows"]))
-    for column, (label, part) in enumerate(parts.items()):
-        for line, (title, value) in enumerate(curves):
-            axes = grid[line][column]
+    grid: Any = figure.subplots(len(curves), len(profiles), sharex=True, sharey="row", squeeze=False)
+    last = max((row["stage"] for profile in profiles.values() for row in profile["rows"]), default=1)
+    kinds = list(dict.fromkeys(row["kind"] for profile in profiles.values() for row in profile["rows"]))
+    for column, (label, profile) in enumerate(profiles.items()):
+        for panel_row, (title, value) in enumerate(curves):
+            axes = grid[panel_row][column]
             for index, kind in enumerate(kinds):
-                rows = [row for row in part["rows"] if row["kind"] == kind]
+                rows = [row for row in profile["rows"] if row["kind"] == kind]
                 stages, values = [row["stage"] for row in rows], [value(row) for row in rows]
                 style: dict[str, Any] = {"marker": MARKS[index % len(MARKS)], "markersize": 5}
-                if stages == [1] and last > 1:  # one stage beside others' many: the same all along
+                if stages == [1] and last > 1:  # one stage only: draw its value as a dashed line over all stages
                     stages, values, style = [1, last], values * 2, {"linestyle": "--"}
                 axes.plot(stages, values, label=kind, color=KIND_COLOURS[index % len(KIND_COLOURS)], **style)
             axes.grid(alpha=0.25)

@@ -1,4 +1,4 @@
-"""What ``edgefl fit`` looks like."""
+"""Results of ``edgefl fit`` as tables."""
 
 from __future__ import annotations
 
@@ -20,38 +20,40 @@ SHOWN = {
 }
 
 
-def print_fit(found: Facts, console: Console | None = None) -> None:
-    """What ``edgefl.fit`` found, kind after kind."""
+def print_fit(result: Facts, console: Console | None = None) -> None:
+    """Print the result of ``edgefl.fit``: the budgets, then for each client kind its stages and the changes found."""
     console = console or screen()
-    head = f"{found['scenario']} on {found['device']} over {found['link']}"
+    head = f"{result['scenario']} on {result['device']} over {result['link']}"
     console.print(Text(f"=== {head} ===", style="bold"))
     console.print()
     table = new_table("budget", "allowed", "", left=(0, 2))
-    for name, each in found["budgets"].items():
+    for name, budget in result["budgets"].items():
         title, show = SHOWN[name]
-        table.add_row(title, "unlimited" if each["allowed"] is None else show(each["allowed"]),
-                      "" if each["allowed"] is None else each["source"])  # fmt: skip
-    print_section(console, "What a round may use", table)
-    for one in found["kinds"].values():
-        _print_kind(console, found, one)
+        table.add_row(title, "unlimited" if budget["allowed"] is None else show(budget["allowed"]),
+                      "" if budget["allowed"] is None else budget["source"])  # fmt: skip
+    print_section(console, "Budgets of a round", table)
+    for kind in result["kinds"].values():
+        _print_kind(console, result, kind)
 
 
-def _print_kind(console: Console, found: Facts, one: Facts) -> None:
-    head = f"{one['kind']} clients, of which the largest has {one['samples']:,} samples: "
-    if not one["rounds"]:
-        console.print(Text(f"{head}the method never asks them\n", style="bold"))
+def _print_kind(console: Console, result: Facts, kind: Facts) -> None:
+    head = f"{kind['kind']} clients, of which the largest has {kind['samples']:,} samples: "
+    if not kind["rounds"]:
+        console.print(Text(f"{head}the method never selects them\n", style="bold"))
         return
-    now = one["as_it_stands"]
-    if one["fits"]:
-        _print_stages(console, head + "fit as it stands", now["stages"])
+    unchanged = kind["as_it_stands"]
+    if kind["fits"]:
+        _print_stages(console, head + "fit without changes", unchanged["stages"])
         return
-    _print_stages(console, head + "don't fit as it stands", now["stages"])
-    if one["solutions"]:
-        stopped = "" if one["complete"] else ", as far as was looked"
-        _print_answers(console, f"What lets them take part, least first{stopped}", one["solutions"], found["sets"])
+    _print_stages(console, head + "don't fit without changes", unchanged["stages"])
+    if kind["solutions"]:
+        stopped = "" if kind["complete"] else " (search incomplete)"
+        _print_solutions(
+            console, f"Changes that let them take part, smallest first{stopped}", kind["solutions"], result["sets"]
+        )
     else:
-        _print_nothing(console, found, one)
-    _print_search(console, one)
+        _print_no_solution(console, result, kind)
+    _print_search(console, kind)
 
 
 def _print_stages(console: Console, title: str, stages: Sequence[Facts]) -> None:
@@ -65,7 +67,7 @@ def _print_stages(console: Console, title: str, stages: Sequence[Facts]) -> None
 
 
 def _tightest(row: Facts) -> str:
-    """The binding budget with its margin."""
+    """The binding budget and the margin to it, as text."""
     if row["binding"] is None:
         return NOTHING
     title, show = SHOWN[row["binding"]]
@@ -73,48 +75,55 @@ def _tightest(row: Facts) -> str:
     return f"{title}, {show(abs(margin))} {'over' if margin < 0 else 'left'}"
 
 
-def _print_answers(console: Console, title: str, answers: Sequence[Facts], always: Sequence[str]) -> None:
+def _print_solutions(console: Console, title: str, solutions: Sequence[Facts], always: Sequence[str]) -> None:
+    """Print solutions as a table, and their ``--set`` options below; every solution begins with those of ``always``."""
     table = new_table("", "change", "of", "memory", "traffic", "time", "energy", "tightest", left=(1, 2, 7))
     for column in (1, 2):
-        table.columns[column].no_wrap = True  # a change stands beside what it is of
-    for number, one in enumerate(answers, start=1):
-        changes = one["changes"] or [{"what": "nothing", "changes": ""}]
+        table.columns[column].no_wrap = True  # so that the lines of both columns correspond
+    for number, answer in enumerate(solutions, start=1):
+        changes = answer["changes"] or [{"what": "nothing", "changes": ""}]
         table.add_row(
             str(number), "\n".join(c["what"] for c in changes), "\n".join(c["changes"] for c in changes),
-            units.show_bytes(one["peak_memory_bytes"]), units.show_bytes(one["costs"]["bytes"]),
-            *(or_dash("x {:.2f}".format, one[f"{name}_ratio"]) for name in ("seconds", "joules")), _tightest(one),
+            units.show_bytes(answer["peak_memory_bytes"]), units.show_bytes(answer["costs"]["bytes"]),
+            *(or_dash("x {:.2f}".format, answer[f"{name}_ratio"]) for name in ("seconds", "joules")), _tightest(answer),
         )  # fmt: skip
     print_section(
         console, title, table,
-        "Memory and traffic at worst; time and energy of a mean round, against the scenario as it stands.",
+        "Memory and traffic: largest of any round.  Time and energy: mean round, relative to no changes.",
     )  # fmt: skip
-    for number, one in enumerate(answers, start=1):
-        sets = " ".join(f"--set {shlex.quote(text)}" for text in (*always, *one["sets"]))
+    for number, answer in enumerate(solutions, start=1):
+        sets = " ".join(f"--set {shlex.quote(text)}" for text in (*always, *answer["sets"]))
         console.print(Text(f"{number}: {sets}"), soft_wrap=True)
     console.print()
 
 
-def _print_nothing(console: Console, found: Facts, one: Facts) -> None:
-    unmet = [f"{SHOWN[n][0]} of {SHOWN[n][1](found['budgets'][n]['allowed'])}" for n in one.get("unmet", ())]
+def _print_no_solution(console: Console, result: Facts, kind: Facts) -> None:
+    budgets = result["budgets"]
+    unmet = [f"the {SHOWN[n][0]} budget of {SHOWN[n][1](budgets[n]['allowed'])}" for n in kind.get("unmet", ())]
     if unmet:
-        console.print(Text(f"Nothing helps: no change meets {', nor '.join(unmet)}.\n"))
-    elif one["complete"]:
-        console.print(Text("Nothing helps: no combination meets all budgets at once.\n"))
+        console.print(Text(f"No solution: no change meets {', nor '.join(unmet)}.\n"))
+    elif kind["complete"]:
+        console.print(Text("No solution: no combination of changes meets all budgets at once.\n"))
     else:
-        console.print(Text("Nothing found that helps, as far as was looked.\n"))
-    if near := one.get("nearest"):
-        _print_answers(console, f"Nearest, at {near['excess']:.3g} times what is allowed", [near], found["sets"])
-        _print_stages(console, "With it", near["stages"])
+        console.print(Text("No solution was found; the search is incomplete.\n"))
+    if near := kind.get("nearest"):
+        _print_solutions(
+            console, f"Nearest combination, at {near['excess']:.3g} times its budget", [near], result["sets"]
+        )
+        _print_stages(console, "Stages with this combination", near["stages"])
 
 
-def _print_search(console: Console, one: Facts) -> None:
-    left = one["candidates"] - one["looked_at"]
-    words = [f"{one['predictions']} works predicted", f"{one['looked_at']} of {one['candidates']} combinations decided"]
-    if not one["complete"]:
-        words.append("stopped by --most")
+def _print_search(console: Console, kind: Facts) -> None:
+    left = kind["candidates"] - kind["looked_at"]
+    notes = [
+        f"{kind['predictions']} works predicted",
+        f"{kind['looked_at']} of {kind['candidates']} combinations checked",
+    ]
+    if not kind["complete"]:
+        notes.append("stopped by --most")
     elif left:
-        words.append("--answers 0 decides all")
-    if one["failed"]:
-        first = one["failed"][0]
-        words.append(f"{len(one['failed'])} can't be predicted, the first {' '.join(first['sets'])}: {first['error']}")
-    console.print(Text("; ".join(words) + "\n"))
+        notes.append("--answers 0 checks all")
+    if kind["failed"]:
+        first = kind["failed"][0]
+        notes.append(f"{len(kind['failed'])} can't be predicted, the first {' '.join(first['sets'])}: {first['error']}")
+    console.print(Text("; ".join(notes) + "\n"))

@@ -1,4 +1,4 @@
-"""What the profile library looks like: lists with the numbers that decide, and everything about one profile."""
+"""The profile library as tables: lists of devices, links and fleets, and all numbers of one profile."""
 
 from __future__ import annotations
 
@@ -61,84 +61,86 @@ KINDS = {
 }  # fmt: skip
 
 
-def print_devices(found: Facts, console: Console | None = None) -> None:
-    """What ``devices.browsing`` found: the library as tables, or everything about one profile."""
+def print_devices(result: Facts, console: Console | None = None) -> None:
+    """Print a result of ``devices.browsing``: lists of profiles, or all numbers of one profile."""
     console = console or screen()
-    if "profile" in found:
-        _print_fleet(console, found) if found["profile"] == "fleet" else _print_one(console, found)
+    if "profile" in result:
+        _print_fleet(console, result) if result["profile"] == "fleet" else _print_profile(console, result)
         return
-    if "devices" in found:
-        _print_device_list(console, found["devices"])
-    if "links" in found:
-        _print_link_list(console, found["links"])
-    if "fleets" in found:
-        _print_fleet_list(console, found["fleets"])
-    console.print(Text("m/d/e: how many of its numbers were measured, are from a data sheet, are estimated."))
-    console.print(Text("edgefl devices show NAME: every number with its range, its source and how sure it is."))
+    if "devices" in result:
+        _print_device_list(console, result["devices"])
+    if "links" in result:
+        _print_link_list(console, result["links"])
+    if "fleets" in result:
+        _print_fleet_list(console, result["fleets"])
+    console.print(Text("m/d/e: how many numbers are measured, from a data sheet, estimated."))
+    console.print(Text("edgefl devices show NAME: every number with its range, source and confidence."))
 
 
 def _print_device_list(console: Console, rows: Any) -> None:
     if not rows:
-        print_section(console, "No device passes")
+        print_section(console, "No device matches")
         return
     table = new_table("device", "RAM", "usable", "training", "bandwidth", "power", "battery", "m/d/e")
     order = list(KINDS)
-    for kind, group in groupby(sorted(rows, key=lambda one: order.index(one["kind"])), key=lambda one: one["kind"]):
+    by_kind = sorted(rows, key=lambda device: order.index(device["kind"]))
+    for kind, group in groupby(by_kind, key=lambda device: device["kind"]):
         table.add_row(Text(KINDS[kind], style="bold"))
-        for one in sorted(group, key=lambda one: one["values"]["flops_per_second"]["value"]):
-            v = _numbers(one)
+        for device in sorted(group, key=lambda device: device["values"]["flops_per_second"]["value"]):
+            v = _values(device)
             table.add_row(
-                f"  {one['name']}", units.show_bytes(v["ram_bytes"]), units.show_bytes(v["usable_memory_bytes"]),
+                f"  {device['name']}", units.show_bytes(v["ram_bytes"]), units.show_bytes(v["usable_memory_bytes"]),
                 units.show_rate(v["flops_per_second"]), units.show_bytes_per_second(v["memory_bytes_per_second"]),
-                units.show_watts(v["compute_watts"]), or_dash(units.show_joules, v.get("battery_joules")), _sure(one),
+                units.show_watts(v["compute_watts"]), or_dash(units.show_joules, v.get("battery_joules")),
+                _confidence_counts(device),
             )  # fmt: skip
     print_section(
         console, "Devices", table,
-        "Training: sustained float32 rate. Usable: RAM that an idle system leaves. Power: while computing.",
+        "Training: sustained float32 rate. Usable: RAM that is free on an idle system. Power: while computing.",
     )  # fmt: skip
 
 
 def _print_link_list(console: Console, rows: Any) -> None:
     if not rows:
-        print_section(console, "No link passes")
+        print_section(console, "No link matches")
         return
     table = new_table("link", "down", "up", "latency", "loss", "watts down", "up", "m/d/e")
-    for one in sorted(rows, key=lambda one: one["values"]["download_bits_per_second"]["value"]):
-        v = _numbers(one)
+    for link in sorted(rows, key=lambda link: link["values"]["download_bits_per_second"]["value"]):
+        v = _values(link)
         table.add_row(
-            one["name"], units.show_bits_per_second(v["download_bits_per_second"]),
+            link["name"], units.show_bits_per_second(v["download_bits_per_second"]),
             units.show_bits_per_second(v["upload_bits_per_second"]), units.show_seconds(v["latency_seconds"]),
             units.show_share(v["loss"]), units.show_watts(v["download_watts"]), units.show_watts(v["upload_watts"]),
-            _sure(one),
+            _confidence_counts(link),
         )  # fmt: skip
     print_section(console, "Links", table)
 
 
 def _print_fleet_list(console: Console, rows: Any) -> None:
     if not rows:
-        print_section(console, "No fleet passes")
+        print_section(console, "No fleet matches")
         return
     table = new_table("fleet", "devices", "links", "least RAM", "mean training", "confidence", "", left=(0, 5, 6))
-    for one in rows:
+    for fleet in rows:
         table.add_row(
-            one["name"], str(len(one["devices"])), str(len(one["links"])),
-            units.show_bytes(one["derived"]["least_ram_bytes"]),
-            units.show_rate(one["derived"]["mean_flops_per_second"]), one["confidence"], one["title"],
+            fleet["name"], str(len(fleet["devices"])), str(len(fleet["links"])),
+            units.show_bytes(fleet["derived"]["least_ram_bytes"]),
+            units.show_rate(fleet["derived"]["mean_flops_per_second"]), fleet["confidence"], fleet["title"],
         )  # fmt: skip
-    print_section(console, "Fleets", table, "A scenario's `fleet: {like: NAME}` takes one.")
+    print_section(console, "Fleets", table, "A scenario uses one with `fleet: {like: NAME}`.")
 
 
-def _print_one(console: Console, found: Facts) -> None:
+def _print_profile(console: Console, profile: Facts) -> None:
     table = new_table("", "value", "range", "confidence", left=(0, 3))
-    for name, fact in found["values"].items():
+    for name, fact in profile["values"].items():
         show = SHOWN_NUMBERS[name]
         table.add_row(name, show(fact["value"]), f"{show(fact['low'])} to {show(fact['high'])}", fact["confidence"])
-    about = [f"kind: {found['kind']}" if found.get("kind") else "", f"same numbers in: {found['twin']}"
-             if found.get("twin") else ""]  # fmt: skip
-    print_section(console, f"{found['name']}: {found['title']}", table, "\n".join(line for line in about if line))
-    _print_derived(console, found["derived"])
+    about = [f"kind: {profile['kind']}" if profile.get("kind") else "", f"same numbers in: {profile['twin']}"
+             if profile.get("twin") else ""]  # fmt: skip
+    print_section(console, f"{profile['name']}: {profile['title']}", table, "\n".join(line for line in about if line))
+    _print_derived(console, profile["derived"])
     by_source: dict[str, list[str]] = {}
-    for name, fact in found["values"].items():
+    for name, fact in profile["values"].items():
         by_source.setdefault(_source(fact["source"]), []).append(f"  {name}: {fact['source']['quote']}")
     console.print(Text("Sources", style="bold"))
     for head, quotes in by_source.items():
@@ -146,50 +148,50 @@ def _print_one(console: Console, found: Facts) -> None:
     console.print()
 
 
-def _print_fleet(console: Console, found: Facts) -> None:
-    console.print(Text(f"{found['name']}: {found['title']}", style="bold"))
+def _print_fleet(console: Console, fleet: Facts) -> None:
+    console.print(Text(f"{fleet['name']}: {fleet['title']}", style="bold"))
     for noun in ("devices", "links"):
         table = new_table(noun[:-1], "share")
-        for name, share in found[noun].items():
+        for name, share in fleet[noun].items():
             table.add_row(name, units.show_share(share))
         print_table(console, table)
         console.print()
-    rest = {key: value for key, value in found["fields"].items() if key not in ("devices", "links")}
-    if rest:
+    other_fields = {key: value for key, value in fleet["fields"].items() if key not in ("devices", "links")}
+    if other_fields:
         table = new_table("", "as written", left=(0, 1))
-        for key, value in rest.items():
-            table.add_row(key, _spelled(value))
-        print_section(console, "Besides", table)
-    _print_derived(console, found["derived"])
-    console.print(Text(f"Source ({found['confidence']})", style="bold"))
-    console.print(Text(f"{_source(found['source'])}\n  {found['source']['quote']}\n"), soft_wrap=True)
+        for key, value in other_fields.items():
+            table.add_row(key, _flow_yaml(value))
+        print_section(console, "Other fields", table)
+    _print_derived(console, fleet["derived"])
+    console.print(Text(f"Source ({fleet['confidence']})", style="bold"))
+    console.print(Text(f"{_source(fleet['source'])}\n  {fleet['source']['quote']}\n"), soft_wrap=True)
 
 
 def _print_derived(console: Console, derived: Facts) -> None:
     table = new_table("", "value")
     for name, value in derived.items():
         table.add_row(name, SHOWN_DERIVED[name](value))
-    print_section(console, "What follows", table)
+    print_section(console, "Derived values", table)
 
 
-def _numbers(one: Facts) -> dict[str, float]:
-    return {name: fact["value"] for name, fact in one["values"].items()}
+def _values(profile: Facts) -> dict[str, float]:
+    return {name: fact["value"] for name, fact in profile["values"].items()}
 
 
-def _sure(one: Facts) -> str:
-    counted = Counter(fact["confidence"] for fact in one["values"].values())
-    return "/".join(str(counted[confidence]) for confidence in ("measured", "datasheet", "estimated"))
+def _confidence_counts(profile: Facts) -> str:
+    counts = Counter(fact["confidence"] for fact in profile["values"].values())
+    return "/".join(str(counts[confidence]) for confidence in ("measured", "datasheet", "estimated"))
 
 
 def _source(source: Facts) -> str:
-    read = "" if source["read"] else ", not opened then"
+    read = "" if source["read"] else ", not read"
     return f"{source['title']} ({source['date']}{read})" + (f"\n  {source['url']}" if source["url"] else "")
 
 
-def _spelled(value: Any) -> str:
-    """As it could stand in a scenario."""
+def _flow_yaml(value: Any) -> str:
+    """The value as YAML text in flow style."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_spelled(one)}" for key, one in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {_flow_yaml(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_spelled, value)) + "]"
+        return "[" + ", ".join(map(_flow_yaml, value)) + "]"
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""What a measured profile and the two counts of MACs look like."""
+"""Results of ``edgefl profile --measure`` and of the comparison of MAC counts as tables."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def _share(error: float) -> str:
     return "0 %" if error == 0 else f"{100 * error:+.3g} %"
 
 
-def print_measured(found: Facts, console: Console | None = None) -> None:
-    """What ``commands.measuring.measure`` found: memory, FLOPs and seconds, and memory by part."""
+def print_measured(result: Facts, console: Console | None = None) -> None:
+    """Print predicted against measured memory, FLOPs and seconds, and memory by part, of ``measure``'s result."""
     console = console or screen()
-    rows = found["rows"]
-    on = found["device"]
+    rows = result["rows"]
+    device = result["device"]
     table = new_table(
         "stage", "kind", "batch", "peak MiB\npredicted", "\nmeasured", "\nerror", "profiler\nMiB", "\nerror",
         "FLOPs\nerror", "RSS MiB\nbefore", "\npeak", left=(1,),
@@ -33,24 +33,24 @@ def print_measured(found: Facts, console: Console | None = None) -> None:
             _share(row["flops_error"]),
             f"{row['rss_bytes_before'] / 2**20:.0f}", f"{row['rss_bytes_peak'] / 2**20:.0f}",
         )  # fmt: skip
-    how = (
+    note = (
         "Measured by the allocator (max_memory_allocated)."
-        if on != "cpu"
-        else "Measured by live storage, and by torch.profiler's events of the allocator as a witness.\n"
-        "RSS is the whole process, with Python, libraries and what the allocator keeps."
+        if device != "cpu"
+        else "measured: live tensor storage.  profiler: allocator events of torch.profiler, an independent check.\n"
+        "RSS: the whole process, with Python, libraries and memory that the allocator retains."
     )
     print_section(
-        console, f"Predicted against measured on {on}, the first steps of a round on random batches", table, how
+        console, f"Predicted against measured on {device}: the first steps of a round, with random batches", table, note
     )
     fields = {"predicted": "memory_bytes", "measured": "measured_memory_bytes"}
     print_by_part(console, "Memory at the peak by part, MiB", rows, fields)
-    _print_seconds(console, found)
+    _print_seconds(console, result)
 
 
-def _print_seconds(console: Console, found: Facts) -> None:
-    machine = found["machine"]
-    table = new_table("stage", "kind", "step", "predicted", "measured", "error", "on the wall", left=(1, 2))
-    for row in found["rows"]:
+def _print_seconds(console: Console, result: Facts) -> None:
+    machine = result["machine"]
+    table = new_table("stage", "kind", "step", "predicted", "measured", "error", "wall time", left=(1, 2))
+    for row in result["rows"]:
         for step in row["steps"]:
             table.add_row(
                 str(row["stage"]), row["kind"], f"{step['pattern']}, pass {step['distinct_pass'] + 1}",
@@ -58,18 +58,18 @@ def _print_seconds(console: Console, found: Facts) -> None:
                 or_dash(_share, step["error"]), units.show_seconds(step["measured_wall_seconds"]),
             )  # fmt: skip
     note = (
-        "Seconds are predicted for a CPU only."
+        "Seconds are predicted for CPUs only."
         if machine is None
-        else f"One thread of this machine as calibrated just now: {units.show_rate(machine['flops_per_second'])}, "
+        else f"Predicted with the rates of one thread of this machine: {units.show_rate(machine['flops_per_second'])}, "
         f"{units.show_bytes_per_second(machine['memory_bytes_per_second'])}, "
-        f"{units.show_seconds(machine['seconds_per_operator'])} an operator.\n"
-        "Measured are CPU seconds of the fastest step."
+        f"{units.show_seconds(machine['seconds_per_operator'])} per operator.\n"
+        "measured: CPU seconds of the fastest step."
     )
-    print_section(console, "Seconds of a step", table, note)
+    print_section(console, "Time of a step", table, note)
 
 
 def print_counts(rows: Sequence[Facts], console: Console | None = None) -> None:
-    """What ``commands.measuring.count`` found."""
+    """Print forward MACs as edgefl's meter and as fvcore count them, and every difference, from ``count``'s rows."""
     console = console or screen()
     table = new_table("stage", "kind", "meter", "fvcore", "error", left=(1,))
     for row in rows:
@@ -77,7 +77,7 @@ def print_counts(rows: Sequence[Facts], console: Console | None = None) -> None:
             str(row["stage"]), row["kind"], f"{row['forward_macs']:,}", f"{row['fvcore_forward_macs']:,}",
             _share(row["error"]),
         )  # fmt: skip
-    print_section(console, "Forward MACs of one sample, LayerNorm at 5 an element, BatchNorm left out of both", table)
+    print_section(console, "Forward MACs of one sample; LayerNorm: 5 per element, BatchNorm: not counted", table)
     for row in rows:
         for line in row["differing"]:
             console.print(Text(f"differs: {row['kind']}, stage {row['stage']}, {line}"))

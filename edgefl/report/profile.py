@@ -1,4 +1,4 @@
-"""What a profile, a comparison of profiles and a difference of two costs look like."""
+"""Profiles, comparisons of profiles and cost differences as tables and CSV."""
 
 from __future__ import annotations
 
@@ -31,35 +31,35 @@ SHORT = {
     "activations": "activ.",
     "temporaries": "temp.",
 }
-"""Parts of memory, so that a table of all of them fits a terminal."""
+"""Short names of parts of memory, so that a table with all parts fits a terminal."""
 
 
 def _operations(value: float) -> str:
-    """Operations without their unit: ``85.1 M``."""
+    """A number of operations with its prefix but without a unit: ``85.1 M``."""
     return units.show_flops(value).removesuffix("FLOP")
 
 
-def print_profile(found: Facts, console: Console | None = None) -> None:
-    """What ``edgefl.profile`` found, every combination of a comparing scenario after the other."""
+def print_profile(result: Facts, console: Console | None = None) -> None:
+    """Print the result of ``edgefl.profile``: costs, memory and traffic of each combination of the scenario."""
     console = console or screen()
-    parts = found.get("combinations") or {found["scenario"]: found}
-    for label, part in parts.items():
-        rows = part["rows"]
-        where = f"on {rows[0]['device']} over {rows[0]['link']}" if rows else "has no such stage and kind"
-        console.print(Text(f"=== {label} {where} ===", style="bold"))
+    profiles = result.get("combinations") or {result["scenario"]: result}
+    for label, profile in profiles.items():
+        rows = profile["rows"]
+        heading = f"on {rows[0]['device']} over {rows[0]['link']}" if rows else "has no such stage and kind"
+        console.print(Text(f"=== {label} {heading} ===", style="bold"))
         console.print()
         if rows:
             _print_rows(console, rows)
             _print_traffic(console, rows)
-        _print_server(console, part["server_rows"])
-        _print_rounds(console, part)
-        _print_totals(console, part["totals"])
-    if "timeline" in found:
-        facts = found["timeline"]
+        _print_server(console, profile["server_rows"])
+        _print_rounds(console, profile)
+        _print_totals(console, profile["totals"])
+    if "timeline" in result:
+        facts = result["timeline"]
         console.print(
             Text(
                 f"The peak of {facts['kind']}, stage {facts['stage']}: {units.show_bytes(facts['peak_memory_bytes'])} "
-                f"at {facts['operator']} in {facts['scope'] or 'no part of the model'} ({facts['phase']})"
+                f"at {facts['operator']} in {facts['scope'] or 'no profile of the model'} ({facts['phase']})"
             )
         )
 
@@ -80,15 +80,16 @@ def _print_rows(console: Console, rows: Sequence[Facts]) -> None:
 
 
 def _overhead(row: Facts) -> str:
-    return f"+ overhead of {row['device']}, apart: {units.show_bytes(row['runtime_overhead_bytes'])}"
+    return f"runtime overhead of {row['device']}, not included above: {units.show_bytes(row['runtime_overhead_bytes'])}"
 
 
 def print_by_part(
     console: Console, title: str, rows: Sequence[Facts], fields: Mapping[str, str], note: str = ""
 ) -> None:
-    """Amounts by part in MiB, of the parts of which any row has some.
+    """Print a table of bytes by part, in MiB.  Parts that are zero in all rows are left out.
 
-    ``fields`` of a row hold them, ``{word: field}``: a line for each, with its word if there are several.
+    ``fields`` maps words to the rows' fields that hold ``{part: bytes}``.  Each field is a line of the table; the lines
+    begin with their words if there are several fields.
     """
     counts = [row[field] for row in rows for field in fields.values()]
     names = [n for n in dict.fromkeys(n for c in counts for n in c) if any(c.get(n) for c in counts)]
@@ -106,13 +107,14 @@ def _print_traffic(console: Console, rows: Sequence[Facts]) -> None:
     moved = new_table("stage", "kind", "down", "up", "down serialised", "up serialised", "payloads down", left=(1, 6))
     for row in rows:
         moved.add_row(
-            stage_of(row), row["kind"], *(units.show_bytes(row[f"{way}_bytes"]) for way in ("download", "upload")),
-            *(units.show_bytes(row[f"serialised_{way}_bytes"]) for way in ("download", "upload")),
+            stage_of(row), row["kind"],
+            *(units.show_bytes(row[f"{direction}_bytes"]) for direction in ("download", "upload")),
+            *(units.show_bytes(row[f"serialised_{direction}_bytes"]) for direction in ("download", "upload")),
             ", ".join(f"{n} {units.show_bytes(b)}" for n, b in row["download_bytes_by_payload"].items()),
         )  # fmt: skip
-    print_section(console, "What travels, active parts only", moved)
-    ways = {"down": "download_bytes_by_part", "up": "upload_bytes_by_part"}
-    print_by_part(console, "The same by part, MiB", rows, ways)
+    print_section(console, "Traffic of a client's round, active parts only", moved)
+    fields = {"down": "download_bytes_by_part", "up": "upload_bytes_by_part"}
+    print_by_part(console, "Traffic by part, MiB", rows, fields)
 
 
 def _print_server(console: Console, rows: Sequence[Facts]) -> None:
@@ -126,7 +128,7 @@ def _print_server(console: Console, rows: Sequence[Facts]) -> None:
             _operations(row["forward_flops"] + row["backward_flops"]), _operations(row["fvcore_macs"]),
             units.show_seconds(row["compute_seconds"]),
         )  # fmt: skip
-    print_section(console, f"The server's works, each time, on {rows[0]['device']}", table, _overhead(rows[0]))
+    print_section(console, f"Server works, cost of one execution on {rows[0]['device']}", table, _overhead(rows[0]))
 
 
 def _print_rounds(console: Console, part: Facts) -> None:
@@ -141,7 +143,7 @@ def _print_rounds(console: Console, part: Facts) -> None:
             units.show_flops(total["backward_flops"]), units.show_bytes(total["download_bytes"]),
             units.show_bytes(total["upload_bytes"]),
         )  # fmt: skip
-    print_section(console, "A round: all selected clients (expected) and the server; without evaluation", table)
+    print_section(console, "One round: expected selected clients and the server, without evaluation", table)
 
 
 def _print_totals(console: Console, totals: Sequence[Facts]) -> None:
@@ -159,35 +161,36 @@ def _print_totals(console: Console, totals: Sequence[Facts]) -> None:
             _operations(total["fvcore_macs_per_sample_all_rounds"]), units.show_seconds(total["virtual_seconds"]),
             units.show_joules(total["energy_joules"]),
         )  # fmt: skip
-    print_section(console, "Over the whole schedule, one client in every round", table)
+    print_section(console, "Whole schedule, one client that takes part in every round", table)
 
 
 # --- rows for a spreadsheet ------------------------------------------------------------------------------------------
 
 
 def flat(row: Facts) -> dict[str, Any]:
-    """A row without nesting: ``memory_bytes.activations``."""
-    found: dict[str, Any] = {}
+    """The row with nested fields joined by a dot: ``memory_bytes.activations``."""
+    fields: dict[str, Any] = {}
     for name, value in row.items():
         if isinstance(value, Mapping):
-            found |= {f"{name}.{part}": each for part, each in value.items()}
+            fields |= {f"{name}.{part}": item for part, item in value.items()}
         else:
-            found[name] = value
-    return found
+            fields[name] = value
+    return fields
 
 
-def profile_csv(found: Facts) -> str:
-    """The rows as CSV, one line a stage and kind; a first column names the combination or scenario if there are more.
+def profile_csv(result: Facts) -> str:
+    """The rows as CSV, one line per stage and kind.
 
-    What a row doesn't have (another's payload) is left empty.
+    The first column names the combination or the scenario if there are several.  Fields that a row doesn't have (such
+    as payloads of another method) are empty.
     """
     parts: Mapping[str, Facts]
-    parts, first = {"": found}, ""
+    parts, first = {"": result}, ""
     for name, word in (("combinations", "combination"), ("profiles", "scenario")):
-        if name in found:
-            parts, first = found[name], word
+        if name in result:
+            parts, first = result[name], word
     rows = [({first: label} if first else {}) | flat(row) for label, part in parts.items() for row in part["rows"]]
-    # parts of one quantity stay together, whichever row has them first
+    # parts of one quantity are adjacent columns, even if only a later row has some of them
     order = list(dict.fromkeys(name.partition(".")[0] for row in rows for name in row))
     names = dict.fromkeys(name for row in rows for name in row)
     columns = sorted(names, key=lambda name: order.index(name.partition(".")[0]))
@@ -202,7 +205,7 @@ def profile_csv(found: Facts) -> str:
 
 
 def _all_digits(value: float) -> str:
-    """Bytes as the papers' tables print them."""
+    """Bytes in MiB with two decimals, as in the papers' tables."""
     return f"{value / 2**20:,.2f} MiB"
 
 
@@ -216,26 +219,26 @@ COMPARED = (
 )
 
 
-def print_compared_profiles(found: Facts, console: Console | None = None) -> None:
-    """What ``compare_profiles`` found: a column for each scenario, ratios to the first in brackets."""
+def print_compared_profiles(result: Facts, console: Console | None = None) -> None:
+    """Print the result of ``compare_profiles``: a column per scenario, with ratios to the first in brackets."""
     console = console or screen()
-    labels = list(found["profiles"])
-    by = {(row["label"], row["kind"]): row for row in found["rows"]}
-    over = f"stage {found['stage']}, one round" if found["stage"] else "the whole schedule, one client in every round"
+    labels = list(result["profiles"])
+    row_of = {(row["label"], row["kind"]): row for row in result["rows"]}
+    over = f"stage {result['stage']}, one round" if result["stage"] else "the whole schedule, one client in every round"
     for start in range(0, len(labels), MOST_COLUMNS):
         shown = labels[start : start + MOST_COLUMNS]
         table = new_table("", *shown)
-        for kind in dict.fromkeys(row["kind"] for row in found["rows"]):
+        for kind in dict.fromkeys(row["kind"] for row in result["rows"]):
             table.add_row(Text(kind, style="bold"))
             for title, name, show in COMPARED:
                 cells = []
                 for label in shown:
-                    row = by.get((label, kind))
-                    ratio = row["ratios"][name] if row and label != found["reference"] else None
+                    row = row_of.get((label, kind))
+                    ratio = row["ratios"][name] if row and label != result["reference"] else None
                     in_brackets = "" if ratio is None else f" ({ratio:.2f})"
                     cells.append((or_dash(show, row[name]) if row else NOTHING) + in_brackets)
                 table.add_row(f"  {title}", *cells)
-        print_section(console, f"Over {over} (ratio to {found['reference']})", table)
+        print_section(console, f"Over {over} (ratio to {result['reference']})", table)
 
 
 # --- what changed between two profiles -------------------------------------------------------------------------------
@@ -251,20 +254,20 @@ def _amount(name: str, value: float | None) -> str:
     return f"{value:g}"
 
 
-def print_cost_difference(found: Facts, console: Console | None = None) -> None:
-    """What ``cost_diff`` found: every figure that changed, those that grew too much marked, and rows of one side."""
+def print_cost_difference(result: Facts, console: Console | None = None) -> None:
+    """Print the result of ``cost_diff``: changed figures (``<<`` marks too much growth), removed and added rows."""
     console = console or screen()
-    limit = f"{100 * found['fail_above']:g} %"
-    if found["changed"]:
+    limit = f"{100 * result['fail_above']:g} %"
+    if result["changed"]:
         table = new_table("", "figure", "old", "new", "change", "", left=(0, 1))
-        for one in found["changed"]:
-            growth = "from nothing" if one["growth"] is None else f"{100 * one['growth']:+.3g} %"
-            table.add_row(one["where"], one["figure"], _amount(one["figure"], one["old"]),
-                          _amount(one["figure"], one["new"]), growth, "<<" if one["grew"] else "")  # fmt: skip
-        print_section(console, "What changed", table)
+        for figure in result["changed"]:
+            growth = "from 0" if figure["growth"] is None else f"{100 * figure['growth']:+.3g} %"
+            table.add_row(figure["where"], figure["figure"], _amount(figure["figure"], figure["old"]),
+                          _amount(figure["figure"], figure["new"]), growth, "<<" if figure["grew"] else "")  # fmt: skip
+        print_section(console, "Changed figures", table)
     for word in ("removed", "added"):
-        for where in found[word]:
+        for where in result[word]:
             console.print(Text(f"{word}: {where}"))
-    grew = sum(one["grew"] for one in found["changed"])
-    compared = counted({"figures": found["figures"], "changed": len(found["changed"])})
-    console.print(Text(f"{compared}, grown by more than {limit} {grew}"))
+    grew = sum(figure["grew"] for figure in result["changed"])
+    compared = counted({"figures": result["figures"], "changed": len(result["changed"])})
+    console.print(Text(f"{compared}, grown by more than {limit}: {grew}"))

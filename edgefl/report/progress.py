@@ -1,4 +1,4 @@
-"""Progress of a command: a live line on a terminal, plain lines elsewhere; both on stderr."""
+"""Progress of a command on stderr: a live display on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any, Self, TextIO
 from edgefl import units
 
 SHORT = {"accuracy": "acc", "soft_score": "score", "r@10": "R@10"}
-"""The metrics that fit into a line."""
+"""Metrics shown in a progress line, and their short names."""
 
 
 class _Progress:
-    """What has been on_event so far, and how long the rest may take."""
+    """State that both displays share: the current combination and round, the latest metrics, and the ETA."""
 
     def __init__(self) -> None:
         self.folder: str | None = None
@@ -26,7 +26,7 @@ class _Progress:
         self.record: Mapping[str, Any] = {}
 
     def __call__(self, event: str, facts: Mapping[str, Any]) -> None:
-        """Hear an event of a command (``on_progress``)."""
+        """Update the state by an event of a command (its ``on_progress`` callback), then display it."""
         if event == "combination":
             self.folder = facts.get("folder", self.folder)
             self.label, self.index, self.of = facts["label"], facts["index"], facts["of"]
@@ -41,16 +41,16 @@ class _Progress:
         self.on_event(event, facts)
 
     def on_event(self, event: str, facts: Mapping[str, Any]) -> None:
-        """Show it."""
+        """Display the event."""
 
     @property
     def share(self) -> float:
-        """How much of all rounds of all combinations is done, taking them as equally long."""
+        """Finished share (0 to 1) of all rounds of all combinations; every combination counts the same."""
         return (self.index + (self.round / self.rounds if self.rounds else 0.0)) / self.of
 
     @property
     def eta(self) -> str:
-        """Wall time that is left at the pace so far."""
+        """Estimated remaining wall time as text, from the pace so far; ``--`` if it is unknown."""
         done = self.share - self._from
         if done <= 0:
             return "--"
@@ -58,18 +58,18 @@ class _Progress:
 
     @property
     def where(self) -> str:
-        """Label, and which combination of how many."""
+        """Label of the combination, with its number if there are several: ``layerwise (2 of 3)``."""
         return f"{self.label} ({self.index + 1} of {self.of})" if self.of > 1 else self.label
 
     def scores(self) -> str:
-        """The latest metrics in few words: ``image acc 0.48``."""
+        """The latest metrics as text: ``image acc 0.48``."""
         words = []
         for kind, values in self.metrics.items():
             words += [f"{kind} {short} {values[name]:.3f}" for name, short in SHORT.items() if name in values]
         return ", ".join(words)
 
     def line(self) -> str:
-        """A finished round in one line."""
+        """The last finished round as one line."""
         words = [f"{self.where}: round {self.record['round']}/{self.rounds}", *self.status()]
         if self.record["metrics"]:
             words.append(self.scores())
@@ -77,22 +77,22 @@ class _Progress:
 
     @property
     def warning(self) -> str:
-        """Whose updates the last finished round left out, in a line; empty where it took them all."""
+        """A warning that names the clients whose updates the last finished round rejected; empty if there were none."""
         clients = self.record.get("rejected", ())
         if not clients:
             return ""
-        whose = f"client {clients[0]}'s update" if len(clients) == 1 else f"updates of clients {_some(clients)}"
-        where = "it" if len(clients) == 1 else "them"
-        return f"warning: {self.where}: round {self.round} left out {whose}: NaN or infinity in {where}"
+        updates = f"client {clients[0]}'s update" if len(clients) == 1 else f"updates of clients {_first(clients)}"
+        pronoun = "it" if len(clients) == 1 else "them"
+        return f"warning: {self.where}: round {self.round} left out {updates}: NaN or infinity in {pronoun}"
 
     def status(self) -> list[str]:
-        """Stage, virtual clock and who took part in the last finished round."""
+        """Stage, virtual clock and number of eligible and finished clients of the last finished round."""
         r = self.record
-        able, everyone = sum(r["eligible"].values()), sum(r["clients"].values())
+        eligible, clients = sum(r["eligible"].values()), sum(r["clients"].values())
         return [
             f"stage {r['stage']}",
             f"clock {units.show_seconds(r['started_virtual_seconds'] + r['virtual_seconds'])}",
-            f"eligible {able}/{everyone}",
+            f"eligible {eligible}/{clients}",
             f"finished {r['finished']}/{r['selected']}",
             *([] if r["outcome"] == "completed" else [r["outcome"]]),
         ]
@@ -106,40 +106,40 @@ class _Progress:
         pass
 
 
-def _some(clients: Sequence[int], most: int = 10) -> str:
-    """The first of them, and how many more there are."""
+def _first(clients: Sequence[int], most: int = 10) -> str:
+    """The first ``most`` client numbers, and how many more there are, as text."""
     more = f" and {len(clients) - most} more" if len(clients) > most else ""
     return ", ".join(map(str, clients[:most])) + more
 
 
 class Lines(_Progress):
-    """One plain line per round, and one for each preparation that takes a while."""
+    """Plain text: one line per round, and one for each slow preparation step."""
 
     def __init__(self, file: TextIO | None = None):
         super().__init__()
         self._file = file or sys.stderr
-        self._said = ""
+        self._last = ""
 
     def on_event(self, event: str, facts: Mapping[str, Any]) -> None:
-        """Write a line."""
+        """Write a line for a finished round, a preparation step, or a new combination."""
         if event == "record":
             if self.warning:
-                self._say(self.warning)
-            self._say(self.line())
+                self._write(self.warning)
+            self._write(self.line())
         elif event == "prepare":
-            self._say(facts["what"])
+            self._write(facts["what"])
         elif event == "combination" and self.of > 1 and "folder" not in facts:
-            self._say(f"{self.where}, ETA {self.eta}" if self.index else self.where)
+            self._write(f"{self.where}, ETA {self.eta}" if self.index else self.where)
 
-    def _say(self, text: str) -> None:
-        if text != self._said:  # data of several combinations are prepared once, and said once
+    def _write(self, text: str) -> None:
+        if text != self._last:  # combinations share their data: report their preparation once
             self._file.write(text + "\n")
             self._file.flush()
-            self._said = text
+            self._last = text
 
 
 class Live(_Progress):
-    """A bar over all rounds and a line below it, redrawn in place."""
+    """A progress bar over all rounds with status lines below it, redrawn in place."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ class Live(_Progress):
         )
 
     def on_event(self, event: str, facts: Mapping[str, Any]) -> None:
-        """Keep what the next drawing shows; finished combinations stay on the screen as a line."""
+        """Update the state that is drawn next.  A finished combination is printed as a permanent line."""
         if event == "prepare":
             self._doing = facts["what"]
         elif event == "combination":
@@ -198,5 +198,5 @@ class Live(_Progress):
 
 
 def make_progress() -> Lines | Live:
-    """Live on a terminal, lines elsewhere."""
+    """``Live`` if stderr is a terminal, otherwise ``Lines``."""
     return Live() if sys.stderr.isatty() else Lines()

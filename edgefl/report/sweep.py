@@ -1,4 +1,4 @@
-"""What ``edgefl sweep`` found, as tables."""
+"""Results of ``edgefl sweep`` as tables."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from edgefl.report.facts import SHOWN_METRICS
 from edgefl.report.sweep_figure import shown
 
 LONG_LABEL = 14
-"""Letters of a combination's label from which on it is broken at its commas."""
+"""Labels with more characters than this are broken at their commas."""
 WIDEST_LABEL = 24
-"""Letters of a label's line that are kept together."""
+"""Lines of labels with up to this many characters aren't wrapped."""
 MOST_NAMED = 3
-"""Names that are written out before the rest is counted."""
+"""Names in a list; further names are only counted."""
 MOST_LISTED = 12
-"""Lines of a table that grows with the square of the cells."""
+"""Entries of a table that may become very long; further entries are only counted."""
 IN_WORDS = {
     "schedule_bytes": "traffic of the schedule",
     "schedule_seconds": "time of the schedule",
@@ -29,10 +29,10 @@ IN_WORDS = {
 }
 
 
-def print_sweep(found: Facts, console: Console | None = None) -> None:
-    """Everything that a sweep found, the cells first."""
+def print_sweep(result: Facts, console: Console | None = None) -> None:
+    """Print the result of ``edgefl.sweep``: tables of the cells, smallest devices, Pareto frontier and sensitivity."""
     console = console or screen()
-    rows = found["rows"]
+    rows = result["rows"]
     _print_cells(console, rows)
     _print_totals(console, rows)
     _print_excluded(console, rows)
@@ -40,9 +40,9 @@ def print_sweep(found: Facts, console: Console | None = None) -> None:
         _print_metrics(console, rows)
     _print_smallest(console, rows)
     if len(rows) > 1:
-        _print_frontier(console, rows, found["frontier"])
-    if "sensitivity" in found:
-        _print_sensitivity(console, found["sensitivity"])
+        _print_frontier(console, rows, result["frontier"])
+    if "sensitivity" in result:
+        _print_sensitivity(console, result["sensitivity"])
 
 
 def _label(row: Facts) -> str:
@@ -51,7 +51,7 @@ def _label(row: Facts) -> str:
 
 
 def _keep_labels(table: Table, rows: Sequence[Facts]) -> None:
-    """Fold other columns before labels."""
+    """Let rich wrap other columns instead of the labels."""
     table.columns[0].no_wrap = max(len(part) for row in rows for part in _label(row).splitlines()) <= WIDEST_LABEL
 
 
@@ -62,7 +62,7 @@ def _print_cells(console: Console, rows: Sequence[Facts]) -> None:
     )  # fmt: skip
     _keep_labels(table, rows)
     for row in rows:
-        moved = None if row["download_bytes"] is None else row["download_bytes"] + row["upload_bytes"]
+        traffic = None if row["download_bytes"] is None else row["download_bytes"] + row["upload_bytes"]
         table.add_row(
             _label(row),
             percent(row["eligible_share_ever"]),
@@ -72,11 +72,11 @@ def _print_cells(console: Console, rows: Sequence[Facts]) -> None:
             counted(row["refused_by"]),
             units.show_bytes(row["peak_memory_bytes"]),
             or_dash(units.show_seconds, row["round_seconds"]),
-            or_dash(units.show_bytes, moved),
+            or_dash(units.show_bytes, traffic),
             or_dash(units.show_joules, row["energy_joules"]),
         )
     print_section(
-        console, "Who could take part, and what a round costs them", table,
+        console, "Eligible clients, and the costs of a round", table,
         "Refused by: the binding budgets at the hardest stage.  Peak memory: of the largest client.  Round\n"
         "time: of the slowest eligible client.  Traffic and energy: means of an eligible client's round.",
     )  # fmt: skip
@@ -99,15 +99,15 @@ def _print_totals(console: Console, rows: Sequence[Facts]) -> None:
             units.show_flops(row["schedule_flops"]),
         )
     print_section(
-        console, "What the schedule adds up to", table,
-        "Empty: rounds in which nobody can take part, which cost nothing.  Eligible: mean over the rounds.\n"
-        "Client rounds: places that eligible clients fill.  Without the server's work, and without frozen\n"
-        "copies that a client fetches anew.",
+        console, "Totals of the schedule", table,
+        "Empty: rounds without an eligible client; they cost nothing.  Eligible: mean over the rounds.\n"
+        "Client rounds: expected number of selected clients, added over the rounds.  The server's work isn't\n"
+        "included, nor are downloads of frozen parts that a client fetches again.",
     )  # fmt: skip
 
 
 def _print_excluded(console: Console, rows: Sequence[Facts]) -> None:
-    """What leaves for good, and what is missing in the stage that fewest can take part in."""
+    """Print samples, modalities and classes that are lost over all stages, and at the stage that admits fewest."""
     table = new_table("", "samples", "modalities", "classes", "at stage", "samples", "modalities", "classes",
                       left=(0, 2, 3, 6, 7))  # fmt: skip
     for row in rows:
@@ -115,17 +115,17 @@ def _print_excluded(console: Console, rows: Sequence[Facts]) -> None:
         if not hardest["excluded_samples"]:
             continue
         cells = []
-        for one in (row, hardest):
+        for source in (row, hardest):
             cells += [
-                f"{one['excluded_samples']:,}",
-                _named(one["lost_modalities"]),
-                or_dash(_named, one["lost_classes"]),
+                f"{source['excluded_samples']:,}",
+                _named(source["lost_modalities"]),
+                or_dash(_named, source["lost_classes"]),
             ]
         table.add_row(_label(row), *cells[:3], str(row["hardest_stage"]), *cells[3:])
     if table.row_count:
         print_section(
-            console, "What leaves with the excluded clients: in every stage, and in the hardest one", table,
-            "A modality or class has left where no eligible client holds any of it.  By stage and kind: --json.",
+            console, "Data lost with the excluded clients: over all stages, and at the hardest stage", table,
+            "A modality or class is lost if no eligible client holds any of it.  By stage and kind: --json.",
         )  # fmt: skip
 
 
@@ -152,79 +152,79 @@ def _print_metrics(console: Console, rows: Sequence[Facts]) -> None:
             _label(row), str(row["trained"]["updates"]), str(row["trained"]["clients_that_took_part"]),
             *(or_dash("{:.3f}".format, score) for score in scores),
         )  # fmt: skip
-    print_section(console, "What was learned", table)
+    print_section(console, "Metrics", table)
 
 
 def _print_smallest(console: Console, rows: Sequence[Facts]) -> None:
-    """Once for all cells in which it comes out the same."""
+    """Print the smallest device by stage and kind; cells with the same result are printed once."""
     groups: dict[str, list[Facts]] = {}
     for row in rows:
-        found = [(s["stage"], [(k, v["smallest_device"]) for k, v in s["kinds"].items()]) for s in row["stages"]]
-        groups.setdefault(repr(found), []).append(row)
+        devices = [(s["stage"], [(k, v["smallest_device"]) for k, v in s["kinds"].items()]) for s in row["stages"]]
+        groups.setdefault(repr(devices), []).append(row)
     table = new_table("", "stage", "kind", "smallest device", "peak", "to spare", "round", "energy", left=(0, 2, 3))
-    for alike in list(groups.values())[:MOST_LISTED]:
-        label = _label(alike[0]) + (f"\nand {len(alike) - 1} more" if len(alike) > 1 else "")
-        for kind in alike[0]["stages"][0]["kinds"]:
-            for first, last, one in _stretches(alike[0]["stages"], kind):
+    for group in list(groups.values())[:MOST_LISTED]:
+        label = _label(group[0]) + (f"\nand {len(group) - 1} more" if len(group) > 1 else "")
+        for kind in group[0]["stages"][0]["kinds"]:
+            for first, last, device in _merged_stages(group[0]["stages"], kind):
                 numbers = str(first) if first == last else f"{first}-{last}"
                 table.add_row(
-                    label, numbers, kind, one["device"] or "none of the library",
-                    units.show_bytes(one["peak_memory_bytes"]),
-                    or_dash(units.show_bytes, one.get("memory_margin_bytes")),
-                    or_dash(units.show_seconds, one.get("round_seconds")),
-                    or_dash(units.show_joules, one.get("energy_joules")),
+                    label, numbers, kind, device["device"] or "none in the library",
+                    units.show_bytes(device["peak_memory_bytes"]),
+                    or_dash(units.show_bytes, device.get("memory_margin_bytes")),
+                    or_dash(units.show_seconds, device.get("round_seconds")),
+                    or_dash(units.show_joules, device.get("energy_joules")),
                 )  # fmt: skip
                 label = ""
     more = len(groups) - MOST_LISTED
     print_section(
         console, "The smallest device that can take part", table,
-        "By its own memory less its runtime's overhead, then by deadline and budgets of time and energy, over\n"
-        "the fleet's most common link; the kind's largest round decides.  Of stages with the same device the\n"
-        "highest peak is shown.  Every stage, and what the next smaller device lacks: --json."
+        "Smallest by memory less runtime overhead.  The kind's largest round must fit the memory, deadline\n"
+        "and budgets of time and energy, over the fleet's most common link.  Stages with the same device\n"
+        "are one line with their highest peak.  Every stage, and what the next smaller device lacks: --json."
         + (f"\n{more} more cells: --json." if more > 0 else ""),
     )  # fmt: skip
 
 
-def _stretches(stages: Sequence[Facts], kind: str) -> list[tuple[int, int, Facts]]:
-    """Stages in which the kind's smallest device is the same: the first, the last, and the one that peaks highest."""
-    found: list[tuple[int, int, Facts]] = []
+def _merged_stages(stages: Sequence[Facts], kind: str) -> list[tuple[int, int, Facts]]:
+    """Adjacent stages with the same smallest device, as (first stage, last stage, entry with the highest peak)."""
+    merged: list[tuple[int, int, Facts]] = []
     for stage in stages:
-        one = stage["kinds"][kind]["smallest_device"]
-        if one is None:
+        device = stage["kinds"][kind]["smallest_device"]
+        if device is None:
             continue
-        if found and found[-1][1] == stage["stage"] - 1 and found[-1][2]["device"] == one["device"]:
-            first, _, known = found.pop()
-            higher = one if one["peak_memory_bytes"] > known["peak_memory_bytes"] else known
-            found.append((first, stage["stage"], higher))
+        if merged and merged[-1][1] == stage["stage"] - 1 and merged[-1][2]["device"] == device["device"]:
+            first, _, previous = merged.pop()
+            higher = device if device["peak_memory_bytes"] > previous["peak_memory_bytes"] else previous
+            merged.append((first, stage["stage"], higher))
         else:
-            found.append((stage["stage"], stage["stage"], one))
-    return found
+            merged.append((stage["stage"], stage["stage"], device))
+    return merged
 
 
 def _print_frontier(console: Console, rows: Sequence[Facts], frontier: Facts) -> None:
-    places = {row["label"]: row for row in rows}
-    for method, found in frontier.items():
+    row_of = {row["label"]: row for row in rows}
+    for method, costs in frontier.items():
         table = new_table("against", "", "eligible", "", "dominated by it", left=(0, 1, 4))
         table.columns[1].no_wrap = True
-        for cost, one in found.items():
+        for cost, result in costs.items():
             if cost == "nobody":
                 continue
             name = IN_WORDS[cost].partition(" ")[0]
-            level: dict[tuple[float, float], list[str]] = {}
-            for point in one["frontier"]:
-                level.setdefault((point["eligible_share"], point[cost]), []).append(point["label"])
-            for (share, amount), labels in level.items():
-                beaten = [label for label, by in one["dominated"].items() if by in labels]
-                alike = f"\nand {len(labels) - 1} level with it" if len(labels) > 1 else ""
+            points: dict[tuple[float, float], list[str]] = {}
+            for point in result["frontier"]:
+                points.setdefault((point["eligible_share"], point[cost]), []).append(point["label"])
+            for (share, amount), labels in points.items():
+                dominated = [label for label, by in result["dominated"].items() if by in labels]
+                equal = f"\nand {len(labels) - 1} equal to it" if len(labels) > 1 else ""
                 table.add_row(
-                    name, _label(places[labels[0]]) + alike, percent(share), shown(cost)(amount), _folded(beaten),
+                    name, _label(row_of[labels[0]]) + equal, percent(share), shown(cost)(amount), _folded(dominated),
                 )  # fmt: skip
                 name = ""
-        nobody = found["nobody"]
-        note = f"Nobody can take part:\n{_folded(nobody)}" if nobody else ""
+        without_clients = costs["nobody"]
+        note = f"No client is eligible:\n{_folded(without_clients)}" if without_clients else ""
         print_section(
             console,
-            f"Frontier of {method}: more clients only for more traffic, time or energy of the schedule",
+            f"Pareto frontier of {method}: eligible clients against traffic, time and energy of the schedule",
             table,
             note,
         )
@@ -236,36 +236,36 @@ def _folded(labels: Sequence[str]) -> str:
     return "\n".join(labels) or NOTHING
 
 
-def _print_sensitivity(console: Console, found: Facts) -> None:
-    factor = f"{found['factor']:g}"
+def _print_sensitivity(console: Console, sensitivity: Facts) -> None:
+    factor = f"{sensitivity['factor']:g}"
     table = new_table(
         "order of the cells by", "survives", "pairs that\nflip", "lowest tau\none or all", "by", "drawn:\nlowest tau",
         "same\norder", "same\nbest", left=(0, 4),
     )  # fmt: skip
-    for name, one in found["figures"].items():
+    for name, figure in sensitivity["figures"].items():
         table.add_row(
-            IN_WORDS[name], "yes" if one["survives"] else "no", f"{one['pairs_that_flip']} of {one['pairs']}",
-            or_dash("{:.2f}".format, one["lowest_tau"]), or_dash(_change, one["lowest_tau_by"]),
-            or_dash("{:.2f}".format, one["drawn_lowest_tau"]), percent(one["drawn_unchanged_share"]),
-            percent(one["drawn_same_best_share"]),
+            IN_WORDS[name], "yes" if figure["survives"] else "no", f"{figure['pairs_that_flip']} of {figure['pairs']}",
+            or_dash("{:.2f}".format, figure["lowest_tau"]), or_dash(_change, figure["lowest_tau_by"]),
+            or_dash("{:.2f}".format, figure["drawn_lowest_tau"]), percent(figure["drawn_unchanged_share"]),
+            percent(figure["drawn_same_best_share"]),
         )  # fmt: skip
     print_section(
-        console, f"If every device and link number were wrong by a factor of {factor}", table,
-        f"Each number times and over {factor}, in all profiles and in each alone, then all at once; and drawn\n"
-        f"{found['draws']} times, each number off by its own factor, up to {factor}.  tau: Kendall's tau-b with\n"
-        "the order as it stands.",
+        console, f"Sensitivity to errors in device and link numbers by a factor of {factor}", table,
+        f"Each number is multiplied and divided by {factor}: in all profiles, in each profile alone, and all\n"
+        f"numbers at once.  drawn: {sensitivity['draws']} random draws of a factor up to {factor} for every number.\n"
+        "tau: Kendall's tau-b with the unchanged order.",
     )  # fmt: skip
-    if not found["flips"]:
+    if not sensitivity["flips"]:
         return
-    listed = new_table("by", "better", "than", "no longer with", left=range(4))
-    for flip in found["flips"][:MOST_LISTED]:
-        listed.add_row(
+    flips = new_table("by", "better", "than", "no longer with", left=range(4))
+    for flip in sensitivity["flips"][:MOST_LISTED]:
+        flips.add_row(
             IN_WORDS[flip["figure"]], flip["better"].replace(",", ",\n"), flip["worse"].replace(",", ",\n"),
             "; ".join(map(_change, flip["by"][:MOST_NAMED]))
             + (f"; {len(flip['by']) - MOST_NAMED} more" if len(flip["by"]) > MOST_NAMED else ""),
         )  # fmt: skip
-    more = len(found["flips"]) - MOST_LISTED
-    print_section(console, "Which number flips which pair", listed, f"{more} more: --json." if more > 0 else "")
+    more = len(sensitivity["flips"]) - MOST_LISTED
+    print_section(console, "Pairs of cells whose order changes", flips, f"{more} more: --json." if more > 0 else "")
 
 
 def _change(change: Facts) -> str:

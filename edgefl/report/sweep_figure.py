@@ -1,4 +1,4 @@
-"""A sweep as a heat map over its two axes, or as bars over its one."""
+"""Figure of a sweep: a heat map over two or more axes, or a bar chart over one axis."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edgefl.runs.durable import replace_file, writing
 
 SWEEP_FORMS = ("png", "pdf", "svg", "html")
 MOST_WRITTEN = 400
-"""Cells of which each has its value written into it."""
+"""Up to this many cells the heat map shows each cell's value as text."""
 COLOURS = "viridis"
 UNKNOWN = "#dddddd"
 
@@ -21,7 +21,7 @@ Values = Sequence[float | None]
 
 
 def shown(name: str) -> Callable[[float], str]:
-    """How a field of a row is written, by the unit at the end of its name."""
+    """The function that formats a field's value, chosen by the unit at the end of the field's name."""
     last = name.rpartition(".")[2]
     if "share" in last or "coverage" in last or "accuracy" in last or last.startswith("r@"):
         return lambda value: f"{100 * value:.3g} %"
@@ -34,10 +34,10 @@ def shown(name: str) -> Callable[[float], str]:
 def draw_sweep(
     path: Path, title: str, name: str, axes: Sequence[str], words: Sequence[Sequence[str]], values: Values
 ) -> None:
-    """Draw ``values`` (of the cells, the last axis running fastest) to png, pdf, svg or html.
+    """Draw ``values`` (one per cell, the last axis varies fastest) to png, pdf, svg or html.
 
-    One axis gives bars; of more the last is the columns and the others together are the rows.  Raises RunError if the
-    file can't be written.
+    ``words`` are the labels of each axis.  One axis gives a bar chart.  Of several axes the last gives the columns of a
+    heat map, and the combinations of the others its rows.  Raises RunError if the file can't be written.
     """
     columns = [_short(word) for word in words[-1]] if words else [title]
     lines = [", ".join(map(_short, line)) for line in product(*words[:-1])]
@@ -49,7 +49,7 @@ def draw_sweep(
 
 
 def _short(word: str) -> str:
-    """A value's word without the key that its axis says already."""
+    """A value's label without its key, which the axis title names: ``8MiB`` for ``memory=8MiB``."""
     return word.partition("=")[2] or word
 
 
@@ -64,7 +64,7 @@ def _picture(
 
     show = shown(name)
     ticks = FuncFormatter(lambda value, _: show(value))
-    found = np.array([[np.nan if value is None else value for value in line] for line in table], dtype=float)
+    values = np.array([[np.nan if value is None else value for value in line] for line in table], dtype=float)
     bars = len(lines) == 1
     width = max(5.0, min(1.6 + 0.9 * len(columns), 24.0))
     height = 3.6 if bars else max(2.6, min(1.4 + 0.5 * len(lines), 24.0))
@@ -72,7 +72,7 @@ def _picture(
     FigureCanvasAgg(figure)
     drawn: Any = figure.add_subplot()
     if bars:
-        drawn.bar(range(len(columns)), np.nan_to_num(found[0]), color="#4477aa", width=0.7)
+        drawn.bar(range(len(columns)), np.nan_to_num(values[0]), color="#4477aa", width=0.7)
         drawn.yaxis.set_major_formatter(ticks)
         drawn.grid(axis="y", alpha=0.25)
         drawn.set_axisbelow(True)
@@ -83,11 +83,11 @@ def _picture(
         drawn.margins(y=0.12)
     else:
         drawn.set_facecolor(UNKNOWN)
-        image = drawn.imshow(np.ma.masked_invalid(found), aspect="auto", cmap=COLOURS)
+        image = drawn.imshow(np.ma.masked_invalid(values), aspect="auto", cmap=COLOURS)
         figure.colorbar(image, ax=drawn, format=ticks)
         drawn.set_yticks(range(len(lines)), lines, fontsize=8)
         drawn.set_ylabel(axes[1])
-        if found.size <= MOST_WRITTEN:
+        if values.size <= MOST_WRITTEN:
             _write_values(drawn, image, table, show)
     long = max(map(len, columns)) * len(columns) > 12 * width
     drawn.set_xticks(range(len(columns)), columns, fontsize=8, rotation=45 if long else 0, ha="right" if long else
@@ -113,7 +113,7 @@ def _page(
     import plotly.graph_objects as go
 
     show = shown(name)
-    words = [["nobody" if value is None else show(value) for value in line] for line in table]
+    words = [["no client" if value is None else show(value) for value in line] for line in table]
     figure = go.Figure()
     if len(lines) == 1:
         figure.add_bar(x=columns, y=table[0], text=words[0], hovertemplate="%{x}<br>%{text}<extra></extra>")
@@ -121,7 +121,7 @@ def _page(
     else:
         figure.add_heatmap(x=columns, y=lines, z=table, text=words, texttemplate="%{text}", colorscale=COLOURS,
                            hovertemplate="%{y}<br>%{x}<br>%{text}<extra></extra>", colorbar_title=name)  # fmt: skip
-        # as in a table: the first at the top, and numbers are names here
+        # the first row is at the top, as in a table; numbers are category names, not positions
         figure.update_yaxes(autorange="reversed", title=axes[1], type="category")
     figure.update_xaxes(title=axes[0], type="category")
     figure.update_layout(title=title, template="plotly_white", plot_bgcolor=UNKNOWN if len(lines) > 1 else "white")

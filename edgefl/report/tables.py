@@ -1,4 +1,4 @@
-"""Tables for people: at most 100 columns wide, readable without colours."""
+"""Tables of ``edgefl run``, ``validate`` and ``methods``: at most 100 columns wide, readable without colours."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from edgefl.report.facts import SHOWN_METRICS
 
 
 def print_summary(summary: Facts, console: Console | None = None) -> None:
-    """What ``facts.summary`` gathered: each run's tables, then the runs side by side."""
+    """Print the result of ``facts.summary``: the tables of each run, then the comparison of the runs."""
     console = console or screen()
     for label, facts in summary["runs"].items():
         _print_run(console, label, facts)
@@ -51,15 +51,15 @@ def _print_run(console: Console, label: str, facts: Facts) -> None:
     if not facts["rounds"]:
         console.print(Text("no round has finished yet\n"))
         return
-    odd = {outcome: n for outcome, n in facts["outcomes"].items() if outcome != "completed"}
+    not_completed = {outcome: n for outcome, n in facts["outcomes"].items() if outcome != "completed"}
     console.print(
         Text(
             f"virtual time {units.show_seconds(facts['virtual_seconds'])}, "
-            f"{_flown(facts)}, "
+            f"{_updates(facts)}, "
             f"down {units.show_bytes(totals['download_bytes'])}, up {units.show_bytes(totals['upload_bytes'])}, "
             f"{units.show_flops(totals['forward_flops'] + totals['backward_flops'])}, "
             f"{units.show_joules(totals['energy_joules'])}"
-            + (f"\nrounds that changed nothing: {counted(odd)}" if odd else "")
+            + (f"\nrounds not completed: {counted(not_completed)}" if not_completed else "")
         )
     )
     console.print()
@@ -68,41 +68,41 @@ def _print_run(console: Console, label: str, facts: Facts) -> None:
     _print_metrics(console, facts)
 
 
-def _flown(facts: Facts) -> str:
-    """Updates that arrived, and what became of the others."""
+def _updates(facts: Facts) -> str:
+    """Number of updates that arrived in time, and of client rounds with another outcome."""
     others = {outcome: n for outcome, n in facts["flights"].items() if outcome not in ("finished", "late")}
     totals = facts["totals"]
-    away = f", {totals['unavailable']} asked in vain" if totals["unavailable"] else ""
+    unavailable = f", {totals['unavailable']} unavailable" if totals["unavailable"] else ""
     failed = f", {counted(others)}" if others else ""
-    return f"{totals['finished']} updates ({totals['late']} late{failed}{away})"
+    return f"{totals['finished']} updates ({totals['late']} late{failed}{unavailable})"
 
 
 def _print_eligible(console: Console, facts: Facts) -> None:
     table = new_table("stage", "rounds", "kind", "eligible", "refused by", "on", left=(2, 4, 5))
     for stage in facts["stages"]:
-        for index, (kind, who) in enumerate(stage["kinds"].items()):
+        for index, (kind, counts) in enumerate(stage["kinds"].items()):
             first = (str(stage["stage"]), str(stage["rounds"])) if index == 0 else ("", "")
             table.add_row(
-                *first, kind, f"{who['eligible']} of {who['clients']}", counted(who["refused_by"]),
-                counted(who["refused_devices"]),
+                *first, kind, f"{counts['eligible']} of {counts['clients']}", counted(counts["refused_by"]),
+                counted(counts["refused_devices"]),
             )  # fmt: skip
-    print_section(console, "Who could take part", table, "\n".join(_leaving(facts["stages"])))
+    print_section(console, "Eligible clients by stage and kind", table, "\n".join(_excluded(facts["stages"])))
 
 
-def _leaving(stages: Sequence[Facts]) -> list[str]:
-    """What leaves with the refused, a line for each stage at which something does."""
+def _excluded(stages: Sequence[Facts]) -> list[str]:
+    """Samples, classes and modalities that are excluded with refused clients: a line for each stage with some."""
     lines = []
     for stage in stages:
-        left = stage["excluded"]
-        if not left["samples"]:
+        lost = stage["excluded"]
+        if not lost["samples"]:
             continue
-        share = units.show_share(left["samples"] / left["of_samples"])
-        words = [f"{left['samples']:,} samples ({share})"]
-        for noun, names in (("class", left["lost_classes"]), ("modality", left["lost_modalities"])):
+        share = units.show_share(lost["samples"] / lost["of_samples"])
+        words = [f"{lost['samples']:,} samples ({share})"]
+        for noun, names in (("class", lost["lost_classes"]), ("modality", lost["lost_modalities"])):
             if names:
                 plural = noun if len(names) == 1 else {"class": "classes", "modality": "modalities"}[noun]
                 words.append(f"the {plural} {', '.join(names[:6])}{', ...' if len(names) > 6 else ''}")
-        lines.append(f"Stage {stage['stage']}: with the refused leave {', '.join(words)}.")
+        lines.append(f"Stage {stage['stage']} excludes {', '.join(words)}.")
     return lines
 
 
@@ -129,56 +129,56 @@ def _print_costs(console: Console, facts: Facts) -> None:
         last = row["stage"]
     print_section(
         console,
-        "What a client's round cost",
+        "Cost of a client's round",
         table,
-        "Peaks are of the largest client, the rest means; errors are the largest of the measured works.",
+        "Peaks: of the largest client.  Other costs: means.  Errors: the largest of all measured works.",
     )
 
 
 def _print_metrics(console: Console, facts: Facts) -> None:
     if not facts["metrics"]:
         print_section(
-            console, "Nothing has been evaluated yet" if facts["trained"] else "Nothing was trained: costs alone"
+            console, "No evaluation yet" if facts["trained"] else "No metrics: costs were simulated without training"
         )
         return
     shown = [name for name in SHOWN_METRICS if any(name in values for values in facts["metrics"].values())]
     table = new_table("kind", *(TITLES[name] for name in shown), "samples")
     for kind, values in facts["metrics"].items():
         chance = facts["chance"].get(kind, {})
-        # of what lacks a modality, each pattern is a line of its own under the kind's
-        for of in dict.fromkeys(["", *(f"[{name.split('[')[1]}" for name in values if name.endswith("]"))]):
+        # metrics of samples that lack a modality ("accuracy[image]") are shown in a line for each pattern
+        for pattern in dict.fromkeys(["", *(f"[{name.split('[')[1]}" for name in values if name.endswith("]"))]):
             cells = []
             for name in shown:
-                value = values.get(name + of)  # none of what isn't there, and of a pattern that no sample has
+                value = values.get(name + pattern)  # None for a pattern that no sample has
                 cell = NOTHING if value is None else f"{value:.3f}"
                 cells.append(f"{cell} ({chance[name]:.3f})" if value is not None and name in chance else cell)
             table.add_row(
-                f"  with {of[1:-1].replace('-', ' and ')}" if of else kind,
+                f"  with {pattern[1:-1].replace('-', ' and ')}" if pattern else kind,
                 *cells,
-                NOTHING if of else or_dash(str, facts["test_samples"].get(kind)),
+                NOTHING if pattern else or_dash(str, facts["test_samples"].get(kind)),
             )
-    print_section(console, f"What was learned: {facts['metrics_split']} split, after round {facts['metrics_round']} "
+    print_section(console, f"Metrics: {facts['metrics_split']} split, after round {facts['metrics_round']} "
                     "(chance level in brackets)", table)  # fmt: skip
 
 
 def _print_compared(console: Console, compared: Facts) -> None:
     rows = compared["rows"]
     for start in range(0, len(rows), MOST_COLUMNS):
-        print_section(console, "Side by side", _compared_table(rows[start : start + MOST_COLUMNS]))
+        print_section(console, "Comparison of the runs", _compared_table(rows[start : start + MOST_COLUMNS]))
     reference = compared.get("reference")
     updates = {row["label"]: row["updates"] for row in rows}
     for label, gained in compared.get("gained", {}).items():
         if gained["clients"]:
             console.print(
                 Text(
-                    f"{label} lets in {gained['clients']} of {gained['of_clients']} clients that {reference} always "
-                    f"refuses,\n  with {percent(gained['samples'] / max(gained['of_samples'], 1))} of the samples; "
+                    f"{label} admits {gained['clients']} clients (of {gained['of_clients']}) that {reference} never "
+                    f"admits,\n  with {percent(gained['samples'] / max(gained['of_samples'], 1))} of the samples; "
                     f"{gained['took_part']} of them took part and sent {gained['updates']} of "
                     f"{updates[label]} updates."
                 )
             )
         else:
-            console.print(Text(f"{label} lets in no client that {reference} refuses."))
+            console.print(Text(f"{label} admits no additional clients compared with {reference}."))
     console.print()
 
 
@@ -219,9 +219,9 @@ def _compared_table(rows: Sequence[Facts]) -> Table:
         for name in SHOWN_METRICS:
             if any(name in row["metrics"].get(kind, {}) for row in rows):
                 chance = next((row["chance"][kind][name] for row in rows if name in row["chance"].get(kind, {})), None)
-                guess = f" ({chance:.3f})" if chance is not None else ""
+                in_brackets = f" ({chance:.3f})" if chance is not None else ""
                 add(
-                    f"  {kind} {TITLES[name]}{guess}",
+                    f"  {kind} {TITLES[name]}{in_brackets}",
                     lambda row, kind=kind, name=name: or_dash("{:.3f}".format, row["metrics"].get(kind, {}).get(name)),
                 )
     return table
@@ -230,37 +230,37 @@ def _compared_table(rows: Sequence[Facts]) -> Table:
 # --- the other commands ----------------------------------------------------------------------------------------------
 
 
-def print_validation(found: Facts, console: Console | None = None) -> None:
-    """What ``edgefl.validate`` found."""
+def print_validation(result: Facts, console: Console | None = None) -> None:
+    """Print the result of ``edgefl.validate``: methods, schedules, clients and fleet of each combination."""
     console = console or screen()
-    count = len(found["combinations"])
+    count = len(result["combinations"])
     console.print(
-        Text(f"{found['scenario']} is valid: {count} combination{'s' if count > 1 else ''}, seed {found['seed']}")
+        Text(f"{result['scenario']} is valid: {count} combination{'s' if count > 1 else ''}, seed {result['seed']}")
     )
-    for one in found["combinations"]:
-        console.print(Text(f"\n{one['label']}", style="bold"))
-        stages = f" in {len(one['rounds_by_stage'])} stages ({', '.join(map(str, one['rounds_by_stage']))})"
-        rounds = f"{one['rounds']} rounds" + (stages if len(one["rounds_by_stage"]) > 1 else "")
-        console.print(Text(f"  {one['method']} under {one['schedule']}, {rounds}"))
-        for kind, n in one["clients"].items():
-            size = f"{one['samples'][kind]:,} samples, a model of {one['parameters'][kind]:,} parameters"
+    for row in result["combinations"]:
+        console.print(Text(f"\n{row['label']}", style="bold"))
+        stages = f" in {len(row['rounds_by_stage'])} stages ({', '.join(map(str, row['rounds_by_stage']))})"
+        rounds = f"{row['rounds']} rounds" + (stages if len(row["rounds_by_stage"]) > 1 else "")
+        console.print(Text(f"  {row['method']} under {row['schedule']}, {rounds}"))
+        for kind, n in row["clients"].items():
+            size = f"{row['samples'][kind]:,} samples, a model of {row['parameters'][kind]:,} parameters"
             console.print(Text(f"  {n} {kind} clients: {size}"))
-            if lacking := one["lacking"].get(kind):
+            if lacking := row["lacking"].get(kind):
                 console.print(Text("    of which " + ", ".join(f"{m:,} {what}" for what, m in lacking.items())))
-        console.print(Text(f"  devices: {counted(one['devices'])}"))
-        console.print(Text(f"  links: {counted(one['links'])}"))
+        console.print(Text(f"  devices: {counted(row['devices'])}"))
+        console.print(Text(f"  links: {counted(row['links'])}"))
 
 
-def print_methods(found: Facts, console: Console | None = None) -> None:
-    """Methods and schedules with their options."""
+def print_methods(result: Facts, console: Console | None = None) -> None:
+    """Print methods and schedules with their options, as ``edgefl methods`` lists them."""
     console = console or screen()
     for noun in ("methods", "schedules"):
         console.print(Text(noun.capitalize(), style="bold"))
-        for one in found[noun]:
-            console.print(Text(f"\n{one['name']}: {one['summary']}"))
-            if one["options"]:
+        for entry in result[noun]:
+            console.print(Text(f"\n{entry['name']}: {entry['summary']}"))
+            if entry["options"]:
                 table = new_table("  option", "default", "values", "", left=range(4))
-                for option in one["options"]:
+                for option in entry["options"]:
                     table.add_row(f"  {option['name']}", option["default"], option["values"], option["description"])
                 print_table(console, table)
         console.print()

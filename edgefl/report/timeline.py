@@ -1,4 +1,4 @@
-"""Live memory over a work, by part, with its peak marked: a picture, or a page to walk through."""
+"""Figure of live memory during a work, by part, with its peak marked: a picture or an interactive page."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ COLOURS = {
     "outputs": "#6699cc",
     "temporaries": "#ddcc77",
 }
-"""Of each part of memory, in the order of ``edgefl.work.PARTS``, which takes long to import."""
+"""Colour of each part of memory.  The order is that of ``edgefl.work.PARTS``, which is slow to import."""
 MIB = 2**20
 
 
 def draw_timeline(timeline: Timeline, path: Path, title: str) -> None:
-    """Draw to ``path``, html or png.  Raises RunError if it can't be written."""
+    """Draw the timeline to ``path``, as html or png.  Raises RunError if the file can't be written."""
     if path.suffix.lower() == ".html":
         replace_file(path, _page(timeline, title).encode())
     else:
@@ -35,27 +35,27 @@ def draw_timeline(timeline: Timeline, path: Path, title: str) -> None:
 
 
 def _series(timeline: Timeline) -> dict[str, list[float]]:
-    """MiB at every moment, of the parts that there are."""
-    found = {part: [m.totals[i] / MIB for m in timeline.moments] for i, part in enumerate(COLOURS)}
-    return {part: values for part, values in found.items() if any(values)}
+    """MiB at every moment, by part; parts that are always empty are left out."""
+    series = {part: [m.totals[i] / MIB for m in timeline.moments] for i, part in enumerate(COLOURS)}
+    return {part: values for part, values in series.items() if any(values)}
 
 
 def _steps(timeline: Timeline) -> list[tuple[int, str]]:
-    """Where each metered step begins, and what to call it."""
-    found: list[tuple[int, str]] = []
+    """Index of the first moment of each metered step, and the step's label."""
+    steps: list[tuple[int, str]] = []
     last = None
     passes = {m.distinct_pass for m in timeline.moments}
     for index, m in enumerate(timeline.moments):
-        now = (m.distinct_pass, m.pattern, m.step)
-        if now != last and m.phase not in ("start", "finish"):
-            where = f"pass {m.distinct_pass + 1}, " if len(passes) > 1 else ""
-            found.append((index, f"{where}{m.pattern} step {len(found) + 1}"))
-        last = now
-    return found
+        step = (m.distinct_pass, m.pattern, m.step)
+        if step != last and m.phase not in ("start", "finish"):
+            prefix = f"pass {m.distinct_pass + 1}, " if len(passes) > 1 else ""
+            steps.append((index, f"{prefix}{m.pattern} step {len(steps) + 1}"))
+        last = step
+    return steps
 
 
 def peak_words(timeline: Timeline) -> str:
-    """The peak, the operator that made it and where: ``12.3 MiB at aten.mm in image.blocks.3, backward``."""
+    """The peak, its operator, module and phase as text: ``12.3 MiB at aten.mm in image.blocks.3, backward``."""
     peak = timeline.moments[timeline.peak]
     where = f" in {peak.scope}" if peak.scope else ""
     return f"{peak.bytes / MIB:,.2f} MiB at {peak.operator}{where}, {peak.phase}"
@@ -103,7 +103,7 @@ def _page(timeline: Timeline, title: str) -> str:
         figure.add_scatter(x=x, y=values, name=part, stackgroup="memory", mode="lines",
                            line={"width": 0, "shape": "hv"}, fillcolor=COLOURS[part],
                            hovertemplate="%{y:,.3f} MiB")  # fmt: skip
-    # the whole on top carries what every moment was
+    # the total is drawn on top; its hover text names the operator of each moment
     figure.add_scatter(x=x, y=totals, name="all", mode="lines", line={"width": 1, "shape": "hv", "color": "#222222"},
                        customdata=words, hovertemplate="%{y:,.3f} MiB<br>%{customdata}")  # fmt: skip
     peak = timeline.moments[timeline.peak]

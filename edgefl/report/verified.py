@@ -1,4 +1,4 @@
-"""What ``edgefl run --verify`` looks like."""
+"""Results of ``edgefl run --verify`` as tables."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from rich.text import Text
 from edgefl.report.console import NOTHING, new_table, print_section, screen
 
 
-def print_verified(found: Mapping[str, Any], console: Console | None = None) -> None:
-    """What ``edgefl run --verify`` found: a table of the rules for each run, and the first offences."""
+def print_verified(result: Mapping[str, Any], console: Console | None = None) -> None:
+    """Print a table of the checked rules for each run, and the first record that breaks each broken rule."""
     console = console or screen()
-    for label, run in found["runs"].items():
+    for label, run in result["runs"].items():
         table = new_table("rule", "records", "broken", "", left=(0, 3))
         for check in run["checks"]:
             records = f"{check['records']:,}" if check["records"] else NOTHING
-            wrong = f"{check['broken']:,}" if check["records"] else NOTHING
+            violations = f"{check['broken']:,}" if check["records"] else NOTHING
             note = f" ({check['note']})" if check["note"] else ""
-            table.add_row(check["name"], records, wrong, check["says"] + note)
+            table.add_row(check["name"], records, violations, check["says"] + note)
         broken = [check for check in run["checks"] if check["broken"]]
-        whole = "" if run["finished"] else " so far"
+        so_far = "" if run["finished"] else " so far"
         verdict = "every rule holds" if not broken else f"{len(broken)} of {len(run['checks'])} rules are broken"
-        print_section(console, f"{label}: {run['rounds']} rounds{whole}, {verdict}", table)
+        print_section(console, f"{label}: {run['rounds']} rounds{so_far}, {verdict}", table)
         for check in broken:
             first = check["first"]
             values = ", ".join(f"{name} {_shown(value)}" for name, value in first["values"].items())

@@ -1,4 +1,4 @@
-"""The run directory: append-only records, checkpoints that a kill can't spoil, and reading it all back."""
+"""The run directory: append-only records, atomic checkpoints, and reading finished and unfinished runs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Checkpoints: tensors and plain state after a finished round, complete or absent.
+"""Checkpoints: tensors and JSON state after a finished round, written atomically.
 
-A checkpoint is written into a hidden folder, brought to the disk and renamed; it is taken away by the same way
-backwards.  Its content carries checksums, so that what a disk spoiled is found before a run continues from it.
+A checkpoint is written into a hidden folder, synced to the disk and renamed.  To remove one, it is renamed to a hidden
+folder first.  Checksums of both files detect damage before a run continues from a checkpoint.
 """
 
 from __future__ import annotations
@@ -25,20 +25,23 @@ from edgefl.files import replacing
 from edgefl.runs.durable import replace_file, writing
 
 KEEP = 2
-"""Checkpoints that stay: the last ones."""
+"""Number of checkpoints that are kept: the newest."""
 KEPT = "kept:"
-"""Prefix of the tensors that clients keep between rounds (``kept:<client>:<name>``); the server's own have none."""
+"""Prefix of tensors that clients keep between rounds (``kept:<client>:<name>``).  Server tensors have no prefix."""
 _NAME = re.compile(r"round-(\d{6,})")
 
 
 def write(folder: Path, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> Path:
-    """Write the checkpoint of ``round`` and take away all but the last two.  Raises RunError, TypeError."""
+    """Write the checkpoint of ``round``, remove all but the newest two, and return its folder.
+
+    Raises RunError if it can't be written, TypeError if ``state`` has a key that isn't text or a value JSON can't hold.
+    """
     text = _json(state)
     final = folder / f"round-{round:06d}"
     with writing(final), replacing(final, durable=True) as partial:
         folder.mkdir(exist_ok=True)
-        for left in folder.glob(".partial-*"):
-            shutil.rmtree(left)
+        for leftover in folder.glob(".partial-*"):
+            shutil.rmtree(leftover)
         partial.mkdir()
         aliases = write_tensors(partial / "state.safetensors", tensors)
         manifest = {
@@ -59,9 +62,9 @@ def write(folder: Path, round: int, tensors: Mapping[str, Tensor], state: Mappin
 
 
 def latest(folder: Path) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
-    """The newest checkpoint that is whole, or None if there never was one.
+    """``(round, tensors, state)`` of the newest undamaged checkpoint, or None if there is no checkpoint.
 
-    A damaged one is passed over with a warning.  Raises RunError if all are damaged.
+    Damaged checkpoints are skipped with a warning.  Raises RunError if all are damaged.
     """
     available = rounds(folder)
     for round in reversed(available):
@@ -69,11 +72,11 @@ def latest(folder: Path) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None
         try:
             return round, *_read(path)
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-            warnings.warn(f"the checkpoint {path} is damaged and passed over: {error}", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"the checkpoint {path} is damaged and is skipped: {error}", RuntimeWarning, stacklevel=2)
     if available:
         raise RunError(
             f"every checkpoint in {folder} is damaged (rounds {', '.join(map(str, available))});"
-            " remove that folder to begin this run again at its first round"
+            " remove that folder to restart this run from its first round"
         )
     return None
 
@@ -85,7 +88,7 @@ def rounds(folder: Path) -> list[int]:
 
 
 def drop_after(folder: Path, round: int) -> None:
-    """Remove the checkpoints of later rounds: a continued run would otherwise mix two pasts."""
+    """Remove the checkpoints of later rounds, which a continued run writes again."""
     with writing(folder):
         for later in rounds(folder):
             if later > round:
@@ -93,9 +96,10 @@ def drop_after(folder: Path, round: int) -> None:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """Write a safetensors file in one step; returns ``{name: name}`` of equal views, which are stored once.
+    """Write a safetensors file atomically.  Returns the aliases, ``{name: name of the stored tensor}``.
 
-    Tensors of different names may be one and the same (versions of a server's state share what did not change).
+    Versions of a server's state share unchanged tensors.  Names that refer to the same view of a storage are aliases,
+    and the view is stored once.  Raises RunError if the file can't be written.
     """
     stored: dict[str, Tensor] = {}
     first: dict[tuple[Any, ...], str] = {}
@@ -109,14 +113,14 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, str]:
             aliases[name] = first[view]
             continue
         first[view] = name
-        # the format refuses overlapping views, and a file from a GPU must open without one
+        # safetensors refuses tensors with overlapping storage; CPU tensors can be loaded on machines without a GPU
         tensor = tensor.cpu().contiguous()
         stored[name] = tensor.clone() if storage in storages else tensor
         storages.add(storage)
     with writing(path), replacing(path, durable=True) as partial:
         try:
             save_file(stored, partial)
-        except SafetensorError as error:  # its way to report a full disk
+        except SafetensorError as error:  # safetensors reports a full disk by this error
             raise RunError(f"can't write {path}: {error}") from error
     return aliases
 
@@ -124,39 +128,40 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, str]:
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     manifest = json.loads((path / "state.json").read_bytes())
     if manifest["format"] != 1:
-        raise ValueError(f"format {manifest['format']!r} is not one that this version reads")
+        raise ValueError(f"this version of edgefl can't read format {manifest['format']!r}")
     if _digest(_json(manifest["state"])) != manifest["state_blake2b"]:
-        raise ValueError("state.json doesn't have its checksum")
+        raise ValueError("state.json doesn't match its checksum")
     if _file_digest(path / "state.safetensors") != manifest["tensors_blake2b"]:
-        raise ValueError("state.safetensors doesn't have its checksum")
+        raise ValueError("state.safetensors doesn't match its checksum")
     tensors: dict[str, Tensor] = load_file(path / "state.safetensors")
     tensors.update({name: tensors[other] for name, other in manifest["aliases"].items()})
     return tensors, manifest["state"]
 
 
 def _remove(path: Path) -> None:
-    # renamed first: a kill in the middle must not leave a folder that looks like a checkpoint
-    gone = path.with_name(f".partial-removed-{path.name}")
-    if gone.exists():
-        shutil.rmtree(gone)
-    os.rename(path, gone)
-    shutil.rmtree(gone)
+    # rename first, so that a kill can't leave a partial folder that looks like a checkpoint
+    hidden = path.with_name(f".partial-removed-{path.name}")
+    if hidden.exists():
+        shutil.rmtree(hidden)
+    os.rename(path, hidden)
+    shutil.rmtree(hidden)
 
 
 def _json(state: Any) -> str:
-    _string_keys(state)
+    _check_keys(state)
     return json.dumps(state, sort_keys=True)
 
 
-def _string_keys(value: Any) -> None:
+def _check_keys(value: Any) -> None:
+    """Raise TypeError for a key that isn't text."""
     if isinstance(value, Mapping):
         for key, item in value.items():
-            if not isinstance(key, str):  # json would write 3 and give back "3"
-                raise TypeError(f"a checkpoint's keys are strings, not {key!r}")
-            _string_keys(item)
+            if not isinstance(key, str):  # JSON would turn the key 3 into "3"
+                raise TypeError(f"keys of a checkpoint's state must be strings, not {key!r}")
+            _check_keys(item)
     elif isinstance(value, list | tuple):
         for item in value:
-            _string_keys(item)
+            _check_keys(item)
 
 
 def _digest(text: str) -> str:

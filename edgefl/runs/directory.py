@@ -1,17 +1,17 @@
-"""A run's folder while it is written: create, append, checkpoint, finish; and open again to resume.
+"""Writing a run's folder: create, append records, write checkpoints, finish; and open it again to resume.
 
 ::
 
-    scenario.yaml        resolved: every default is there
+    scenario.yaml        the resolved scenario, with all defaults
     environment.json     versions and hardware
     models.json          {kind: description for edgefl.models.build}
-    evaluation.json      samples of each split of the server by client kind, and what guessing reaches
+    evaluation.json      samples of each server split by client kind, and the chance level of each metric
     tokenizer.json       if text is trained
     rounds.jsonl clients.jsonl eligibility.jsonl
-    host.jsonl           wall time, memory of the process, process ids: outside every equality
+    host.jsonl           wall time, memory and ids of processes: differ between equal runs
     checkpoints/round-000012/{state.safetensors,state.json}
-    weights.safetensors  {address: tensor}, at the end
-    result.json          last of all: its presence means that the run is finished
+    weights.safetensors  {address: tensor}, written at the end
+    result.json          written last: if it exists, the run is finished
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ _FIRST = ("scenario.yaml", "environment.json", "models.json")
 
 
 class RunDirectory:
-    """The one writer of a run's folder.  Made by ``create`` or ``open``; usable in a ``with`` statement."""
+    """Writes a run's folder; only one process at a time may have it open.
+
+    ``create`` and ``open`` return one.  It is a context manager that closes itself.
+    """
 
     def __init__(self, path: Path):
         self.path = path
@@ -54,9 +57,9 @@ class RunDirectory:
         environment: Mapping[str, Any],
         models: Mapping[str, Any],
     ) -> RunDirectory:
-        """Begin a run in a folder that doesn't exist yet or is empty.
+        """Begin a run in a folder that doesn't exist or is empty.
 
-        Raises RunError if there is something in it or it can't be written; nothing that was there is changed.
+        Raises RunError if the folder isn't empty or can't be written; existing files aren't changed.
         """
         path = new_folder(path)
         run = cls(path)
@@ -70,9 +73,9 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> RunDirectory:
-        """Open a run to continue it: ``latest`` says from where, ``rewind`` takes the records back to there.
+        """Open a run to continue it: ``latest`` returns the newest checkpoint, ``rewind`` drops later records.
 
-        Raises RunError if it isn't a run's folder, or another process is writing it.
+        Raises RunError if it isn't a run's folder, or if another process is writing it.
         """
         path = Path(path)
         check_run_folder(path)
@@ -82,19 +85,19 @@ class RunDirectory:
         return run
 
     def table(self, name: Table) -> Path:
-        """The file of a table."""
+        """The path of a table's file.  Raises ValueError for an unknown table."""
         if name not in TABLES:
             raise ValueError(f"unknown table {name!r}; allowed: {', '.join(TABLES)}")
         return self.path / f"{name}.jsonl"
 
     @property
     def tokenizer_path(self) -> Path:
-        """Where the tokenizer is kept, if there is one."""
+        """The path of the tokenizer's file, which may not exist."""
         return self.path / "tokenizer.json"
 
     @property
     def scenario_yaml(self) -> str:
-        """The resolved scenario as it was given to ``create``."""
+        """The resolved scenario as YAML text, as given to ``create``."""
         return (self.path / "scenario.yaml").read_text(encoding="utf-8")
 
     @property
@@ -106,37 +109,39 @@ class RunDirectory:
     def write_evaluation(
         self, samples: Mapping[str, Mapping[str, int]], chance: Mapping[str, Mapping[str, Mapping[str, float]]]
     ) -> None:
-        """Write what the server evaluates on, so that a run can be shown without its data.
+        """Write the number of evaluation samples and the chance levels, which tables show when the data are absent.
 
-        ``samples`` is ``{split: {kind: samples}}``, ``chance`` ``{split: {kind: {metric: what guessing reaches}}}``.
-        Raises RunError if it can't be written.
+        ``samples`` is ``{split: {kind: samples}}``, ``chance`` is ``{split: {kind: {metric: chance level}}}``.
+        Raises RunError if the file can't be written.
         """
         replace_file(self.path / "evaluation.json", _text(tables.plain({"samples": samples, "chance": chance})))
 
     @property
     def finished(self) -> bool:
-        """Whether ``finish`` was done."""
+        """Whether ``finish`` has completed."""
         return (self.path / "result.json").exists()
 
     def append(self, table: Table, records: Iterable[Mapping[str, Any]]) -> None:
-        """Add records, each with its ``round``; numpy values are welcome, infinite ones become null.
+        """Append records to a table.  Each needs a ``round``; values may be numpy's, infinite ones become null.
 
-        Raises RunError if it can't be written, ValueError without a round, TypeError for what JSON doesn't have.
+        Raises RunError if the file can't be written, ValueError for a record without a round, and TypeError for a value
+        that JSON can't represent.
         """
         tables.append(self.table(table), records)
 
     def append_lines(self, table: Table, lines: Sequence[bytes]) -> None:
-        """Add records that are text already: each JSON with its ``round`` and the end of the line.
+        """Append records that are encoded already: each a line of JSON with its ``round`` and a final newline.
 
-        Raises RunError if it can't be written.
+        Raises RunError if the file can't be written.
         """
         tables.append_lines(self.table(table), lines)
 
     def checkpoint(self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Keep everything that the next round needs; ``state`` is plain JSON (a tuple comes back as a list).
+        """Write a checkpoint with everything that the next round needs.
 
-        The records so far reach the disk first: a checkpoint never promises rounds whose records are lost.
-        Raises RunError if it can't be written, TypeError for a state that JSON would change.
+        ``state`` is JSON data; tuples are read back as lists.  Records are synced to the disk first, so that no record
+        of a checkpoint's rounds can be lost.  Raises RunError if the checkpoint can't be written, TypeError for a state
+        that JSON can't represent.
         """
         for table in TABLES:
             with writing(self.table(table)):
@@ -145,16 +150,18 @@ class RunDirectory:
         checkpoints.write(self.path / "checkpoints", round, tensors, state)
 
     def latest(self) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
-        """``(round, tensors, state)`` of the newest whole checkpoint (tensors on the CPU), or None without any.
+        """``(round, tensors, state)`` of the newest undamaged checkpoint, or None if there is none.
 
-        A damaged one is passed over with a RuntimeWarning.  Raises RunError if all are damaged.
+        Tensors are on the CPU.  Damaged checkpoints are skipped with a RuntimeWarning.  Raises RunError if all are
+        damaged.
         """
         return checkpoints.latest(self.path / "checkpoints")
 
     def rewind(self, round: int) -> None:
-        """Make the run what it was after ``round``: later records, half-written lines, later checkpoints, the end.
+        """Restore the folder to its state after ``round``.
 
-        Raises RunError for a table that is damaged elsewhere than at its end.
+        Removes later records, incomplete last lines, later checkpoints, the final weights and the result.  Raises
+        RunError for a table that is damaged before its last line.
         """
         with writing(self.path):
             (self.path / "result.json").unlink(missing_ok=True)
@@ -164,9 +171,12 @@ class RunDirectory:
         checkpoints.drop_after(self.path / "checkpoints", round)
 
     def finish(self, tensors: Mapping[str, Tensor], result: Mapping[str, Any]) -> None:
-        """Write the final weights, ``{address: tensor}``, then the result.  Raises RunError, TypeError."""
+        """Write the final weights, ``{address: tensor}``, then the result, which marks the run as finished.
+
+        Raises RunError if a file can't be written, TypeError for a result that JSON can't represent.
+        """
         text = _text(tables.plain(result))
-        # the file must hold every address, so that other tools can read it: what is shared is written out
+        # clones prevent aliases: the file must hold every address, so that other tools can read it
         weights = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
         checkpoints.write_tensors(self.path / "weights.safetensors", weights)
         with writing(self.path):
@@ -175,7 +185,7 @@ class RunDirectory:
         replace_file(self.path / "result.json", text)
 
     def close(self) -> None:
-        """Let another process write this run."""
+        """Release the lock, so that another process can open the run."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -198,8 +208,8 @@ def create_comparison(
 ) -> dict[str, Path]:
     """Begin a comparison: a folder with ``compare.json`` and one run folder per label.
 
-    ``runs`` is ``{label: what it sets}``, in the order to show.  Returns ``{label: folder}``; the folders are for
-    ``RunDirectory.create``.  Raises RunError as that does.
+    ``runs`` is ``{label: overrides}``, in display order.  Returns ``{label: folder}``; pass the folders to
+    ``RunDirectory.create``.  Raises RunError if the folder isn't empty or can't be written.
     """
     path = new_folder(path)
     folders: dict[str, str] = {}
@@ -210,37 +220,43 @@ def create_comparison(
             folder, number = f"{slug}-{number}", number + 1
         folders[label] = folder
     replace_file(path / "scenario.yaml", scenario_yaml.encode())
-    listed = [{"label": label, "folder": folders[label], "sets": plain} for label, plain in runs.items()]
-    replace_file(path / "compare.json", _text({"format": 1, "runs": listed}))
+    entries = [{"label": label, "folder": folders[label], "sets": overrides} for label, overrides in runs.items()]
+    replace_file(path / "compare.json", _text({"format": 1, "runs": entries}))
     return {label: path / folder for label, folder in folders.items()}
 
 
 def is_comparison(path: str | os.PathLike[str]) -> bool:
-    """Whether this folder is a comparison rather than one run."""
+    """Whether this folder is a comparison of several runs."""
     return (Path(path) / "compare.json").is_file()
 
 
 def comparison(path: str | os.PathLike[str]) -> dict[str, Path]:
-    """``{label: folder}`` of a comparison; a folder may not have been begun yet.  Raises RunError."""
+    """``{label: folder}`` of a comparison; folders of runs that haven't begun may not exist.
+
+    Raises RunError if ``compare.json`` can't be read.
+    """
     try:
-        listed = json.loads((Path(path) / "compare.json").read_bytes())["runs"]
-        return {run["label"]: Path(path) / run["folder"] for run in listed}
+        entries = json.loads((Path(path) / "compare.json").read_bytes())["runs"]
+        return {run["label"]: Path(path) / run["folder"] for run in entries}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{path} is not a comparison's folder: compare.json can't be read ({error})") from error
+        raise RunError(f"{path} is not the folder of a comparison: can't read compare.json ({error})") from error
 
 
 def new_folder(path: str | os.PathLike[str]) -> Path:
-    """Make a folder for a new run; an empty one will do.  Raises RunError and changes nothing if it's taken."""
+    """Create the folder of a new run; an empty folder is accepted.
+
+    Raises RunError if the folder isn't empty or can't be written; existing files aren't changed.
+    """
     path = Path(path)
     try:
         if path.exists() and not path.is_dir():
-            raise RunError(f"{path} is a file; a run needs a folder that is new or empty")
+            raise RunError(f"{path} is a file; a run needs a new or empty folder")
         if path.is_dir() and any(path.iterdir()):
-            known = begun(path) or is_comparison(path)
-            hint = f"continue it with --resume {path}, or choose another folder" if known else "choose another folder"
-            raise RunError(f"{path} already holds {'a run' if known else 'files'}; {hint}")
+            is_run = begun(path) or is_comparison(path)
+            hint = f"continue it with --resume {path}, or choose another folder" if is_run else "choose another folder"
+            raise RunError(f"{path} already holds {'a run' if is_run else 'files'}; {hint}")
         path.mkdir(parents=True, exist_ok=True)
-        # a folder may exist and still refuse: better said now than after the first round
+        # write a file now, so that a read-only folder is reported before the first round
         probe = path / ".partial-probe"
         probe.touch()
         probe.unlink()
@@ -250,31 +266,34 @@ def new_folder(path: str | os.PathLike[str]) -> Path:
 
 
 def begun(path: str | os.PathLike[str]) -> bool:
-    """Whether a run was begun here and can be opened."""
+    """Whether this folder holds a run that ``RunDirectory.open`` can open."""
     return all((Path(path) / name).is_file() for name in _FIRST)
 
 
 def discard_unbegun(path: str | os.PathLike[str]) -> None:
-    """Clear a folder whose ``create`` was cut short, so that it can be created again; anything else is left alone."""
+    """Remove the folder of a run whose ``create`` was interrupted, so that it can be created again.
+
+    Folders that hold a run or any other file are left unchanged.  Raises RunError if the folder can't be removed.
+    """
     path = Path(path)
-    ours = {*_FIRST, "writer.lock", *(f"{table}.jsonl" for table in TABLES)}
+    run_files = {*_FIRST, "writer.lock", *(f"{table}.jsonl" for table in TABLES)}
     if path.is_dir() and not begun(path):
         entries = list(path.iterdir())
-        if all(entry.name in ours or entry.name.startswith(".partial-") for entry in entries):
+        if all(entry.name in run_files or entry.name.startswith(".partial-") for entry in entries):
             with writing(path):
                 shutil.rmtree(path)
 
 
 def check_run_folder(path: Path) -> None:
-    """Raise RunError, saying why, unless ``path`` is one run's folder."""
+    """Raise RunError unless ``path`` is the folder of one run; the message gives the reason."""
     if not path.exists():
         raise RunError(f"there is no run at {path}")
     if is_comparison(path):
         labels = ", ".join(folder.name for folder in comparison(path).values())
-        raise RunError(f"{path} holds several runs ({labels}); name one of them")
+        raise RunError(f"{path} holds several runs ({labels}); give the folder of one of them")
     missing = [name for name in _FIRST if not (path / name).is_file()]
     if missing:
-        raise RunError(f"{path} is not a run's folder: it has no {' and no '.join(missing)}")
+        raise RunError(f"{path} is not the folder of a run: it has no {' and no '.join(missing)}")
 
 
 def _text(value: Any) -> bytes:
@@ -282,15 +301,20 @@ def _text(value: Any) -> bytes:
 
 
 def _lock(path: Path) -> IO[bytes] | None:
-    """Keep a second writer out.  The system lets go when this process ends, however it ends."""
+    """Lock the run against a second writer.  The system releases the lock when this process ends.
+
+    Returns the locked file, or None if the system or file system has no locks.  Raises RunError if another process
+    holds the lock.
+    """
     try:
         import fcntl
-    except ImportError:  # not on this system
+    except ImportError:  # Windows has no fcntl
         return None
     with writing(path):
         file = (path / "writer.lock").open("ab")
     try:
-        # of the kind that a forked worker doesn't inherit: one that outlives a killed run must not block its resume
+        # Forked workers don't inherit a POSIX record lock (lockf).  A worker that outlives a killed run therefore can't
+        # block its resume.
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         file.close()

@@ -1,4 +1,4 @@
-"""Files of a run: each is replaced in one step and brought to the disk."""
+"""Writing files of a run: atomically, synced to the disk, and with RunError for errors of the operating system."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from edgefl.files import replacing
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn an operating system's refusal (read-only folder, full disk) into a RunError that names ``path``."""
+    """Turn an OSError of the body (read-only folder, full disk) into a RunError that names ``path``."""
     try:
         yield
     except OSError as error:
@@ -20,6 +20,6 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Put ``content`` at ``path`` in one step.  Raises RunError."""
+    """Write ``content`` to ``path`` atomically.  Raises RunError if the file can't be written."""
     with writing(path), replacing(path, durable=True) as partial:
         partial.write_bytes(content)

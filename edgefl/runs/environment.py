@@ -1,4 +1,4 @@
-"""What a run ran on: versions and hardware, without a path, a host's name or a user's."""
+"""Software versions and hardware of a run.  Paths, host names and user names are left out on purpose."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def environment() -> dict[str, Any]:
 
 def _version(package: str) -> str | None:
     if package == "torch":
-        return str(torch.__version__)  # with its build: "2.13.0+cpu"
+        return str(torch.__version__)  # includes the build: "2.13.0+cpu"
     try:
         return version(package)
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""A run's folder read back: tables, results, and the trained models."""
+"""Reading a run's folder: tables, results and trained models."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from edgefl.runs.directory import Table, begun, check_run_folder, comparison, is
 
 
 class Run:
-    """One run, finished or not, or a comparison of several.
+    """One run, finished or not, or a comparison of several runs.
 
     Tables are DataFrames with one column per field; nested fields are joined by a dot (``memory_bytes.activations``).
     In a comparison ``runs`` has every run by its label, and each table holds the rows of all runs, with the label in a
@@ -56,9 +56,9 @@ class Run:
 
     @cached_property
     def evaluation(self) -> dict[str, Any]:
-        """What the server evaluates on: ``samples`` by split and kind, ``chance`` by split, kind and metric.
+        """Server evaluation: ``samples`` by split and kind, ``chance`` (chance levels) by split, kind and metric.
 
-        Empty for a run whose folder doesn't say it, as older ones don't; of a comparison ``{label: evaluation}``.
+        Empty for folders of older versions, which don't record it.  For a comparison ``{label: evaluation}``.
         """
         if is_comparison(self.path):
             return {label: run.evaluation for label, run in self.runs.items()}
@@ -66,7 +66,7 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether the run, or every run of the comparison, came to its end."""
+        """Whether the run, or every run of the comparison, is finished."""
         if is_comparison(self.path):
             return len(self.runs) == len(comparison(self.path)) and all(run.finished for run in self.runs.values())
         return (self.path / "result.json").exists()
@@ -126,7 +126,7 @@ class Run:
         if is_comparison(self.path):
             raise RunError(f"{self.path} holds several runs; choose one: .runs[{next(iter(self.runs), 'label')!r}]")
         if not self.finished:
-            raise RunError(f"the run at {self.path} isn't finished: continue it with --resume {self.path}")
+            raise RunError(f"the run at {self.path} isn't finished; continue it with --resume {self.path}")
         try:
             tensors: dict[str, Tensor] = load_file(self.path / "weights.safetensors")
         except (OSError, SafetensorError) as error:
@@ -146,12 +146,12 @@ class Run:
             raise UnknownName("client kind", kind, self.models)
         module: nn.Module = build(self.models[kind])
         prefix = f"{kind}/"
-        mine = {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
+        tensors = {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
         try:
-            loaded = module.load_state_dict(mine, strict=False, assign=True)
+            loaded = module.load_state_dict(tensors, strict=False, assign=True)
         except RuntimeError as error:
             raise RunError(f"the weights at {self.path} don't fit the model {kind!r}: {error}") from error
-        # a buffer may be rebuilt by the model itself; a parameter has no other origin than the file
+        # buffers may be missing, since a model can rebuild them; parameters must come from the file
         missing = sorted({name for name, _ in module.named_parameters()} & set(loaded.missing_keys))
         if missing or loaded.unexpected_keys:
             raise RunError(
@@ -170,10 +170,10 @@ class Run:
     def _frame(self, table: Table) -> pd.DataFrame:
         if is_comparison(self.path):
             rows = [
-                {"run": label, **_flat(record)} for label, run in self.runs.items() for record in run.records(table)
+                {"run": label, **_flatten(record)} for label, run in self.runs.items() for record in run.records(table)
             ]
         else:
-            rows = [_flat(record) for record in self.records(table)]
+            rows = [_flatten(record) for record in self.records(table)]
         return pd.DataFrame(rows)
 
 
@@ -197,11 +197,11 @@ def read_run(path: str | os.PathLike[str]) -> Run:
     return Run(path)
 
 
-def _flat(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flatten(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in record.items():
         if isinstance(value, dict):
-            flat.update(_flat(value, f"{prefix}{name}."))
+            flat.update(_flatten(value, f"{prefix}{name}."))
         else:
             flat[prefix + name] = value
     return flat

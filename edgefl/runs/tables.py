@@ -1,7 +1,7 @@
-"""Append-only tables of records, one JSON object a line, every record with its ``round``.
+"""Append-only tables: one record per line, as a JSON object with a ``round``.
 
-Lines are strict JSON.  An infinite number (the margin of a budget without a limit) or a not-a-number is written as
-null, which other readers understand too.
+Lines are strict JSON.  Infinity (the margin of an unlimited budget) and NaN are written as null, so that any JSON
+parser can read the files.
 """
 
 from __future__ import annotations
@@ -32,14 +32,13 @@ SUMMED = (
     "lost_download_bytes",
     "lost_upload_bytes",
 )
-"""Fields of a client's record that a round's record adds up, and a run's totals in turn."""
+"""Fields of client records that are summed in the round's record, and over rounds in the run's totals."""
 
 
 def plain(value: Any) -> Any:
-    """``value`` as strict JSON data: numpy becomes numbers and lists, what isn't finite becomes None.
+    """``value`` as strict JSON data: numpy values become numbers and lists, numbers that aren't finite become None.
 
-    Raises TypeError for a key that isn't a string or a value that JSON doesn't have: what is silently turned
-    into something else would not come back as it was.
+    Raises TypeError for a key that isn't a string and for a value that JSON can't represent.
     """
     if value is None or isinstance(value, str | bool | int):
         return value
@@ -48,20 +47,20 @@ def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
-                raise TypeError(f"a record's keys are strings, not {key!r}")
+                raise TypeError(f"a record's keys must be strings, not {key!r}")
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, np.ndarray | np.generic):
         return plain(value.tolist())
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
-    raise TypeError(f"a record holds plain values, not {type(value).__name__} {value!r}")
+    raise TypeError(f"a record can't hold a value of type {type(value).__name__}: {value!r}")
 
 
 def append(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    """Add records at the end of a table, all of them or none.
+    """Append all records to a table, or none if an error occurs.
 
-    Raises RunError if the file can't be written, ValueError for a record without a round, TypeError for a value
-    that JSON doesn't have.
+    Raises RunError if the file can't be written, ValueError for a record without an integer ``round``, and TypeError
+    for a value that JSON can't represent.
     """
     lines = []
     for record in records:
@@ -73,9 +72,9 @@ def append(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
 
 
 def append_lines(path: Path, lines: Sequence[bytes]) -> None:
-    """Add lines at the end of a table, each a record as JSON with its round and the end of the line; all or none.
+    """Append encoded records to a table: each a line of JSON with a ``round`` and a final newline.
 
-    Raises RunError if the file can't be written.
+    Either all lines are written or none.  Raises RunError if the file can't be written.
     """
     if not lines:
         return
@@ -84,46 +83,46 @@ def append_lines(path: Path, lines: Sequence[bytes]) -> None:
         try:
             file.write(b"".join(lines))
             file.flush()
-        except OSError:  # a full disk: half a line here would join with whatever comes next
+        except OSError:  # for example a full disk: remove the partial line, which the next append would continue
             os.truncate(path, before)
             raise
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """All complete records of a table; an unfinished last line is left out, as a run may be writing it now.
+    """All complete records of a table.  An incomplete last line is ignored, because a run may be writing it.
 
-    Raises RunError for damage anywhere else.
+    Raises RunError if any other line is damaged.
     """
     return list(each(path))
 
 
 def each(path: Path) -> Iterator[dict[str, Any]]:
-    """The records of ``read`` one after the other, for a table that is larger than memory."""
-    return (record for _, record in _complete(path))
+    """Iterate over the records that ``read`` returns, without loading the whole table."""
+    return (record for _, record in _complete_records(path))
 
 
 def rewind(path: Path, round: int) -> None:
-    """Drop the records of later rounds and an unfinished last line; what stays keeps its bytes.
+    """Remove the records of rounds after ``round`` and an incomplete last line; other lines keep their bytes.
 
-    Raises RunError for damage before the last line, and if the file can't be written.
+    Raises RunError for a damaged line before the last one, and if the file can't be written.
     """
     if not path.exists():
         return
     size = path.stat().st_size
     kept, later, mixed = 0, False, False
-    for line, record in _complete(path):
+    for line, record in _complete_records(path):
         later |= record["round"] > round
         mixed |= later and record["round"] <= round
         kept += len(line) * (record["round"] <= round)
     if mixed:
-        replace_file(path, b"".join(line for line, record in _complete(path) if record["round"] <= round))
-    elif kept != size:  # as a run writes them: what is too late is at the end
+        replace_file(path, b"".join(line for line, record in _complete_records(path) if record["round"] <= round))
+    elif kept != size:  # the usual case: all later records are at the end of the file
         with writing(path), path.open("rb+") as file:
             file.truncate(kept)
 
 
 def mend(path: Path) -> None:
-    """Drop an unfinished last line, so that the next record begins a line of its own."""
+    """Remove an incomplete last line, so that the next record starts on a new line."""
     if not path.exists():
         return
     with writing(path), path.open("rb+") as file:
@@ -141,21 +140,22 @@ def mend(path: Path) -> None:
             file.truncate(position)
 
 
-def _complete(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
+def _complete_records(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """Iterate over the complete lines of a table and their records, as described at ``read``."""
     try:
         if not path.exists():
             return
         with path.open("rb") as file:
-            last = file.seek(0, os.SEEK_END)
+            remaining = file.seek(0, os.SEEK_END)
             file.seek(0)
             for number, line in enumerate(file, start=1):
-                last -= len(line)
+                remaining -= len(line)
                 try:
                     record = orjson.loads(line)
                     if not line.endswith(b"\n") or type(record["round"]) is not int:
                         raise ValueError
                 except (ValueError, TypeError, KeyError):
-                    if not last:
+                    if not remaining:
                         return
                     raise RunError(f"{path}:{number}: this line is damaged: {line[:60]!r}") from None
                 yield line, record

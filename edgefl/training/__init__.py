@@ -1,4 +1,4 @@
-"""Real training of works, in this process or in others, with measurement."""
+"""Training of works, in this process or in worker processes, with optional measurement of memory and FLOPs."""
 
 from edgefl.training.executors import Executor, Inline, Processes, make_executor
 from edgefl.training.options import ExecutorOptions

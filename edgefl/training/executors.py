@@ -1,4 +1,4 @@
-"""Executors: submit a task, get a future.  Which one runs it changes no result."""
+"""Executors run tasks and return futures.  Results don't depend on the executor."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from edgefl.work.torch_device import device_of
 
 
 class Executor(Protocol):
-    """Runs tasks."""
+    """The protocol of executors; also a context manager that closes the executor."""
 
     def submit(self, task: Task) -> Future[Report]:
-        """Start a task, or queue it; its report comes through the future."""
+        """Start or queue a task.  The future holds its report, or the error that the task raised."""
         ...
 
     def close(self) -> None:
-        """Stop; what has not begun is dropped."""
+        """Stop the executor.  Tasks that haven't begun are cancelled."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -40,7 +40,7 @@ class Executor(Protocol):
 
 class _Closing:
     def close(self) -> None:
-        """Nothing to stop."""
+        """Do nothing: this executor has no resources to release."""
 
     def __enter__(self) -> Self:
         return self
@@ -50,13 +50,16 @@ class _Closing:
 
 
 class Inline(_Closing):
-    """Runs a task at once, in this process."""
+    """Runs each task in this process, before ``submit`` returns.
+
+    Raises TrainingError if ``device`` isn't available.
+    """
 
     def __init__(self, federation: Federation, device: str = "auto"):
         self._node = Node(federation, device_of(device))
 
     def submit(self, task: Task) -> Future[Report]:
-        """Run it before returning."""
+        """Run the task and return a completed future with its report or its EdgeflError."""
         future: Future[Report] = Future()
         try:
             future.set_result(self._node.run(task))
@@ -66,7 +69,7 @@ class Inline(_Closing):
 
 
 class _Queued(Future[Report]):
-    """The report of a task that waits or runs in a worker; only one that still waits can be cancelled."""
+    """Future of a task that is queued or runs in a worker.  It can be cancelled while it is queued."""
 
     def __init__(self, inner: Future[tuple[str, bytes]]):
         super().__init__()
@@ -83,7 +86,7 @@ class _Queued(Future[Report]):
         try:
             self.set_result(Report.decode(*inner.result()))
         except BrokenProcessPool as error:
-            self.set_exception(_broken(error))
+            self.set_exception(_worker_error(error))
         except Exception as error:
             self.set_exception(error)
 
@@ -91,12 +94,12 @@ class _Queued(Future[Report]):
 class Processes(_Closing):
     """Runs tasks in worker processes, which open the data themselves.
 
-    Works and tensors travel as JSON and safetensors.  Workers are spawned: a script that uses this executor needs the
-    usual ``if __name__ == "__main__"``.
+    Works and tensors are sent as JSON and safetensors.  Workers are spawned, so a script that uses this executor needs
+    ``if __name__ == "__main__"``.  Raises TrainingError if ``device`` isn't available.
     """
 
     def __init__(self, options: DataOptions, seed: int, tokens: int, cache: Path | None, workers: int, device: str):
-        device_of(device)  # a wrong device is said here, not by a worker
+        device_of(device)  # raises here, not in a worker, if the device isn't available
         self._pool = ProcessPoolExecutor(
             workers,
             multiprocessing.get_context("spawn"),
@@ -106,37 +109,44 @@ class Processes(_Closing):
         self._workers = workers
 
     def warm(self) -> None:
-        """Start the workers now, so that they import while this process does something else."""
+        """Start the workers in the background, so that their imports overlap with other work of this process."""
         for _ in range(self._workers):
-            self._pool.submit(_ready)
+            self._pool.submit(_do_nothing)
 
     def submit(self, task: Task) -> Future[Report]:
-        """Queue it for a worker."""
+        """Queue the task for a worker and return the future of its report.
+
+        The future raises TrainingError if a worker ended unexpectedly.
+        """
         try:
-            return _Queued(self._pool.submit(_work, *task.encode()))
+            return _Queued(self._pool.submit(_run_task, *task.encode()))
         except BrokenProcessPool as error:
-            refused: Future[Report] = Future()
-            refused.set_exception(_broken(error))
-            return refused
+            failed: Future[Report] = Future()
+            failed.set_exception(_worker_error(error))
+            return failed
 
     def close(self) -> None:
-        """Drop what is queued and end the workers."""
+        """Cancel queued tasks, wait for running ones, and end the workers."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _broken(error: BaseException) -> TrainingError:
-    broken = TrainingError(
+def _worker_error(error: BaseException) -> TrainingError:
+    wrapped = TrainingError(
         f"a worker process ended unexpectedly ({error}); it may have run out of memory: try fewer executor.workers. "
-        "Nothing that finished is lost: continue with edgefl run --resume"
+        "Finished rounds are saved: continue with edgefl run --resume"
     )
-    broken.__cause__ = error
-    return broken
+    wrapped.__cause__ = error
+    return wrapped
 
 
 def make_executor(
     options: ExecutorOptions, federation: Federation, data: DataOptions, seed: int, tokens: int, cache: Path | None
 ) -> Inline | Processes:
-    """The executor of a scenario."""
+    """The executor that a scenario's ``executor`` section describes.
+
+    ``tokens`` is the length of texts; ``cache`` is the folder of prepared data.  Raises TrainingError if the device
+    isn't available.
+    """
     if options.name == "inline":
         return Inline(federation, options.device)
     return Processes(data, seed, tokens, cache, options.workers, options.device)
@@ -150,7 +160,7 @@ _node: Node | None = None
 def _start(data: str, seed: int, tokens: int, cache: str | None, device: str, path: list[str]) -> None:
     global _node
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to stop
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the parent process ends the workers
     sys.path[:] = path
     federation = open_federation(
         DataOptions.model_validate_json(data), seed=seed, tokens=tokens, cache=Path(cache) if cache else None
@@ -159,17 +169,17 @@ def _start(data: str, seed: int, tokens: int, cache: str | None, device: str, pa
 
 
 def _end_with_parent() -> None:
-    """A parent that was killed says nothing, and a worker that waits for its next task would wait for ever."""
+    """End this worker when its parent ends: a killed parent can't shut it down, and it would wait for tasks forever."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
     os._exit(1)
 
 
-def _ready() -> None:
+def _do_nothing() -> None:
     return None
 
 
-def _work(head: str, body: bytes) -> tuple[str, bytes]:
+def _run_task(head: str, body: bytes) -> tuple[str, bytes]:
     assert _node is not None
     return _node.run(Task.decode(head, body)).encode()

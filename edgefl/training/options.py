@@ -1,4 +1,4 @@
-"""The scenario's ``executor`` section: where the real training runs."""
+"""The scenario's ``executor`` section: which processes and device run the training."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 
 class ExecutorOptions(BaseModel):
-    """Results don't depend on any of these."""
+    """The scenario's ``executor`` section.  None of these options changes results."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

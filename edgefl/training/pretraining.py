@@ -1,7 +1,8 @@
-"""Pre-training at the server: a tower's first values, before any client takes part.
+"""Pre-training at the server: the initial values of towers, before any client takes part.
 
-A tower learns to classify public samples of its own modality, or is read from safetensors.  What it learned is kept in
-the cache under the hash of all that it depends on, so that a comparison trains it once, and beside the run.
+A tower is trained to classify public samples of its modality, or its values are read from a safetensors file.  Trained
+values are cached under a hash of everything they depend on, so that a comparison trains them once.  A run also stores
+them in its folder.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Part = Literal["embedding", "blocks", "norm"]
 
 
 class TowerPretraining(BaseModel):
-    """How one tower gets its first values: trained for ``epochs``, or read ``from`` a file."""
+    """Initial values of one tower: trained for ``epochs``, or read ``from`` a file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -43,7 +44,7 @@ class TowerPretraining(BaseModel):
     source: Path | None = Field(
         None,
         alias="from",
-        description="instead of training: a .safetensors file, or a folder with one, such as an earlier run's",
+        description="read values instead of training: a .safetensors file, or a folder with one, such as a run's",
     )
     parts: tuple[Part, ...] = Field(
         ("embedding", "blocks", "norm"),
@@ -52,16 +53,16 @@ class TowerPretraining(BaseModel):
     )
 
     @model_validator(mode="after")
-    def _one_way(self) -> TowerPretraining:
+    def _check(self) -> TowerPretraining:
         if (self.epochs is None) == (self.source is None):
-            raise ValueError("a tower is pre-trained for some epochs, or read from a file: give epochs or from")
+            raise ValueError("give either epochs, to train the tower, or from, to read its values from a file")
         if not self.parts:
-            raise ValueError("parts is empty: nothing would be pre-trained")
+            raise ValueError("parts is empty: no part of the tower would be pre-trained")
         return self
 
 
 class PretrainOptions(BaseModel):
-    """The scenario's ``pretrain`` section: towers by modality; the others start at random."""
+    """The scenario's ``pretrain`` section: towers by modality.  Other towers have random initial values."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -73,17 +74,17 @@ class PretrainOptions(BaseModel):
 
     @property
     def towers(self) -> dict[str, TowerPretraining]:
-        """What is asked for, by modality."""
-        asked = {m: getattr(self, m) for m in ("image", "text", "audio")}
-        return {m: each for m, each in asked.items() if each is not None}
+        """Options of the towers that are pre-trained, by modality."""
+        options = {m: getattr(self, m) for m in ("image", "text", "audio")}
+        return {m: tower for m, tower in options.items() if tower is not None}
 
 
 @dataclass
 class Pretraining:
-    """First values by name (``image.blocks.0...``), computed when they are first asked for.
+    """Initial values by name (``image.blocks.0...``), computed at the first call.
 
-    ``descriptions`` are the models of one modality each that the towers are trained in; ``told`` holds afterwards for
-    each tower what it took and what it reached.
+    ``descriptions`` are the models in which the towers are trained, each of one modality.  After the first call
+    ``told`` holds facts about each tower: its file, or its epochs, losses, FLOPs, samples and validation accuracy.
     """
 
     options: PretrainOptions
@@ -98,88 +99,93 @@ class Pretraining:
     _values: dict[str, Tensor] | None = None
 
     def check(self) -> None:
-        """Raises DataError for what can't be trained or read, before anything is."""
-        for modality, asked in self.options.towers.items():
-            if asked.source is not None:
-                self._found(modality, asked.source)
+        """Raise DataError if a file doesn't fit its tower or there are too few public samples; computes nothing."""
+        for modality, options in self.options.towers.items():
+            if options.source is not None:
+                self._find(modality, options.source)
                 continue
-            held = self.federation.server_samples.get("public", {}).get(modality, 0)
-            if held < asked.batch:
+            samples = self.federation.server_samples.get("public", {}).get(modality, 0)
+            if samples < options.batch:
                 raise DataError(
-                    f"pre-training the {modality} tower takes a batch of {asked.batch} public samples or more; the "
-                    f"data have {held}: raise data.public"
+                    f"pre-training the {modality} tower needs at least one batch of {options.batch} public samples, "
+                    f"but there are {samples}: increase data.public"
                 )
 
     def __call__(self) -> Mapping[str, Tensor]:
-        """The values, on the CPU."""
+        """The values, ``{name: tensor}``, on the CPU.  Raises DataError for a file that doesn't fit its tower."""
         if self._values is None:
             self._values = {}
-            for modality, asked in self.options.towers.items():
-                found = self._read(modality, asked.source) if asked.source else self._trained(modality, asked)
-                kept = {n: t for n, t in found.items() if n.split(".")[1] in asked.parts}
-                if not kept:
-                    raise DataError(f"pretrain.{modality}: no {' or '.join(asked.parts)} is among what was loaded")
-                self._values |= kept
+            for modality, options in self.options.towers.items():
+                values = self._read(modality, options.source) if options.source else self._trained(modality, options)
+                selected = {n: t for n, t in values.items() if n.split(".")[1] in options.parts}
+                if not selected:
+                    raise DataError(f"pretrain.{modality}: the loaded values have no {' or '.join(options.parts)}")
+                self._values |= selected
         return self._values
 
     def save(self, folder: Path) -> None:
-        """Keep the values and what is told of them beside a run, to be read by ``from`` and by people."""
+        """Write ``pretrained.safetensors``, which ``from`` can read, and the facts ``pretrained.json`` to a folder."""
         values = {name: value.contiguous() for name, value in self().items()}
         safetensors.torch.save_file(values, folder / "pretrained.safetensors")
         (folder / "pretrained.json").write_text(json.dumps(self.told, indent=2) + "\n", encoding="utf-8")
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
-    def _found(self, modality: str, source: Path) -> tuple[Path, dict[str, str]]:
-        """The file, and its names of the tower's tensors: ``image.blocks...``, ``KIND/image...`` or ``blocks...``.
+    def _find(self, modality: str, source: Path) -> tuple[Path, dict[str, str]]:
+        """The file, and ``{name in the model: name in the file}`` of the tower's tensors.
 
-        Raises DataError for a file without them, or with others.  Only the file's header is read.
+        Names in the file are ``image.blocks...``, ``KIND/image...`` or ``blocks...``.  Raises DataError if tensors are
+        missing or have other shapes.  Only the file's header is read.
         """
         path = _file(source)
-        wanted = _tower(self.descriptions[modality], modality)
+        expected = _tower(self.descriptions[modality], modality)
         try:
             with safetensors.safe_open(path, "pt") as file:
-                names = {_plain(name, modality): name for name in sorted(file.keys(), reverse=True)}
-                found = {name: names[name] for name in wanted if name in names}
-                for name, called in found.items():
-                    shape = tuple(file.get_slice(called).get_shape())
-                    if shape != wanted[name].shape:
-                        raise DataError(f"{path}: {called} is {shape}, but the model's is {wanted[name].shape}")
+                names = {_tower_name(name, modality): name for name in sorted(file.keys(), reverse=True)}
+                found = {name: names[name] for name in expected if name in names}
+                for name, name_in_file in found.items():
+                    shape = tuple(file.get_slice(name_in_file).get_shape())
+                    if shape != expected[name].shape:
+                        raise DataError(
+                            f"{path}: {name_in_file} has shape {shape}, but the model's has {expected[name].shape}"
+                        )
         except safetensors.SafetensorError as error:
-            raise DataError(f"{path} is no safetensors file: {error}") from error
-        lacking = [n for n in wanted if n not in found and n.split(".")[1] in self.options.towers[modality].parts]
-        if lacking:
-            raise DataError(f"{path} has no {lacking[0]}{suggestion(lacking[0], list(names))}")
+            raise DataError(f"{path} is not a safetensors file: {error}") from error
+        missing = [n for n in expected if n not in found and n.split(".")[1] in self.options.towers[modality].parts]
+        if missing:
+            raise DataError(f"{path} has no {missing[0]}{suggestion(missing[0], list(names))}")
         return path, found
 
     def _read(self, modality: str, source: Path) -> dict[str, Tensor]:
-        """The tower's values in a file."""
-        path, names = self._found(modality, source)
+        """The tower's values in a file, as float32."""
+        path, names = self._find(modality, source)
         with safetensors.safe_open(path, "pt") as file:
-            found = {name: file.get_tensor(called).float() for name, called in names.items()}
-        self.told[modality] = {"from": str(source), "tensors": len(found)}
-        return found
+            values = {name: file.get_tensor(name_in_file).float() for name, name_in_file in names.items()}
+        self.told[modality] = {"from": str(source), "tensors": len(values)}
+        return values
 
     # --- training ----------------------------------------------------------------------------------------------------
 
-    def _trained(self, modality: str, asked: TowerPretraining) -> dict[str, Tensor]:
+    def _trained(self, modality: str, options: TowerPretraining) -> dict[str, Tensor]:
+        """The trained values, from the cache if they are there."""
         description = self.descriptions[modality]
-        works = self._works(modality, asked)
-        made_of = [[w.encode() for w in works], self.key, self.seed, *models.versions(), *models.code(description)]
-        path = self.cache / "pretrained" / f"{digest(made_of)}.safetensors" if self.cache else None
+        works = self._works(modality, options)
+        key = [[w.encode() for w in works], self.key, self.seed, *models.versions(), *models.code(description)]
+        path = self.cache / "pretrained" / f"{digest(key)}.safetensors" if self.cache else None
         if path is not None and path.is_file():
             with safetensors.safe_open(path, "pt") as file:
                 self.told[modality] = json.loads(file.metadata()["told"])
                 return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
-        values, told = self._train(modality, works)
-        self.told[modality] = told
+        values, facts = self._train(modality, works)
+        self.told[modality] = facts
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             with replacing(path) as draft:
-                safetensors.torch.save_file(values, draft, {"told": json.dumps(told)})
+                safetensors.torch.save_file(values, draft, {"told": json.dumps(facts)})
         return values
 
     def _train(self, modality: str, works: list[Work]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Train the tower: its values, and the facts for ``told``."""
         node, count = Node(self.federation, self.device), len(works)
         with torch.random.fork_rng([]):
             torch.manual_seed(seeds.key(self.seed, "initial", 1))
@@ -195,28 +201,28 @@ class Pretraining:
             assert report.measured is not None
             cost = compute_cost(work, self.federation.server(), report.measured.trace)
             flops += cost.forward_flops + cost.backward_flops
-        told: dict[str, Any] = {"epochs": count, "losses": losses, "flops": flops}
-        told["samples"] = self.federation.server_samples["public"][modality]
+        facts: dict[str, Any] = {"epochs": count, "losses": losses, "flops": flops}
+        facts["samples"] = self.federation.server_samples["public"][modality]
         if self.federation.server_samples.get("validation", {}).get(modality):
             pass_ = Pass("score-classify", "validation", (modality,), 100, False, {})
-            scored = Work("pretrain", works[0].model, (), (pass_,), works[0].down)
-            told["validation_accuracy"] = node.run(Task(scored, values, None, 0)).result.metrics["accuracy"]
-        return values, told
+            scoring = Work("pretrain", works[0].model, (), (pass_,), works[0].down)
+            facts["validation_accuracy"] = node.run(Task(scoring, values, None, 0)).result.metrics["accuracy"]
+        return values, facts
 
-    def _works(self, modality: str, asked: TowerPretraining) -> list[Work]:
-        """Epochs over the public samples, alike but for their learning rates."""
+    def _works(self, modality: str, options: TowerPretraining) -> list[Work]:
+        """One work per epoch over the public samples; the works differ in the learning rate only."""
         description = self.descriptions[modality]
         parameters = tuple(n for n, _ in models.on_meta(description).named_parameters())
         items = (Item(n, s.shape, s.dtype, f"pretrain/{n}") for n, s in _tensors(description).items())
         payload = Payload("model", tuple(items))
-        pass_ = Pass("classify", "public", (modality,), asked.batch, True, {})
+        pass_ = Pass("classify", "public", (modality,), options.batch, True, {})
         work = Work("pretrain", description, parameters, (pass_,), (payload,), (payload,))
-        found = []
-        for epoch in range(asked.epochs or 0):
-            share = 0.5 * (1 + torch.cos(torch.tensor(torch.pi * epoch / (asked.epochs or 1))).item())
-            optimizer = {"name": "adamw", "lr": asked.lr * max(share, 0.01), "weight_decay": asked.weight_decay}
-            found.append(replace(work, optimizer=optimizer))
-        return found
+        works = []
+        for epoch in range(options.epochs or 0):
+            share = 0.5 * (1 + torch.cos(torch.tensor(torch.pi * epoch / (options.epochs or 1))).item())
+            optimizer = {"name": "adamw", "lr": options.lr * max(share, 0.01), "weight_decay": options.weight_decay}
+            works.append(replace(work, optimizer=optimizer))
+        return works
 
 
 def _tensors(description: Mapping[str, Any]) -> dict[str, TensorSpec]:
@@ -228,21 +234,24 @@ def _tower(description: Mapping[str, Any], modality: str) -> dict[str, TensorSpe
     return {n: s for n, s in _tensors(description).items() if n.startswith(f"{modality}.")}
 
 
-def _plain(name: str, modality: str) -> str:
-    """A name in a file as a tower's own: without the client kind before it, with the tower's name."""
-    plain = name.rsplit("/", 1)[-1]
-    return plain if plain.startswith(f"{modality}.") else f"{modality}.{plain}"
+def _tower_name(name: str, modality: str) -> str:
+    """A tensor's name in the model for its name in a file: without a client kind, with the tower's name."""
+    short = name.rsplit("/", 1)[-1]
+    return short if short.startswith(f"{modality}.") else f"{modality}.{short}"
 
 
 def _file(source: Path) -> Path:
-    """The file that is meant: itself, or the one in a folder.  Raises DataError."""
+    """The file to read: ``source`` itself, or the one in that folder.
+
+    Raises DataError if there is none, or if a folder has several and none has a standard name.
+    """
     path = source.expanduser()
     if path.is_dir():
-        tried = [path / name for name in ("pretrained.safetensors", "weights.safetensors", "model.safetensors")]
-        found = [each for each in tried if each.is_file()] or sorted(path.glob("*.safetensors"))
-        if len(found) != 1 and not (found and found[0] in tried):
-            raise DataError(f"{path} has {len(found)} .safetensors files: name the one to read")
-        return found[0]
+        standard = [path / name for name in ("pretrained.safetensors", "weights.safetensors", "model.safetensors")]
+        files = [file for file in standard if file.is_file()] or sorted(path.glob("*.safetensors"))
+        if len(files) != 1 and not (files and files[0] in standard):
+            raise DataError(f"{path} has {len(files)} .safetensors files: give the path of the one to read")
+        return files[0]
     if not path.is_file():
         raise DataError(f"there is no file or folder {path} to read pre-trained values from")
     return path
@@ -251,9 +260,12 @@ def _file(source: Path) -> Path:
 def descriptions_of(
     options: PretrainOptions, describe: Callable[[str], Mapping[str, Any]], modalities: Mapping[str, Any]
 ) -> dict[str, Mapping[str, Any]]:
-    """The model of one modality that each tower is trained in.  Raises MethodError for a tower that isn't there."""
+    """Descriptions of the models in which the towers are trained, by modality; each model has one modality.
+
+    Raises MethodError if the model has no tower for a modality of ``options``.
+    """
     for modality in options.towers:
         if modality not in modalities:
-            have = ", ".join(modalities) or "none by modality (multiway)"
-            raise MethodError(f"the model has no {modality} tower to pre-train; it has: {have}")
+            towers = ", ".join(modalities) or "none by modality (multiway)"
+            raise MethodError(f"the model has no {modality} tower to pre-train; it has: {towers}")
     return {modality: describe(modality) for modality in options.towers}

@@ -1,4 +1,7 @@
-"""A task: one work for one node, ready to run anywhere; and what comes back."""
+"""Tasks (one work for one client or the server, with its input tensors), their reports, and ``Node``, which runs them.
+
+Tasks and reports can be encoded as bytes and sent to other processes.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,11 @@ from edgefl.work.torch_device import warm
 
 @dataclass(frozen=True)
 class Task:
-    """A work with the tensors that it starts from.
+    """A work with its input tensors.
 
-    ``client`` is None for the server; ``inputs`` are by item name, or as payloads' codecs encode them, and hold the
-    whole model at its stage, whether it travelled or was kept; ``seed`` is of this client and round alone.
+    ``client`` is None for the server.  ``inputs`` maps item names (or names that a payload's codec makes) to tensors.
+    They hold the complete model of the stage, both downloaded parts and parts that the client kept.  ``seed`` is
+    specific to this client and round.
     """
 
     work: Work
@@ -35,22 +39,22 @@ class Task:
     metered: bool = False
 
     def encode(self) -> tuple[str, bytes]:
-        """JSON and safetensors, for another process."""
+        """The task as JSON text and safetensors bytes, to be sent to another process."""
         head = {"work": self.work.encode(), "client": self.client, "seed": self.seed, "metered": self.metered}
         return json.dumps(head), _packed(self.inputs)
 
     @classmethod
     def decode(cls, head: str, body: bytes) -> Task:
-        """The task that ``encode`` wrote."""
+        """Restore a task from the output of ``encode``."""
         raw = json.loads(head)
         return cls(Work.decode(raw["work"]), _unpacked(body), raw["client"], raw["seed"], raw["metered"])
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Measured twins of the predicted cost; FLOPs and peak are of the metered steps, as in a prediction.
+    """Measured cost of the metered steps, which a prediction covers too.
 
-    ``peak_memory_bytes`` is live tensor storage on a CPU and the allocator's peak on CUDA.
+    ``peak_memory_bytes`` is live tensor storage on a CPU, and the allocator's peak on CUDA.  ``trace`` has the FLOPs.
     """
 
     peak_memory_bytes: int
@@ -59,14 +63,17 @@ class Measured:
 
 @dataclass(frozen=True)
 class Report:
-    """What a task gave: its result, its measurement if metered, and figures of the host (outside every equality)."""
+    """The outcome of a task: its result, the measurement if the task was metered, and figures of the host.
+
+    ``host`` has wall time, memory and process id, which differ between equal runs.
+    """
 
     result: Result
     measured: Measured | None = None
     host: Mapping[str, Any] = field(default_factory=dict)
 
     def encode(self) -> tuple[str, bytes]:
-        """JSON and safetensors, for another process."""
+        """The report as JSON text and safetensors bytes, to be sent to another process."""
         r = self.result
         tensors = {f"{i}/{n}": t for i, named in enumerate(r.payloads.values()) for n, t in named.items()}
         tensors |= {f"kept/{n}": t for n, t in r.kept.items()}
@@ -81,7 +88,7 @@ class Report:
 
     @classmethod
     def decode(cls, head: str, body: bytes) -> Report:
-        """The report that ``encode`` wrote."""
+        """Restore a report from the output of ``encode``."""
         raw, tensors = json.loads(head), _unpacked(body)
         payloads: dict[str, dict[str, Tensor]] = {name: {} for name in raw["payloads"]}
         kept = {}
@@ -96,35 +103,35 @@ class Report:
 
 
 def _packed(tensors: Mapping[str, Tensor]) -> bytes:
-    # the format has no aliases: what stands under two names is written twice
+    # safetensors refuses tensors that share storage: clone all but the first
     seen: set[int] = set()
-    alone = {}
+    separate = {}
     for name, tensor in tensors.items():
-        place = tensor.untyped_storage()._cdata
-        alone[name] = tensor.clone(memory_format=torch.contiguous_format) if place in seen else tensor.contiguous()
-        seen.add(place)
-    return safetensors.torch.save(alone)
+        storage = tensor.untyped_storage()._cdata
+        separate[name] = tensor.clone(memory_format=torch.contiguous_format) if storage in seen else tensor.contiguous()
+        seen.add(storage)
+    return safetensors.torch.save(separate)
 
 
 def _unpacked(body: bytes) -> dict[str, Tensor]:
-    # safetensors' buffers are read-only to torch's eyes; a work changes only what it copied
+    # the tensors may share read-only buffers with ``body``; works copy tensors before they change them
     return dict(safetensors.torch.load(body))
 
 
 class Sources(Protocol):
-    """Where the data of every node come from (edgefl.data.Federation)."""
+    """The data of all nodes; ``edgefl.data.Federation`` implements this protocol."""
 
     def client(self, index: int) -> Source:
-        """A client's private data."""
+        """The private data of the client with this index."""
         ...
 
     def server(self) -> Source:
-        """The server's data: validation, test, public."""
+        """The server's data: the splits validation, test and public."""
         ...
 
 
 class Node:
-    """Runs tasks one after the other on one device, with one resident module per model description."""
+    """Runs tasks sequentially on one device.  Modules are reused between tasks with the same model description."""
 
     def __init__(self, sources: Sources, device: torch.device):
         self.sources, self.device = sources, device
@@ -134,7 +141,7 @@ class Node:
     def _module(self, task: Task, inputs: Mapping[str, Tensor]) -> nn.Module:
         key = digest(task.work.model)
         module = self._modules.get(key)
-        # what the work doesn't bring, buffers included, must not be left over from another node
+        # a reused module must not keep parameters or buffers of another client that the inputs don't replace
         if module is None or module.state_dict().keys() - inputs.keys():
             with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
                 torch.manual_seed(seeds.key(task.seed, "module"))
@@ -142,16 +149,16 @@ class Node:
         return module
 
     def run(self, task: Task) -> Report:
-        """Do a task.  Raises TrainingError, naming the node, if the work fails."""
+        """Run a task.  Raises TrainingError, which names the client or the server, if the work fails."""
         started = time.perf_counter()
         source = self.sources.server() if task.client is None else self.sources.client(task.client)
         threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # with more, sums differ from machine to machine
+        torch.set_num_threads(1)  # with several threads the order of sums, and so rounding, depends on the machine
         try:
             inputs = task.work.received(task.inputs)
             module = self._module(task, inputs)
             meter = Meter(CUDA_ROUNDING if self.device.type == "cuda" else 1) if task.metered else None
-            base = self._before(module) if meter else 0
+            base = self._bytes_of_others(module) if meter else 0
             result = run(task.work, inputs, source, module=module, device=self.device, seed=task.seed, meter=meter)
             measured = None
             if result.trace is not None:
@@ -160,7 +167,7 @@ class Node:
                     peak = torch.cuda.max_memory_allocated(self.device) - base
                 measured = Measured(peak, result.trace)
         except Exception as error:
-            self._modules.clear()  # a module that failed half-way is no resident
+            self._modules.clear()  # a failed work may leave its module in an undefined state
             if isinstance(error, EdgeflError):
                 raise
             node = "the server" if task.client is None else f"client {task.client}"
@@ -171,12 +178,12 @@ class Node:
         host = {"wall_seconds": time.perf_counter() - started, "rss_bytes": rss, "process": os.getpid()}
         return Report(result, measured, host)
 
-    def _before(self, module: nn.Module) -> int:
-        """Bytes on the device that are not this work's."""
+    def _bytes_of_others(self, module: nn.Module) -> int:
+        """Bytes allocated on the CUDA device, except those of ``module``; resets the peak.  0 on a CPU."""
         if self.device.type != "cuda":
             return 0
         torch.cuda.synchronize(self.device)
         torch.cuda.reset_peak_memory_stats(self.device)
         resident = (*module.parameters(), *module.buffers())
-        own = sum(-(-t.untyped_storage().nbytes() // CUDA_ROUNDING) * CUDA_ROUNDING for t in resident)
-        return torch.cuda.memory_allocated(self.device) - own
+        of_module = sum(-(-t.untyped_storage().nbytes() // CUDA_ROUNDING) * CUDA_ROUNDING for t in resident)
+        return torch.cuda.memory_allocated(self.device) - of_module

@@ -130,9 +130,9 @@ def test_wrong_words_are_usage_errors_with_the_nearest_right_one(call: Call, dec
     assert call("swep")[0] == 2
     assert "Did you mean 'sweep'" in call("swep")[2]
     code, out, err = call("run")
-    assert (code, out) == (2, "") and "give a scenario to run, or --resume DIR" in err
+    assert (code, out) == (2, "") and "give either a scenario to run or --resume DIR" in err
     code, _, err = call("run", declared, "--resume", "x")
-    assert code == 2 and "one of the two" in err
+    assert code == 2 and "give either a scenario" in err
     code, _, err = call("profile", declared, "--device", "jetson-nano-8gb")
     assert code == 2 and "unknown device 'jetson-nano-8gb'; did you mean 'jetson-nano-4gb'?" in err
     code, _, err = call("run", "--resume", "nowhere")
@@ -145,8 +145,14 @@ def test_wrong_words_are_usage_errors_with_the_nearest_right_one(call: Call, dec
 def test_run_prints_tables_and_keeps_the_run(call: Call, trainable: str) -> None:
     code, out, err = call("run", trainable, "--output", "here")
     assert code == 0
-    for words in ("Who could take part", "What a client's round cost", "What was learned: test split, after round 2",
-                  "Side by side", "(0.083)", "layerwise lets in no client that end-to-end refuses."):  # fmt: skip
+    for words in (
+        "Eligible clients by stage and kind",
+        "Cost of a client's round",
+        "Metrics: test split, after round 2",
+        "Comparison of the runs",
+        "(0.083)",
+        "layerwise admits no additional clients compared with end-to-end.",
+    ):
         assert words in out
     lines = err.splitlines()
     rounds = [line for line in lines if ": round " in line]
@@ -221,7 +227,7 @@ def test_a_run_without_a_folder_goes_to_runs(call: Call, trainable: str) -> None
 
 def test_profile(call: Call, declared: str) -> None:
     code, out, _ = call("profile", declared, "--device", "phone-mid", "--link", "lte")
-    assert code == 0 and "=== tiny on phone-mid over lte ===" in out and "Over the whole schedule" in out
+    assert code == 0 and "=== tiny on phone-mid over lte ===" in out and "Whole schedule, one client" in out
     assert max(map(len, out.splitlines())) <= 100 and "\x1b" not in out
     code, out, _ = call("profile", declared, "--json")
     found = json.loads(out)
@@ -306,7 +312,7 @@ def test_a_finished_run_is_shown_without_the_rooms_that_run_it(layerwise_run: An
         "finally: print(sorted({'edgefl.data', 'edgefl.simulation', 'edgefl.commands'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code, layerwise_run.path], capture_output=True, text=True, check=True)
-    assert "What was learned" in done.stdout and done.stdout.endswith("\n[]\n")
+    assert "Metrics" in done.stdout and done.stdout.endswith("\n[]\n")
 
 
 def heeds_interrupts() -> None:
@@ -327,7 +333,7 @@ def test_an_interrupted_run_says_how_to_go_on(trainable: str, tmp_path: Path) ->
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
-    assert err.endswith("edgefl: interrupted; go on with: edgefl run --resume cut\n") and "Traceback" not in err
+    assert err.endswith("edgefl: interrupted; continue with: edgefl run --resume cut\n") and "Traceback" not in err
     assert (tmp_path / "cut" / "rounds.jsonl").read_text().count("\n") >= 2
 
 

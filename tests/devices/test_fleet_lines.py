@@ -40,7 +40,7 @@ def _written(tmp_path, fleet):
         (["server_link:", "  download: 0 bit/s"], 6, "fleet.server_link.download: a rate must be more than 0 bit/s"),
         (["server_link: {sharing: fiar}"], 5, "must be 'fair' or 'fifo', not 'fiar'; did you mean 'fair'?"),
         (["battery:", "  capacity: 0 Wh"], 6, "fleet.battery.capacity: a battery must hold more than 0 J"),
-        (["battery: {initial: 120%}"], 5, "fleet.battery.initial: '120%' is more than the whole"),
+        (["battery: {initial: 120%}"], 5, "fleet.battery.initial: '120%' is too large"),
         (["throttling: 3"], 5, "fleet.throttling: must be true or false, not 3"),
     ],
 )

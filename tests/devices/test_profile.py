@@ -274,7 +274,7 @@ def test_kinds_and_twins(tmp_path, profile):
     [
         ("upload_bits_per_second", {"value": 0, "range": "0"}, "upload_bits_per_second: must be positive, not 0"),
         ("loss", {"value": "100%", "range": "100%"}, "carries nothing"),
-        ("loss", {"value": 2, "range": "2"}, "more than the whole"),
+        ("loss", {"value": 2, "range": "2"}, "between 0 and 1"),
         ("latency_seconds", {"value": -1, "range": "0"}, "latency_seconds"),
     ],
 )
@@ -302,7 +302,7 @@ def test_a_key_that_is_written_twice_is_refused(tmp_path):
     path = tmp_path / "twice.yaml"
     path.write_text(text + text[text.index("jitter:") :], encoding="utf-8")
     with pytest.raises(
-        DeviceError, match=r"twice\.yaml:\d+: jitter: the key 'jitter' stands here twice \(first on line \d+\)"
+        DeviceError, match=r"twice\.yaml:\d+: jitter: the key 'jitter' is given twice \(first on line \d+\)"
     ):
         devices.read_link(path)
 

@@ -125,7 +125,7 @@ def test_what_cannot_be_resumed(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="there is no run at"):
         edgefl.run(resume=tmp_path / "nothing")
     (tmp_path / "file.txt").write_text("")
-    with pytest.raises(RunError, match="not a run's folder"):
+    with pytest.raises(RunError, match="not the folder of a run"):
         edgefl.run(resume=tmp_path)
 
 

@@ -299,7 +299,7 @@ def test_tables_take_no_share_of_an_update(prototypes: Any, tmp_path: Path) -> N
         ({"up": "int4"}, "payload.up: must be 'float32', 'float16', 'bfloat16' or 'int8'.*, not 'int4'"),
         ({"up": {"dtype": "bfloat61", "top_k": "10%"}}, "payload.up.dtype: .*did you mean 'bfloat16'?"),
         ({"up": {"top_k": "0%"}}, "payload.up.top_k: must be more than 0%"),
-        ({"up": {"top_k": "110%"}}, "payload.up.top_k: '110%' is more than the whole"),
+        ({"up": {"top_k": "110%"}}, "payload.up.top_k: '110%' is too large"),
         ({"up": {"topk": "10%"}}, "payload.up.topk: unknown key 'topk'; did you mean 'top_k'?"),
         ({"down": {"dtype": "int8", "top_k": "10%"}}, "payload.down: top_k is for up alone"),
         ({"dwon": "int8"}, "payload.dwon: unknown key 'dwon'; did you mean 'down'?"),

@@ -102,8 +102,8 @@ def test_whom_the_other_schedule_lets_in(comparison: Any) -> None:
     assert gained["clients"] == gained["of_clients"] == gained["took_part"] == 4
     assert gained["samples"] == gained["of_samples"] > 0 and gained["updates"] == 8
     text = shown(found)
-    assert "layerwise lets in 4 of 4 clients that end-to-end always refuses" in text
-    assert "rounds that changed nothing: nobody eligible 2" in text
+    assert "layerwise admits 4 clients (of 4) that end-to-end never admits" in text
+    assert "rounds not completed: nobody eligible 2" in text
     assert "0 of 4" in text and "4 of 4" in text
     assert max(map(len, text.splitlines())) <= 100
 
@@ -122,7 +122,7 @@ def test_a_run_that_was_cut_off_is_shown_as_far_as_it_came(layerwise_run: Any, t
     lines = (cut / "rounds.jsonl").read_text().splitlines(keepends=True)
     (cut / "rounds.jsonl").write_text("".join(lines[:1]))
     text = shown(summary(edgefl.read_run(cut)))
-    assert "1 rounds" in text and "Nothing has been evaluated yet" in text
+    assert "1 rounds" in text and "No evaluation yet" in text
     assert f"edgefl run --resume {cut}" in text.replace("\n", "")
     for name in ("rounds", "clients", "eligibility"):
         (cut / f"{name}.jsonl").write_text("")

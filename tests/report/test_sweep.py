@@ -45,4 +45,4 @@ def test_one_axis_none_and_three_have_a_picture_too(tmp_path: Path) -> None:
 def test_a_page_says_each_cell_in_its_unit(tmp_path: Path) -> None:
     draw_sweep(tmp_path / "map.html", "tiny", "eligible_share", *AXES, VALUES)
     page = (tmp_path / "map.html").read_text()
-    assert "25 %" in page and "nobody" in page and "training.batch" in page
+    assert "25 %" in page and "no client" in page and "training.batch" in page

@@ -76,7 +76,7 @@ def test_records_are_refused_rather_than_changed(tmp_path):
         run.append("rounds", [{"round": 1}, {"client": 3}])
     with pytest.raises(TypeError, match="Tensor"):
         run.append("rounds", [{"round": 1, "loss": torch.ones(1)}])
-    with pytest.raises(TypeError, match="keys are strings"):
+    with pytest.raises(TypeError, match="keys of a checkpoint.s state must be strings"):
         run.checkpoint(1, {}, {"versions": {3: "a"}})
     with pytest.raises(ValueError, match="rounds, clients"):
         run.append("round", [{"round": 1}])  # type: ignore[arg-type]
@@ -150,7 +150,7 @@ def test_folders_that_are_no_place_for_a_run(tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
     new(empty)
-    for path, why in [(tmp_path / "nowhere", "no run at"), (taken, "not a run's folder: it has no scenario.yaml")]:
+    for path, why in [(tmp_path / "nowhere", "no run at"), (taken, "not the folder of a run: it has no scenario.yaml")]:
         with pytest.raises(RunError, match=why):
             RunDirectory.open(path)
         with pytest.raises(RunError, match=why):
@@ -209,7 +209,7 @@ def test_finish_is_undone_by_rewind(tmp_path):
     assert run.finished and set(read_run(run.path).weights()) == {"image/a", "text/a"}
     run.rewind(1)
     assert not run.finished and read_run(run.path).result == {}
-    with pytest.raises(RunError, match="isn't finished: continue it with --resume"):
+    with pytest.raises(RunError, match="isn't finished; continue it with --resume"):
         read_run(run.path).weights()
 
 
@@ -325,7 +325,7 @@ def test_a_comparison_shows_its_runs_side_by_side(tmp_path):
     assert both.evaluation == {"schedule=end-to-end": {}, "a/b": {}, "a b": {}}
     with pytest.raises(RunError, match=r"choose one: .runs\['schedule=end-to-end'\]"):
         both.weights()
-    with pytest.raises(RunError, match="holds several runs .*name one of them"):
+    with pytest.raises(RunError, match="holds several runs .*give the folder of one of them"):
         RunDirectory.open(tmp_path / "both")
 
 

@@ -34,27 +34,27 @@ def test_an_error_points_at_the_nearest_part_that_is_there() -> None:
     [
         ("- a\n", 1, "not a list"),
         ("\n\nhello\n", 3, "not a single value"),
-        ("a: 1\na: 2\n", 2, "'a' stands here twice (first on line 1)"),
-        ("a:\n  b: 1\n  c: 2\n  b: 3\n", 4, "'b' stands here twice (first on line 2)"),
-        ("a: 1\nb: [1, 2\nc: 3\n", 2, "a '[' without its ']'"),
-        ("a: 1\nb: {c: 2\n", 2, "a '{' without its '}'"),
+        ("a: 1\na: 2\n", 2, "'a' is given twice (first on line 1)"),
+        ("a:\n  b: 1\n  c: 2\n  b: 3\n", 4, "'b' is given twice (first on line 2)"),
+        ("a: 1\nb: [1, 2\nc: 3\n", 2, "a '[' without a closing ']'"),
+        ("a: 1\nb: {c: 2\n", 2, "a '{' without a closing '}'"),
         ("a: 1\nb: 'x\nc: 3\n", 2, "a quote that is never closed"),
         ("a: 1\n\tb: 2\n", 2, "a tab"),
         ("a: 1\nb: c: d\n", 2, "a second ':'"),
         ("a: 1\n b: 2\n", 2, "indentation"),
         ("a:\n  b: 1\n c: 2\n", 3, "indentation"),
-        ("a: 1\nb\n", 2, "a key without its ':'"),
+        ("a: 1\nb\n", 2, "a key without a ':'"),
         ("a: 1\n---\nb: 2\n", 2, "more than one document"),
         ("a: 1\nb: *x\n", 2, "an alias"),
         ("a: 1\nb: @x\n", 2, "in quotes"),
         ("a: 1\nb: %x\n", 2, "in quotes"),
-        ("a: 1\nb: !!python/object/apply:os.system [ls]\n", 2, "scenarios have none"),
-        ("a: 1\nb: !!int '3'\n", 2, "scenarios have none"),
-        ("a: 1\nb: !mine 3\n", 2, "scenarios have none"),
-        ("a: 1\nb: &x [1, *x]\n", 2, "aliases that contain themselves"),
+        ("a: 1\nb: !!python/object/apply:os.system [ls]\n", 2, "scenarios can't have"),
+        ("a: 1\nb: !!int '3'\n", 2, "scenarios can't have"),
+        ("a: 1\nb: !mine 3\n", 2, "scenarios can't have"),
+        ("a: 1\nb: &x [1, *x]\n", 2, "aliases contain themselves"),
         ("a: 1\n? [b]\n: 1\n", 2, "a key must be a word"),
         ("a: 1\n: 2\n", 2, "indentation"),
-        ("a: 1\n'': 2\n", 2, "without a key"),
+        ("a: 1\n'': 2\n", 2, "has no key"),
         ("a: 1\nb: 1e999\n", 2, "too large"),
         ("a: 1\nb: " + "9" * 5000, 2, "more than 100 characters"),
         ("a: 1\nb: \x07\n", 2, "U+0007"),
@@ -91,7 +91,7 @@ def test_files(tmp_path: Path) -> None:
     assert refused(tmp_path / "none.yaml") == "none.yaml: there is no such file"
     assert "folder" in refused(tmp_path)
     (tmp_path / "latin.yaml").write_bytes("a: 1\nb: café\n".encode("latin-1"))
-    assert refused(tmp_path / "latin.yaml").startswith("latin.yaml:2: this isn't UTF-8 text (byte 0xe9)")
+    assert refused(tmp_path / "latin.yaml").startswith("latin.yaml:2: the file isn't UTF-8 text (byte 0xe9)")
     (tmp_path / "wide.yaml").write_bytes("a: 1".encode("utf-16"))
     assert "UTF-8" in refused(tmp_path / "wide.yaml")
     (tmp_path / "marked.yaml").write_bytes("﻿a: 1\r\nb: 2\r\n".encode())

@@ -76,7 +76,7 @@ def refused(text: str) -> str:
         ("  batch: -1", "f:2: part.batch: must be greater than 0 or a mapping (`key: value`), not -1"),
         ("  batch: {image: 0}", "f:2: part.batch.image: must be greater than 0, not 0"),
         ("  batch: false", "f:2: part.batch: must be a whole number or a mapping, not false"),
-        ("  maybe: 120%", "f:2: part.maybe: '120%' is more than the whole"),
+        ("  maybe: 120%", "f:2: part.maybe: '120%' is too large"),
         ("  bytes: 3 parsecs", "f:2: part.bytes: '3 parsecs': unknown unit 'parsecs' of a number of bytes"),
         ("  by_kind: {imge: 2}", "f:2: part.by_kind.imge: unknown key 'imge'; did you mean 'image'?"),
         ("  by_kind: 3", "f:2: part.by_kind: must be a mapping (`key: value`), not 3"),

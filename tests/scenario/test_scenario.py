@@ -297,8 +297,11 @@ def test_an_override_reaches_into_what_the_file_leaves_out_or_writes_short() -> 
         ("training.lrr=3", "training.lrr: unknown key 'lrr'; did you mean 'lr'?"),
         ("trainin.lr=3", "trainin: unknown key 'trainin'; did you mean 'training'?"),
         ("training.lr.x=3", "training.lr.x: training.lr is 0.001, which has no keys"),
-        ("training.lr=[1", "this isn't YAML: a '[' without its ']', or a missing comma"),
-        ("training.lr=!!python/name:os.system 1", "the tag '!!python/name:os.system': scenarios have none"),
+        ("training.lr=[1", "this isn't valid YAML: a '[' without a closing ']', or a missing comma"),
+        (
+            "training.lr=!!python/name:os.system 1",
+            "the tag '!!python/name:os.system' isn't allowed: scenarios can't have tags",
+        ),
         ("model.image.block=2", "model.image.block: unknown key 'block'; did you mean 'blocks'?"),
         ("model.image.depth.x=2", "model.image.depth: unknown key 'depth'"),
         ("..=3", "'..' isn't a path"),

@@ -80,4 +80,4 @@ def work(data: Data, path: list[str], head: str, body: bytes) -> tuple[str, byte
     if data != _opened:
         executors._start(*data, path)
         _opened = data
-    return executors._work(head, body)
+    return executors._run_task(head, body)

@@ -107,10 +107,10 @@ def test_without_training_nothing_is_pretrained(few: Make, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("pretrain", "told"),
     [
-        ({"text": {}}, "give epochs or from"),
-        ({"text": {"epochs": 1, "from": "x"}}, "give epochs or from"),
+        ({"text": {}}, "give either epochs, to train the tower, or from"),
+        ({"text": {"epochs": 1, "from": "x"}}, "give either epochs, to train the tower, or from"),
         ({"image": {"epochs": 1}}, "no image tower to pre-train; it has: text"),
-        ({"text": {"epochs": 1, "batch": 71}}, "a batch of 71 public samples or more; the data have 70"),
+        ({"text": {"epochs": 1, "batch": 71}}, "at least one batch of 71 public samples, but there are 70"),
         ({"text": {"from": "nowhere.safetensors"}}, "no file or folder nowhere.safetensors"),
         ({"text": {"epochs": 1, "parts": ["head"]}}, "embedding"),
         ({"smell": {"epochs": 1}}, "smell"),
@@ -123,10 +123,10 @@ def test_what_cannot_be_pretrained_is_said_before_anything_is(few: Make, pretrai
 
 def test_a_file_that_does_not_fit_is_said(few: Make, tmp_path: Path) -> None:
     (tmp_path / "bad.safetensors").write_bytes(b"no such format")
-    with pytest.raises(EdgeflError, match="no safetensors file"):
+    with pytest.raises(EdgeflError, match="is not a safetensors file"):
         first_values(few(pretrain={"text": {"from": str(tmp_path / "bad.safetensors")}}))
     safetensors.torch.save_file({"text.blocks.0.norm1.weight": torch.zeros(3)}, tmp_path / "wide.safetensors")
-    with pytest.raises(EdgeflError, match=r"is \(3,\), but the model's is \(16,\)"):
+    with pytest.raises(EdgeflError, match=r"has shape \(3,\), but the model's has \(16,\)"):
         first_values(few(pretrain={"text": {"from": str(tmp_path / "wide.safetensors")}}))
     safetensors.torch.save_file({"text.blocks.0.norm1.weight": torch.zeros(16)}, tmp_path / "few.safetensors")
     with pytest.raises(EdgeflError, match="has no text.embedding"):

@@ -141,7 +141,13 @@ def test_what_was_found_is_printed_kept_and_drawn(analysed: Any) -> None:
     out = io.StringIO()
     print_analysis(found, Console(file=out, width=100, no_color=True))
     text = out.getvalue()
-    for title in ("worth", "Gradient norm", "clients of a kind agree", "kinds agree", "no matching: fedavg matches no"):
+    for title in (
+        "Contribution",
+        "Gradient norm",
+        "Agreement of the clients",
+        "Agreement between kinds",
+        "no matching: fedavg matches no",
+    ):
         assert title in text
     assert max(map(len, text.splitlines())) <= 100
     assert json.loads((folder / "analysis.json").read_text()) == json.loads(json.dumps(found, allow_nan=False))
@@ -251,7 +257,7 @@ def test_only_a_finished_run_is_analysed(analysed: Any, tmp_path: Path, capsys: 
     with pytest.raises(RunError, match="a finished run keeps its scenario"):
         edgefl.analyse(folder / "everybody", overrides=["seed=4"])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(RunError, match="is not a run's folder"):
+    with pytest.raises(RunError, match="is not the folder of a run"):
         edgefl.analyse(tmp_path / "empty")
     (cut / "compare.json").write_text(json.dumps({"runs": [{"label": "a", "folder": "a", "sets": {}}]}))
     with pytest.raises(RunError, match="holds several runs"):

@@ -216,7 +216,7 @@ def test_news_replace_news_and_no_loss_is_no_news() -> None:
     ("kind", "own", "message"),
     [
         (PowerOfChoice, {"choices": 0.5}, "greater than or equal to 1"),
-        (Oort, {"exploration": "120%"}, "more than the whole"),
+        (Oort, {"exploration": "120%"}, "between 0 and 1"),
         (Oort, {"exploration": "10 %", "pacer": 5}, "Extra inputs"),
         (Oort, {"proxy": "loss"}, "'samples' or 'uniform'"),
     ],
