@@ -301,7 +301,7 @@ REFUSALS: dict[str, list[tuple[dict[str, Any], str]]] = {
     ],
     "`pretrain` of a tower that isn't there, or without public samples": [
         ({"pretrain": {"image": {"epochs": 1}}, **ANSWERS}, "the model has no image tower to pre-train"),
-        ({"pretrain": {"image": {"epochs": 1}}}, "the data have 0: raise data.public"),
+        ({"pretrain": {"image": {"epochs": 1}}}, "but there are 0: increase data.public"),
     ],
 }
 """Every row of the docs' list, with scenarios of it and what they are told."""
