@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from edgefl_toys import declared
 from resident import Resident
 
 import edgefl
@@ -307,17 +308,12 @@ REFUSALS: dict[str, list[tuple[dict[str, Any], str]]] = {
 """Every row of the docs' list, with scenarios of it and what they are told."""
 
 
-SHAPES = {"image": {"channels": 1, "size": 32, "classes": 12}, "text": {"vocabulary": 200, "classes": 12}}
-
-
 @pytest.mark.parametrize("what", REFUSALS)
 def test_what_makes_no_sense_says_why_before_anything_is_done(tiny: Tiny, what: str) -> None:
-    """Of declared data, whose kinds and numbers are all that most of it is about; but there are none to pretrain on."""
-    real = tiny()["data"]
-    declared = {**real, "source": "declared", "shapes": SHAPES}
     for sections, reason in REFUSALS[what]:
-        data = real if "pretrain" in sections else declared
-        given = {**tiny(), **sections, "data": {**data, **sections.get("data", {})}}
+        given = {**tiny(), **sections, "data": {**tiny()["data"], **sections.get("data", {})}}
+        if "pretrain" not in sections:
+            given = declared(given)
         if isinstance(name := given["schedule"], str):
             given["schedule"] = {"name": name, "rounds": 2}
         with pytest.raises(EdgeflError, match=reason) as refused:

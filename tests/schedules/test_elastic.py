@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from edgefl_games import TABLES, Games, broken_rules
+from edgefl_toys import declared
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -259,7 +260,8 @@ def test_it_goes_on_from_any_checkpoint(games: Games, depth: str) -> None:
 
 
 def test_a_profile_shows_the_parts_of_which_none_before_is_smaller(tiny: Callable[..., dict[str, Any]]) -> None:
-    scenario = tiny(model={"image": TOWER}, data={**tiny()["data"], "clients": {"image": 2}}, schedule=STAGES)
+    data = {**tiny()["data"], "clients": {"image": 2}}
+    scenario = declared(tiny(model={"image": TOWER}, data=data, schedule=STAGES))
     rows = profile(scenario)["rows"]
     assert [(row["stage"], row["part"], row["rounds"]) for row in rows] == [
         (1, "all", 3), (2, "stages 1-2", 3), (3, "stage 1", 3), (4, "stage 2", 3), (5, "stage 3", 3),

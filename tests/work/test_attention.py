@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from edgefl_toys import CPU, Toy, described, do, inputs_of, make_work, training_pass
+from tensors import assert_equal_tensors
 from torch.nn import functional as F
 
 from edgefl import models
@@ -19,7 +20,8 @@ BATCH, TOKENS, HEADS, WIDTH = 8, 17, 2, 16
 
 
 def work(attention: str, **more: object) -> Work:
-    return make_work(model=described(blocks=1, width=WIDTH), attention=attention, **more)  # type: ignore[arg-type]
+    model = described(blocks=1, width=WIDTH)
+    return make_work(passes=(training_pass(),), model=model, attention=attention, **more)  # type: ignore[arg-type]
 
 
 def operators(work: Work, device: str) -> set[str]:
@@ -47,11 +49,10 @@ def test_a_gpu_is_predicted_without_one(attention: str, precision: str, kernel: 
     found = operators(work(attention, precision=precision), "cuda")
     assert f"aten._scaled_dot_product_{kernel}_attention" in found
     assert f"aten._scaled_dot_product_{kernel}_attention_backward" in found
-    assert predict(work(attention, precision=precision), Toy(), "cuda").peak_memory_bytes > 0
 
 
 def test_what_a_gpu_recomputes_it_recomputes_by_the_same_kernels() -> None:
-    recomputed = make_work(model=described(blocks=1, width=WIDTH, checkpointing=True))
+    recomputed = make_work(passes=(training_pass(),), model=described(blocks=1, width=WIDTH, checkpointing=True))
     found = operators(recomputed, "cuda")
     assert "aten._scaled_dot_product_efficient_attention" in found
     assert not any("for_cpu" in name for name in found)
@@ -68,8 +69,7 @@ def test_matrix_products_keep_what_the_other_kernels_recompute() -> None:
 
 def test_results_do_not_depend_on_the_kernel() -> None:
     math, flash = (do(work(a)).payloads["model"] for a in ("math", "flash"))
-    for name, value in math.items():
-        torch.testing.assert_close(value, flash[name], atol=1e-4, rtol=1e-3)
+    assert_equal_tensors(flash, math, atol=1e-4, rtol=1e-3)
 
 
 @pytest.mark.parametrize("kernel", ["flash", "cudnn"])
@@ -128,8 +128,7 @@ def step_by_step(batch: int, every: int) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize(("batch", "every"), [(8, 3), (4, 6), (12, 2)])
 def test_small_batches_together_are_one_large_one(batch: int, every: int) -> None:
     whole = step_by_step(24, 1)
-    for name, value in step_by_step(batch, every).items():
-        torch.testing.assert_close(value, whole[name], atol=1e-5, rtol=1e-4)
+    assert_equal_tensors(step_by_step(batch, every), whole, atol=1e-5, rtol=1e-4)
 
 
 def test_batches_that_are_left_over_count_too() -> None:

@@ -103,7 +103,9 @@ def test_groups_do_what_torch_does_with_each_by_itself() -> None:
 @pytest.mark.parametrize("name", ["adamw", "sgd"])
 def test_memory_with_groups_is_predicted_to_the_byte(name: str, implementation: str) -> None:
     optimizer = settings(name, implementation, momentum=0.9, clip=1.0)
-    work = make_work(("image", "text"), passes=(training_pass(("image", "text")),), optimizer=optimizer)
+    pair = ("image", "text")
+    model = described(pair, blocks=1)
+    work = make_work(pair, passes=(training_pass(pair),), model=model, optimizer=optimizer)
     meter = Meter()
     do(work, meter=meter)
     assert meter.trace().memory_bytes == predict(work, Toy()).memory_bytes

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from edgefl_toys import CPU, FACTS, Toy
+from edgefl_toys import CPU, FACTS, Toy, declared
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -255,7 +255,7 @@ def test_the_model_and_the_library_travel_both_ways_to_everybody() -> None:
 )
 def test_what_makes_no_sense_is_said_before_anything_trains(tiny: Tiny, change: Any, message: str) -> None:
     with pytest.raises(EdgeflError, match=message) as error:
-        compose(load(scenario(tiny, **change)))
+        compose(load(declared(scenario(tiny, **change))))
     assert error.value.exit_code == 2 and "\n" not in str(error.value)
 
 

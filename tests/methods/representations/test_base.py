@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from edgefl_toys import CPU, Toy, described
+from edgefl_toys import CPU, Toy, declared, described
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensors import assert_equal_tensors
@@ -44,7 +44,7 @@ def scenario(tiny: Tiny, name: str, *, clients: Any = None, public: int = 6, mod
 
 @pytest.fixture(scope="module")
 def method(tiny: Tiny) -> Callable[..., Any]:
-    return lambda name, **options: compose(load(scenario(tiny, name, **options))).method
+    return lambda name, **options: compose(load(declared(scenario(tiny, name, public=PAIRS, **options)))).method
 
 
 def units(samples: int, seed: int, dim: int = DIM) -> Tensor:
@@ -275,13 +275,13 @@ def test_entropy_is_largest_where_nothing_stands_out() -> None:
 )
 def test_what_makes_no_sense_is_said(tiny: Tiny, name: str, change: Any, message: str) -> None:
     with pytest.raises(EdgeflError, match=message) as error:
-        compose(load(scenario(tiny, name, **change)))
+        compose(load(declared(scenario(tiny, name, **{"public": PAIRS, **change}))))
     assert error.value.exit_code == 2
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_there_is_nothing_to_aggregate_where_models_stay(tiny: Tiny, name: str) -> None:
-    given = {**scenario(tiny, name), "aggregation": {"rule": "median"}}
+    given = {**declared(scenario(tiny, name, public=PAIRS)), "aggregation": {"rule": "median"}}
     with pytest.raises(EdgeflError, match=f"{name} has no models to average") as error:
         compose(load(given))
     assert error.value.exit_code == 2

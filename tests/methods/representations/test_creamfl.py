@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from edgefl_toys import CPU, Toy, described
+from edgefl_toys import CPU, Toy, declared, described
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensors import assert_equal_tensors
@@ -50,7 +50,7 @@ def units(samples: int, seed: int, dim: int = DIM) -> Tensor:
 @pytest.fixture(scope="module")
 def method(tiny: Tiny) -> Callable[..., Any]:
     def make(kinds: dict[str, int] | None = None, **options: Any) -> Any:
-        return compose(load(scenario(tiny, kinds, **options))).method
+        return compose(load(declared(scenario(tiny, kinds, public=PAIRS, **options)))).method
 
     return make
 
@@ -366,7 +366,7 @@ def test_a_table_of_old_representations_says_what_the_frozen_copy_says() -> None
 )
 def test_what_makes_no_sense_is_said_before_anything_trains(tiny: Tiny, change: Any, message: str) -> None:
     with pytest.raises(EdgeflError, match=message) as error:
-        compose(load(scenario(tiny, **change)))
+        compose(load(declared(scenario(tiny, **{"public": PAIRS, **change}))))
     assert error.value.exit_code == 2
     assert "\n" not in str(error.value) or not isinstance(error.value, MethodError)
 

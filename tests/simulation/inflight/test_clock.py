@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from edgefl_toys import Memory
+from edgefl_toys import Memory, declared
 
 import edgefl
 from edgefl.commands.compose import compose
@@ -23,13 +23,14 @@ from edgefl.devices.availability_options import AvailabilityOptions
 from edgefl.devices.battery import Batteries, BatteryOptions
 from edgefl.devices.failures import FailureOptions
 from edgefl.devices.options import ServerLinkOptions
+from edgefl.memo import cache_folder
 from edgefl.planning import RoundOptions, Setup
 from edgefl.scenario import load
 from edgefl.simulation import Simulation
 from edgefl.simulation.inflight.clock import CUTS, FLOWS, LAST, PHASES, Clock
 
 Tiny = Callable[..., dict[str, Any]]
-PREDICTOR = Predictor()
+PREDICTOR = Predictor(cache_folder() / "costs")
 TABLES = ("rounds", "clients", "eligibility")
 
 
@@ -94,7 +95,7 @@ def test_an_error_in_a_process_ends_the_run() -> None:
 
 def small(tiny: Tiny) -> dict[str, Any]:
     """Seven clients of one kind, without training."""
-    sections = tiny()
+    sections = declared(tiny())
     return {
         **sections,
         "data": {**sections["data"], "clients": {"image": 7}},
