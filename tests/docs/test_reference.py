@@ -18,13 +18,17 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "reference"
 
 
-@pytest.fixture(scope="module")
-def reference() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("reference", ROOT / "tools" / "reference.py")
+def tool(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def reference() -> ModuleType:
+    return tool("reference")
 
 
 @pytest.fixture(scope="module")
@@ -98,3 +102,12 @@ def test_the_page_of_commands_names_every_environment_variable_that_is_read() ->
     }
     page = (FOLDER / "command-line.md").read_text(encoding="utf-8")
     assert read and all(f"`{name}`" in page for name in read)
+
+
+def test_the_site_has_no_links_out_of_its_folder() -> None:
+    docs = ROOT / "docs"
+    text = (
+        "[a](../README.md) [b](data.md#partitions) [c](../nowhere.md) [d](https://a.b/c) [e\nf](../scenarios/tour.yaml)"
+    )
+    found = tool("site_links").without_outer_links(text, docs, docs / "costs.md")
+    assert found == "a [b](data.md#partitions) [c](../nowhere.md) [d](https://a.b/c) e\nf"
