@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from edgefl_games import TABLES, Games, broken_rules, changed
-from edgefl_toys import Memory
+from edgefl_toys import Memory, declared
 from tensors import assert_equal_tensors
 from torch import Tensor
 
@@ -125,7 +125,7 @@ class Values(registry.get("method", "fedavg")):  # type: ignore[misc]
 
 
 def test_a_method_that_needs_values_is_told_so(games: Games) -> None:
-    setup = games.setup(**sections(games, "fedavg", image=2), schedule=END)
+    setup = games.setup(**declared(sections(games, "fedavg", image=2)), schedule=END)
     broken = replace(setup, method=Values(setup.method.options, setup.method.setting))
     with pytest.raises(MethodError, match=r"training: none: aggregate\(\) of Values must do with tensors on the meta"):
         games.none(broken)
@@ -164,7 +164,8 @@ def assert_resumes(play: Callable[..., tuple[Simulation, Memory]], setup: Setup,
 @pytest.mark.parametrize("schedule", [pytest.param("end-to-end", marks=pytest.mark.slow), "delivered"])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_without_training_a_run_goes_on_from_any_checkpoint(games: Games, policy: str, schedule: str) -> None:
-    made = games.setup(**sections(games, "fedavg", image=4, text=3), schedule={**SCHEDULES[schedule], "rounds": 6})
+    of = declared(sections(games, "fedavg", image=4, text=3))
+    made = games.setup(**of, schedule={**SCHEDULES[schedule], "rounds": 6})
     rounds = rounds_of(policy, selection={"name": "oort", "proxy": "samples"})
     told = assert_resumes(games.none, changed(changed(made, rounds, TROUBLE), jitter=0.3))
     if policy != "synchronous":
@@ -176,7 +177,8 @@ def test_without_training_a_run_goes_on_from_any_checkpoint(games: Games, policy
 )
 def test_a_fleet_of_equals_goes_on_from_any_checkpoint(games: Games, policy: str) -> None:
     """Everything happens at the same times there: no order of that matters, nor is any lost."""
-    made = games.setup(**sections(games, "fedavg", image=6), schedule={**END, "rounds": 5}, evaluation={"every": 2})
+    of = declared(sections(games, "fedavg", image=6))
+    made = games.setup(**of, schedule={**END, "rounds": 5}, evaluation={"every": 2})
     rounds = rounds_of(policy, cohort=5, window=0.03, selection="round-robin")
     for link in (None, {"download": "10 Mbit/s"}, {"upload": "10 Mbit/s", "sharing": "fifo"}):
         told = assert_resumes(games.none, changed(changed(made, rounds, {"server_link": link}), jitter=0.0))
@@ -250,6 +252,7 @@ def test_a_run_that_was_stopped_leaves_the_files_of_one_that_was_not(
 ) -> None:
     monkeypatch.setattr("edgefl.simulation.run_state.UNTRAINED_SECONDS", seconds)
     base = sections(games, "fedavg", image=4, text=3)
+    base = declared(base) if mode == "none" else base
     schedule = {**DELIVERED, "rounds": 5 if mode == "none" else 4}
     scenario = games.tiny(**base, schedule=schedule, round=rounds_of(policy), fleet=TROUBLE)
     scenario["training"] = {**scenario["training"], "mode": mode}

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from edgefl_games import Games, changed
+from edgefl_toys import declared
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,7 +36,7 @@ class Either(Schedule):
 
 def sections(games: Games) -> dict[str, Any]:
     data = {**games.tiny()["data"], "clients": KINDS, "samples": 16}
-    return {"data": data, "schedule": {"name": "layerwise", "stages": 2, "rounds": 8}}
+    return declared({"data": data, "schedule": {"name": "layerwise", "stages": 2, "rounds": 8}})
 
 
 @pytest.fixture(scope="module")

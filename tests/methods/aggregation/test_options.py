@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from edgefl_games import TABLES, Games, broken_rules, changed
-from edgefl_toys import Memory
+from edgefl_toys import Memory, declared
 from tensors import assert_equal_tensors
 from torch import Tensor
 
@@ -229,7 +229,7 @@ def test_what_makes_no_sense_is_refused_with_its_line(tmp_path: Any, told: str, 
 
 
 def test_a_method_without_models_at_the_server_has_nothing_to_aggregate(games: Games) -> None:
-    data = {**games.tiny()["data"], "public": 24}
+    data = declared({"data": {**games.tiny()["data"], "public": 24}})["data"]
     with pytest.raises(EdgeflError, match="aggregation: creamfl has no models to average"):
         games.setup(method="creamfl", data=data, aggregation={"optimizer": "adam"})
     for fine in ({"non_finite": "keep"}, {}):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from edgefl_games import Games, broken_rules, changed
-from edgefl_toys import Memory
+from edgefl_toys import Memory, declared
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensors import assert_equal_tensors
@@ -35,9 +35,9 @@ def games(tiny: Callable[..., dict[str, Any]]) -> Games:
 
 @pytest.fixture(scope="module")
 def setup(games: Games) -> Setup:
-    """Seven clients of two kinds whose seconds vary, three rounds."""
+    """Seven clients of two kinds whose seconds vary, three rounds, without training."""
     return changed(
-        games.setup(**small(games, image=4, text=3), schedule={"name": "end-to-end", "rounds": 3}), jitter=0.3
+        games.setup(**declared(small(games, image=4, text=3)), schedule={"name": "end-to-end", "rounds": 3}), jitter=0.3
     )
 
 
@@ -172,7 +172,7 @@ def test_a_window_takes_what_arrives_in_it_and_leaves_the_others_under_way(
 
 def test_who_comes_back_during_the_servers_work_is_heard_in_the_next_round(games: Games, longest: float) -> None:
     """An evaluation of minutes after every round: whoever lands then isn't lost, nor sent off twice."""
-    sections = small(games, image=4, text=3)
+    sections = declared(small(games, image=4, text=3))
     setup = games.setup(**sections, schedule={"name": "end-to-end", "rounds": 4}, evaluation={"every": 1})
     slow = replace(setup.fleet.server, flops_per_second=setup.fleet.server.flops_per_second / 1e6)
     setup = changed(replace(setup, fleet=replace(setup.fleet, server=slow)), jitter=0.3)
@@ -237,7 +237,7 @@ class Shifts:
 def test_a_place_that_nobody_can_take_is_offered_again(games: Games, setup: Setup, longest: float) -> None:
     """One of two leaves early, when the third client isn't there yet: it is asked before the other is back."""
     options = {"policy": "asynchronous", "concurrency": 2, "cohort": 2, "retry": longest / 100}
-    played = changed(games.setup(**small(games, image=3)), options)
+    played = changed(games.setup(**declared(small(games, image=3))), options)
     for absent in range(3):
         others = [client for client in range(3) if client != absent]
         begins, ends = [0.0] * 3, [float("inf")] * 3
