@@ -273,7 +273,7 @@ def test_kinds_and_twins(tmp_path, profile):
     ("number", "entry", "told"),
     [
         ("upload_bits_per_second", {"value": 0, "range": "0"}, "upload_bits_per_second: must be positive, not 0"),
-        ("loss", {"value": "100%", "range": "100%"}, "carries nothing"),
+        ("loss", {"value": "100%", "range": "100%"}, "must be below 100 %"),
         ("loss", {"value": 2, "range": "2"}, "more than the whole"),
         ("latency_seconds", {"value": -1, "range": "0"}, "latency_seconds"),
     ],
@@ -288,7 +288,7 @@ def test_links_that_make_no_sense(tmp_path, lte, number, entry, told):
     [
         ({"source": None}, "source: Input should be"),
         ({"confidence": "sure"}, "'sure' is not one of measured, datasheet, estimated"),
-        ({"fleet": {}}, "no mapping of a fleet's fields"),
+        ({"fleet": {}}, "must be a mapping of a fleet's fields, not {}"),
         ({"fleet": {"like": "phones"}}, "can't refer to another fleet"),
         ({"fleets": {}}, "did you mean 'fleet'"),
     ],
