@@ -1,4 +1,4 @@
-"""What a work costs: predicted on fake tensors, priced on a device and a link."""
+"""The cost of a work: predicted on fake tensors, then converted to seconds and joules on a device and a link."""
 
 from edgefl.cost.client import (
     TRAFFIC_PARTS,

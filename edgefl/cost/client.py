@@ -1,4 +1,4 @@
-"""ClientCost: what one client's round costs on its device and links."""
+"""The cost of one client's round on its device and link: compute, traffic, seconds and joules."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from edgefl.devices import Device, Link
 from edgefl.work import FINISH, START, UPDATE, Address, Item, Payload, Source, Trace, Work, distinct
 
 MODEL_PARTS = ("embedding", "blocks", "norm", "rep", "head", "pooler")
-"""The parts of a tower whose parameters travel."""
+"""The parts of a tower whose parameters are transferred."""
 
 TRAFFIC_PARTS = (*MODEL_PARTS, "buffers", "tables")
-"""The parts that traffic is split into: ``tables`` are what is no model's (prototypes, representations)."""
+"""The parts that traffic is split into; ``tables`` are tensors outside the model (prototypes, representations)."""
 
 
 @dataclass(frozen=True)
 class ComputeCost:
-    """What a node's round costs before any device: bytes of memory, FLOPs, and its operators.
+    """The device-independent cost of a round on a client or the server: memory in bytes, FLOPs, and its operators.
 
-    ``operators`` is ``[n, 3]`` float64: FLOPs, bytes touched, and how often that operator runs in the round.
-    ``fvcore_macs_per_sample`` counts one sample in one local epoch, forward and backward, in the papers'
-    convention: backward is twice the MACs of the parts that train and nothing for frozen ones.  ``fvcore_macs``
-    counts the whole round in the same convention: every batch of every pass, one that only looks forward alone.
+    ``operators`` is ``[n, 3]`` float64: FLOPs, bytes read and written, and how often that operator runs in the round.
+    ``fvcore_macs_per_sample`` counts one sample in one local epoch, forward and backward, by the papers' convention:
+    the backward pass has twice the forward MACs of the parts that train, and none for frozen parts.  ``fvcore_macs``
+    counts all batches of the round by the same convention; passes that don't train count their forward MACs only.
     """
 
     peak_memory_bytes: int
@@ -41,40 +41,43 @@ class ComputeCost:
 
     @property
     def loaded_bytes(self) -> int:
-        """What a client reads from its storage before it computes: its model's parameters and buffers."""
+        """Bytes of parameters and buffers, which a client reads from storage before it computes."""
         return sum(self.memory_bytes.get(part, 0) for part in ("parameters", "buffers"))
 
     def seconds(self, device: Device) -> float:
         """Roofline time on a device: per operator max(FLOPs / rate, bytes / bandwidth), plus a fixed overhead.
 
-        The rate is the device's sustained one in the precision that the work trains in.
+        The rate is the device's sustained rate in the precision of training.
         """
-        flops, touched, times = self.operators.T
-        slowest = np.maximum(flops / device.rate(self.precision), touched / device.memory_bytes_per_second)
-        return float(((slowest + device.seconds_per_operator) * times).sum())
+        flops, bytes_moved, times = self.operators.T
+        roofline = np.maximum(flops / device.rate(self.precision), bytes_moved / device.memory_bytes_per_second)
+        return float(((roofline + device.seconds_per_operator) * times).sum())
 
 
 def compute_cost(work: Work, source: Source, trace: Trace) -> ComputeCost:
-    """Extend the trace of a work's distinct steps over all its places and batches."""
+    """The cost of all passes and batches of a work, from the trace of its distinct steps.
+
+    The trace has each distinct step once; here it is multiplied by the number of times that the step runs.
+    """
     order = distinct(work)
-    places = Counter(order.index(p) for p in work.passes)
+    occurrences = Counter(order.index(p) for p in work.passes)
     operators: Counter[tuple[int, int]] = Counter()
     forward = backward = 0
     macs = per_sample = 0.0
-    # the meter's parts are two words of a name, three of a block's
-    words = [name.split(".") for name in work.trainable]
-    trained = {".".join(name[:n]) for name in words for n in (2, 3) if len(name) > n}
+    # The meter names a part by the first two components of a parameter name, or three for a block.
+    components = [name.split(".") for name in work.trainable]
+    trained = {".".join(name[:n]) for name in components for n in (2, 3) if len(name) > n}
     for (index, pattern), step in trace.steps.items():
         pass_ = order[index]
         once = pattern in (START, FINISH, UPDATE)
-        times = places[index] * (1 if once else source.counts(pass_)[pattern])
+        times = occurrences[index] * (1 if once else source.counts(pass_)[pattern])
         if pattern == UPDATE:
             times *= -(-sum(source.counts(pass_).values()) // work.accumulation)
         forward += times * step.forward_flops
         backward += times * step.backward_flops
         for operator, count in step.operators.items():
             operators[operator] += times * count
-        step_macs = _macs(step.macs, trained if pass_.train and not once else ())
+        step_macs = _convention_macs(step.macs, trained if pass_.train and not once else ())
         macs += times * step_macs
         if pass_.train and not once:
             per_sample += step_macs / pass_.batch
@@ -84,15 +87,16 @@ def compute_cost(work: Work, source: Source, trace: Trace) -> ComputeCost:
     )
 
 
-def _macs(parts: Mapping[str, int], trained: Container[str]) -> float:
+def _convention_macs(parts: Mapping[str, int], trained: Container[str]) -> float:
+    """Forward MACs of all parts, and twice as many backward for the trained parts."""
     return float(sum(parts.values()) + 2 * sum(macs for part, macs in parts.items() if part in trained))
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that travel in one client's round: tensor bytes by payload and by part, and serialised bytes with headers.
+    """Bytes transferred in one client's round: tensor bytes by payload and by part, and serialised bytes with headers.
 
-    The parts are ``TRAFFIC_PARTS``; a partner's weights count under the part that they are of.
+    The parts are ``TRAFFIC_PARTS``; the weights of a partner tower (FedCola) count under their own part.
     """
 
     download_bytes_by_payload: Mapping[str, int]
@@ -104,37 +108,40 @@ class Traffic:
 
     @property
     def download_bytes(self) -> int:
-        """Tensor bytes down."""
+        """Tensor bytes that the client downloads, without headers."""
         return sum(self.download_bytes_by_payload.values())
 
     @property
     def upload_bytes(self) -> int:
-        """Tensor bytes up."""
+        """Tensor bytes that the client uploads, without headers."""
         return sum(self.upload_bytes_by_payload.values())
 
 
 def traffic_part(item: Item, buffers: Container[Address] = ()) -> str:
-    """Which of ``TRAFFIC_PARTS`` an item is of; ``buffers`` are the addresses of the models' buffers."""
+    """The one of ``TRAFFIC_PARTS`` that an item belongs to; ``buffers`` are the addresses of the models' buffers."""
     if item.source.startswith("table/"):
         return "tables"
     if item.source in buffers:
         return "buffers"
     tower, part = (*item.name.split("."), "", "")[:2]
     if tower == "joint" and part not in MODEL_PARTS:
-        return "head"  # what joins modalities before they are told apart
+        return "head"  # layers that fuse modalities for the joint classifier
     return part if part in MODEL_PARTS else "tables"
 
 
 def _by_part(payloads: Iterable[Payload], buffers: Container[Address]) -> dict[str, int]:
-    found = dict.fromkeys(TRAFFIC_PARTS, 0)
+    part_bytes = dict.fromkeys(TRAFFIC_PARTS, 0)
     for payload in payloads:
         for item in payload.items:
-            found[traffic_part(item, buffers)] += payload.bytes_of(item)
-    return found
+            part_bytes[traffic_part(item, buffers)] += payload.bytes_of(item)
+    return part_bytes
 
 
 def traffic(down: tuple[Payload, ...], up: tuple[Payload, ...], buffers: Container[Address] = frozenset()) -> Traffic:
-    """The traffic of these payloads; ``buffers`` are the addresses of the models' buffers."""
+    """The traffic of downloaded (``down``) and uploaded (``up``) payloads.
+
+    ``buffers`` are the addresses of the models' buffers.
+    """
     return Traffic(
         {p.name: p.tensor_bytes for p in down},
         {p.name: p.tensor_bytes for p in up},
@@ -149,7 +156,7 @@ def traffic(down: tuple[Payload, ...], up: tuple[Payload, ...], buffers: Contain
 class Duration:
     """Seconds and joules of one round on a device and link, without jitter.
 
-    ``load_seconds`` are those of ``compute_seconds`` in which the model is read from storage.
+    ``load_seconds`` is the part of ``compute_seconds`` in which the model is read from storage.
     """
 
     download_seconds: float
@@ -160,17 +167,18 @@ class Duration:
 
     @property
     def virtual_seconds(self) -> float:
-        """Download, compute and upload after one another."""
+        """Total seconds: download, compute and upload run one after the other."""
         return self.download_seconds + self.compute_seconds + self.upload_seconds
 
 
 def duration(
     compute: ComputeCost, moved: Traffic, device: Device, link: Link | None, *, throttling: bool = False
 ) -> Duration:
-    """Time and energy of a round, without jitter.
+    """Seconds and joules of a round on a device and link, without jitter.
 
-    A client reads its model from storage and computes; with ``throttling`` a device that has been busy for a while goes
-    on at what its cooling allows.  Without a link (the server) nothing travels, and its models are at hand.
+    A client downloads, reads its model from storage, computes and uploads.  With ``throttling``, a device that is busy
+    for long continues at its throttled rate.  The server has no link: it transfers nothing, and its models are in
+    memory already.
     """
     down = up = load = 0.0
     if link is not None:
@@ -184,35 +192,36 @@ def duration(
 
 
 def energy(download_seconds: Any, compute_seconds: Any, upload_seconds: Any, watts: Mapping[str, Any]) -> Any:
-    """Joules of these phases, numbers or arrays `[clients]`, as are the ``watts`` (``watts_of``).
+    """Joules of the three phases; the seconds and ``watts`` (``watts_of``) are numbers or arrays `[clients]`.
 
-    What the device draws while it computes; what it draws idle and its radio's while it receives and sends.
+    While it computes, a device draws its compute power.  While it receives or sends, it draws its idle power plus the
+    power of its radio.
     """
     receiving, sending = watts["idle"] + watts["download"], watts["idle"] + watts["upload"]
     return download_seconds * receiving + compute_seconds * watts["compute"] + upload_seconds * sending
 
 
 def watts_of(device: Device, link: Link | None) -> dict[str, float]:
-    """What a device and its radio draw, by what they do."""
+    """Watts of a device (``idle``, ``compute``) and of its radio (``download``, ``upload``; 0 without a link)."""
     receiving, sending = (link.download_watts, link.upload_watts) if link is not None else (0.0, 0.0)
     return {"idle": device.idle_watts, "download": receiving, "upload": sending, "compute": device.compute_watts}
 
 
 def transfer_seconds(bytes_: int, bits_per_second: float, link: Link) -> float:
-    """One latency plus the bits over the rate; nothing to send takes no time."""
+    """Seconds of a transfer: one latency plus bits / rate, or 0 if there is nothing to send."""
     return link.latency_seconds + 8 * bytes_ / bits_per_second if bytes_ else 0.0
 
 
 @dataclass(frozen=True)
 class ClientCost:
-    """Everything that a client's round costs, as records and tables show it."""
+    """The complete cost of a client's round, as records and tables show it."""
 
     compute: ComputeCost
     traffic: Traffic
     duration: Duration
 
     def budgets(self) -> dict[str, float]:
-        """The quantities that the gate compares, by budget."""
+        """The quantities that eligibility compares with a client's budgets, by the keys of ``Fleet.budgets``."""
         return {
             "memory": self.compute.peak_memory_bytes,
             "flops": self.compute.forward_flops + self.compute.backward_flops,
@@ -222,7 +231,7 @@ class ClientCost:
         }
 
     def record(self) -> dict[str, Any]:
-        """Flat fields with their units in their names."""
+        """The cost as the fields of a record; their names contain the units."""
         c, t, d = self.compute, self.traffic, self.duration
         return {
             "peak_memory_bytes": c.peak_memory_bytes,

@@ -1,8 +1,9 @@
-"""A second, independent count of forward MACs: fvcore's, beside the meter's, by part of the model.
+"""Checks the meter's forward MACs against an independent count by fvcore, for each part of the model.
 
-fvcore counts on a trace by torch.jit, before operators are taken apart; the meter counts what is dispatched, after.
-Counted by both are products of matrices, convolutions, attention's two products, recurrent layers and LayerNorm at 5
-per element, as fvcore does; BatchNorm and pooling, which fvcore would add in small numbers, are left out of both.
+fvcore counts operators in a torch.jit trace, before they are decomposed; the meter counts operators that are
+dispatched, after decomposition.  Both count matrix products, convolutions, the two products of attention, recurrent
+layers, and LayerNorm at 5 per element (fvcore's convention).  Neither counts BatchNorm and pooling; fvcore's own
+numbers for these are small and are switched off.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from edgefl.work.description import DTYPES
 from edgefl.work.meter import parts
 
 AGREEMENT = 0.005
-"""Relative difference up to which the two counts agree."""
+"""Largest relative difference at which the two counts agree."""
 _LEFT_OUT = ("aten::batch_norm", "aten::adaptive_avg_pool2d", "aten::group_norm", "aten::instance_norm")
 
 
@@ -32,8 +33,8 @@ _LEFT_OUT = ("aten::batch_norm", "aten::adaptive_avg_pool2d", "aten::group_norm"
 class TwoCounts:
     """Forward MACs of one batch by part of the model, from the meter and from fvcore.
 
-    ``operators`` are fvcore's MACs by part and operator; ``unknown`` the calls of operators of matmul class that
-    fvcore has no formula for, and so counts as nothing.
+    ``operators`` are fvcore's MACs by part and operator.  ``unknown`` are the numbers of calls of matmul-class
+    operators that fvcore has no formula for; it counts them as 0.
     """
 
     meter: Mapping[str, int]
@@ -43,23 +44,23 @@ class TwoCounts:
 
     @property
     def error(self) -> float:
-        """How far fvcore's total is from the meter's, relative to it."""
+        """Relative difference of the totals: (fvcore - meter) / meter, or 0 if the meter counted none."""
         ours = sum(self.meter.values())
         return (sum(self.fvcore.values()) - ours) / ours if ours else 0.0
 
     def differing(self) -> list[str]:
-        """The parts where the counts don't agree, with the operators that fvcore saw there; empty if all is well."""
-        found = []
+        """A line for each part where the counts disagree, with fvcore's operators, and for each unknown operator."""
+        lines = []
         for part in dict.fromkeys((*self.meter, *self.fvcore)):
             ours, theirs = self.meter.get(part, 0), self.fvcore.get(part, 0)
             if abs(theirs - ours) > AGREEMENT * max(ours, theirs):
-                seen = ", ".join(f"{name} {macs}" for name, macs in self.operators.get(part, {}).items()) or "nothing"
-                found.append(f"{part}: meter {ours}, fvcore {theirs} ({seen})")
-        return [*found, *(f"{name}: {n} calls that fvcore can't count" for name, n in self.unknown.items())]
+                counted = ", ".join(f"{name} {macs}" for name, macs in self.operators.get(part, {}).items())
+                lines.append(f"{part}: meter {ours}, fvcore {theirs} ({counted or 'nothing'})")
+        return [*lines, *(f"{name}: {n} calls that fvcore can't count" for name, n in self.unknown.items())]
 
 
 class _Forward(nn.Module):
-    """What a client's model does with a batch: class scores of a pattern, or an embedding of each modality."""
+    """A client model's forward pass on a batch: class scores of a pattern, or an embedding of each modality."""
 
     def __init__(self, model: nn.Module, pattern: str, task: str):
         super().__init__()
@@ -74,13 +75,13 @@ class _Forward(nn.Module):
 
 
 def count_twice(description: Mapping[str, Any], pattern: str, task: str, spec: Mapping[str, TensorSpec]) -> TwoCounts:
-    """Both counts of one forward pass of the model that ``description`` describes.
+    """Count one forward pass of the described model by the meter and by fvcore.
 
-    ``task`` is "classify" or "retrieve"; ``spec`` has the shapes of a batch by modality.  A trace can't be made on
-    torch's meta device, so this computes, with zeros for weights and samples: take a batch of one.
+    ``task`` is "classify" or "retrieve"; ``spec`` has the shapes of a batch by modality.  torch.jit can't trace on the
+    meta device, so the forward pass is really computed, with zeros as weights and samples.  Use a batch of one sample.
     """
-    model = models.on_meta({**description, "towers": _plain(description["towers"])})
-    # as zeros, whose pages the system gives only once they are written
+    model = models.on_meta({**description, "towers": _without_checkpointing(description["towers"])})
+    # The system allocates pages of zeros only when they are written to, so the weights take no memory.
     model = replaced(model, lambda old: torch.zeros_like(old, device="cpu"))
     module = _Forward(model, pattern, task).eval()
     values = tuple(torch.zeros(spec[m].shape, dtype=DTYPES[spec[m].dtype]) for m in pattern.split("-"))
@@ -88,10 +89,10 @@ def count_twice(description: Mapping[str, Any], pattern: str, task: str, spec: M
         meter = Meter()
         with meter.watching(module.model), meter.step(0, pattern):
             module(*values)
-        found, unknown = _fvcore(module, values)
+        fvcore_macs, unknown = _fvcore(module, values)
     names = [name for name, _ in parts(module.model)]
     by_part: dict[str, Counter[str]] = {}
-    for scope, operators in found.items():
+    for scope, operators in fvcore_macs.items():
         inside = scope.removeprefix("model.")
         part = next((n for n in names if inside == n or inside.startswith(f"{n}.")), None)
         if part is not None:
@@ -104,20 +105,23 @@ def count_twice(description: Mapping[str, Any], pattern: str, task: str, spec: M
     )
 
 
-def _plain(towers: Mapping[str, Any]) -> dict[str, Any]:
-    """Without checkpointing, which a trace can't follow and a forward pass alone doesn't need."""
+def _without_checkpointing(towers: Mapping[str, Any]) -> dict[str, Any]:
+    """Descriptions without activation checkpointing, which torch.jit can't trace and a forward pass doesn't need."""
     return {name: {k: v for k, v in tower.items() if k != "checkpointing"} for name, tower in towers.items()}
 
 
 def _fvcore(module: nn.Module, values: tuple[Tensor, ...]) -> tuple[dict[str, Counter[str]], dict[str, int]]:
-    """fvcore's MACs by module (its own operators, not its children's) and operator, and what it couldn't count."""
+    """fvcore's MACs by module and operator, and the calls by operator that it couldn't count.
+
+    A module's MACs exclude those of its submodules.
+    """
     with warnings.catch_warnings():
-        # fvcore stands on torch.jit, which torch calls deprecated wherever it is used
+        # fvcore uses torch.jit, and torch warns about every use of it
         warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)
-        return _analysed(module, values)
+        return _analyse(module, values)
 
 
-def _analysed(module: nn.Module, values: tuple[Tensor, ...]) -> tuple[dict[str, Counter[str]], dict[str, int]]:
+def _analyse(module: nn.Module, values: tuple[Tensor, ...]) -> tuple[dict[str, Counter[str]], dict[str, int]]:
     from fvcore.nn import FlopCountAnalysis
 
     analysis = FlopCountAnalysis(module, values)
@@ -125,31 +129,31 @@ def _analysed(module: nn.Module, values: tuple[Tensor, ...]) -> tuple[dict[str, 
         analysis.set_op_handle(name, handler)
     for name in _LEFT_OUT:
         analysis.set_op_handle(name, lambda inputs, outputs: 0)
-    # torch's own remarks on tracing shapes are about replaying a trace, which nobody does; what has no formula comes
-    # back in ``unsupported_ops``, and parts that this pattern doesn't call are no news
+    # The warnings are not needed: tracer warnings concern replaying the trace, which doesn't happen here; operators
+    # without a formula are returned by ``unsupported_ops``; and a pattern doesn't use all modules.
     analysis.unsupported_ops_warnings(False).uncalled_modules_warnings(False).tracer_warnings("none")
     analysis.ancestor_mode("caller")
-    whole: dict[str, Counter[str]] = {name: Counter(c) for name, c in analysis.by_module_and_operator().items()}
+    totals: dict[str, Counter[str]] = {name: Counter(c) for name, c in analysis.by_module_and_operator().items()}
     unknown = {
         name: int(calls)
         for name, calls in analysis.unsupported_ops().items()
-        if _may_multiply(name.removeprefix("aten::"))
+        if _is_matmul_class(name.removeprefix("aten::"))
     }
-    return {name: _own(name, whole) for name in whole}, unknown
+    return {name: _without_children(name, totals) for name in totals}, unknown
 
 
-def _own(name: str, whole: Mapping[str, Counter[str]]) -> Counter[str]:
-    """What a module does itself: its total less its direct children's."""
-    own = Counter(whole[name])
+def _without_children(name: str, totals: Mapping[str, Counter[str]]) -> Counter[str]:
+    """MACs of a module without its submodules: its total minus the totals of its direct children."""
+    macs = Counter(totals[name])
     depth = name.count(".") + 1 if name else 0
-    for other, counted in whole.items():
+    for other, total in totals.items():
         inside = other.startswith(f"{name}.") if name else bool(other)
         if inside and other.count(".") == depth:
-            own.subtract(counted)
-    return own
+            macs.subtract(total)
+    return macs
 
 
-def _may_multiply(operator: str) -> bool:
+def _is_matmul_class(operator: str) -> bool:
     words = ("mm", "matmul", "dot", "conv", "linear", "einsum", "lstm", "gru", "rnn", "attention", "bilinear", "cdist")
     return any(word in operator for word in words) and "embedding" not in operator
 
@@ -162,13 +166,16 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 
 def _attention_macs(inputs: list[Any], outputs: list[Any]) -> int:
-    """Q K^T and its product with V, for every head: ``[batch, heads, queries, dim] x [batch, heads, keys, dim]``."""
+    """MACs of Q K^T and of its product with V; queries are ``[batch, heads, queries, dim]``, keys alike."""
     query, key, value = (_shape(x) for x in inputs[:3])
     return prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
 
 
 def _recurrent_macs(inputs: list[Any], outputs: list[Any]) -> int:
-    """Every weight matrix once for each step of each sequence, of inputs ``[batch, steps, dim]`` or the like."""
+    """MACs of a recurrent layer: each weight matrix multiplies once per sequence and step.
+
+    Inputs are ``[batch, steps, dim]`` or ``[steps, batch, dim]``.
+    """
     weights = inputs[2]
     matrices = (shape for w in weights.node().inputs() if len(shape := _shape(w)) == 2)
     return prod(_shape(inputs[0])[:2]) * sum(map(prod, matrices))

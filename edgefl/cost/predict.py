@@ -1,4 +1,4 @@
-"""Prediction: the same work through the same interpreter, on tensors that hold no data."""
+"""Predicting the cost of a work: the interpreter that trains it runs it on fake tensors, which have no data."""
 
 from __future__ import annotations
 
@@ -33,20 +33,21 @@ from edgefl.work import (
 
 
 class _FewBatches:
-    """A source seen as shapes: at most ``most`` batches of each pattern, of the largest shapes.
+    """A source of empty batches: at most ``most`` per pattern at a pass's first occurrence, with the largest shapes.
 
-    At a pass's second place everything exists that a step finds there later, so one batch shows it, or two where
-    gradients of the batch before may be about.
+    At the second occurrence of a pass, all tensors exist that exist at later ones, such as the optimizer's state.  So
+    one batch is enough there.  With gradient accumulation it takes two, because the second batch finds gradients of
+    the first one in memory.
     """
 
     def __init__(self, source: Source, most: int):
         self._source, self._most = source, most
-        self._again = 1 if most == METERED else 2
+        self._most_again = 1 if most == METERED else 2
         self._seen: list[Pass] = []
         self.spec, self.counts, self.size = source.spec, source.counts, source.size
 
     def batches(self, pass_: Pass, seed: int) -> Iterator[tuple[str, dict[str, Tensor]]]:
-        most = self._again if pass_ in self._seen else self._most
+        most = self._most_again if pass_ in self._seen else self._most
         self._seen.append(pass_)
         for pattern, count in self.counts(pass_).items():
             for _ in range(min(count, most)):
@@ -54,20 +55,20 @@ class _FewBatches:
 
 
 def shortened(work: Work) -> Work:
-    """The work with each distinct pass at its first two places only: from the second on, nothing changes."""
-    places: Counter[int] = Counter()
-    order, kept = distinct(work), []
+    """The work with only the first two occurrences of each distinct pass; later ones cost the same as the second."""
+    occurrences: Counter[int] = Counter()
+    order, passes = distinct(work), []
     for pass_ in work.passes:
         index = order.index(pass_)
-        places[index] += 1
-        if places[index] <= METERED:
-            kept.append(pass_)
-    return replace(work, passes=tuple(kept))
+        occurrences[index] += 1
+        if occurrences[index] <= METERED:
+            passes.append(pass_)
+    return replace(work, passes=tuple(passes))
 
 
 def work_key(work: Work) -> str:
-    """The part of the cost key that no data decide: everything but the passes."""
-    # a parameter's shape follows from the model; what else travels has its own
+    """The part of the cost key that doesn't depend on the data: everything but the passes, as a content hash."""
+    # The model determines the shapes of parameters; other transferred tensors are listed with their shapes.
     parameters = {i.name for p in work.up for i in p.items if not i.source.startswith("table/")}
     extra = [
         (i.name, i.shape, i.dtype, i.source.startswith("table/"))
@@ -75,7 +76,7 @@ def work_key(work: Work) -> str:
         for i in p.items
         if i.name not in parameters
     ]
-    # which parts have rates of their own is a cost, how high these are isn't, but for zero
+    # The cost depends on which learning rates and other scalars are zero, but not on their other values.
     optimizer = {**work.optimizer, **Scalars(work.scalars).zeros()}
     return digest(
         [work.model, [asdict(e) for e in work.edits], work.trainable, optimizer, work.precision, work.attention, extra,
@@ -84,20 +85,21 @@ def work_key(work: Work) -> str:
 
 
 def _code(work: Work) -> list[str]:
-    """The code that decides a cost, as hashes of the packages that it comes from."""
-    named = {("step", p.step) for p in work.passes} | {("edit", e.name) for e in work.edits}
-    return [*models.versions(), *models.code(work.model), *sorted({registry.fingerprint(*name) for name in named})]
+    """Versions and digests of the packages whose code determines the cost of a work."""
+    entry_points = {("step", p.step) for p in work.passes} | {("edit", e.name) for e in work.edits}
+    digests = sorted({registry.fingerprint(*entry) for entry in entry_points})
+    return [*models.versions(), *models.code(work.model), *digests]
 
 
 def passes_key(work: Work, source: Source) -> str:
-    """The part of the cost key that the data decide: the passes, shortened, with the shapes of their batches."""
+    """The part of the cost key that depends on the data: the shortened passes with the shapes of their batches."""
     most = metered_steps(work)
     return digest(
         [
             (
                 asdict(p),
                 {q: {n: asdict(s) for n, s in source.spec(p, q).items()} for q in p.patterns},
-                # an evaluation preallocates for all its samples, so there the true count matters
+                # An evaluation allocates memory for all its samples, so its cost depends on their exact number.
                 {q: min(n, most) if p.train else n for q, n in source.counts(p).items()},
                 None if p.train else source.size(p),
             )
@@ -107,23 +109,23 @@ def passes_key(work: Work, source: Source) -> str:
 
 
 def cost_key(work: Work, source: Source, device: str = "cpu") -> str:
-    """Everything that changes peak memory, FLOPs or operators, as a content hash.
+    """A content hash of everything that changes peak memory, FLOPs or operators.
 
-    Not in it: learning rates, epochs beyond the second, addresses, client, round.  Whether there is any weight decay
-    or momentum is in it; how much isn't.
+    It doesn't depend on learning rates, epochs after the second, addresses, client or round.  It depends on whether
+    weight decay and momentum are zero, but not on their values.
     """
     return digest([work_key(work), passes_key(work, source), device])
 
 
-class _Fakes(FakeTensorMode):
-    """Fake tensors that know what a CPU's norms keep under autocast.
+class _CpuNormFakeMode(FakeTensorMode):
+    """A fake tensor mode that corrects the dtype of norm statistics on the CPU under autocast.
 
-    The real kernels keep mean and deviation in the dtype of their weights; the shapes-only ones of torch 2.13 take the
-    input's.
+    The CPU kernels save mean and deviation in the dtype of the weights.  The fake kernels of torch 2.13 use the dtype
+    of the input, which would give a wrong size.
     """
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """What an operator gives back."""
+        """The fake outputs of an operator, with corrected statistics for norms."""
         out: Any = super().dispatch(func, types, args, kwargs or {})
         if func not in _NORMS:
             return out
@@ -131,95 +133,97 @@ class _Fakes(FakeTensorMode):
         if weight is None or weight.dtype == args[0].dtype or out[0].device.type != "cpu":
             return out
         with self:
-            kept = [o if not o.numel() else torch.empty(o.shape, dtype=weight.dtype, device=o.device) for o in out[1:]]
-        return (out[0], *kept)
+            statistics = [
+                o if not o.numel() else torch.empty(o.shape, dtype=weight.dtype, device=o.device) for o in out[1:]
+            ]
+        return (out[0], *statistics)
 
 
 _NORMS = {torch.ops.aten.native_layer_norm.default: 2, torch.ops.aten.native_batch_norm.default: 1}
-"""Place of the weight among the arguments."""
+"""Norm operators, and the index of the weight among their arguments."""
 
 
 def replaced(module: nn.Module, make: Callable[[Tensor], Tensor]) -> nn.Module:
-    """Put ``make(tensor)`` in the place of every parameter and buffer of a module that was built on ``meta``.
+    """Replace every parameter and buffer of a module by ``make(tensor)``, in place; returns the module.
 
-    A tensor that stands at two places is replaced by one that does.
+    A tensor that several modules share is replaced by one shared tensor.
     """
-    made: dict[int, tuple[Tensor, Tensor]] = {}
+    replacements: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def other(old: Tensor) -> Tensor:
-        if id(old) not in made:
+    def replacement(old: Tensor) -> Tensor:
+        if id(old) not in replacements:
             new = make(old)
-            # the old one is kept so that nobody else gets its id
-            made[id(old)] = old, nn.Parameter(new) if isinstance(old, nn.Parameter) else new
-        return made[id(old)][1]
+            # A reference to the old tensor is kept, so that no other tensor can get its id.
+            replacements[id(old)] = old, nn.Parameter(new) if isinstance(old, nn.Parameter) else new
+        return replacements[id(old)][1]
 
     for part in module.modules():
         tensors: tuple[dict[str, Any], ...] = (part._parameters, part._buffers)
-        for held in tensors:
-            for name, tensor in held.items():
+        for by_name in tensors:
+            for name, tensor in by_name.items():
                 if tensor is not None:
-                    held[name] = other(tensor)
+                    by_name[name] = replacement(tensor)
     return module
 
 
 def predict(work: Work, source: Source, device: str = "cpu") -> Trace:
-    """Peak memory by part and the cost of each distinct step of ``work``, without allocating or computing.
+    """Predict the peak memory by part and the cost of each distinct step of ``work``, without computing it.
 
-    ``device`` "cuda" predicts a GPU's allocator rounding and its kernels.  On a machine without one, attention and
-    dropout are those of a GPU, and every other operator takes what a CPU's takes.
+    With ``device`` "cuda", the prediction uses a GPU's allocator rounding and kernels.  On a computer without a GPU,
+    only attention and dropout use GPU kernels, and the other operators take the memory of their CPU kernels.
     Raises UncountedOperator for a matmul-class operator without a FLOP formula.
     """
     return _predict(work, source, device, None).trace()
 
 
 def timeline(work: Work, source: Source, device: str = "cpu") -> Timeline:
-    """Live memory by part after every operator of the steps that a prediction runs."""
+    """Predict the live memory by part after every operator, for the steps that a prediction runs."""
     moments: list[Moment] = []
     _predict(work, source, device, moments)
     return Timeline(moments)
 
 
-def _stand_in(device: str) -> str:
-    """The device whose fake tensors a prediction for ``device`` runs on: a CPU's where there is no GPU."""
+def _fake_device(device: str) -> str:
+    """The torch device of the fake tensors in a prediction for ``device``: "cpu" if there is no GPU."""
     return device if device == "cpu" or torch.cuda.is_available() else "cpu"
 
 
 def _predict(work: Work, source: Source, device: str, moments: list[Moment] | None) -> Meter:
-    place = torch.device(_stand_in(device))
+    torch_device = torch.device(_fake_device(device))
     module = models.on_meta(work.model)
-    mode = _Fakes()
+    mode = _CpuNormFakeMode()
     with mode:
-        module = replaced(module, lambda old: torch.empty(old.shape, dtype=old.dtype, device=place))
+        module = replaced(module, lambda old: torch.empty(old.shape, dtype=old.dtype, device=torch_device))
     meter = Meter(CUDA_ROUNDING if device == "cuda" else 1, moments=moments)
-    own = {n for n, _ in module.named_parameters()} | {n for n, _ in module.named_buffers()}
-    with torch.random.fork_rng([place] if place.type == "cuda" else []), mode:
-        inputs = {i.name: i.spec.empty() for p in work.down for i in p.items if i.name not in own}
+    model_tensors = {n for n, _ in module.named_parameters()} | {n for n, _ in module.named_buffers()}
+    with torch.random.fork_rng([torch_device] if torch_device.type == "cuda" else []), mode:
+        inputs = {i.name: i.spec.empty() for p in work.down for i in p.items if i.name not in model_tensors}
         few = _FewBatches(source, metered_steps(work))
-        execute(shortened(work), inputs, few, module=module, device=place, seed=0, meter=meter, kernels=device)
+        execute(shortened(work), inputs, few, module=module, device=torch_device, seed=0, meter=meter, kernels=device)
     return meter
 
 
 class Predictor:
     """Memoised ``predict``: in memory by ``cost_key``, and on disk under ``folder`` if given.
 
-    A file on disk is of one version of the code, a plug-in's included: an author who changes a step doesn't see its
-    old cost.  One that can't be read is predicted again, with a warning.
+    The name of a file on disk depends on the code of edgefl and of plug-ins, so a changed step is predicted again.
+    So is a cost whose file can't be read, with a warning.  ``predicted`` counts the predictions that were computed.
     """
 
     def __init__(self, folder: Path | None = None, device: str = "cpu"):
         self.folder, self.device = folder, device
-        self._known: dict[str, Trace] = {}
+        self._traces: dict[str, Trace] = {}
         self.predicted = 0
 
     def trace(self, work: Work, source: Source, key: str | None = None) -> Trace:
-        """The trace of this work, predicted at most once; ``key`` is its cost key if that is known already."""
+        """The trace of this work, predicted at most once; pass ``key`` if its cost key is computed already."""
         key = key or cost_key(work, source, self.device)
-        if key not in self._known:
-            name = digest([key, _code(work), _stand_in(self.device)])
-            self._known[key] = remembered(self.folder, name, Trace.from_json, "costs") or self._predict(
+        if key not in self._traces:
+            name = digest([key, _code(work), _fake_device(self.device)])
+            self._traces[key] = remembered(self.folder, name, Trace.from_json, "costs") or self._predict(
                 name, work, source
             )
-        return self._known[key]
+        return self._traces[key]
 
     def _predict(self, name: str, work: Work, source: Source) -> Trace:
         trace = predict(work, source, self.device)

@@ -77,7 +77,7 @@ def test_a_larger_share_takes_nobody_out():
         ),
         ({"download": "120%"}, "between 0 and 1"),
         ({"download": -0.1}, "negative"),
-        ({"slow_down": {"share": 0.1, "factor": 0.5}}, "at least as long"),
+        ({"slow_down": {"share": 0.1, "factor": 0.5}}, "must be at least 1"),
         ({"slow_down": {"share": 0.1, "factor": "4..2"}}, "empty range"),
         ({"slow_down": {"share": 0.1, "factor": "3 s"}}, "unknown unit 's'"),
         ({"slow_down": {"share": 2}}, "between 0 and 1"),

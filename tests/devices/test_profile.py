@@ -288,7 +288,7 @@ def test_links_that_make_no_sense(tmp_path, lte, number, entry, told):
     [
         ({"source": None}, "source: Input should be"),
         ({"confidence": "sure"}, "'sure' is not one of measured, datasheet, estimated"),
-        ({"fleet": {}}, "no mapping of a fleet's fields"),
+        ({"fleet": {}}, "must be a mapping of a fleet's fields, not {}"),
         ({"fleet": {"like": "phones"}}, "can't refer to another fleet"),
         ({"fleets": {}}, "did you mean 'fleet'"),
     ],
