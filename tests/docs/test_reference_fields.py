@@ -131,6 +131,7 @@ def samples(
         "compare.json": [json.loads((folder / "c" / "compare.json").read_text())],
         "host": [record for run in (layerwise_run, played) for record in run.records("host")],
         "environment": [layerwise_run.environment],
+        "evaluation.json": [layerwise_run.evaluation, played.evaluation],
         "rounds": [], "clients": [], "eligibility": [], "result": [],
     }  # fmt: skip
     for run in runs:
