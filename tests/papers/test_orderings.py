@@ -113,6 +113,7 @@ def test_a_round_of_every_scenario(name: str, tmp_path: Path) -> None:
     parts = {"data": True, "public": whole["data"]["public"], "pretrain": any((whole["pretrain"] or {}).values())}
     there = {part for part, value in {**parts, **whole["model"]}.items() if value}
     tiny = [*TINY, *(override for part, overrides in MORE.items() if part in there for override in overrides)]
+    tiny += [f"data.clients.{kind}={min(count, 3)}" for kind, count in whole["data"]["clients"].items()]
     run = edgefl.run(name, output=tmp_path / "run", overrides=tiny)
     study = orderings.study_of(str(run.scenario["name"]))
     assert run.finished
