@@ -71,7 +71,7 @@ class GruTower(Tower):
 
 
 class Gru:
-    """The tower named ``gru``."""
+    """The tower registered as ``gru``: its options and ``build``."""
 
     Options = GruOptions
 

@@ -22,7 +22,7 @@ _REPOSITORIES = {
 
 
 class HFViT:
-    """The tower named ``hf-vit``."""
+    """The tower registered as ``hf-vit``: its options, ``build`` and ``load``."""
 
     class Options(VisionOptions):
         """Fields of ``image: {tower: hf-vit}``; ``variant`` sets those of blocks, width, heads that are absent."""

@@ -86,7 +86,7 @@ class ResNetTower(Tower):
 
 
 class ResNet:
-    """The tower named ``resnet``."""
+    """The tower registered as ``resnet``: its options, ``build`` and ``load``."""
 
     Options = ResNetOptions
 

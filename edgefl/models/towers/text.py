@@ -30,7 +30,7 @@ class TextEmbedding(nn.Module):
 
 
 class TextTransformer:
-    """The tower named ``transformer``."""
+    """The tower registered as ``transformer``: its options, ``build`` and ``load``."""
 
     class Options(TransformerOptions):
         """Fields of ``text: {tower: transformer}``."""

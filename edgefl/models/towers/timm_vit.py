@@ -82,7 +82,7 @@ def _suggested_variant(name: str) -> str:
 
 
 class TimmViT:
-    """The tower named ``timm-vit``."""
+    """The tower registered as ``timm-vit``: its options, ``build`` and ``load``."""
 
     class Options(TransformerOptions):
         """Fields of ``image: {tower: timm-vit}``; ``variant`` sets those of blocks, width, heads that are absent."""

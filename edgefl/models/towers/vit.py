@@ -46,7 +46,7 @@ class PatchEmbedding(nn.Module):
 
 
 class ViT:
-    """The tower named ``vit``."""
+    """The tower registered as ``vit``: its options, ``build`` and ``load``."""
 
     class Options(TransformerOptions):
         """Fields of ``image: {tower: vit}``."""
