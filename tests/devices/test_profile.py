@@ -246,7 +246,7 @@ def test_an_error_names_the_line(tmp_path, profile):
         ("float16_flops_per_second", {"value": "9 TFLOP/s", "range": "9 TFLOP/s"}, "more than 64 times peak"),
         ("throttled_share", {"value": "80%", "range": "50..100%"}, "throttled_share is given alone"),
         ("throttle_after_seconds", {"value": "5 min", "range": "5 min"}, "throttle_after_seconds is given alone"),
-        ("throttled_share", {"value": "180%", "range": "50..100%"}, "more than the whole"),
+        ("throttled_share", {"value": "180%", "range": "50..100%"}, "is too large: a share must be between 0 and 1"),
         ("battery_joules", {"value": 0, "range": "0"}, "battery_joules: must be positive"),
         ("jitter", {"value": 12, "range": "0..20"}, "jitter: the sigma of a lognormal factor is at most 3"),
         ("usable_memory_bytes", {"value": "8 GiB", "range": "8 GiB"}, "can't be more than ram_bytes"),
@@ -273,7 +273,7 @@ def test_kinds_and_twins(tmp_path, profile):
     ("number", "entry", "told"),
     [
         ("upload_bits_per_second", {"value": 0, "range": "0"}, "upload_bits_per_second: must be positive, not 0"),
-        ("loss", {"value": "100%", "range": "100%"}, "carries nothing"),
+        ("loss", {"value": "100%", "range": "100%"}, "has no goodput"),
         ("loss", {"value": 2, "range": "2"}, "between 0 and 1"),
         ("latency_seconds", {"value": -1, "range": "0"}, "latency_seconds"),
     ],

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from edgefl import models
 from edgefl.cost import predict
+from edgefl.models.client import ClientModel
 from edgefl.work import Context, Meter, Pass, TensorSpec, Work, run
 from edgefl.work.scoring import BLOCK, RECALLS, ScoreClassify, ScoreRetrieve, place_among, recalled
 
@@ -92,11 +93,11 @@ class Told:
                 yield pattern, batch | {"label": torch.where(real, batch["label"], -1)}
 
 
-class Oracle(nn.Module):
+class Oracle(ClientModel):
     """A model that says what its batch tells it to."""
 
     def __init__(self, classes: int):
-        super().__init__()
+        nn.Module.__init__(self)  # no towers
         self.count = classes
 
     def classes(self, pattern: str) -> int:
