@@ -199,12 +199,23 @@ def _interrupted(words: list[str]) -> tuple[int, str]:
     """Stopped as by Ctrl-C once two rounds are written."""
     table = Path(words[words.index("-o") + 1]) / "rounds.jsonl"
     command = [sys.executable, "-m", "edgefl.cli", *words[1:]]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=_heed_interrupts
+    )
     while process.poll() is None and not (table.exists() and table.read_text().count("\n") >= 2):
         time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate()
-    return process.returncode, out + _messages(err)
+    while True:
+        process.send_signal(signal.SIGINT)
+        try:
+            out, err = process.communicate(timeout=20)
+            return process.returncode, out + _messages(err)
+        except subprocess.TimeoutExpired:  # Python drops an interrupt that comes while it clears something away
+            continue
+
+
+def _heed_interrupts() -> None:
+    """What a shell puts into its background is started with interrupts ignored, and so are its children."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _script(path: str) -> tuple[int, str]:
