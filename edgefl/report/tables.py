@@ -171,9 +171,9 @@ def _print_compared(console: Console, compared: Facts) -> None:
         if gained["clients"]:
             console.print(
                 Text(
-                    f"{label} admits {gained['clients']} clients (of {gained['of_clients']}) that {reference} never "
-                    f"admits,\n  with {percent(gained['samples'] / max(gained['of_samples'], 1))} of the samples; "
-                    f"{gained['took_part']} of them took part and sent {gained['updates']} of "
+                    f"{label} admits {gained['clients']} of {gained['of_clients']} clients that {reference} "
+                    f"never admits,\n  with {percent(gained['samples'] / max(gained['of_samples'], 1))} of the "
+                    f"samples; {gained['took_part']} of them took part and sent {gained['updates']} of "
                     f"{updates[label]} updates."
                 )
             )

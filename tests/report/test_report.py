@@ -102,7 +102,7 @@ def test_whom_the_other_schedule_lets_in(comparison: Any) -> None:
     assert gained["clients"] == gained["of_clients"] == gained["took_part"] == 4
     assert gained["samples"] == gained["of_samples"] > 0 and gained["updates"] == 8
     text = shown(found)
-    assert "layerwise admits 4 clients (of 4) that end-to-end never admits" in text
+    assert "layerwise admits 4 of 4 clients that end-to-end never admits" in text
     assert "rounds not completed: nobody eligible 2" in text
     assert "0 of 4" in text and "4 of 4" in text
     assert max(map(len, text.splitlines())) <= 100
