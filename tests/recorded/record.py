@@ -11,6 +11,7 @@ the last digits of what was trained, so weights are compared between two recordi
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -22,7 +23,8 @@ TABLES = ("rounds.jsonl", "clients.jsonl", "eligibility.jsonl", "result.json", "
 
 
 def record(folder: Path, weights: bool) -> None:
-    """Write every recording into ``folder``."""
+    """Write every recording into ``folder``, on one thread: with more, sums are added up in another order."""
+    os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported
     import edgefl
 
     folder.mkdir(parents=True, exist_ok=True)
