@@ -322,6 +322,6 @@ def test_what_makes_no_sense_says_why_before_anything_is_done(tiny: Tiny, what: 
 
 
 def test_the_docs_list_what_is_refused() -> None:
-    text = (Path(__file__).parent.parent / "docs" / "methods.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parent.parent / "docs" / "explanation" / "methods.md").read_text(encoding="utf-8")
     section = text.split("## What doesn't go together\n", 1)[1].split("\n## ", 1)[0]
     assert re.findall(r"^\| (.*?) \| .+ \|$", section, re.MULTILINE)[2:] == list(REFUSALS)

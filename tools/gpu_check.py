@@ -5,7 +5,8 @@
 Five steps, each of at most ``--minutes``: the tests marked ``gpu``, the quickstart, predicted against allocated memory
 of 25 models, a calibration, and steps per second against a bare loop.  A step runs unless the output folder has its
 result, a JSON file that is written when the step ends (of memory, also one for each model); in the end all results are
-printed as one Markdown table for docs/costs.md.  ``--device cpu`` tries all of it without a GPU, but for the tests.
+printed as one Markdown table for docs/explanation/costs.md.  ``--device cpu`` tries all of it without a GPU, but for
+the tests.
 
 What runs on the GPU runs in processes of its own, one for each model, so that what one leaves on the GPU, or breaks,
 is not the next one's.

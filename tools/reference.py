@@ -182,8 +182,8 @@ def scenario_page() -> str:
             "left out has its default. An unknown key is an error that names the file, the line and the nearest key.",
             "`edgefl validate FILE --resolved` prints a scenario with every default written out. "
             "`--set PATH=VALUE` changes a field, for example `--set training.lr=1e-3`. "
-            "`scenarios/tour.yaml` is an annotated example, and [methods and schedules](../methods.md) explains what "
-            "the methods do.",
+            "`scenarios/tour.yaml` is an annotated example, and [methods](../explanation/methods.md) explains what the "
+            "methods do.",
             *_top(),
             *(part for key, section in SECTIONS.items() for part in _section(key, section)),
             *_towers(),
@@ -256,7 +256,7 @@ def _towers() -> Iterator[str]:
     yield "## Towers"
     yield (
         "The fields of `model.image`, `model.text` and `model.audio` depend on `tower`. "
-        "[Models](../models.md) describes the towers."
+        "[Models](towers.md) describes the towers."
     )
     for name, owner in registered("towers").items():
         yield f"### {name}"
@@ -276,7 +276,7 @@ def _partitions() -> Iterator[str]:
     yield "## Partitions"
     yield (
         "`data.partition` is a name, or a mapping from a name to its argument: `{dirichlet: 0.5}`. "
-        "[Data sets](../data.md#partitions) has more about them."
+        "[Data sets](data-sets.md#partitions) has more about them."
     )
     rows = [(f"`{name}`", *PARTITIONS[name]) for name in registered("partitions")]
     yield table(("Name", "Argument", "Meaning"), rows)
@@ -296,8 +296,8 @@ PARTITIONS = {
 def _data_sets() -> Iterator[str]:
     yield "## Data sets"
     yield (
-        "`data.source` is one of these names. [Data sets](../data.md) says what each one holds, which files it is read "
-        "from, and where to get them. A set that is read from a folder is looked for in `data.folders`, in "
+        "`data.source` is one of these names. [Data sets](data-sets.md) says what each one holds, which files it is "
+        "read from, and where to get them. A set that is read from a folder is looked for in `data.folders`, in "
         "`$EDGEFL_DATA/NAME` and in `data/NAME`."
     )
     rows = []

@@ -89,9 +89,9 @@ def on_meta(description: Mapping[str, Any]) -> nn.Module:
 def load_weights(module: nn.Module, description: Mapping[str, Any], weights: Mapping[str, str]) -> None:
     """Copy pre-trained weights into the towers of ``module``.
 
-    ``weights`` maps a tower's name to the source of its weights (see docs/models.md).  Towers that the model doesn't
-    have are skipped, and a module on the meta device is left as it is.  Raises MethodError if a tower can't load
-    weights, or if they can't be found or have other shapes.
+    ``weights`` maps a tower's name to the source of its weights (see docs/reference/towers.md).  Towers that the
+    model doesn't have are skipped, and a module on the meta device is left as it is.  Raises MethodError if a tower
+    can't load weights, or if they can't be found or have other shapes.
     """
     for name, source in weights.items():
         tower = description["towers"].get(name)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from edgefl import devices
 
-PAGE = Path(__file__).parents[2] / "docs" / "devices.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "devices.md"
 
 
 def test_every_number_is_explained() -> None:

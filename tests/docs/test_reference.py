@@ -109,5 +109,5 @@ def test_the_site_has_no_links_out_of_its_folder() -> None:
     text = (
         "[a](../README.md) [b](data.md#partitions) [c](../nowhere.md) [d](https://a.b/c) [e\nf](../scenarios/tour.yaml)"
     )
-    found = tool("site_links").without_outer_links(text, docs, docs / "costs.md")
+    found = tool("site_links").without_outer_links(text, docs, docs / "page.md")
     assert found == "a [b](data.md#partitions) [c](../nowhere.md) [d](https://a.b/c) e\nf"

@@ -1,4 +1,4 @@
-"""Data sets read from a folder of the user's, in the format in which they are published: docs/data.md.
+"""Data sets read from a folder of the user's, in the format in which they are published: docs/reference/data-sets.md.
 
 Nothing is downloaded: an error says which files are looked for, every place tried, and where they come from.  A set is
 a ``FolderSet``; its ``find(given)`` is ``Published.find``: the folder that the scenario gives (``data.folders``), else

@@ -31,7 +31,10 @@ Scope = Literal["none", "attention", "mlp", "blocks"]
 
 
 class FedCola(Method):
-    """Complementary training (CL), collaborative aggregation (CA), compensation (CP): see docs/methods.md."""
+    """Complementary training (CL), collaborative aggregation (CA) and compensation (CP).
+
+    docs/explanation/methods.md describes the three parts.
+    """
 
     class Options(Method.Options):
         """``method: {name: fedcola, complementary: blocks, collaborate: attention, compensation: true}``."""

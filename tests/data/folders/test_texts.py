@@ -173,7 +173,7 @@ def test_a_folder_that_datasets_saved(arrow, read, tmp_path):
 
 
 def test_every_set_that_is_read_from_a_folder_stands_in_the_docs():
-    page = (Path(__file__).parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "data-sets.md").read_text(encoding="utf-8")
     found = [name for name in registry.names("data set") if isinstance(registry.get("data set", name), FolderSet)]
     assert len(found) >= 17
     assert [name for name in found if f"`{name}`" not in page] == []
