@@ -11,7 +11,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from edgefl.errors import EdgeflError, UnknownName
 
@@ -53,6 +53,22 @@ def get(noun: str, name: str) -> Any:
         return points[name].load()
     except (ImportError, AttributeError) as error:
         raise EdgeflError(f"the {noun} {name!r} ({points[name].value}) can't be imported: {error}") from error
+
+
+class Origin(NamedTuple):
+    """Where a registered object comes from: its top-level package, and the version of its distribution."""
+
+    package: str
+    version: str | None
+
+
+def origin(noun: str, name: str) -> Origin:
+    """The package that registered ``name``.  Raises UnknownName with the nearest name; imports nothing."""
+    points = _points(noun)
+    if name not in points:
+        raise UnknownName(noun, name, points)
+    point = points[name]
+    return Origin(point.module.partition(".")[0], point.dist.version if point.dist else None)
 
 
 def fingerprint(noun: str, name: str) -> str:

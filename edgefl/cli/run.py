@@ -42,7 +42,7 @@ def run(
     """Run a scenario, or every combination that it compares, and print costs and metrics."""
     if (scenario is None) == (resume is None):
         raise typer.BadParameter("give either a scenario to run or --resume DIR", param_hint="SCENARIO")
-    finished = _finished(resume) if resume is not None and not overrides and output is None else None
+    finished = _finished(resume, check=not verify) if resume is not None and not overrides and output is None else None
     if verify and finished is not None:
         _verify(str(finished.path), as_json)
         return
@@ -96,12 +96,18 @@ def validate(
         print_validation(result)
 
 
-def _finished(folder: str) -> Run | None:
-    """The run in this folder if it is finished, otherwise None."""
+def _finished(folder: str, *, check: bool) -> Run | None:
+    """The run in this folder if it is finished, otherwise None.  Raises RunError if its files have changed."""
     from edgefl.runs import read_run
+    from edgefl.runs.folders import check_finished
 
     run = read_run(folder)
-    return run if run.finished else None
+    if not run.finished:
+        return None
+    if check:
+        for each in run.runs.values() or (run,):
+            check_finished(each.path)
+    return run
 
 
 def _verify(folder: str, as_json: bool, summary: Mapping[str, Any] | None = None) -> None:

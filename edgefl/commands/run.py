@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.commands.compose import compose, federation_of, predictor_of
+from edgefl.commands.made_of import MAY_CHANGE, fixed_part, inputs_of, made_of, report_changed_inputs
 from edgefl.commands.progress import OnProgress, accepts_observe, messages, silent
 from edgefl.errors import DataError, RunError
 from edgefl.planning import Setup
@@ -25,7 +26,8 @@ from edgefl.runs import (
     is_comparison,
     read_run,
 )
-from edgefl.runs.directory import new_folder
+from edgefl.runs.digests import changed_parts
+from edgefl.runs.folders import check_finished, new_folder
 from edgefl.scenario import Scenario, load
 from edgefl.simulation import Simulation
 from edgefl.training import Inline, Processes, make_executor
@@ -84,7 +86,8 @@ def run(
         output: A folder that is new or empty.  By default ``runs/NAME``, or the first of ``runs/NAME-2``, ... that is
             free.
         resume: The folder of an earlier run or comparison, finished or not, instead of a scenario.
-        overrides: Changes of single fields, ``"training.lr=1e-3"``, each as the option ``--set`` takes it.
+        overrides: Changes of single fields, ``"training.lr=1e-3"``, each as the option ``--set`` takes it.  A
+            resumed run takes those of ``executor`` and ``training.on_divergence`` only.
         on_progress: Called with the name of an event and its facts while the run goes on.
 
     Returns:
@@ -102,10 +105,10 @@ def run(
     on_message = messages(on_progress)
 
     if resume is not None:
-        if overrides or output is not None:
-            raise RunError("a resumed run keeps its scenario and its folder: leave out --set and --output")
+        if output is not None:
+            raise RunError("a resumed run keeps its folder: leave out --output")
         folder = Path(resume)
-        parts = _resumed(folder)
+        parts = _resumed(folder, overrides)
     else:
         assert scenario is not None
         whole = scenario if isinstance(scenario, Scenario) else load(scenario, overrides)  # type: ignore[arg-type]
@@ -116,7 +119,7 @@ def run(
             check(each, on_message)
         folder = Path(output) if output is not None else free_folder(whole.name)
         parts = _begun(folder, whole, combinations)
-    play(parts, on_progress)
+    play(parts, on_progress, overrides if resume is not None else ())
     on_progress("done", {"folder": str(folder)})
     return read_run(folder)
 
@@ -135,8 +138,10 @@ def check(scenario: Scenario, on_message: Callable[[str], None]) -> Setup:
     return setup
 
 
-def play(parts: Sequence[tuple[str, Path, Scenario]], on_progress: OnProgress) -> None:
+def play(parts: Sequence[tuple[str, Path, Scenario]], on_progress: OnProgress, overrides: Sequence[str] = ()) -> None:
     """Run these ``(label, folder, scenario)`` in turn, or go on with those that were begun.
+
+    ``overrides`` are the changes that a resumed run was given, which its folder records.
 
     Those that follow each other with the same data share their workers.
     """
@@ -144,7 +149,7 @@ def play(parts: Sequence[tuple[str, Path, Scenario]], on_progress: OnProgress) -
         executors = _Executors(stack)
         for index, (label, place, each) in enumerate(parts):
             on_progress("combination", {"label": label, "index": index, "of": len(parts), "folder": str(place)})
-            _one(place, each, executors, on_progress)
+            _one(place, each, executors, on_progress, overrides)
 
 
 def _begun(
@@ -164,27 +169,51 @@ def _at(data: Any, path: str) -> Any:
     return data
 
 
-def _resumed(folder: Path) -> list[tuple[str, Path, Scenario]]:
-    if is_comparison(folder):
-        whole = load(folder / "scenario.yaml")
-        folders = comparison(folder)
-        return [(label, folders[label], each) for label, each in whole.combinations()]
-    read_run(folder)
-    scenario = load(folder / "scenario.yaml")
-    return [(scenario.name, folder, scenario)]
+def _resumed(folder: Path, overrides: Sequence[str]) -> list[tuple[str, Path, Scenario]]:
+    """The runs of a folder, with the changes that a resumed run may have.
+
+    Raises RunError for another change, for a finished run whose files changed, and for a comparison of other runs
+    than its folder holds.
+    """
+    for override in overrides:
+        path = override.partition("=")[0].strip()
+        if not any(path == allowed or path.startswith(f"{allowed}.") for allowed in MAY_CHANGE):
+            raise RunError(
+                f"--set {path}: a resumed run keeps its scenario; only executor.* and training.on_divergence may be "
+                "set, on which results don't depend"
+            )
+    if not is_comparison(folder):
+        read_run(folder)
+        scenario = load(folder / "scenario.yaml", overrides)
+        return [(scenario.name, folder, scenario)]
+    folders = comparison(folder)
+    whole = load(folder / "scenario.yaml", overrides)
+    combinations = whole.combinations()
+    if list(folders) != [label for label, _ in combinations]:
+        raise RunError(
+            f"{folder / 'scenario.yaml'} compares {', '.join(label for label, _ in combinations)}, but the folder was "
+            f"made for {', '.join(folders)}: its scenario has changed; undo that, or start a new run"
+        )
+    return [(label, folders[label], each) for label, each in combinations]
 
 
-def _one(folder: Path, scenario: Scenario, executors: _Executors, on_progress: OnProgress) -> None:
+def _one(
+    folder: Path, scenario: Scenario, executors: _Executors, on_progress: OnProgress, overrides: Sequence[str]
+) -> None:
     """One run in its folder, from its last finished round if it was begun before."""
 
     on_message = messages(on_progress)
 
     if begun(folder) and read_run(folder).finished:
+        check_finished(folder)
         return
     trains = scenario.training.mode == "real"
     executor = executors.of(scenario, on_message) if trains else None
     setup = compose(scenario, on_message)
-    if begun(folder):
+    continued = begun(folder)
+    if continued:
+        if differences := changed_parts(fixed_part(load(folder / "scenario.yaml")), fixed_part(scenario)):
+            raise RunError(f"{folder / 'scenario.yaml'} isn't what its comparison says: {'; '.join(differences[:5])}")
         directory = RunDirectory.open(folder)
     else:
         discard_unbegun(folder)
@@ -195,8 +224,8 @@ def _one(folder: Path, scenario: Scenario, executors: _Executors, on_progress: O
             models={name: kind.model for name, kind in setup.method.setting.kinds.items()},
         )
     with directory:
-        samples = federation_of(scenario, on_message).server_samples
-        directory.write_evaluation(**evaluation_of(read_run(folder), samples))
+        federation = federation_of(scenario, on_message)
+        directory.write_evaluation(**evaluation_of(read_run(folder), federation.server_samples))
         if trains:
             _keep_data(directory, scenario, on_message)
             if isinstance(pretrained := setup.method.setting.pretrained, Pretraining):
@@ -206,9 +235,15 @@ def _one(folder: Path, scenario: Scenario, executors: _Executors, on_progress: O
             setup, executor, predictor, directory, on_progress, events=scenario.executor.clock == "events"
         )
         latest = directory.latest()
+        directory.made_of = made_of(scenario, setup, predictor.device)
+        directory.inputs = inputs_of(federation, simulation.state.tensors)
+        if latest:
+            report_changed_inputs(directory.check_unchanged(latest[0]), directory.inputs, on_message)
         directory.rewind(latest[0] if latest else 0)
         if latest:
             simulation.restore(*latest)
+        if continued:
+            directory.record_resume(latest[0] if latest else 0, scenario.to_yaml(), overrides, environment())
         on_progress("start", {"rounds": setup.schedule.rounds, "round": simulation.round, **_sizes(setup)})
         if not trains:
             gc.freeze()  # what there is by now stays: a collector that walks it takes as long as the events

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from edgefl.runs.directory import (
+from edgefl.runs.directory import RunDirectory
+from edgefl.runs.environment import environment
+from edgefl.runs.folders import (
     TABLES,
-    RunDirectory,
     begun,
     comparison,
     create_comparison,
     discard_unbegun,
     is_comparison,
 )
-from edgefl.runs.environment import environment
 from edgefl.runs.reading import Run, read_run
 from edgefl.runs.tables import SUMMED
 

@@ -26,18 +26,27 @@ from edgefl.runs.durable import replace_file, writing
 
 KEEP = 2
 """Number of checkpoints that are kept: the newest."""
+FORMAT = 2
+"""Version of a checkpoint's files."""
 KEPT = "kept:"
 """Prefix of tensors that clients keep between rounds (``kept:<client>:<name>``).  Server tensors have no prefix."""
 _NAME = re.compile(r"round-(\d{6,})")
 
 
-def write(folder: Path, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> Path:
+def write(
+    folder: Path,
+    round: int,
+    tensors: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+    facts: Mapping[str, Any],
+) -> Path:
     """Write the checkpoint of ``round``, remove all but the newest two, and return its folder.
 
+    ``facts`` (JSON data) go beside the state; ``manifest_of`` returns them.
     Raises RunError if it can't be written, TypeError if ``state`` has a key that isn't text or a value JSON can't hold.
     """
     text = _json(state)
-    final = folder / f"round-{round:06d}"
+    final = folder / name(round)
     with writing(final), replacing(final, durable=True) as partial:
         folder.mkdir(exist_ok=True)
         for leftover in folder.glob(".partial-*"):
@@ -45,11 +54,12 @@ def write(folder: Path, round: int, tensors: Mapping[str, Tensor], state: Mappin
         partial.mkdir()
         aliases = write_tensors(partial / "state.safetensors", tensors)
         manifest = {
-            "format": 1,
+            "format": FORMAT,
             "round": round,
             "tensors_blake2b": _file_digest(partial / "state.safetensors"),
             "state_blake2b": _digest(text),
             "aliases": aliases,
+            **facts,
             "state": state,
         }
         replace_file(partial / "state.json", json.dumps(manifest).encode())
@@ -57,7 +67,7 @@ def write(folder: Path, round: int, tensors: Mapping[str, Tensor], state: Mappin
             _remove(final)
     with writing(folder):
         for old in rounds(folder)[:-KEEP]:
-            _remove(folder / f"round-{old:06d}")
+            _remove(folder / name(old))
     return final
 
 
@@ -68,7 +78,7 @@ def latest(folder: Path) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None
     """
     available = rounds(folder)
     for round in reversed(available):
-        path = folder / f"round-{round:06d}"
+        path = folder / name(round)
         try:
             return round, *_read(path)
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
@@ -81,10 +91,15 @@ def latest(folder: Path) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None
     return None
 
 
+def name(round: int) -> str:
+    """The name of the folder of a round's checkpoint."""
+    return f"round-{round:06d}"
+
+
 def rounds(folder: Path) -> list[int]:
     """The rounds that have a checkpoint, ascending."""
-    names = (_NAME.fullmatch(entry.name) for entry in folder.iterdir()) if folder.is_dir() else ()
-    return sorted(int(name[1]) for name in names if name)
+    matches = (_NAME.fullmatch(entry.name) for entry in folder.iterdir()) if folder.is_dir() else ()
+    return sorted(int(match[1]) for match in matches if match)
 
 
 def drop_after(folder: Path, round: int) -> None:
@@ -92,7 +107,7 @@ def drop_after(folder: Path, round: int) -> None:
     with writing(folder):
         for later in rounds(folder):
             if later > round:
-                _remove(folder / f"round-{later:06d}")
+                _remove(folder / name(later))
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, str]:
@@ -105,17 +120,17 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, str]:
     first: dict[tuple[Any, ...], str] = {}
     aliases: dict[str, str] = {}
     storages: set[int] = set()
-    for name, tensor in tensors.items():
+    for address, tensor in tensors.items():
         tensor = tensor.detach()
         storage = tensor.untyped_storage().data_ptr()
         view = (storage, tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
         if storage and view in first:
-            aliases[name] = first[view]
+            aliases[address] = first[view]
             continue
-        first[view] = name
+        first[view] = address
         # safetensors refuses tensors with overlapping storage; CPU tensors can be loaded on machines without a GPU
         tensor = tensor.cpu().contiguous()
-        stored[name] = tensor.clone() if storage in storages else tensor
+        stored[address] = tensor.clone() if storage in storages else tensor
         storages.add(storage)
     with writing(path), replacing(path, durable=True) as partial:
         try:
@@ -125,16 +140,25 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, str]:
     return aliases
 
 
-def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    manifest = json.loads((path / "state.json").read_bytes())
-    if manifest["format"] != 1:
+def manifest_of(path: Path) -> dict[str, Any]:
+    """What ``state.json`` of a checkpoint's folder holds.  Raises OSError or ValueError if it can't be read."""
+    try:
+        manifest: dict[str, Any] = json.loads((path / "state.json").read_bytes())
+    except RecursionError:
+        raise ValueError("state.json is nested too deeply") from None
+    if manifest["format"] != FORMAT:
         raise ValueError(f"this version of edgefl can't read format {manifest['format']!r}")
+    return manifest
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    manifest = manifest_of(path)
     if _digest(_json(manifest["state"])) != manifest["state_blake2b"]:
         raise ValueError("state.json doesn't match its checksum")
     if _file_digest(path / "state.safetensors") != manifest["tensors_blake2b"]:
         raise ValueError("state.safetensors doesn't match its checksum")
     tensors: dict[str, Tensor] = load_file(path / "state.safetensors")
-    tensors.update({name: tensors[other] for name, other in manifest["aliases"].items()})
+    tensors.update({alias: tensors[other] for alias, other in manifest["aliases"].items()})
     return tensors, manifest["state"]
 
 

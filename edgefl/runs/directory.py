@@ -3,7 +3,7 @@
 ::
 
     scenario.yaml        the resolved scenario, with all defaults
-    environment.json     versions and hardware
+    environment.json     versions and hardware, and the version of this format
     models.json          {kind: description for edgefl.models.build}
     evaluation.json      samples of each server split by client kind, and the chance level of each metric
     tokenizer.json       if text is trained
@@ -11,6 +11,7 @@
     host.jsonl           wall time, memory and ids of processes: differ between equal runs
     checkpoints/round-000012/{state.safetensors,state.json}
     weights.safetensors  {address: tensor}, written at the end
+    files.json           digests of all these files, written at the end
     result.json          written last: if it exists, the run is finished
 """
 
@@ -19,23 +20,19 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 from torch import Tensor
 
 from edgefl.errors import RunError
 from edgefl.files import sync
-from edgefl.runs import checkpoints, tables
+from edgefl.runs import checkpoints, digests, tables
+from edgefl.runs.contents import CHECKPOINTS, not_following, read_json
 from edgefl.runs.durable import replace_file, writing
-
-Table = Literal["rounds", "clients", "eligibility", "host"]
-TABLES: tuple[Table, ...] = ("rounds", "clients", "eligibility", "host")
-_FIRST = ("scenario.yaml", "environment.json", "models.json")
+from edgefl.runs.folders import FILES, FORMAT, TABLES, Table, check_format, check_run_folder, json_text, new_folder
 
 
 class RunDirectory:
@@ -46,6 +43,11 @@ class RunDirectory:
 
     def __init__(self, path: Path):
         self.path = path
+        self.made_of: Mapping[str, Any] = {}
+        """What the run is made of (scenario, profiles, plug-ins), as plain JSON data; each checkpoint holds it."""
+        self.inputs: Mapping[str, Any] = {}
+        """Digests of its data and initial weights, which each checkpoint holds too."""
+        self._digests: dict[Table, digests.TableDigest] = {}
         self._lock = _lock(path)
 
     @classmethod
@@ -64,21 +66,22 @@ class RunDirectory:
         path = new_folder(path)
         run = cls(path)
         replace_file(path / "scenario.yaml", scenario_yaml.encode())
-        replace_file(path / "environment.json", _text(environment))
+        replace_file(path / "environment.json", json_text({"run_format": FORMAT, **environment}))
         for table in TABLES:
             with writing(path):
                 run.table(table).touch()
-        replace_file(path / "models.json", _text(models))
+        replace_file(path / "models.json", json_text(models))
         return run
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> RunDirectory:
         """Open a run to continue it: ``latest`` returns the newest checkpoint, ``rewind`` drops later records.
 
-        Raises RunError if it isn't a run's folder, or if another process is writing it.
+        Raises RunError if it isn't a run's folder, if it is of another format, or if another process is writing it.
         """
         path = Path(path)
         check_run_folder(path)
+        check_format(path, resume=True)
         run = cls(path)
         for table in TABLES:
             tables.mend(run.table(table))
@@ -106,6 +109,22 @@ class RunDirectory:
         models: dict[str, Any] = json.loads((self.path / "models.json").read_bytes())
         return models
 
+    def record_resume(
+        self, round: int, scenario_yaml: str, overrides: Sequence[str], environment: Mapping[str, Any]
+    ) -> None:
+        """Record that the run goes on after ``round``: with which changes, and on which versions and hardware.
+
+        ``environment.json`` gets an entry under ``resumed``, and ``scenario.yaml`` the changed scenario.
+        Raises RunError if a file can't be written.
+        """
+        first = read_json(self.path / "environment.json")
+        changed = {name: value for name, value in environment.items() if first.get(name) != value}
+        entry = {"round": round, "set": list(overrides), "environment": changed}
+        if overrides:
+            replace_file(self.path / "scenario.yaml", scenario_yaml.encode())
+        resumed = [*first.get("resumed", []), entry]
+        replace_file(self.path / "environment.json", json_text({**first, "resumed": resumed}))
+
     def write_evaluation(
         self, samples: Mapping[str, Mapping[str, int]], chance: Mapping[str, Mapping[str, Mapping[str, float]]]
     ) -> None:
@@ -114,7 +133,7 @@ class RunDirectory:
         ``samples`` is ``{split: {kind: samples}}``, ``chance`` is ``{split: {kind: {metric: chance level}}}``.
         Raises RunError if the file can't be written.
         """
-        replace_file(self.path / "evaluation.json", _text(tables.plain({"samples": samples, "chance": chance})))
+        replace_file(self.path / "evaluation.json", json_text(tables.plain({"samples": samples, "chance": chance})))
 
     @property
     def finished(self) -> bool:
@@ -127,14 +146,16 @@ class RunDirectory:
         Raises RunError if the file can't be written, ValueError for a record without a round, and TypeError for a value
         that JSON can't represent.
         """
-        tables.append(self.table(table), records)
+        self.append_lines(table, tables.encoded(self.table(table).name, records))
 
     def append_lines(self, table: Table, lines: Sequence[bytes]) -> None:
         """Append records that are encoded already: each a line of JSON with its ``round`` and a final newline.
 
         Raises RunError if the file can't be written.
         """
+        digest = self._digest(table)
         tables.append_lines(self.table(table), lines)
+        digest.add(b"".join(lines))
 
     def checkpoint(self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Write a checkpoint with everything that the next round needs.
@@ -147,7 +168,9 @@ class RunDirectory:
             with writing(self.table(table)):
                 self.table(table).touch()
                 sync(self.table(table))
-        checkpoints.write(self.path / "checkpoints", round, tensors, state)
+        records = {table: self._digest(table).record() for table in TABLES}
+        facts = {"made_of": self.made_of, "inputs": self.inputs, "records": records}
+        checkpoints.write(self.path / CHECKPOINTS, round, tensors, state, tables.plain(facts))
 
     def latest(self) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
         """``(round, tensors, state)`` of the newest undamaged checkpoint, or None if there is none.
@@ -155,7 +178,22 @@ class RunDirectory:
         Tensors are on the CPU.  Damaged checkpoints are skipped with a RuntimeWarning.  Raises RunError if all are
         damaged.
         """
-        return checkpoints.latest(self.path / "checkpoints")
+        return checkpoints.latest(self.path / CHECKPOINTS)
+
+    def check_unchanged(self, round: int) -> dict[str, Any]:
+        """Compare the records and ``made_of`` with what the checkpoint of ``round`` says of them.
+
+        Returns its ``inputs``.
+        Raises RunError, with the difference, if a table lacks records or holds others, or if the run is now made of
+        something else.
+        """
+        manifest = checkpoints.manifest_of(self.path / CHECKPOINTS / checkpoints.name(round))
+        for table in TABLES:
+            if difference := digests.table_difference(self.table(table), manifest["records"][table], round):
+                raise RunError(f"{difference}; restore that file from a copy, or start a new run")
+        digests.check_unchanged(self.path, manifest["made_of"], tables.plain(self.made_of), round)
+        inputs: dict[str, Any] = manifest["inputs"]
+        return inputs
 
     def rewind(self, round: int) -> None:
         """Restore the folder to its state after ``round``.
@@ -164,25 +202,36 @@ class RunDirectory:
         RunError for a table that is damaged before its last line.
         """
         with writing(self.path):
-            (self.path / "result.json").unlink(missing_ok=True)
-            (self.path / "weights.safetensors").unlink(missing_ok=True)
+            for name in ("result.json", "files.json", "weights.safetensors"):
+                (self.path / name).unlink(missing_ok=True)
         for table in TABLES:
             tables.rewind(self.table(table), round)
-        checkpoints.drop_after(self.path / "checkpoints", round)
+        self._digests.clear()
+        checkpoints.drop_after(self.path / CHECKPOINTS, round)
 
     def finish(self, tensors: Mapping[str, Tensor], result: Mapping[str, Any]) -> None:
         """Write the final weights, ``{address: tensor}``, then the result, which marks the run as finished.
 
         Raises RunError if a file can't be written, TypeError for a result that JSON can't represent.
         """
-        text = _text(tables.plain(result))
+        text = json_text(tables.plain(result))
         # clones prevent aliases: the file must hold every address, so that other tools can read it
         weights = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
         checkpoints.write_tensors(self.path / "weights.safetensors", weights)
         with writing(self.path):
             for table in TABLES:
                 sync(self.table(table))
+            files = digests.file_digests(self.path, FILES)
+        files["result.json"] = {"bytes": len(text), "blake2b": digests.text_digest(text)}
+        replace_file(self.path / "files.json", json_text({"files": files}))
         replace_file(self.path / "result.json", text)
+
+    def _digest(self, table: Table) -> digests.TableDigest:
+        """The digest of all that the table holds, read from the file at the first call."""
+        if table not in self._digests:
+            with writing(self.table(table)):
+                self._digests[table] = digests.TableDigest.of(self.table(table))
+        return self._digests[table]
 
     def close(self) -> None:
         """Release the lock, so that another process can open the run."""
@@ -203,103 +252,6 @@ class RunDirectory:
             self.close()
 
 
-def create_comparison(
-    path: str | os.PathLike[str], *, scenario_yaml: str, runs: Mapping[str, Mapping[str, Any]]
-) -> dict[str, Path]:
-    """Begin a comparison: a folder with ``compare.json`` and one run folder per label.
-
-    ``runs`` is ``{label: overrides}``, in display order.  Returns ``{label: folder}``; pass the folders to
-    ``RunDirectory.create``.  Raises RunError if the folder isn't empty or can't be written.
-    """
-    path = new_folder(path)
-    folders: dict[str, str] = {}
-    for label in runs:
-        slug = re.sub(r"[^A-Za-z0-9._=-]+", "-", label).strip("-.") or "run"
-        folder, number = slug, 2
-        while folder.lower() in {taken.lower() for taken in folders.values()}:
-            folder, number = f"{slug}-{number}", number + 1
-        folders[label] = folder
-    replace_file(path / "scenario.yaml", scenario_yaml.encode())
-    entries = [{"label": label, "folder": folders[label], "sets": overrides} for label, overrides in runs.items()]
-    replace_file(path / "compare.json", _text({"format": 1, "runs": entries}))
-    return {label: path / folder for label, folder in folders.items()}
-
-
-def is_comparison(path: str | os.PathLike[str]) -> bool:
-    """Whether this folder is a comparison of several runs."""
-    return (Path(path) / "compare.json").is_file()
-
-
-def comparison(path: str | os.PathLike[str]) -> dict[str, Path]:
-    """``{label: folder}`` of a comparison; folders of runs that haven't begun may not exist.
-
-    Raises RunError if ``compare.json`` can't be read.
-    """
-    try:
-        entries = json.loads((Path(path) / "compare.json").read_bytes())["runs"]
-        return {run["label"]: Path(path) / run["folder"] for run in entries}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{path} is not the folder of a comparison: can't read compare.json ({error})") from error
-
-
-def new_folder(path: str | os.PathLike[str]) -> Path:
-    """Create the folder of a new run; an empty folder is accepted.
-
-    Raises RunError if the folder isn't empty or can't be written; existing files aren't changed.
-    """
-    path = Path(path)
-    try:
-        if path.exists() and not path.is_dir():
-            raise RunError(f"{path} is a file; a run needs a new or empty folder")
-        if path.is_dir() and any(path.iterdir()):
-            is_run = begun(path) or is_comparison(path)
-            hint = f"continue it with --resume {path}, or choose another folder" if is_run else "choose another folder"
-            raise RunError(f"{path} already holds {'a run' if is_run else 'files'}; {hint}")
-        path.mkdir(parents=True, exist_ok=True)
-        # write a file now, so that a read-only folder is reported before the first round
-        probe = path / ".partial-probe"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise RunError(f"can't write a run to {path}: {error.strerror or error}") from error
-    return path
-
-
-def begun(path: str | os.PathLike[str]) -> bool:
-    """Whether this folder holds a run that ``RunDirectory.open`` can open."""
-    return all((Path(path) / name).is_file() for name in _FIRST)
-
-
-def discard_unbegun(path: str | os.PathLike[str]) -> None:
-    """Remove the folder of a run whose ``create`` was interrupted, so that it can be created again.
-
-    Folders that hold a run or any other file are left unchanged.  Raises RunError if the folder can't be removed.
-    """
-    path = Path(path)
-    run_files = {*_FIRST, "writer.lock", *(f"{table}.jsonl" for table in TABLES)}
-    if path.is_dir() and not begun(path):
-        entries = list(path.iterdir())
-        if all(entry.name in run_files or entry.name.startswith(".partial-") for entry in entries):
-            with writing(path):
-                shutil.rmtree(path)
-
-
-def check_run_folder(path: Path) -> None:
-    """Raise RunError unless ``path`` is the folder of one run; the message gives the reason."""
-    if not path.exists():
-        raise RunError(f"there is no run at {path}")
-    if is_comparison(path):
-        labels = ", ".join(folder.name for folder in comparison(path).values())
-        raise RunError(f"{path} holds several runs ({labels}); give the folder of one of them")
-    missing = [name for name in _FIRST if not (path / name).is_file()]
-    if missing:
-        raise RunError(f"{path} is not the folder of a run: it has no {' and no '.join(missing)}")
-
-
-def _text(value: Any) -> bytes:
-    return (json.dumps(value, indent=2) + "\n").encode()
-
-
 def _lock(path: Path) -> IO[bytes] | None:
     """Lock the run against a second writer.  The system releases the lock when this process ends.
 
@@ -311,7 +263,7 @@ def _lock(path: Path) -> IO[bytes] | None:
     except ImportError:  # Windows has no fcntl
         return None
     with writing(path):
-        file = (path / "writer.lock").open("ab")
+        file = open(path / "writer.lock", "ab", opener=not_following)  # noqa: SIM115 - held until close
     try:
         # Forked workers don't inherit a POSIX record lock (lockf).  A worker that outlives a killed run therefore can't
         # block its resume.

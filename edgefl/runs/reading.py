@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from functools import cached_property
@@ -10,14 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from edgefl.errors import RunError, UnknownName
 from edgefl.runs import tables
-from edgefl.runs.directory import Table, begun, check_run_folder, comparison, is_comparison
+from edgefl.runs.contents import check_contents, read_json
+from edgefl.runs.folders import Table, begun, check_format, check_run_folder, comparison, is_comparison
+from edgefl.yaml_lines import KeyPath, decode
+from edgefl.yaml_lines import read as read_yaml
 
 
 class Run:
@@ -36,12 +37,26 @@ class Run:
         """The runs of a comparison that were begun, by label; empty for one run."""
         if not is_comparison(self.path):
             return {}
-        return {label: Run(folder) for label, folder in comparison(self.path).items() if begun(folder)}
+        folders = {label: folder for label, folder in comparison(self.path).items() if begun(folder)}
+        for folder in folders.values():
+            check_contents(folder)
+        return {label: Run(folder) for label, folder in folders.items()}
 
     @cached_property
     def scenario(self) -> dict[str, Any]:
-        """The scenario with every default written out."""
-        scenario: dict[str, Any] = yaml.safe_load((self.path / "scenario.yaml").read_text(encoding="utf-8"))
+        """The scenario with every default written out.  Raises RunError if it can't be read."""
+        path = self.path / "scenario.yaml"
+
+        def refuse(message: str, line: int | None, _: KeyPath) -> RunError:
+            return RunError(f"can't read {path}{f':{line}' if line else ''}: {message}")
+
+        try:
+            text = decode(path.read_bytes(), refuse)
+        except OSError as error:
+            raise RunError(f"can't read {path}: {error.strerror or error}") from error
+        scenario, _ = read_yaml(text, refuse, nouns="scenarios")
+        if not isinstance(scenario, dict):
+            raise RunError(f"can't read {path}: it holds no mapping of sections")
         return scenario
 
     @cached_property
@@ -161,11 +176,7 @@ class Run:
         return module.eval()
 
     def _json(self, name: str) -> dict[str, Any]:
-        try:
-            value: dict[str, Any] = json.loads((self.path / name).read_bytes())
-        except (OSError, ValueError) as error:
-            raise RunError(f"can't read {self.path / name}: {error}") from error
-        return value
+        return read_json(self.path / name)
 
     def _frame(self, table: Table) -> pd.DataFrame:
         if is_comparison(self.path):
@@ -194,6 +205,7 @@ def read_run(path: str | os.PathLike[str]) -> Run:
         comparison(path)
     else:
         check_run_folder(path)
+        check_format(path)
     return Run(path)
 
 

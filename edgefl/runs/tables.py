@@ -17,6 +17,7 @@ import numpy as np
 import orjson
 
 from edgefl.errors import RunError
+from edgefl.runs.contents import not_following
 from edgefl.runs.durable import replace_file, writing
 
 SUMMED = (
@@ -56,19 +57,18 @@ def plain(value: Any) -> Any:
     raise TypeError(f"a record can't hold a value of type {type(value).__name__}: {value!r}")
 
 
-def append(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    """Append all records to a table, or none if an error occurs.
+def encoded(table: str, records: Iterable[Mapping[str, Any]]) -> list[bytes]:
+    """Records as lines of JSON with a final newline.
 
-    Raises RunError if the file can't be written, ValueError for a record without an integer ``round``, and TypeError
-    for a value that JSON can't represent.
+    Raises ValueError for a record without an integer ``round``, and TypeError for a value that JSON can't represent.
     """
     lines = []
     for record in records:
         line = plain(record)
         if type(line.get("round")) is not int:
-            raise ValueError(f"a record of {path.name} has no round: {line}")
+            raise ValueError(f"a record of {table} has no round: {line}")
         lines.append(json.dumps(line, allow_nan=False).encode() + b"\n")
-    append_lines(path, lines)
+    return lines
 
 
 def append_lines(path: Path, lines: Sequence[bytes]) -> None:
@@ -78,7 +78,7 @@ def append_lines(path: Path, lines: Sequence[bytes]) -> None:
     """
     if not lines:
         return
-    with writing(path), path.open("ab") as file:
+    with writing(path), open(path, "ab", opener=not_following) as file:
         before = file.tell()
         try:
             file.write(b"".join(lines))
@@ -117,7 +117,7 @@ def rewind(path: Path, round: int) -> None:
     if mixed:
         replace_file(path, b"".join(line for line, record in _complete_records(path) if record["round"] <= round))
     elif kept != size:  # the usual case: all later records are at the end of the file
-        with writing(path), path.open("rb+") as file:
+        with writing(path), open(path, "rb+", opener=not_following) as file:
             file.truncate(kept)
 
 
@@ -125,7 +125,7 @@ def mend(path: Path) -> None:
     """Remove an incomplete last line, so that the next record starts on a new line."""
     if not path.exists():
         return
-    with writing(path), path.open("rb+") as file:
+    with writing(path), open(path, "rb+", opener=not_following) as file:
         end = file.seek(0, os.SEEK_END)
         position = end
         while position > 0:

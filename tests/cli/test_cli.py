@@ -199,6 +199,10 @@ def test_a_finished_run_is_shown_without_its_data(
         plain[name] = call("run", f"{name}.yaml", "--output", name, "--json")[1]
         for path in Path(f"older-{name}").rglob("evaluation.json"):
             path.unlink()
+            (path.parent / "files.json").unlink()
+            environment = json.loads((path.parent / "environment.json").read_text())
+            del environment["run_format"]
+            (path.parent / "environment.json").write_text(json.dumps(environment))
         assert call("run", "--resume", f"older-{name}") == (
             0, tables[name], f"edgefl: records, weights and figures: older-{name}\n",
         )  # fmt: skip

@@ -222,8 +222,8 @@ def test_rewind_keeps_exactly_the_earlier_rounds(tmp_path_factory, written, to, 
     """Whatever the order of the rounds and wherever the last write was cut."""
     path = tmp_path_factory.mktemp("table") / "clients.jsonl"
     rows = [{"round": round, "text": text} for round, text in written]
-    tables.append(path, rows)
-    tables.append(path, [{"round": 1, "text": "the last, cut short"}])
+    tables.append_lines(path, tables.encoded(path.name, rows))
+    tables.append_lines(path, tables.encoded(path.name, [{"round": 1, "text": "the last, cut short"}]))
     content = path.read_bytes()
     last = content.rfind(b"\n", 0, -1) + 1
     cut = data.draw(st.integers(last, len(content) - 1))
@@ -231,7 +231,7 @@ def test_rewind_keeps_exactly_the_earlier_rounds(tmp_path_factory, written, to, 
     assert tables.read(path) == rows
     tables.rewind(path, to)
     assert tables.read(path) == [row for row in rows if row["round"] <= to]
-    tables.append(path, [{"round": 9}])
+    tables.append_lines(path, tables.encoded(path.name, [{"round": 9}]))
     assert tables.read(path) == [*(row for row in rows if row["round"] <= to), {"round": 9}]
 
 
@@ -240,7 +240,7 @@ def test_rewind_keeps_exactly_the_earlier_rounds(tmp_path_factory, written, to, 
 def test_opening_mends_the_end(tmp_path_factory, written, tail):
     path = tmp_path_factory.mktemp("table") / "clients.jsonl"
     rows = [{"round": round, "text": text * 9000} for round, text in written]
-    tables.append(path, rows)
+    tables.append_lines(path, tables.encoded(path.name, rows))
     path.touch()
     whole = path.read_bytes()
     path.write_bytes(whole + tail)

@@ -1,0 +1,104 @@
+"""What a run is made of, as plain data: a checkpoint holds it, so that no run is continued as another."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from edgefl import registry
+from edgefl.data import Federation
+from edgefl.planning import Setup
+from edgefl.runs.digests import changed_parts
+from edgefl.scenario import Scenario
+
+MAY_CHANGE = ("executor", "training.on_divergence")
+"""Sections and fields that a resumed run may set: results don't depend on them."""
+
+
+def made_of(scenario: Scenario, setup: Setup, device: str) -> dict[str, Any]:
+    """Everything that the records of a run depend on, but for data and weights.
+
+    ``device`` is the type of device that costs were predicted for.  A changed part stops a resume.
+    """
+    fleet, trace = setup.fleet, _trace_file(scenario)
+    profiles = {device.name: _digest(repr(device)) for device in (*fleet.devices, fleet.server)}
+    return {
+        "scenario": fixed_part(scenario),
+        "device": device,
+        "profiles": profiles | {link.name: _digest(repr(link)) for link in fleet.links},
+        "trace": None if trace is None else _digest(trace.read_bytes()),
+        "plug_ins": dict(sorted(plug_ins(scenario, setup))),
+    }
+
+
+def fixed_part(scenario: Scenario) -> dict[str, Any]:
+    """The resolved scenario without what a resumed run may set."""
+    resolved = scenario.resolved()
+    for path in MAY_CHANGE:
+        section, _, name = path.partition(".")
+        if name:
+            resolved[section] = {key: value for key, value in resolved[section].items() if key != name}
+        else:
+            del resolved[section]
+    return resolved
+
+
+def _trace_file(scenario: Scenario) -> Path | None:
+    """The file of the availability trace, if the scenario has one."""
+    availability = scenario.fleet.availability
+    if isinstance(availability, str) or availability.trace is None:
+        return None
+    return Path(availability.trace.file).expanduser()
+
+
+def plug_ins(scenario: Scenario, setup: Setup) -> Iterator[tuple[str, str]]:
+    """``(package, version and hash of its sources)`` of each plug-in that the scenario names or its works use."""
+    named = set(_texts(scenario.resolved()))
+    for kind in setup.method.setting.kinds:
+        if setup.method.participates(kind, 1):
+            work = setup.method.work(kind, 1)
+            named |= {each.step for each in work.passes} | {edit.name for edit in work.edits}
+    for noun in registry.GROUPS:
+        for name in named.intersection(registry.names(noun)):
+            origin = registry.origin(noun, name)
+            if origin.package != "edgefl":
+                yield origin.package, f"{origin.version} {registry.fingerprint(noun, name)}"
+
+
+def inputs_of(federation: Federation, weights: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Digests of the data and of the initial weights.  A change of them doesn't stop a resume, but it is reported."""
+    hashed = hashlib.blake2b(digest_size=12)
+    for name, tensor in sorted(weights.items()):
+        if not tensor.is_meta:
+            hashed.update(name.encode())
+            hashed.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return {"data": federation.made_of, "initial weights": hashed.hexdigest()}
+
+
+def report_changed_inputs(before: Mapping[str, Any], now: Mapping[str, Any], on_message: Callable[[str], None]) -> None:
+    """Say which of the data and the initial weights aren't those that the run began with."""
+    for name in dict.fromkeys(part.partition(":")[0] for part in changed_parts(before, now)):
+        on_message(f"{name} changed since the run began; what was trained before stays as it is")
+
+
+def _digest(content: str | bytes) -> str:
+    raw = content.encode() if isinstance(content, str) else content
+    return hashlib.blake2b(raw, digest_size=12).hexdigest()
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts in plain data, keys and values."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield str(key)
+            yield from _texts(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item)

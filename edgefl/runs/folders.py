@@ -1,0 +1,178 @@
+"""Folders of runs and of comparisons: what is in them, whether a run has begun, and a new folder for one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from edgefl.errors import RunError
+from edgefl.runs import digests
+from edgefl.runs.contents import check_contents, check_folder_name, read_json
+from edgefl.runs.durable import replace_file, writing
+
+Table = Literal["rounds", "clients", "eligibility", "host"]
+TABLES: tuple[Table, ...] = ("rounds", "clients", "eligibility", "host")
+FIRST = ("scenario.yaml", "environment.json", "models.json")
+
+FORMAT = 2
+"""Version of a run's folder, ``run_format`` in environment.json; folders without it have version 1.
+
+It rises when a file, a field's meaning or a scenario's default changes, so that no run is continued as another.
+"""
+
+FILES = (
+    *FIRST, "evaluation.json", "tokenizer.json", "partition.png", "pretrained.safetensors", "pretrained.json",
+    *(f"{table}.jsonl" for table in TABLES), "weights.safetensors",
+)  # fmt: skip
+"""Files that a finished run's ``files.json`` covers, beside ``result.json``."""
+
+
+def create_comparison(
+    path: str | os.PathLike[str], *, scenario_yaml: str, runs: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Path]:
+    """Begin a comparison: a folder with ``compare.json`` and one run folder per label.
+
+    ``runs`` is ``{label: overrides}``, in display order.  Returns ``{label: folder}``; pass the folders to
+    ``RunDirectory.create``.  Raises RunError if the folder isn't empty or can't be written.
+    """
+    path = new_folder(path)
+    folders: dict[str, str] = {}
+    for label in runs:
+        slug = re.sub(r"[^A-Za-z0-9._=-]+", "-", label).strip("-.") or "run"
+        folder, number = slug, 2
+        while folder.lower() in {taken.lower() for taken in folders.values()}:
+            folder, number = f"{slug}-{number}", number + 1
+        folders[label] = folder
+    replace_file(path / "scenario.yaml", scenario_yaml.encode())
+    entries = [{"label": label, "folder": folders[label], "sets": overrides} for label, overrides in runs.items()]
+    replace_file(path / "compare.json", json_text({"format": 1, "runs": entries}))
+    return {label: path / folder for label, folder in folders.items()}
+
+
+def is_comparison(path: str | os.PathLike[str]) -> bool:
+    """Whether this folder is a comparison of several runs."""
+    return (Path(path) / "compare.json").is_file()
+
+
+def comparison(path: str | os.PathLike[str]) -> dict[str, Path]:
+    """``{label: folder}`` of a comparison; folders of runs that haven't begun may not exist.
+
+    Raises RunError if ``compare.json`` can't be read, or if a folder isn't directly in the comparison's.
+    """
+    path = Path(path)
+    check_contents(path)
+    try:
+        entries = read_json(path / "compare.json")["runs"]
+        labels = [(str(run["label"]), run["folder"]) for run in entries]
+    except (KeyError, TypeError) as error:
+        reason = f"a run has no {error}" if isinstance(error, KeyError) else error
+        raise RunError(f"{path} is not the folder of a comparison: can't read compare.json ({reason})") from error
+    return {label: path / check_folder_name(folder, path) for label, folder in labels}
+
+
+def new_folder(path: str | os.PathLike[str]) -> Path:
+    """Create the folder of a new run; an empty folder is accepted.
+
+    Raises RunError if the folder isn't empty or can't be written; existing files aren't changed.
+    """
+    path = Path(path)
+    try:
+        if path.exists() and not path.is_dir():
+            raise RunError(f"{path} is a file; a run needs a new or empty folder")
+        if path.is_dir() and any(path.iterdir()):
+            is_run = begun(path) or is_comparison(path)
+            hint = f"continue it with --resume {path}, or choose another folder" if is_run else "choose another folder"
+            raise RunError(f"{path} already holds {'a run' if is_run else 'files'}; {hint}")
+        path.mkdir(parents=True, exist_ok=True)
+        # write a file now, so that a read-only folder is reported before the first round
+        probe = path / ".partial-probe"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise RunError(f"can't write a run to {path}: {error.strerror or error}") from error
+    return path
+
+
+def begun(path: str | os.PathLike[str]) -> bool:
+    """Whether this folder holds a run that ``RunDirectory.open`` can open."""
+    return all((Path(path) / name).is_file() for name in FIRST)
+
+
+def discard_unbegun(path: str | os.PathLike[str]) -> None:
+    """Remove the folder of a run whose ``create`` was interrupted, so that it can be created again.
+
+    Folders that hold a run or any other file are left unchanged.  Raises RunError if the folder can't be removed.
+    """
+    path = Path(path)
+    run_files = {*FIRST, "writer.lock", *(f"{table}.jsonl" for table in TABLES)}
+    if path.is_dir() and not begun(path):
+        entries = list(path.iterdir())
+        if all(entry.name in run_files or entry.name.startswith(".partial-") for entry in entries):
+            with writing(path):
+                shutil.rmtree(path)
+
+
+def check_run_folder(path: Path) -> None:
+    """Raise RunError unless ``path`` is the folder of one run; the message gives the reason."""
+    if not path.exists():
+        raise RunError(f"there is no run at {path}")
+    if path.is_dir():
+        check_contents(path)
+    if is_comparison(path):
+        labels = ", ".join(folder.name for folder in comparison(path).values())
+        raise RunError(f"{path} holds several runs ({labels}); give the folder of one of them")
+    missing = [name for name in FIRST if not (path / name).is_file()]
+    if missing:
+        raise RunError(f"{path} is not the folder of a run: it has no {' and no '.join(missing)}")
+
+
+def check_format(path: Path, *, resume: bool = False) -> None:
+    """Raise RunError for the folder of a newer edgefl or, to ``resume``, of another format."""
+    environment = read_json(path / "environment.json")
+    written = environment.get("run_format", 1)
+    if not isinstance(written, int) or written > FORMAT:
+        raise RunError(
+            f"{path} has run format {written!r:.40}, written by edgefl {environment.get('edgefl')!r:.40}; this version "
+            f"reads formats 1 to {FORMAT}"
+        )
+    if resume and written != FORMAT:
+        raise RunError(
+            f"{path} has run format {written}, written by edgefl {environment.get('edgefl')!r:.40}; this version "
+            f"continues runs of format {FORMAT} only: continue it with that version, or run its scenario.yaml anew"
+        )
+
+
+def finished_differences(path: Path) -> list[str]:
+    """How the files of a finished run differ from those that it finished with, a sentence for each file.
+
+    Folders of format 1 have no digests, and no differences.  Raises RunError if ``files.json`` can't be read.
+    """
+    if read_json(path / "environment.json").get("run_format", 1) == 1:
+        return []
+    if not (path / "files.json").is_file():
+        return ["files.json is missing"]
+    written = read_json(path / "files.json")
+    try:
+        files = {name: written["files"][name] for name in (*FILES, "result.json") if name in written["files"]}
+        return digests.file_differences(path, files)
+    except (TypeError, AttributeError, KeyError, OSError) as error:
+        raise RunError(f"can't compare the files of {path} with files.json: {error}") from error
+
+
+def check_finished(path: Path) -> None:
+    """Raise RunError if files of a finished run are missing or have changed."""
+    if differences := finished_differences(path):
+        raise RunError(
+            f"the run at {path} is finished, but {'; '.join(differences)}: restore its files from a copy, or remove "
+            "result.json to go on from its last checkpoint"
+        )
+
+
+def json_text(value: Any) -> bytes:
+    """``value`` as the content of a JSON file."""
+    return (json.dumps(value, indent=2) + "\n").encode()

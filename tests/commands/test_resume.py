@@ -1,0 +1,133 @@
+"""What a resumed run notices: records that are missing or changed, and parts that aren't what it began with."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import edgefl
+from edgefl.cli import main
+from edgefl.errors import EdgeflError, RunError
+from edgefl.runs import Run, read_run
+
+Tiny = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def finished(layerwise_run: Run, tmp_path: Path) -> Path:
+    folder = tmp_path / "run"
+    shutil.copytree(layerwise_run.path, folder)
+    return folder
+
+
+@pytest.fixture
+def unfinished(finished: Path) -> Path:
+    """Four rounds are done, the end isn't written."""
+    for name in ("result.json", "files.json", "weights.safetensors"):
+        (finished / name).unlink()
+    return finished
+
+
+def halved(path: Path) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[: len(lines) // 2]))
+
+
+def doubled(path: Path) -> None:
+    path.write_bytes(path.read_bytes() * 2)
+
+
+def swapped(path: Path) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([lines[1], lines[0], *lines[2:]]))
+
+
+@pytest.mark.parametrize("table", ["rounds", "clients", "eligibility", "host"])
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda path: path.write_bytes(b""), "holds 0 lines, but"),
+        (Path.unlink, "holds 0 lines, but"),
+        (halved, r"holds \d+ lines, but"),
+        (swapped, "aren't those written by the checkpoint of round 4"),
+    ],
+)
+def test_changed_records_stop_a_resume(unfinished: Path, table: str, change: Any, says: str) -> None:
+    path = unfinished / f"{table}.jsonl"
+    change(path)
+    before = {p.name: p.read_bytes() for p in unfinished.glob("*.jsonl")}
+    with pytest.raises(RunError, match=rf"{table}\.jsonl.*{says}|{says}.*{table}\.jsonl"):
+        edgefl.run(resume=unfinished)
+    after = {p.name: p.read_bytes() for p in unfinished.glob("*.jsonl")}
+    assert {name: content for name, content in after.items() if content} == {
+        name: content for name, content in before.items() if content
+    }
+
+
+def test_doubled_records_after_the_checkpoint_are_no_records_of_it(unfinished: Path, layerwise_run: Run) -> None:
+    # the first half is what was written; the second repeats earlier rounds, and isn't of a later one
+    doubled(unfinished / "rounds.jsonl")
+    with pytest.raises(RunError, match=r"rounds\.jsonl"):
+        edgefl.run(resume=unfinished)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"seed": 8}, "scenario.seed: 3 -> 8"),
+        ({"schedule": {"name": "layerwise", "stages": 2, "rounds": 2}}, "scenario.schedule.rounds: 4 -> 2"),
+        ({"training": {"batch": 4}}, "scenario.training.batch"),
+    ],
+)
+def test_another_scenario_stops_a_resume(unfinished: Path, changes: dict[str, Any], says: str) -> None:
+    path = unfinished / "scenario.yaml"
+    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), **changes}))
+    with pytest.raises(RunError) as caught:
+        edgefl.run(resume=unfinished)
+    assert says in str(caught.value) and "undo that, or start a new run" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "eligibility.jsonl", "scenario.yaml", "tokenizer.json"])
+@pytest.mark.parametrize("change", [Path.unlink, lambda path: path.write_bytes(path.read_bytes() + b"\n")])
+def test_a_finished_run_that_changed_is_not_taken_for_whole(finished: Path, name: str, change: Any) -> None:
+    change(finished / name)
+    with pytest.raises(EdgeflError, match=name.replace(".", r"\.")):
+        edgefl.run(resume=finished)
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "--resume", str(finished)])
+    assert ended.value.code == 2
+
+
+def test_only_what_results_do_not_depend_on_may_be_set(unfinished: Path, layerwise_run: Run) -> None:
+    with pytest.raises(RunError, match=r"--set training\.lr"):
+        edgefl.run(resume=unfinished, overrides=["training.lr=1"])
+    run = edgefl.run(resume=unfinished, overrides=["executor.clock=events"])
+    assert run.result == layerwise_run.result
+    assert run.scenario["executor"]["clock"] == "events"
+    assert [entry["set"] for entry in run.environment["resumed"]] == [["executor.clock=events"]]
+    assert run.environment["resumed"][0]["round"] == 4
+    assert json.loads((run.path / "files.json").read_text())["files"].keys() >= {"scenario.yaml", "host.jsonl"}
+
+
+def test_costs_of_another_type_of_device_stop_a_resume(unfinished: Path) -> None:
+    with pytest.raises(EdgeflError, match=r"device: 'cpu' -> 'cuda'|CUDA"):
+        edgefl.run(resume=unfinished, overrides=["executor.device=cuda"])
+
+
+def test_a_comparison_of_other_runs_is_not_continued(tiny: Tiny, tmp_path: Path) -> None:
+    scenario = tiny(training={"mode": "none"}, compare={"seed": [1, 2]})
+    folder = tmp_path / "both"
+    edgefl.run(scenario, output=folder)
+    path = folder / "scenario.yaml"
+    written = yaml.safe_load(path.read_text())
+    path.write_text(yaml.safe_dump({**written, "compare": {"seed": [1, 3]}}))
+    with pytest.raises(RunError, match="its scenario has changed"):
+        edgefl.run(resume=folder)
+    path.write_text(yaml.safe_dump(written))
+    assert read_run(folder).finished and edgefl.run(resume=folder).finished
