@@ -47,7 +47,8 @@ PAGES = (
         "own-data", "own-model", "own-method", "own-schedule", "own-device", "profile-a-gpu", "reproduce-a-paper",
         "verify-and-resume", "many-scenarios",
     )),
-    *(f"docs/explanation/{name}.md" for name in ("architecture", "time", "trust", "schedules")),
+    *(f"docs/explanation/{name}.md" for name in ("architecture", "time", "trust", "schedules", "costs")),
+    *(f"docs/reference/{name}.md" for name in ("devices", "data-sets", "towers")),
 )  # fmt: skip
 
 EXAMPLES = (*PAGES, "CONTRIBUTING.md")
