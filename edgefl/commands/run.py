@@ -1,4 +1,4 @@
-"""``edgefl run``: play a scenario, or every combination that it compares, into a folder."""
+"""``edgefl run``: run a scenario, or every combination that it compares, and write it to a folder."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from edgefl.work.torch_device import device_of
 
 
 class _Executors:
-    """The executor of the scenario at hand; combinations with the same data and executor share it."""
+    """The executor of the current scenario; consecutive combinations with the same data and executor share it."""
 
     def __init__(self, stack: ExitStack):
         self._stack, self._key = stack, ""
         self._executor: Inline | Processes | None = None
 
     def of(self, scenario: Scenario, on_message: Callable[[str], None]) -> Inline | Processes:
-        """An open executor."""
+        """The open executor for a scenario; closes the previous one if that doesn't suit it."""
         data, options, tokens = scenario.data, scenario.executor, scenario.model.tokens
         key = f"{data!r} {options!r} {scenario.seed} {tokens}"
         if self._executor is None or key != self._key:
@@ -57,7 +57,7 @@ class _Executors:
 
 
 def free_folder(name: str) -> Path:
-    """``runs/<name>``, or the first of ``runs/<name>-2``, ... that is not there yet."""
+    """``runs/<name>``, or the first of ``runs/<name>-2``, ... that doesn't exist."""
     folder = Path("runs") / name
     number = 2
     while folder.exists():
@@ -75,7 +75,7 @@ def run(
     overrides: Sequence[str] = (),
     on_progress: OnProgress = silent,
 ) -> Run:
-    """Train a scenario, or every combination that it compares, or go on with a run that was cut off.
+    """Train a scenario, or every combination that it compares, or resume an interrupted run.
 
     The result is the same in one process and in worker processes, and after an interruption and ``resume``.
 
@@ -84,20 +84,20 @@ def run(
         output: A folder that is new or empty.  By default ``runs/NAME``, or the first of ``runs/NAME-2``, ... that is
             free.
         resume: The folder of an earlier run or comparison, finished or not, instead of a scenario.
-        overrides: Changes of single fields, ``"training.lr=1e-3"``, each as the option ``--set`` takes it.
+        overrides: Changes of single fields, ``"training.lr=1e-3"``, as for the option ``--set``.
         on_progress: Called with the name of an event and its facts while the run goes on.
 
     Returns:
         The run, as ``read_run`` reads it from its folder.
 
     Raises:
-        ScenarioError: The scenario can't be run; nothing was written.  Likewise DataError, DeviceError, MethodError,
+        ScenarioError: The scenario can't be run; nothing was written.  Also DataError, DeviceError, MethodError,
             UnknownName and UnitError.
         RunError: The folder can't be used, or the run ends below its quorum (``round.below_quorum``).
-        TrainingError: A client's or the server's work failed.  Rounds that were finished can be resumed.
+        TrainingError: A client's or the server's work failed.  The run can be resumed from its last finished round.
     """
     if (scenario is None) == (resume is None):
-        raise RunError("give a scenario to run, or a run to resume: one of the two")
+        raise RunError("give either a scenario to run or a run to resume")
 
     on_message = messages(on_progress)
 
@@ -105,24 +105,24 @@ def run(
         if overrides or output is not None:
             raise RunError("a resumed run keeps its scenario and its folder: leave out --set and --output")
         folder = Path(resume)
-        parts = _resumed(folder)
+        parts = _reopened(folder)
     else:
         assert scenario is not None
         whole = scenario if isinstance(scenario, Scenario) else load(scenario, overrides)  # type: ignore[arg-type]
         combinations = whole.combinations()
         # every combination is checked before anything is written
         on_progress("prepare", {"what": f"preparing {whole.name}"})
-        for _, each in combinations:
-            check(each, on_message)
+        for _, combination in combinations:
+            check(combination, on_message)
         folder = Path(output) if output is not None else free_folder(whole.name)
-        parts = _begun(folder, whole, combinations)
+        parts = _created(folder, whole, combinations)
     play(parts, on_progress)
     on_progress("done", {"folder": str(folder)})
     return read_run(folder)
 
 
 def check(scenario: Scenario, on_message: Callable[[str], None]) -> Setup:
-    """A scenario's set-up.  Raises what ``run`` would raise of it before anything is written."""
+    """Compose a scenario, and raise the errors that ``run`` raises before it writes anything."""
     setup = compose(scenario, on_message)
     if scenario.training.mode == "none":
         return setup
@@ -130,52 +130,55 @@ def check(scenario: Scenario, on_message: Callable[[str], None]) -> Setup:
     if federation_of(scenario, on_message).declared_only:
         raise DataError(
             f"{scenario.name} declares the shapes of its data and has no samples to train on: "
-            "edgefl profile and edgefl sweep tell its cost, and --set training.mode=none simulates it"
+            "edgefl profile and edgefl sweep predict its cost, and --set training.mode=none simulates it"
         )
     return setup
 
 
 def play(parts: Sequence[tuple[str, Path, Scenario]], on_progress: OnProgress) -> None:
-    """Run these ``(label, folder, scenario)`` in turn, or go on with those that were begun.
+    """Run or resume these ``(label, folder, scenario)`` in turn.
 
-    Those that follow each other with the same data share their workers.
+    Consecutive scenarios with the same data share their workers.
     """
     with ExitStack() as stack:
         executors = _Executors(stack)
-        for index, (label, place, each) in enumerate(parts):
-            on_progress("combination", {"label": label, "index": index, "of": len(parts), "folder": str(place)})
-            _one(place, each, executors, on_progress)
+        for index, (label, folder, scenario) in enumerate(parts):
+            on_progress("combination", {"label": label, "index": index, "of": len(parts), "folder": str(folder)})
+            _run_one(folder, scenario, executors, on_progress)
 
 
-def _begun(
+def _created(
     folder: Path, scenario: Scenario, combinations: Sequence[tuple[str, Scenario]]
 ) -> list[tuple[str, Path, Scenario]]:
     if not scenario.compare:
-        # a folder that holds another run is said now; begun runs are opened only to be resumed
+        # raises for a folder that holds another run: begun runs are opened only to be resumed
         return [(scenario.name, new_folder(folder), scenario)]
-    sets = {label: {path: _at(each.resolved(), path) for path in scenario.compare} for label, each in combinations}
+    sets = {
+        label: {path: _value_at(combination.resolved(), path) for path in scenario.compare}
+        for label, combination in combinations
+    }
     folders = create_comparison(folder, scenario_yaml=scenario.to_yaml(), runs=sets)
-    return [(label, folders[label], each) for label, each in combinations]
+    return [(label, folders[label], combination) for label, combination in combinations]
 
 
-def _at(data: Any, path: str) -> Any:
+def _value_at(data: Any, path: str) -> Any:
     for key in path.split("."):
         data = data.get(key) if isinstance(data, Mapping) else None
     return data
 
 
-def _resumed(folder: Path) -> list[tuple[str, Path, Scenario]]:
+def _reopened(folder: Path) -> list[tuple[str, Path, Scenario]]:
     if is_comparison(folder):
         whole = load(folder / "scenario.yaml")
         folders = comparison(folder)
-        return [(label, folders[label], each) for label, each in whole.combinations()]
+        return [(label, folders[label], combination) for label, combination in whole.combinations()]
     read_run(folder)
     scenario = load(folder / "scenario.yaml")
     return [(scenario.name, folder, scenario)]
 
 
-def _one(folder: Path, scenario: Scenario, executors: _Executors, on_progress: OnProgress) -> None:
-    """One run in its folder, from its last finished round if it was begun before."""
+def _run_one(folder: Path, scenario: Scenario, executors: _Executors, on_progress: OnProgress) -> None:
+    """Run a scenario in its folder, from the last finished round if it was begun before."""
 
     on_message = messages(on_progress)
 
@@ -211,11 +214,11 @@ def _one(folder: Path, scenario: Scenario, executors: _Executors, on_progress: O
             simulation.restore(*latest)
         on_progress("start", {"rounds": setup.schedule.rounds, "round": simulation.round, **_sizes(setup)})
         if not trains:
-            gc.freeze()  # what there is by now stays: a collector that walks it takes as long as the events
+            gc.freeze()  # the set-up stays alive, and collecting over it takes as long as the events
         try:
             result = simulation.run()
         finally:
-            gc.unfreeze()  # the next combination of a comparison shall find the room of this one
+            gc.unfreeze()  # the next combination of a comparison needs the memory of this one
         directory.finish(simulation.state.tensors if trains else {}, result)
 
 
@@ -224,7 +227,7 @@ def _sizes(setup: Setup) -> dict[str, Any]:
 
 
 def _keep_data(directory: RunDirectory, scenario: Scenario, on_message: Callable[[str], None]) -> None:
-    """Beside the records: the tokenizer, and the picture of who has how much of which class."""
+    """Write the tokenizer and the figure of each client's classes beside the records."""
     federation = federation_of(scenario, on_message)
     try:
         federation.tokenizer.save(str(directory.tokenizer_path))
