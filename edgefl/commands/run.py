@@ -116,7 +116,7 @@ def run(
             check(combination, on_message)
         folder = Path(output) if output is not None else free_folder(whole.name)
         parts = _created(folder, whole, combinations)
-    play(parts, on_progress)
+    run_parts(parts, on_progress)
     on_progress("done", {"folder": str(folder)})
     return read_run(folder)
 
@@ -135,7 +135,7 @@ def check(scenario: Scenario, on_message: Callable[[str], None]) -> Setup:
     return setup
 
 
-def play(parts: Sequence[tuple[str, Path, Scenario]], on_progress: OnProgress) -> None:
+def run_parts(parts: Sequence[tuple[str, Path, Scenario]], on_progress: OnProgress) -> None:
     """Run or resume these ``(label, folder, scenario)`` in turn.
 
     Consecutive scenarios with the same data share their workers.
