@@ -175,11 +175,11 @@ class _Measurement:
                 "calibrate again when nothing else runs"
             )
         sets = "one set" if rates.turns == 1 else f"{rates.turns} sets"
-        every = f"{rates.flops_per_second.times} repetitions of {sets} of operands"
+        repeats = f"{rates.flops_per_second.times} repetitions of {sets} of operands"
         block = f"the operators of a transformer block at widths {', '.join(map(str, rates.widths))}"
         self.entries |= memory
         self._add("flops_per_second", rates.flops_per_second, units.show_rate,
-                  f"float32 products, forward and backward, of {block}: median of {every}, wall time")  # fmt: skip
+                  f"float32 products, forward and backward, of {block}: median of {repeats}, wall time")  # fmt: skip
         self._add("peak_flops_per_second", rates.peak_flops_per_second, units.show_rate,
                   "the fastest single product: a square one, run five times, or one of the block's")  # fmt: skip
         for name, rate in rates.halves.items():
@@ -189,7 +189,7 @@ class _Measurement:
                 self._add(f"{name}_flops_per_second", rate, units.show_rate,
                           f"the same products with {name} operands: median of {rate.times} repetitions")  # fmt: skip
         self._add("memory_bytes_per_second", rates.memory_bytes_per_second, units.show_bytes_per_second,
-                  f"bytes over seconds of {block} that don't multiply: median of {every}, wall time")  # fmt: skip
+                  f"bytes over seconds of {block} that don't multiply: median of {repeats}, wall time")  # fmt: skip
         self._storage()
         self._add("seconds_per_operator", rates.seconds_per_operator, units.show_seconds,
                   "a training step of a model of width 8, divided by its operators: median of "
@@ -265,7 +265,7 @@ class _Measurement:
         cache = (
             "after the system was asked to drop its pages from memory"
             if seen.dropped
-            else "through the page cache, which this system has no request to drop: the rate is too high"
+            else "through the page cache, which this system can't be asked to drop: the rate is too high"
         )
         rates = sorted(seen.rates)
         quote = f"a file of {units.show_bytes(seen.bytes)} read from its start to its end {READS} times, {cache}"
@@ -330,7 +330,7 @@ class _Measurement:
 
 
 def _output_path(output: str | os.PathLike[str] | None, force: bool) -> Path | None:
-    """The path of the file to write, None for None.  Raises DeviceError if the file can't be written."""
+    """The path of the file to write, None for no file.  Raises DeviceError if the file can't be written."""
     if output is None:
         return None
     path = Path(output)

@@ -61,9 +61,9 @@ def without(scenario: Scenario, left_out: Sequence[str], seed: int, *, empty: bo
     return load({**data, "seed": seed, "round": rounds})
 
 
-def same_results(one: Scenario, other: Scenario) -> bool:
+def same_results(first: Scenario, second: Scenario) -> bool:
     """Whether two scenarios give the same results."""
-    a, b = ({k: v for k, v in s.resolved().items() if k not in _NOT_IN_RESULTS} for s in (one, other))
+    a, b = ({k: v for k, v in scenario.resolved().items() if k not in _NOT_IN_RESULTS} for scenario in (first, second))
     return a == b
 
 

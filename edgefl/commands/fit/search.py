@@ -209,11 +209,11 @@ class Search:
 
     def _unmet(self, bounds: Mapping[Levels, Bound]) -> tuple[str, ...]:
         """Budgets that every candidate exceeds."""
-        left = set(BUDGETS)
+        unmet = set(BUDGETS)
         for levels, bound in bounds.items():
-            if left - bound.over:  # a candidate that was refused early may exceed more
-                left &= self.bound(levels).over
-        return tuple(name for name in BUDGETS if name in left)
+            if unmet - bound.over:  # a candidate that was refused early may exceed more
+                unmet &= self.bound(levels).over
+        return tuple(name for name in BUDGETS if name in unmet)
 
     def verdicts(self, levels: Levels, *, late: bool = True) -> Iterator[tuple[Span, Stage, Verdict]]:
         """The verdicts on all spans of a candidate.  Raises PredictionLimit."""

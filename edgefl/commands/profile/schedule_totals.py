@@ -30,7 +30,7 @@ from edgefl.planning.places import places
 from edgefl.schedules import Stage
 from edgefl.work import Work
 
-WAYS = ("download", "upload")
+DIRECTIONS = ("download", "upload")
 ADDED_UP = ("fvcore_macs", "forward_flops", "backward_flops", "download_bytes", "upload_bytes")
 """The costs that a round's totals sum over its clients and the server."""
 COMPUTED = ADDED_UP[:3]
@@ -239,7 +239,9 @@ class _Follower:
     per_sample: float = 0.0
     spent: dict[str, Any] = field(default_factory=lambda: defaultdict(int))
     traffic_by: dict[str, Counter[str]] = field(
-        default_factory=lambda: {f"{way}_bytes_by_{what}": Counter() for way in WAYS for what in ("payload", "part")}
+        default_factory=lambda: {
+            f"{direction}_bytes_by_{what}": Counter() for direction in DIRECTIONS for what in ("payload", "part")
+        }
     )
 
     def spends(self, cost: ClientCost, times: int) -> None:
@@ -253,9 +255,9 @@ class _Follower:
         for name, counted in self.traffic_by.items():
             for key, n in getattr(moved, name).items():
                 counted[key] += times * n
-        for way in WAYS:
-            self.spent[f"{way}_bytes"] += times * getattr(moved, f"{way}_bytes")
-            self.spent[f"serialised_{way}_bytes"] += times * getattr(moved, f"serialised_{way}_bytes")
+        for direction in DIRECTIONS:
+            self.spent[f"{direction}_bytes"] += times * getattr(moved, f"{direction}_bytes")
+            self.spent[f"serialised_{direction}_bytes"] += times * getattr(moved, f"serialised_{direction}_bytes")
 
 
 def followed(
@@ -308,7 +310,11 @@ def _total(kind: str, follower: _Follower) -> dict[str, Any]:
         "fvcore_macs_per_sample_all_rounds": follower.per_sample,
         "traffic_bytes": spent["download_bytes"] + spent["upload_bytes"],
         "serialised_traffic_bytes": spent["serialised_download_bytes"] + spent["serialised_upload_bytes"],
-        **{f"{form}{way}_bytes": spent[f"{form}{way}_bytes"] for form in ("", "serialised_") for way in WAYS},
+        **{
+            f"{form}{direction}_bytes": spent[f"{form}{direction}_bytes"]
+            for form in ("", "serialised_")
+            for direction in DIRECTIONS
+        },
         **{name: dict(counted) for name, counted in follower.traffic_by.items()},
         "virtual_seconds": spent["virtual_seconds"],
         "energy_joules": spent["energy_joules"],

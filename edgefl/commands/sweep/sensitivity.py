@@ -27,7 +27,7 @@ FIGURES = ("eligible_share", "round_seconds", "schedule_seconds", "schedule_ener
 EVERYWHERE = "everywhere"
 ALL_BETTER, ALL_WORSE = "all better", "all worse"
 DRAWS = 50
-"""How often every number of every profile is drawn anew, all at once."""
+"""Number of draws, each of new factors for all numbers of all profiles."""
 MOST_CELLS = 2_000
 SHOWN_PAIRS = 100
 ALIKE = 1e-9

@@ -155,10 +155,10 @@ def evaluated(
         clients = np.flatnonzero(next(iter(offered.values()))[group] != LEFT_OUT)
         groups, pairs = group[clients], pair[clients]
 
-        def offer(works: Integers, left: Integers) -> tuple[Integers, dict[str, Floats]]:
-            work = works[groups[left]]
+        def offer(works: Integers, remaining: Integers) -> tuple[Integers, dict[str, Floats]]:
+            work = works[groups[remaining]]
             spent = {name: workload.table[name][work] for name in ("memory", "flops", "bytes")}
-            return work, spent | {"seconds": seconds[pairs[left], work], "joules": joules[pairs[left], work]}
+            return work, spent | {"seconds": seconds[pairs[remaining], work], "joules": joules[pairs[remaining], work]}
 
         def for_all(values: NDArray[Any], default: Any) -> NDArray[Any]:
             whole = np.full(len(group), default, values.dtype)

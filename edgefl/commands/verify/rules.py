@@ -20,7 +20,7 @@ Watts = Callable[[str, str], tuple[float, float, float] | None]
 
 CLOSE = 1e-9
 """Relative difference of equal sums that were added up in another order."""
-WAYS = ("download", "upload")
+DIRECTIONS = ("download", "upload")
 PHASES = ("start", "download", "compute", "upload", None)
 SECONDS = ("download_seconds", "compute_seconds", "upload_seconds")
 COUNTED = ("selected", "unavailable", "finished", "late", "failed")
@@ -89,8 +89,8 @@ def _values(record: Record, *names: str) -> dict[str, Any]:
 
 
 def _bytes(record: Record) -> dict[str, Any] | None:
-    for way in WAYS:
-        names = (f"lost_{way}_bytes", f"carried_{way}_bytes", f"serialised_{way}_bytes")
+    for direction in DIRECTIONS:
+        names = (f"lost_{direction}_bytes", f"carried_{direction}_bytes", f"serialised_{direction}_bytes")
         if not 0 <= record[names[0]] <= record[names[1]] <= record[names[2]]:
             return _values(record, *names)
     return None
@@ -98,8 +98,8 @@ def _bytes(record: Record) -> dict[str, Any] | None:
 
 def _delivered(record: Record) -> dict[str, Any] | None:
     finished = record["outcome"] == "finished"
-    for way, arrived in zip(WAYS, (record["phase"] in ("compute", "upload", None), finished), strict=True):
-        names = (f"carried_{way}_bytes", f"lost_{way}_bytes", f"serialised_{way}_bytes")
+    for direction, arrived in zip(DIRECTIONS, (record["phase"] in ("compute", "upload", None), finished), strict=True):
+        names = (f"carried_{direction}_bytes", f"lost_{direction}_bytes", f"serialised_{direction}_bytes")
         carried, lost, whole = (record[name] for name in names)
         if carried - lost != (whole if arrived else 0):
             return {"outcome": record["outcome"], "phase": record["phase"], **_values(record, *names)}
@@ -283,20 +283,26 @@ class Ledger:
         self.server_seconds.append(record["server_seconds"])
 
     def _line(self, clients: Sequence[Record], where: str) -> None:
-        for way, rate in zip(WAYS, self.facts.line, strict=True):
-            moved = [client for client in clients if client[f"carried_{way}_bytes"]]
+        for direction, rate in zip(DIRECTIONS, self.facts.line, strict=True):
+            moved = [client for client in clients if client[f"carried_{direction}_bytes"]]
             if rate == inf or not moved:
                 continue
             # from the first time that one of these flights may have used the line to the last
-            if way == "download":
+            if direction == "download":
                 began = min(c["dispatched_virtual_seconds"] for c in moved)
                 ended = max(c["dispatched_virtual_seconds"] + c["download_seconds"] for c in moved)
             else:
                 began = min(c["ended_virtual_seconds"] - c["upload_seconds"] for c in moved)
                 ended = max(c["ended_virtual_seconds"] for c in moved)
-            bits = 8 * sum(client[f"carried_{way}_bytes"] for client in moved)
+            bits = 8 * sum(client[f"carried_{direction}_bytes"] for client in moved)
             limit = rate * (ended - began)
-            offence = {"round": moved[0]["round"], "way": way, "bits": bits, "seconds": ended - began, "bit/s": rate}
+            offence = {
+                "round": moved[0]["round"],
+                "way": direction,
+                "bits": bits,
+                "seconds": ended - began,
+                "bit/s": rate,
+            }
             within_limit = bits <= limit * (1 + CLOSE) + rate * CLOSE * ended
             self.checks["server link"].count(None if within_limit else offence, where)
 
