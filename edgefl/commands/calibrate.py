@@ -1,4 +1,4 @@
-"""``edgefl calibrate``: the machine at hand, measured and written as a profile that a fleet can name."""
+"""``edgefl calibrate``: measure this machine and write it as a profile that a fleet can name."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from edgefl.runs.durable import replace_file
 from edgefl.work.torch_device import device_of
 
 SECONDS, QUICK_SECONDS = 45.0, 4.0
-"""What measuring the processor takes, about; storage and the idle machine's power come to it."""
+"""About how long the processor is measured; storage and idle power take extra time."""
 READ_BYTES, QUICK_READ_BYTES = 512 * 2**20, 64 * 2**20
 READS = 3
 IDLE_SECONDS, QUICK_IDLE_SECONDS = 5.0, 1.0
 BUSY = 0.1
-"""Share of all cores that other processes may have before what is measured is doubtful."""
+"""Share of all cores that other processes may use without a note on it."""
 USUAL_WATTS = {
     "microcomputer": (3.0, 6.0),
     "accelerator-board": (5.0, 15.0),
@@ -43,7 +43,7 @@ USUAL_WATTS = {
     "phone": (1.0, 4.0),
     "server": (100.0, 250.0),
 }
-"""(idle, computing) of a kind, where nothing measures it and nobody says it."""
+"""(idle, computing) watts assumed for a kind where they are neither measured nor given."""
 
 
 @accepts_observe
@@ -72,15 +72,15 @@ def calibrate(
         quick: Measure for some seconds only, less exactly.
         threads: Torch's threads; by default one for each physical core.
         device: What to measure, ``"cpu"`` or ``"cuda"``.
-        minutes: Minutes of full load, which show whether the machine throttles.
-        address: ``HOST:PORT`` of a machine that runs ``edgefl calibrate --serve PORT``: the link to there is measured
+        minutes: Minutes of full load, to see whether the machine throttles.
+        address: ``HOST:PORT`` of a machine that runs ``edgefl calibrate --serve PORT``: the link to it is measured
             too and written beside ``output`` as ``NAME-link.yaml``.
-        like: Link of the library that lends the watts of the radio.
+        like: Link of the library whose radio power (watts) is used.
         watts: Power at full load in watts, a number or ``"12 W"``, where no sensor can be read; by default what is
             usual for the kind.
         idle_watts: Power when idle, likewise.
         kind: Kind of device (``"laptop"``); by default guessed.
-        title: What tables call it; by default the processor's name.
+        title: Title in tables; by default the processor's name.
         force: Whether files that exist are replaced.
         on_progress: Called with the name of an event and its facts.
 
@@ -91,22 +91,22 @@ def calibrate(
 
     Raises:
         DeviceError: A file exists or can't be written, the address can't be reached, or ``threads`` is below 1.
-        UnknownName: There is no such kind of device.
+        UnknownName: The kind of device is unknown.
         UnitError: The watts can't be read.
     """
 
     on_message = messages(on_progress)
 
-    where = _place(output, force)
-    beside = where.with_name(f"{where.stem}-link.yaml") if where and address else None
-    if beside is not None:
-        _place(beside, force)
+    device_path = _output_path(output, force)
+    link_path = device_path.with_name(f"{device_path.stem}-link.yaml") if device_path and address else None
+    if link_path is not None:
+        _output_path(link_path, force)
     if kind is not None and kind not in DEVICE_KINDS:
         raise UnknownName("kind of device", kind, DEVICE_KINDS)
     if threads is not None and threads < 1:
-        raise DeviceError(f"--threads: {threads} threads compute nothing; 1 or more")
+        raise DeviceError(f"--threads must be at least 1, not {threads}")
     target = device_of(device)
-    asked = _Asked(
+    options = _Options(
         quick,
         threads or host.physical_cores(),
         target,
@@ -114,23 +114,23 @@ def calibrate(
         None if watts is None else units.WATTS.parse(watts),
         None if idle_watts is None else units.WATTS.parse(idle_watts),
         kind or host.kind_here(),
-        where.parent if where else Path(tempfile.gettempdir()),
+        device_path.parent if device_path else Path(tempfile.gettempdir()),
     )
     link = None
     if address is not None:
         link = measure_link(address, quick=quick, like=like, on_message=on_message)
-    found = _Found(asked, on_message)
-    text = profile_text({"title": title or found.title, "kind": asked.kind}, found.entries)
-    result: dict[str, Any] = {"device": None, "link": None, "files": [], "notes": found.notes}
-    for name, content, path in (("device", text, where), ("link", link, beside)):
+    measurement = _Measurement(options, on_message)
+    text = profile_text({"title": title or measurement.title, "kind": options.kind}, measurement.entries)
+    result: dict[str, Any] = {"device": None, "link": None, "files": [], "notes": measurement.notes}
+    for name, content, path in (("device", text, device_path), ("link", link, link_path)):
         if content is not None:
-            result[name] = _kept(content, path, name)
+            result[name] = _write_profile(content, path, name)
             result["files"] += [str(path)] if path else []
     return result
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Options:
     quick: bool
     threads: int
     device: torch.device
@@ -141,68 +141,72 @@ class _Asked:
     folder: Path
 
 
-class _Found:
-    """What was measured, as entries of a profile with their quotes."""
+class _Measurement:
+    """Measurements of this machine, as entries of a profile with their quotes."""
 
-    def __init__(self, asked: _Asked, on_message: Callable[[str], None]):
-        self.asked, self.on_message = asked, on_message
+    def __init__(self, options: _Options, on_message: Callable[[str], None]):
+        self.options, self.on_message = options, on_message
         self.today = datetime.date.today()
         self.entries: dict[str, Entry] = {}
         self.notes: list[str] = []
-        gpu = torch.cuda.get_device_name(asked.device) if asked.device.type == "cuda" else None
-        self.threads = f"{asked.threads} thread{'' if asked.threads == 1 else 's'}"
+        gpu = torch.cuda.get_device_name(options.device) if options.device.type == "cuda" else None
+        self.threads = f"{options.threads} thread{'' if options.threads == 1 else 's'}"
         self.title = f"{gpu or host.model_name()}, {self.threads if gpu is None else 'GPU'}, calibrated"
         self.source = f"edgefl calibrate on {host.platform_name()}, torch {torch.__version__}"
         self._measure()
 
     def _measure(self) -> None:
-        asked = self.asked
+        options = self.options
         idle = self._idle()
         overhead = self._overhead()
         memory = self._memory()
         sensor = host.power_sensor()
         with sensor.measuring() if sensor else nullcontext(host.Watts()) as busy, host.company() as company:
             rates = sustained(
-                QUICK_SECONDS if asked.quick else SECONDS, asked.threads, asked.device, self._free(), self.on_message
+                QUICK_SECONDS if options.quick else SECONDS,
+                options.threads,
+                options.device,
+                self._free(),
+                self.on_message,
             )
         if company.others > BUSY:
             self.notes.append(
-                f"other processes had {units.show_share(company.others)} of the processor meanwhile: "
+                f"other processes used {units.show_share(company.others)} of the processor during the measurement: "
                 "calibrate again when nothing else runs"
             )
         sets = "one set" if rates.turns == 1 else f"{rates.turns} sets"
-        every = f"{rates.flops_per_second.times} repetitions of {sets} of operands"
+        repeats = f"{rates.flops_per_second.times} repetitions of {sets} of operands"
         block = f"the operators of a transformer block at widths {', '.join(map(str, rates.widths))}"
         self.entries |= memory
         self._add("flops_per_second", rates.flops_per_second, units.show_rate,
-                  f"float32 products, forward and backward, of {block}: median of {every}, wall time")  # fmt: skip
+                  f"float32 products, forward and backward, of {block}: median of {repeats}, wall time")  # fmt: skip
         self._add("peak_flops_per_second", rates.peak_flops_per_second, units.show_rate,
-                  "the best single product that was seen: a square one, five times, or one of the block's")  # fmt: skip
+                  "the fastest single product: a square one, run five times, or one of the block's")  # fmt: skip
         for name, rate in rates.halves.items():
             if rate is None:
-                self.notes.append(f"{name}: autocast doesn't train in it here; the field is left out")
+                self.notes.append(f"{name}: autocast can't train in it on this machine; the field is left out")
             else:
                 self._add(f"{name}_flops_per_second", rate, units.show_rate,
                           f"the same products with {name} operands: median of {rate.times} repetitions")  # fmt: skip
         self._add("memory_bytes_per_second", rates.memory_bytes_per_second, units.show_bytes_per_second,
-                  f"bytes over seconds of {block} that don't multiply: median of {every}, wall time")  # fmt: skip
+                  f"bytes over seconds of {block} that don't multiply: median of {repeats}, wall time")  # fmt: skip
         self._storage()
         self._add("seconds_per_operator", rates.seconds_per_operator, units.show_seconds,
-                  "training steps of a model of width 8 over the operators in one: median of "
+                  "a training step of a model of width 8, divided by its operators: median of "
                   f"{rates.seconds_per_operator.times} steps")  # fmt: skip
         self.entries |= overhead
         self._power(sensor.what if sensor else "", idle, busy.value)
-        if asked.throttle_seconds:
+        if options.throttle_seconds:
             self._throttling()
         self._add("jitter", rates.jitter, lambda sigma: f"{sigma:.3g}",
-                  f"sigma of the log of the seconds of {rates.jitter.times} steps, a set of operands each")  # fmt: skip
+                  f"sigma of the log seconds of {rates.jitter.times} steps, a set of operands each")  # fmt: skip
 
     @property
     def _gpu(self) -> bool:
-        return self.asked.device.type == "cuda"
+        return self.options.device.type == "cuda"
 
     def _free(self) -> float:
-        return float(torch.cuda.mem_get_info(self.asked.device)[0]) if self._gpu else float(host.free_bytes())
+        return float(torch.cuda.mem_get_info(self.options.device)[0]) if self._gpu else float(host.free_bytes())
 
     def _entry(
         self, show: Callable[[float], str], value: float, low: float, high: float, confidence: Confidence, quote: str
@@ -219,13 +223,13 @@ class _Found:
         if sensor is None:
             return None
         self.on_message("power of the idle machine")
-        with sensor.measuring() as found:
-            time.sleep(QUICK_IDLE_SECONDS if self.asked.quick else IDLE_SECONDS)
-        return found.value
+        with sensor.measuring() as power:
+            time.sleep(QUICK_IDLE_SECONDS if self.options.quick else IDLE_SECONDS)
+        return power.value
 
     def _overhead(self) -> dict[str, Entry]:
-        with threads_of(self.asked.threads):
-            step_overheads(0.0, stopwatch(self.asked.device, 1), self.asked.device)
+        with threads_of(self.options.threads):
+            step_overheads(0.0, stopwatch(self.options.device, 1), self.options.device)
         alone, resident = host.overhead_bytes()
         quote = (
             f"Resident set of this process after importing torch and edgefl and a few training steps of a tiny model; "
@@ -235,13 +239,13 @@ class _Found:
 
     def _memory(self) -> dict[str, Entry]:
         if self._gpu:
-            free, total = torch.cuda.mem_get_info(self.asked.device)
+            free, total = torch.cuda.mem_get_info(self.options.device)
             quotes = "the driver's total memory of the GPU", "what the driver has free, nothing else running"
         else:
             total, free = host.ram_bytes(), host.usable_bytes()
             quotes = (
                 "the system's total memory, or its control group's limit",
-                "what the system can give to processes now, this one's own counted in",
+                "what the system can give to processes now, including what this process has",
             )
         values = {"ram_bytes": total, "usable_memory_bytes": free}
         return {
@@ -251,17 +255,17 @@ class _Found:
 
     def _storage(self) -> None:
         self.on_message("storage: reading a file")
-        size = QUICK_READ_BYTES if self.asked.quick else READ_BYTES
-        # what lies beside the profile is where models and data would lie; a small machine's memory is left alone
+        size = QUICK_READ_BYTES if self.options.quick else READ_BYTES
+        # read from the profile's folder, as models and data would be; keep half of a small machine's memory free
         size = max(host.BLOCK, min(size, host.free_bytes() // 2))
         try:
-            seen = host.read_storage(self.asked.folder, size, READS)
+            seen = host.read_storage(self.options.folder, size, READS)
         except OSError as error:
             raise DeviceError(f"can't measure the storage: {error.strerror or error}") from None
         cache = (
-            "after its pages were dropped from memory as far as the system does so"
+            "after the system was asked to drop its pages from memory"
             if seen.dropped
-            else "through the page cache, which this system has no request to drop: too fast"
+            else "through the page cache, which this system can't be asked to drop: the rate is too high"
         )
         rates = sorted(seen.rates)
         quote = f"a file of {units.show_bytes(seen.bytes)} read from its start to its end {READS} times, {cache}"
@@ -273,16 +277,16 @@ class _Found:
         )  # fmt: skip
 
     def _power(self, what: str, idle: float | None, busy: float | None) -> None:
-        usual_idle, usual_busy = USUAL_WATTS[self.asked.kind]
-        given = {"compute_watts": self.asked.watts, "idle_watts": self.asked.idle_watts}
+        usual_idle, usual_busy = USUAL_WATTS[self.options.kind]
+        given = {"compute_watts": self.options.watts, "idle_watts": self.options.idle_watts}
         known: dict[str, float] = {}
         for name, measured, usual, when in (
             ("compute_watts", busy, usual_busy, "while the operators ran"),
             ("idle_watts", idle, usual_idle, "before anything ran"),
         ):
-            value, said = given[name], f"--{name.removeprefix('compute_').replace('_', '-')}"
+            value, option = given[name], f"--{name.removeprefix('compute_').replace('_', '-')}"
             confidence: Confidence = "datasheet"
-            quote = f"Stated by the user, {said}; not measured by edgefl."
+            quote = f"Stated by the user, {option}; not measured by edgefl."
             low = high = value
             if value is None and measured is not None:
                 value = low = high = measured
@@ -290,50 +294,50 @@ class _Found:
             elif value is None:
                 value, confidence = usual, "estimated"
                 low, high = usual / 2, usual * 2
-                quote = f"No power sensor can be read here: what is usual for a {self.asked.kind}, assumed; see {said}."
-                self.notes.append(f"{name}: not measured, {units.show_watts(usual)} assumed; {said} says it better")
+                quote = f"No power sensor can be read: assumed as usual for a {self.options.kind}; {option} sets it."
+                self.notes.append(f"{name}: not measured, {units.show_watts(usual)} assumed; set it with {option}")
             known[name] = value
             self.entries[name] = self._entry(units.show_watts, value, low or 0.0, high or 0.0, confidence, quote)
         if known["idle_watts"] > known["compute_watts"]:
             self._cap_idle(known["compute_watts"])
 
     def _cap_idle(self, most: float) -> None:
-        """An idle machine can't draw more than a computing one: where one of the two is assumed, noise may say so."""
-        if self.asked.idle_watts is not None and self.asked.watts is not None:
-            stated = units.show_watts(self.asked.idle_watts)
+        """Cap idle power at ``most``, the compute power.  Raises DeviceError if the user stated both."""
+        if self.options.idle_watts is not None and self.options.watts is not None:
+            stated = units.show_watts(self.options.idle_watts)
             raise DeviceError(f"--idle-watts: {stated} is above the {units.show_watts(most)} of --watts")
         entry = self.entries["idle_watts"]
-        quote = f"{entry.quote} Held to compute_watts, which came out lower."
+        quote = f"{entry.quote} Lowered to compute_watts, which is smaller."
         self.entries["idle_watts"] = self._entry(units.show_watts, most, most, most, "estimated", quote)
-        self.notes.append("idle_watts came out above compute_watts and is held to it; give both, or neither")
+        self.notes.append("idle_watts was above compute_watts and is lowered to it; give both, or neither")
 
     def _throttling(self) -> None:
-        seconds = self.asked.throttle_seconds
+        seconds = self.options.throttle_seconds
         self.on_message(f"full load for {units.show_seconds(seconds)}")
-        at, rates = sustained_run(seconds, self.asked.threads, self.asked.device, self._free())
-        seen = throttling(at, rates)
-        say = f"{units.show_rate(seen.early)} at first, {units.show_rate(seen.late)} at the end"
+        times, rates = sustained_run(seconds, self.options.threads, self.options.device, self._free())
+        seen = throttling(times, rates)
+        summary = f"{units.show_rate(seen.early)} at first, {units.show_rate(seen.late)} at the end"
         if seen.after_seconds is None:
             self.notes.append(
-                f"no throttling in {units.show_seconds(seconds)} of full load: {say} "
-                f"({units.show_share(seen.share)}; less than {units.show_share(SLOWED)} would count)"
+                f"no throttling in {units.show_seconds(seconds)} of full load: {summary} "
+                f"({units.show_share(seen.share)}; less than {units.show_share(SLOWED)} would be throttling)"
             )
             return
-        quote = f"{units.show_seconds(at[-1])} of float32 products on end: {say}, {len(rates)} repetitions."
+        quote = f"{units.show_seconds(times[-1])} of continuous float32 products: {summary}, {len(rates)} repetitions."
         after, share = units.show_seconds(seen.after_seconds), f"{100 * seen.share:.3g} %"
         for name, text in (("throttle_after_seconds", after), ("throttled_share", share)):
             self.entries[name] = Entry(text, text, text, "measured", self.source, self.today, quote)
 
 
-def _place(output: str | os.PathLike[str] | None, force: bool) -> Path | None:
-    """The file to write, which can be written.  Raises DeviceError before anything is measured."""
+def _output_path(output: str | os.PathLike[str] | None, force: bool) -> Path | None:
+    """The path of the file to write, None for no file.  Raises DeviceError if the file can't be written."""
     if output is None:
         return None
     path = Path(output)
     if path.suffix not in (".yaml", ".yml"):
         raise DeviceError(f"{path}: a profile is a .yaml file, as in -o mydevice.yaml")
     if not path.parent.is_dir():
-        raise DeviceError(f"{path}: there is no folder {path.parent}; make it first")
+        raise DeviceError(f"{path}: the folder {path.parent} doesn't exist; create it first")
     if path.is_dir() or (path.exists() and not force):
         raise DeviceError(f"{path} exists; --force replaces it" if path.is_file() else f"{path} is a folder")
     if not os.access(path.parent, os.W_OK):
@@ -341,8 +345,8 @@ def _place(output: str | os.PathLike[str] | None, force: bool) -> Path | None:
     return path
 
 
-def _kept(text: str, path: Path | None, noun: str) -> dict[str, Any]:
-    """Write a profile in one step, if it has a place, and describe what the loader makes of it."""
+def _write_profile(text: str, path: Path | None, noun: str) -> dict[str, Any]:
+    """Write a profile to ``path``, unless that is None, and return the values that the loader reads from it."""
     read = read_device if noun == "device" else read_link
     with tempfile.TemporaryDirectory() as folder:
         draft = Path(folder, path.name if path else f"this-{noun}.yaml")

@@ -1,4 +1,4 @@
-"""From a scenario to the objects that a run, a profile or a sweep works with."""
+"""Build the objects that a run, a profile or a sweep works with from a scenario."""
 
 from __future__ import annotations
 
@@ -28,34 +28,34 @@ from edgefl.work.torch_device import device_of
 
 Profile = TypeVar("Profile", Device, Link)
 
-_OPEN = 8
+_MOST_OPEN = 8
 _federations: dict[tuple[str, int, int, str], Federation] = {}
 
 
 def federation_of(scenario: Scenario, on_message: Callable[[str], None]) -> Federation:
     """The scenario's data, opened once for all scenarios that share them."""
-    # where folders are looked for, and where what was made of them is kept
-    around = f"{cache_folder()} {os.environ.get('EDGEFL_DATA')} {os.getcwd()}"
-    key = (scenario.data.model_dump_json(), scenario.seed, scenario.model.tokens, around)
+    # the cache and the folders that relative paths are looked up in
+    folders = f"{cache_folder()} {os.environ.get('EDGEFL_DATA')} {os.getcwd()}"
+    key = (scenario.data.model_dump_json(), scenario.seed, scenario.model.tokens, folders)
     if key not in _federations:
-        while len(_federations) >= _OPEN:
+        while len(_federations) >= _MOST_OPEN:
             _federations.pop(next(iter(_federations)))
         _federations[key] = open_federation(scenario.data, seed=key[1], tokens=key[2], on_message=on_message)
     return _federations[key]
 
 
 def scenario_of(given: str | os.PathLike[str] | dict[str, Any] | Scenario, overrides: Sequence[str] = ()) -> Scenario:
-    """The scenario that a caller named, wrote down or loaded.  Raises ScenarioError."""
+    """The scenario given as a name, a file, a dictionary or a ``Scenario``.  Raises ScenarioError."""
     if isinstance(given, Scenario):
         return load(given.resolved(), overrides) if overrides else given
     return load(given if isinstance(given, dict) else os.fspath(given), overrides)
 
 
 def compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: None) -> Setup:
-    """Everything that a run is a function of.
+    """The set-up that determines a run: its method, schedule, data, fleet and options.
 
     ``on_message`` is called while data are built.  Raises ScenarioError, with file and line, for data that can't be
-    opened and sections that don't fit each other, or DeviceError.
+    opened and sections that contradict each other, or DeviceError.
     """
     with _errors_at(scenario, "data"):
         federation = federation_of(scenario, on_message)
@@ -86,7 +86,7 @@ def _errors_at(scenario: Scenario, *path: str) -> Iterator[None]:
     try:
         yield
     except (DataError, MethodError) as error:
-        message = str(error).removeprefix(f"{'.'.join(path)}: ")  # a room may name the field itself
+        message = str(error).removeprefix(f"{'.'.join(path)}: ")  # the message may begin with the field
         raise scenario.error(path, message) from error
 
 
@@ -107,7 +107,7 @@ def _kinds(scenario: Scenario, federation: Federation) -> dict[str, Kind]:
 def _setting(
     scenario: Scenario, federation: Federation, kinds: Mapping[str, Kind], on_message: Callable[[str], None]
 ) -> Setting:
-    """What a method is told about the clients, the data and the scenario."""
+    """What a method may know about the clients, the data and the scenario."""
     return Setting(
         kinds,
         scenario.training,
@@ -124,7 +124,7 @@ def _setting(
 
 
 def _method(scenario: Scenario, setting: Setting) -> Method:
-    """The scenario's method.  Raises ScenarioError where it can't say what a client does in the first round."""
+    """The scenario's method.  Raises ScenarioError if it can't describe a client's work in the first round."""
     with _errors_at(scenario, "method"):
         method: Method = registry.get("method", scenario.method_name)(scenario.method_options, setting)
         for kind in setting.kinds:
@@ -139,23 +139,23 @@ def blocks_of(kinds: Mapping[str, Kind]) -> dict[str, int]:
 
 
 def _check_method(scenario: Scenario, method: Method) -> None:
-    """Raise ScenarioError for an aggregation rule or a round policy that the method can't have."""
+    """Raise ScenarioError for an aggregation rule or a round policy that the method doesn't support."""
     if not (scenario.aggregation.plain or _averages(method)):
         raise scenario.error(
             ("aggregation",),
-            f"{scenario.method_name} has no models to average, since clients keep theirs: leave everything but "
-            "non_finite out",
+            f"{scenario.method_name} has no models to average, since clients keep theirs: leave out everything but "
+            "non_finite",
         )
     if method.together and registry.get("round policy", scenario.round.policy).at_once:
         raise scenario.error(
             ("round", "policy"),
-            f"{scenario.method_name}: {method.together}, but {scenario.round.policy} hands each over alone; write "
-            "policy: buffered",
+            f"{scenario.method_name}: {method.together}, but {scenario.round.policy} aggregates each update alone; "
+            "write policy: buffered",
         )
 
 
 def _check_payload(scenario: Scenario, method: Method) -> None:
-    """Raise ScenarioError for an upload that can't be encoded as the scenario says."""
+    """Raise ScenarioError for an upload that can't be encoded with the scenario's ``payload.up``."""
     if scenario.payload.top_k is not None:
         with _errors_at(scenario, "payload", "up"):
             for kind in method.setting.kinds:
@@ -163,7 +163,7 @@ def _check_payload(scenario: Scenario, method: Method) -> None:
 
 
 def _check_schedule(scenario: Scenario, method: Method, schedule: Schedule) -> None:
-    """Raise ScenarioError for rounds that the method can't have, or parts that can't be cut of its models."""
+    """Raise ScenarioError for rounds that the method can't run, or stages that its models can't be split into."""
     with _errors_at(scenario, "method"):
         method.check_rounds(schedule.rounds)
     with _errors_at(scenario, "schedule"):
@@ -177,9 +177,9 @@ def _averages(method: Method) -> bool:
 
 
 def pretraining_of(scenario: Scenario, federation: Federation, on_message: Callable[[str], None]) -> Pretraining | None:
-    """What gives towers their first values, if the scenario pre-trains any; nothing is trained before it is asked.
+    """The pre-training of the scenario's towers, which trains on first use; None if no tower is pre-trained.
 
-    Raises ScenarioError for a tower that can't be pre-trained so.
+    Raises ScenarioError for a tower that can't be pre-trained with these options.
     """
     if not scenario.pretrain.towers:
         return None
@@ -190,48 +190,48 @@ def pretraining_of(scenario: Scenario, federation: Federation, on_message: Calla
 
     with _errors_at(scenario, "pretrain"):
         described = descriptions_of(scenario.pretrain, describe, scenario.model.towers)
-        found = Pretraining(
+        pretraining = Pretraining(
             scenario.pretrain,
             described,
             federation,
             scenario.seed,
             device_of("cpu" if scenario.training.mode == "none" else scenario.executor.device),
-            federation.made_of,  # a folder's files may become others under the same options
+            federation.made_of,  # a folder's files may change while the options stay the same
             cache_folder(),
             on_message,
         )
         if not federation.declared_only:
-            found.check()
-    return found
+            pretraining.check()
+    return pretraining
 
 
 def check_parts(method: Method, schedule: Schedule) -> None:
-    """Raises MethodError where a schedule cuts models, or what travels with them, that can't be cut so."""
-    for part in schedule.offered:
+    """Raise MethodError if a method's models or payloads can't be split into the schedule's stages."""
+    for stage in schedule.offered:
         for kind in method.setting.kinds:
             for round in {1, schedule.rounds}:
                 if method.participates(kind, round):
-                    restrict(method.work(kind, round), part)
+                    restrict(method.work(kind, round), stage)
 
 
 def predictor_of(scenario: Scenario) -> Predictor:
-    """A memoised predictor for the type of device that the scenario trains on, whether this machine has it or not."""
+    """A memoised predictor for the type of device that the scenario trains on, even if this machine lacks it."""
     name = scenario.executor.device
     return Predictor(cache_folder() / "costs", device_of("auto").type if name == "auto" else name)
 
 
 def planner_of(scenario: Scenario, on_progress: OnProgress = silent) -> Planner:
-    """What plans and prices this scenario's works; ``on_progress`` hears of data being built."""
+    """A planner of this scenario's works; ``on_progress`` is called while data are built."""
     return Planner(compose(scenario, messages(on_progress)), predictor_of(scenario))
 
 
 def commonest_device(fleet: Fleet) -> Device:
-    """The device that most clients have, of equal ones the first."""
+    """The device that most clients have; of equally common ones the first."""
     return _commonest(fleet.devices, fleet.device_index)
 
 
 def commonest_link(fleet: Fleet) -> Link:
-    """The link that most clients have, of equal ones the first."""
+    """The link that most clients have; of equally common ones the first."""
     return _commonest(fleet.links, fleet.link_index)
 
 

@@ -1,4 +1,4 @@
-"""Progress of a command, told to a callback of the caller's."""
+"""Callbacks by which a command reports its progress."""
 
 from __future__ import annotations
 

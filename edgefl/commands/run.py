@@ -1,4 +1,4 @@
-"""``edgefl run``: play a scenario, or every combination that it compares, into a folder."""
+"""``edgefl run``: run a scenario, or every combination that it compares, and write it to a folder."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from edgefl.work.torch_device import device_of
 
 
 class _Executors:
-    """The executor of the scenario at hand; combinations with the same data and executor share it."""
+    """The executor of the current scenario; consecutive combinations with the same data and executor share it."""
 
     def __init__(self, stack: ExitStack):
         self._stack, self._key = stack, ""
         self._executor: Inline | Processes | None = None
 
     def of(self, scenario: Scenario, on_message: Callable[[str], None]) -> Inline | Processes:
-        """An open executor."""
+        """The open executor for a scenario; closes the previous one if that doesn't suit it."""
         data, options, tokens = scenario.data, scenario.executor, scenario.model.tokens
         key = f"{data!r} {options!r} {scenario.seed} {tokens}"
         if self._executor is None or key != self._key:
@@ -59,7 +59,7 @@ class _Executors:
 
 
 def free_folder(name: str) -> Path:
-    """``runs/<name>``, or the first of ``runs/<name>-2``, ... that is not there yet."""
+    """``runs/<name>``, or the first of ``runs/<name>-2``, ... that doesn't exist."""
     folder = Path("runs") / name
     number = 2
     while folder.exists():
@@ -77,7 +77,7 @@ def run(
     overrides: Sequence[str] = (),
     on_progress: OnProgress = silent,
 ) -> Run:
-    """Train a scenario, or every combination that it compares, or go on with a run that was cut off.
+    """Train a scenario, or every combination that it compares, or resume an interrupted run.
 
     The result is the same in one process and in worker processes, and after an interruption and ``resume``.
 
@@ -94,13 +94,13 @@ def run(
         The run, as ``read_run`` reads it from its folder.
 
     Raises:
-        ScenarioError: The scenario can't be run; nothing was written.  Likewise DataError, DeviceError, MethodError,
+        ScenarioError: The scenario can't be run; nothing was written.  Also DataError, DeviceError, MethodError,
             UnknownName and UnitError.
         RunError: The folder can't be used, or the run ends below its quorum (``round.below_quorum``).
-        TrainingError: A client's or the server's work failed.  Rounds that were finished can be resumed.
+        TrainingError: A client's or the server's work failed.  The run can be resumed from its last finished round.
     """
     if (scenario is None) == (resume is None):
-        raise RunError("give a scenario to run, or a run to resume: one of the two")
+        raise RunError("give either a scenario to run or a run to resume")
 
     on_message = messages(on_progress)
 
@@ -108,24 +108,24 @@ def run(
         if output is not None:
             raise RunError("a resumed run keeps its folder: leave out --output")
         folder = Path(resume)
-        parts = _resumed(folder, overrides)
+        parts = _reopened(folder, overrides)
     else:
         assert scenario is not None
         whole = scenario if isinstance(scenario, Scenario) else load(scenario, overrides)  # type: ignore[arg-type]
         combinations = whole.combinations()
         # every combination is checked before anything is written
         on_progress("prepare", {"what": f"preparing {whole.name}"})
-        for _, each in combinations:
-            check(each, on_message)
+        for _, combination in combinations:
+            check(combination, on_message)
         folder = Path(output) if output is not None else free_folder(whole.name)
-        parts = _begun(folder, whole, combinations)
-    play(parts, on_progress, overrides if resume is not None else ())
+        parts = _created(folder, whole, combinations)
+    run_parts(parts, on_progress, overrides if resume is not None else ())
     on_progress("done", {"folder": str(folder)})
     return read_run(folder)
 
 
 def check(scenario: Scenario, on_message: Callable[[str], None]) -> Setup:
-    """A scenario's set-up.  Raises what ``run`` would raise of it before anything is written."""
+    """Compose a scenario, and raise the errors that ``run`` raises before it writes anything."""
     setup = compose(scenario, on_message)
     if scenario.training.mode == "none":
         return setup
@@ -133,43 +133,47 @@ def check(scenario: Scenario, on_message: Callable[[str], None]) -> Setup:
     if federation_of(scenario, on_message).declared_only:
         raise DataError(
             f"{scenario.name} declares the shapes of its data and has no samples to train on: "
-            "edgefl profile and edgefl sweep tell its cost, and --set training.mode=none simulates it"
+            "edgefl profile and edgefl sweep predict its cost, and --set training.mode=none simulates it"
         )
     return setup
 
 
-def play(parts: Sequence[tuple[str, Path, Scenario]], on_progress: OnProgress, overrides: Sequence[str] = ()) -> None:
-    """Run these ``(label, folder, scenario)`` in turn, or go on with those that were begun.
+def run_parts(
+    parts: Sequence[tuple[str, Path, Scenario]], on_progress: OnProgress, overrides: Sequence[str] = ()
+) -> None:
+    """Run or resume these ``(label, folder, scenario)`` in turn.
 
-    ``overrides`` are the changes that a resumed run was given, which its folder records.
-
-    Those that follow each other with the same data share their workers.
+    Consecutive scenarios with the same data share their workers.  ``overrides`` are the changes that a resumed run was
+    given; its folder records them.
     """
     with ExitStack() as stack:
         executors = _Executors(stack)
-        for index, (label, place, each) in enumerate(parts):
-            on_progress("combination", {"label": label, "index": index, "of": len(parts), "folder": str(place)})
-            _one(place, each, executors, on_progress, overrides)
+        for index, (label, folder, scenario) in enumerate(parts):
+            on_progress("combination", {"label": label, "index": index, "of": len(parts), "folder": str(folder)})
+            _run_one(folder, scenario, executors, on_progress, overrides)
 
 
-def _begun(
+def _created(
     folder: Path, scenario: Scenario, combinations: Sequence[tuple[str, Scenario]]
 ) -> list[tuple[str, Path, Scenario]]:
     if not scenario.compare:
-        # a folder that holds another run is said now; begun runs are opened only to be resumed
+        # raises for a folder that holds another run: begun runs are opened only to be resumed
         return [(scenario.name, new_folder(folder), scenario)]
-    sets = {label: {path: _at(each.resolved(), path) for path in scenario.compare} for label, each in combinations}
+    sets = {
+        label: {path: _value_at(combination.resolved(), path) for path in scenario.compare}
+        for label, combination in combinations
+    }
     folders = create_comparison(folder, scenario_yaml=scenario.to_yaml(), runs=sets)
-    return [(label, folders[label], each) for label, each in combinations]
+    return [(label, folders[label], combination) for label, combination in combinations]
 
 
-def _at(data: Any, path: str) -> Any:
+def _value_at(data: Any, path: str) -> Any:
     for key in path.split("."):
         data = data.get(key) if isinstance(data, Mapping) else None
     return data
 
 
-def _resumed(folder: Path, overrides: Sequence[str]) -> list[tuple[str, Path, Scenario]]:
+def _reopened(folder: Path, overrides: Sequence[str]) -> list[tuple[str, Path, Scenario]]:
     """The runs of a folder, with the changes that a resumed run may have.
 
     Raises RunError for another change, for a finished run whose files changed, and for a comparison of other runs
@@ -194,13 +198,13 @@ def _resumed(folder: Path, overrides: Sequence[str]) -> list[tuple[str, Path, Sc
             f"{folder / 'scenario.yaml'} compares {', '.join(label for label, _ in combinations)}, but the folder was "
             f"made for {', '.join(folders)}: its scenario has changed; undo that, or start a new run"
         )
-    return [(label, folders[label], each) for label, each in combinations]
+    return [(label, folders[label], combination) for label, combination in combinations]
 
 
-def _one(
+def _run_one(
     folder: Path, scenario: Scenario, executors: _Executors, on_progress: OnProgress, overrides: Sequence[str]
 ) -> None:
-    """One run in its folder, from its last finished round if it was begun before."""
+    """Run a scenario in its folder, from the last finished round if it was begun before."""
 
     on_message = messages(on_progress)
 
@@ -246,11 +250,11 @@ def _one(
             directory.record_resume(latest[0] if latest else 0, scenario.to_yaml(), overrides, environment())
         on_progress("start", {"rounds": setup.schedule.rounds, "round": simulation.round, **_sizes(setup)})
         if not trains:
-            gc.freeze()  # what there is by now stays: a collector that walks it takes as long as the events
+            gc.freeze()  # the set-up stays alive, and collecting over it takes as long as the events
         try:
             result = simulation.run()
         finally:
-            gc.unfreeze()  # the next combination of a comparison shall find the room of this one
+            gc.unfreeze()  # the next combination of a comparison needs the memory of this one
         directory.finish(simulation.state.tensors if trains else {}, result)
 
 
@@ -259,7 +263,7 @@ def _sizes(setup: Setup) -> dict[str, Any]:
 
 
 def _keep_data(directory: RunDirectory, scenario: Scenario, on_message: Callable[[str], None]) -> None:
-    """Beside the records: the tokenizer, and the picture of who has how much of which class."""
+    """Write the tokenizer and the figure of each client's classes beside the records."""
     federation = federation_of(scenario, on_message)
     try:
         federation.tokenizer.save(str(directory.tokenizer_path))

@@ -1,4 +1,4 @@
-"""``edgefl validate``: whether a scenario can be run, and what it says when every default is written out."""
+"""``edgefl validate``: check that a scenario can be run, and write out every default."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ def validate(
     *,
     on_progress: OnProgress = silent,
 ) -> dict[str, Any]:
-    """Check a scenario, and every combination that it compares, as far as that goes without running it.
+    """Check a scenario, and every combination that it compares, without running it.
 
-    Everything is put together as for a run: data are opened, fleets are drawn, works are written down.  Nothing is
-    trained and no run is written.
+    Data are opened, fleets are drawn and works are described as for a run.  Nothing is trained and no run is written.
 
     Args:
         scenario: A scenario file, the name of a shipped scenario, or a scenario as a dictionary.
@@ -40,11 +39,14 @@ def validate(
         and, where samples lack modalities, ``lacking`` (samples by kind and pattern).
 
     Raises:
-        ScenarioError: What a run would begin with; also DataError, DeviceError, MethodError, UnknownName, UnitError.
+        ScenarioError: The scenario can't be run; also DataError, DeviceError, MethodError, UnknownName, UnitError.
     """
     whole = scenario_of(scenario, overrides)
-    found = [_summary(label, each, compose(each, messages(on_progress))) for label, each in whole.combinations()]
-    return {"scenario": whole.name, "seed": whole.seed, "combinations": found, "resolved": whole.resolved()}
+    combinations = [
+        _summary(label, combination, compose(combination, messages(on_progress)))
+        for label, combination in whole.combinations()
+    ]
+    return {"scenario": whole.name, "seed": whole.seed, "combinations": combinations, "resolved": whole.resolved()}
 
 
 def _summary(label: str, scenario: Scenario, setup: Setup) -> dict[str, Any]:
@@ -52,7 +54,7 @@ def _summary(label: str, scenario: Scenario, setup: Setup) -> dict[str, Any]:
     samples = setup.clients.client_samples
     fleet = setup.fleet
     for kind in kinds:
-        setup.method.work(kind, 1)  # towers that a method can't pair are found here
+        setup.method.work(kind, 1)  # raises for towers that the method can't pair
     described = setup.method.setting.kinds
     return {
         "label": label,
@@ -70,14 +72,14 @@ def _summary(label: str, scenario: Scenario, setup: Setup) -> dict[str, Any]:
 
 
 def _lacking(setup: Setup) -> dict[str, dict[str, int]]:
-    """Samples of each modality pattern by kind, and those dropped that lack everything; empty if none lacks any."""
-    clients, found = setup.clients, {}
+    """Samples by kind and modality pattern, ``dropped`` for those without any; only kinds that lack modalities."""
+    clients, lacking = setup.clients, {}
     if isinstance(clients, Federation) and clients.client_patterns is not None and clients.client_dropped is not None:
         for kind in clients.kinds:
-            mine = setup.of_kind(kind)
+            members = setup.of_kind(kind)
             if len(patterns := clients.patterns(kind)) > 1:
-                counts = dict(zip(patterns_of(kind), clients.client_patterns[mine].sum(0).tolist(), strict=True))
-                found[str(kind)] = {p: counts[p] for p in patterns} | {
-                    "dropped": int(clients.client_dropped[mine].sum())
+                counts = dict(zip(patterns_of(kind), clients.client_patterns[members].sum(0).tolist(), strict=True))
+                lacking[str(kind)] = {p: counts[p] for p in patterns} | {
+                    "dropped": int(clients.client_dropped[members].sum())
                 }
-    return found
+    return lacking

@@ -72,14 +72,14 @@ def test_what_is_written_is_read_back(tmp_path: Path, capsys: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"output": "nowhere/mine.yaml"}, "there is no folder nowhere"),
+        ({"output": "nowhere/mine.yaml"}, "the folder nowhere doesn't exist"),
         ({"output": "mine.json"}, "a profile is a .yaml file"),
         ({"output": "here.yaml"}, "exists; --force"),
         ({"output": "here-link.yaml", "address": "x"}, "not HOST:PORT"),
         ({"output": "other.yaml", "address": "localhost:1"}, "doesn't answer a link test"),
         ({"output": "other.yaml", "like": "wify-5", "address": "localhost:1"}, "did you mean 'wifi-5'?"),
         ({"kind": "labtop"}, "did you mean 'laptop'?"),
-        ({"threads": 0}, "0 threads"),
+        ({"threads": 0}, "--threads must be at least 1, not 0"),
         ({"watts": "5 apples"}, "unknown unit 'apples'"),
     ],
 )

@@ -8,6 +8,7 @@ from typing import Any
 
 from edgefl_toys import Memory
 
+from edgefl import registry
 from edgefl.commands.compose import compose, predictor_of
 from edgefl.commands.verify.rules import Facts
 from edgefl.commands.verify.rules import Ledger as Rules
@@ -96,7 +97,8 @@ def broken_rules(setup: Setup, journal: Memory) -> list[tuple[str, Any]]:
     line, deadline = setup.fleet.server_link, setup.round.deadline
     inf = float("inf")
     rates = (inf, inf) if line is None else (line.download or inf, line.upload or inf)
-    facts = Facts(watts, inf if deadline is None else deadline, setup.round.gate == "eligible", rates)
+    anew = bool(registry.get("round policy", setup.round.policy).at_once)
+    facts = Facts(watts, inf if deadline is None else deadline, setup.round.gate == "eligible", anew, rates)
     rules = Rules(facts)
     for verdict in journal.tables.get("eligibility", []):
         rules.verdict(verdict, "eligibility")

@@ -1,1 +1,1 @@
-"""``edgefl analyse``: what each kind of clients is worth, gradients, drift, matching."""
+"""``edgefl analyse``: the value of each kind of clients, gradients, drift, matching."""

@@ -1,4 +1,4 @@
-"""``edgefl analyse``: what each client kind is worth, and what a trained federation looks like from inside."""
+"""``edgefl analyse``: the value of each client kind, and gradients, drift and matching of a trained federation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ from typing import Any
 
 from edgefl.commands.analyse.gradients import Trained, drift, gradients
 from edgefl.commands.analyse.matching import matches_nothing, matching, no_prototypes
-from edgefl.commands.analyse.shapley import EVERYBODY, coalitions, metrics_of, parts_of, played, values_of, without
+from edgefl.commands.analyse.shapley import (
+    EVERYBODY,
+    coalitions,
+    finished_runs,
+    metrics_of,
+    parts_of,
+    values_of,
+    without,
+)
 from edgefl.commands.compose import scenario_of
 from edgefl.commands.progress import OnProgress, accepts_observe, messages, silent
 from edgefl.commands.run import check
@@ -37,30 +45,30 @@ def analyse(
     metric: str | None = None,
     on_progress: OnProgress = silent,
 ) -> dict[str, Any]:
-    """Say what each client kind is worth, and how gradients, drift and matching look in a trained federation.
+    """Compute Shapley values of the client kinds, and gradients, drift and matching of a trained federation.
 
-    Runs that are needed lie in ``output`` and are used again, so that an analysis that was cut off goes on.
+    The runs that this takes are kept in ``output`` and used again, so an interrupted analysis can be continued.
 
     Args:
-        given: A finished run (its folder, or a ``Run``), or a scenario, which is run first; what it compares is left
-            aside.
-        only: Some of ``"shapley"``, ``"gradients"``, ``"drift"``, ``"matching"``; by default all that make sense.
+        given: A finished run (its folder, or a ``Run``), or a scenario, which is run first; what it compares is
+            ignored.
+        only: Some of ``"shapley"``, ``"gradients"``, ``"drift"``, ``"matching"``; by default all that apply.
         overrides: Changes of single fields of a scenario.
         output: The folder for runs and ``analysis.json``; by default ``runs/NAME-analysis``, or ``RUN-analysis``
             beside the given run.
-        figure: A file (png, pdf, svg) for a drawing of what was found.
+        figure: A file (png, pdf, svg) for a drawing of the results.
         seeds: How many seeds the runs for Shapley values are repeated with: the scenario's and the following ones.
-        clients: How many clients of each kind, those with the most samples, are looked at for gradients and drift.
-        metric: The one metric that is shared out, ``"image.accuracy"``; by default those that tables show.
+        clients: How many clients of each kind, those with the most samples, gradients and drift are computed for.
+        metric: The only metric to compute Shapley values of, ``"image.accuracy"``; by default those that tables show.
         on_progress: Called with the name of an event and its facts.
 
     Returns:
-        Plain data, which also stand in ``analysis.json``: ``shapley``, ``gradients``, ``drift`` and ``matching`` as
-        far as they were made, and ``skipped`` with the reason for each that makes no sense here.
+        Plain data, also written to ``analysis.json``: ``shapley``, ``gradients``, ``drift`` and ``matching``, if they
+        were made, and ``skipped`` with the reason for each that doesn't apply.
 
     Raises:
-        RunError: The folder isn't a finished run's, or an analysis that was asked for makes no sense.
-        UnknownName: There is no such analysis or metric.
+        RunError: The folder isn't a finished run's, or an analysis in ``only`` doesn't apply.
+        UnknownName: The analysis or metric is unknown.
         ScenarioError: The scenario can't be run.
         TrainingError: A work failed in one of the runs.
     """
@@ -75,48 +83,50 @@ def analyse(
 
     on_message = messages(on_progress)
 
-    run, scenario = _given(given, overrides)
+    run, scenario = _opened(given, overrides)
     if scenario.training.mode == "none":
-        raise RunError(f"{scenario.name} says training: none, so that there is nothing trained to analyse")
+        raise RunError(f"{scenario.name} has training: none, so there is no trained model to analyse")
     players = _players(scenario)
-    wanted = _sensible(only, players)
+    selected = _selected(only, players)
     setup = check(scenario, on_message)
-    if "matching" in only and (why := matches_nothing(setup.method, scenario.method_name)):
-        raise RunError(why)
+    if "matching" in only and (reason := matches_nothing(setup.method, scenario.method_name)):
+        raise RunError(reason)
     folder = _folder(output, run, scenario)
-    place = run.path if run is not None else folder / EVERYBODY
-    skipped = {name: why for name, why in wanted.items() if why}
+    run_folder = run.path if run is not None else folder / EVERYBODY
+    skipped = {name: reason for name, reason in selected.items() if reason}
     runs = _runs(
-        scenario, players, seeds if "shapley" in wanted and "shapley" not in skipped else 0, folder, run, on_progress
+        scenario, players, seeds if "shapley" in selected and "shapley" not in skipped else 0, folder, run, on_progress
     )
     done = runs[scenario.seed][EVERYBODY]
     last = setup.schedule.stage(setup.schedule.rounds)
     alike = [kinds for _, kinds in setup.evaluations(scenario.evaluation.final, last)]
     if metric is not None:
         metrics_of(done, metric, alike)
-    found: dict[str, Any] = {"scenario": scenario.name, "method": scenario.method_name, "run": str(place)}
-    found["folder"] = str(folder)
-    if set(wanted) - {"shapley"} - set(skipped):
+    results: dict[str, Any] = {"scenario": scenario.name, "method": scenario.method_name, "run": str(run_folder)}
+    results["folder"] = str(folder)
+    if set(selected) - {"shapley"} - set(skipped):
         trained = Trained.of(done, scenario, on_message)
-        why = matches_nothing(trained.setup.method, scenario.method_name) or no_prototypes(trained)
-        if "matching" in wanted and why:
+        reason = matches_nothing(trained.setup.method, scenario.method_name) or no_prototypes(trained)
+        if "matching" in selected and reason:
             if only:
-                raise RunError(why)
-            skipped["matching"] = why
-        _look(found, [name for name in wanted if name not in skipped], trained, players, clients, on_message)
-    if "shapley" in wanted and "shapley" not in skipped:
-        found["shapley"] = values_of(runs, players, metric, alike)
-    found = {**found, "skipped": skipped}
+                raise RunError(reason)
+            skipped["matching"] = reason
+        _add_analyses(
+            results, [name for name in selected if name not in skipped], trained, players, clients, on_message
+        )
+    if "shapley" in selected and "shapley" not in skipped:
+        results["shapley"] = values_of(runs, players, metric, alike)
+    results = {**results, "skipped": skipped}
     folder.mkdir(parents=True, exist_ok=True)
-    replace_file(folder / "analysis.json", (json.dumps(found, indent=2) + "\n").encode())
+    replace_file(folder / "analysis.json", (json.dumps(results, indent=2) + "\n").encode())
     if figure is not None:
-        draw_analysis(found, Path(figure))
+        draw_analysis(results, Path(figure))
     on_progress("done", {"folder": str(folder)})
-    return found
+    return results
 
 
-def _given(given: Any, overrides: Sequence[str]) -> tuple[Run | None, Scenario]:
-    """The finished run that was named, if it is one, and the scenario without what it compares."""
+def _opened(given: Any, overrides: Sequence[str]) -> tuple[Run | None, Scenario]:
+    """The finished run, None if a scenario is given, and the scenario without its ``compare`` section."""
     run: Run | None = None
     if isinstance(given, Run):
         run = read_run(given.path)
@@ -139,17 +149,17 @@ def _players(scenario: Scenario) -> list[str]:
     return [kind for kind, n in scenario.data.clients.items() if n and kind not in scenario.round.leave_out]
 
 
-def _sensible(only: Sequence[str], players: Sequence[str]) -> dict[str, str]:
-    """The analyses that are wanted, each with why it makes no sense here (or nothing).
+def _selected(only: Sequence[str], players: Sequence[str]) -> dict[str, str]:
+    """The selected analyses, each with the reason why it doesn't apply, empty if it does.
 
-    Raises RunError where one was asked for by name.
+    Raises RunError if an analysis in ``only`` doesn't apply.
     """
-    found = {name: "" for name in ANALYSES if not only or name in only}
-    if len(players) < 2 and "shapley" in found:
-        found["shapley"] = f"there is one kind of clients, {', '.join(players)}: all that is learnt is its own"
+    reasons = {name: "" for name in ANALYSES if not only or name in only}
+    if len(players) < 2 and "shapley" in reasons:
+        reasons["shapley"] = f"there is one kind of clients, {', '.join(players)}: all that is learned comes from it"
         if only:
-            raise RunError(f"nothing to share out: {found['shapley']}")
-    return found
+            raise RunError(f"no Shapley values: {reasons['shapley']}")
+    return reasons
 
 
 def _folder(output: str | os.PathLike[str] | None, run: Run | None, scenario: Scenario) -> Path:
@@ -164,7 +174,7 @@ def _folder(output: str | os.PathLike[str] | None, run: Run | None, scenario: Sc
 def _runs(
     scenario: Scenario, players: Sequence[str], seeds: int, folder: Path, run: Run | None, on_progress: OnProgress
 ) -> dict[int, dict[str, Run]]:
-    """``{seed: {coalition: run}}`` of so many seeds; for 0 everybody's alone."""
+    """``{seed: {coalition: run}}`` for this many seeds; for 0 only the run with all kinds."""
     known = run.path if run is not None else None
     names = [*coalitions(players)] if seeds else [EVERYBODY]
     parts, keys = [], []
@@ -173,24 +183,24 @@ def _runs(
             if name in names:
                 keys.append((seed, name))
                 parts.append(part)
-    found: dict[int, dict[str, Run]] = {}
-    for (seed, name), each in zip(keys, played(parts, on_progress), strict=True):
-        found.setdefault(seed, {})[name] = each
-    return found
+    runs: dict[int, dict[str, Run]] = {}
+    for (seed, name), finished_run in zip(keys, finished_runs(parts, on_progress), strict=True):
+        runs.setdefault(seed, {})[name] = finished_run
+    return runs
 
 
-def _look(
-    found: dict[str, Any],
-    wanted: Sequence[str],
+def _add_analyses(
+    results: dict[str, Any],
+    selected: Sequence[str],
     trained: Trained,
     players: Sequence[str],
     clients: int,
     on_message: OnMessage,
 ) -> None:
-    """The analyses of the trained models."""
-    if "gradients" in wanted:
-        found["gradients"] = gradients(trained, players, clients, on_message)
-    if "drift" in wanted:
-        found["drift"] = drift(trained, players, clients, on_message)
-    if "matching" in wanted:
-        found["matching"] = matching(trained, players, trained.scenario.evaluation.final, on_message)
+    """Add the selected analyses of the trained models to ``results``."""
+    if "gradients" in selected:
+        results["gradients"] = gradients(trained, players, clients, on_message)
+    if "drift" in selected:
+        results["drift"] = drift(trained, players, clients, on_message)
+    if "matching" in selected:
+        results["matching"] = matching(trained, players, trained.scenario.evaluation.final, on_message)

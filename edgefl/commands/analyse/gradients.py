@@ -1,4 +1,4 @@
-"""A trained federation looked at from inside: gradients of its blocks, and where client kinds pull them."""
+"""Gradients of a trained federation's blocks, and the drift of client kinds' updates."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from edgefl.training import Inline, Task
 from edgefl.work import Result, Source, Work, distinct
 
 RATE = 2.0**40
-"""Learning rate of the one step that gives a gradient away: a power of two, so that it rounds nothing by itself, and
-so large that the model's own values are nothing beside it."""
+"""Learning rate of the step from which a gradient is read: a power of two, which adds no rounding, and so large that
+the model's own values are negligible beside the step."""
 
 Tensors = Mapping[str, Tensor]
-"""By parameter."""
+"""Tensors by parameter."""
 Group = tuple[str, str]
 """A tower, and a block or another part of it."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished run, ready to do works: its set-up, what the server holds at its end, and what clients kept."""
+    """A finished run whose works can be run: its set-up, the server's final state, and what clients keep."""
 
     scenario: Scenario
     setup: Setup
@@ -49,25 +49,25 @@ class Trained:
         setup = compose(scenario, on_message)
         kept: dict[int, dict[str, Tensor]] = {}
         if any(setup.method.work(kind, 1).keep for kind in setup.clients.kinds):
-            found = checkpoints.latest(run.path / "checkpoints")
-            if found is None:
+            checkpoint = checkpoints.latest(run.path / "checkpoints")
+            if checkpoint is None:
                 raise RunError(
-                    f"{run.path} has no checkpoint, and what clients keep to themselves is in no other place"
+                    f"{run.path} has no checkpoint, and the parameters that clients keep are saved only there"
                 )
-            for name, value in found[1].items():
+            for name, value in checkpoint[1].items():
                 if name.startswith(KEPT):
-                    _, client, rest = name.split(":", 2)
-                    kept.setdefault(int(client), {})[rest] = value
+                    _, client, parameter = name.split(":", 2)
+                    kept.setdefault(int(client), {})[parameter] = value
         node = Inline(federation_of(scenario, on_message), scenario.executor.device)
         return cls(scenario, setup, ServerState.first(run.weights()), kept, node)
 
     def chosen(self, kind: str, count: int) -> list[int]:
-        """The clients of a kind with the most samples, of equal ones the first."""
-        mine, samples = self.setup.of_kind(kind).tolist(), self.setup.clients.client_samples
-        return sorted(mine, key=lambda client: (-int(samples[client]), client))[:count]
+        """The ``count`` clients of a kind with the most samples; of equal ones the first."""
+        clients, samples = self.setup.of_kind(kind).tolist(), self.setup.clients.client_samples
+        return sorted(clients, key=lambda client: (-int(samples[client]), client))[:count]
 
     def samples(self, client: int) -> int:
-        """A client's private samples."""
+        """The number of a client's private samples."""
         return int(self.setup.clients.client_samples[client])
 
     def last_round(self, kind: str) -> int | None:
@@ -79,28 +79,28 @@ class Trained:
         return None
 
     def inputs(self, work: Work, client: int, keep: Sequence[str]) -> dict[str, Tensor]:
-        """What a client would start from now, as it travels."""
+        """The tensors that a client would start from, as they are sent."""
         kept = self.kept.get(client, {})
         return {**self.state.wire(work), **{name: kept[name] for name in keep if name in kept}}
 
-    def do(self, work: Work, inputs: Mapping[str, Tensor], client: int | None, what: str) -> Result:
-        """The result of a work on a client, or of the server."""
-        seed = seeds.key(self.setup.seed, f"analysis {what}", 0 if client is None else client)
+    def do(self, work: Work, inputs: Mapping[str, Tensor], client: int | None, purpose: str) -> Result:
+        """Run a work on a client's data, or on the server's."""
+        seed = seeds.key(self.setup.seed, f"analysis {purpose}", 0 if client is None else client)
         return self.executor.submit(Task(work, inputs, client, seed)).result().result
 
 
 def group_of(name: str) -> Group:
-    """Of a parameter: ``image.blocks.3.norm1.bias`` -> image, block 4."""
+    """The tower and part of a parameter: ``image.blocks.3.norm1.bias`` -> image, block 4."""
     tower, part, block = part_of(name)
     return tower, part if block is None else f"block {block + 1}"
 
 
 def _groups(names: Sequence[str]) -> dict[Group, list[str]]:
-    """Names by group, in the order in which they stand."""
-    found: dict[Group, list[str]] = {}
+    """Names by group, in their order."""
+    groups: dict[Group, list[str]] = {}
     for name in names:
-        found.setdefault(group_of(name), []).append(name)
-    return found
+        groups.setdefault(group_of(name), []).append(name)
+    return groups
 
 
 def _norm(tensors: Mapping[str, Tensor], names: Sequence[str]) -> float:
@@ -111,10 +111,10 @@ def _norm(tensors: Mapping[str, Tensor], names: Sequence[str]) -> float:
 
 
 def gradient_works(work: Work, trainable: Sequence[str], up: Any, source: Source) -> Iterator[tuple[Work, int]]:
-    """Works that send up a model from which the mean gradient of a pass is read, each with its batches.
+    """Works that upload a model from which the mean gradient of a pass is read, each with its number of batches.
 
-    One for each different private training pass, after the passes that train nothing and come before it.  The model
-    is the plain one at full depth: without edits, whose folding would change what is sent, and in float32.
+    One work for each distinct private training pass, with the passes before it that train nothing.  The model has full
+    depth, float32, and no edits, whose folding would change what is sent.
     """
     attention = "device" if work.attention in ("flash", "cudnn") else work.attention
     for pass_ in distinct(work):
@@ -134,28 +134,28 @@ def gradient_works(work: Work, trainable: Sequence[str], up: Any, source: Source
 
 
 def gradient(trained: Trained, kind: str, client: int, round: int) -> tuple[Tensors, Tensors]:
-    """The mean gradient over the batches of a client's epoch at the final weights, and these, by parameter, float64."""
+    """The mean gradient over a client's batches at the final weights, and the weights, both by parameter in float64."""
     method = trained.setup.method
     own, full = method.setting.kinds[kind].trainable(), method.work(kind, round)
     source = trained.setup.clients.client(client)
-    found: dict[str, Tensor] = {}
+    sums: dict[str, Tensor] = {}
     weights: dict[str, Tensor] = {}
     total = 0
     for work, batches in gradient_works(full.fitted(source.size), own, method.model_payload(kind), source):
         inputs = trained.inputs(work, client, full.keep)
-        (sent,) = trained.do(work, inputs, client, "gradient").payloads.values()
+        (uploaded,) = trained.do(work, inputs, client, "gradient").payloads.values()
         total += batches
         for name in work.trainable:
             weights[name] = inputs[name].double()
-            each = (weights[name] - sent[name].double()) * (batches / RATE)
-            found[name] = found[name] + each if name in found else each
-    return {name: value / total for name, value in found.items()}, weights
+            gradient_sum = (weights[name] - uploaded[name].double()) * (batches / RATE)
+            sums[name] = sums[name] + gradient_sum if name in sums else gradient_sum
+    return {name: value / total for name, value in sums.items()}, weights
 
 
 def gradients(trained: Trained, kinds: Sequence[str], count: int, on_message: Callable[[str], None]) -> dict[str, Any]:
-    """By kind, tower and part: the norm of a client's mean gradient (mean over clients), and its share of the weights'.
+    """By kind, tower and part: the norm of a client's mean gradient (mean over clients), and its ratio to the weights'.
 
-    ``weights`` is the norm of the weights there: those of the kind, or the mean over what clients keep to themselves.
+    ``weights`` is the norm of the weights: the kind's, or the mean over clients that keep their own.
     """
     rows = []
     for kind in kinds:
@@ -163,14 +163,14 @@ def gradients(trained: Trained, kinds: Sequence[str], count: int, on_message: Ca
         norms: dict[Group, list[tuple[float, float]]] = {}
         for client in clients if round is not None else ():
             on_message(f"gradients of {kind} clients, client {client}")
-            found, weights = gradient(trained, kind, client, cast(int, round))
-            for group, names in _groups(list(found)).items():
-                norms.setdefault(group, []).append((_norm(found, names), _norm(weights, names)))
-        for (tower, part), each in norms.items():
-            norm, held = (fmean(values) for values in zip(*each, strict=True))
+            mean, weights = gradient(trained, kind, client, cast(int, round))
+            for group, names in _groups(list(mean)).items():
+                norms.setdefault(group, []).append((_norm(mean, names), _norm(weights, names)))
+        for (tower, part), pairs in norms.items():
+            norm, weight = (fmean(values) for values in zip(*pairs, strict=True))
             rows.append(
-                {"kind": kind, "tower": tower, "part": part, "clients": len(each), "norm": norm, "weights": held,
-                 "relative": norm / held if held else None}
+                {"kind": kind, "tower": tower, "part": part, "clients": len(pairs), "norm": norm, "weights": weight,
+                 "relative": norm / weight if weight else None}
             )  # fmt: skip
     return {"rows": rows}
 
@@ -180,9 +180,9 @@ def gradients(trained: Trained, kinds: Sequence[str], count: int, on_message: Ca
 
 @dataclass(frozen=True)
 class Pull:
-    """Where the clients of a kind pull their model: their mean update by parameter, and norms by part.
+    """The clients of a kind: their mean update by parameter, and norms by part.
 
-    ``norms`` are the mean norms of an update, ``weights`` those of what it started from.
+    ``norms`` are the mean norms of the updates, ``weights`` those of the weights before them.
     """
 
     mean: Mapping[str, Tensor]
@@ -192,7 +192,7 @@ class Pull:
 
 
 def update(trained: Trained, planner: Planner, kind: str, client: int, round: int) -> tuple[Tensors, Tensors]:
-    """What a client's real work of a round makes of the parameters that it trains, and what they were, float64."""
+    """A client's update of the parameters that it trains in a round, and their values before, both in float64."""
     stage = trained.setup.schedule.candidates(round)[0]
     source = trained.setup.clients.client(client)
     work = planner.work(kind, round, stage)[0].fitted(source.size)
@@ -211,7 +211,7 @@ def update(trained: Trained, planner: Planner, kind: str, client: int, round: in
 def pull(
     trained: Trained, planner: Planner, kind: str, count: int, round: int, on_message: Callable[[str], None]
 ) -> Pull:
-    """Mean and norms over some clients of a kind, weighted by samples as the server's average is."""
+    """Mean update and norms over ``count`` clients of a kind, weighted by samples as in the server's average."""
     clients = trained.chosen(kind, count)
     total = sum(max(trained.samples(client), 1) for client in clients)
     mean: dict[str, Tensor] = {}
@@ -220,28 +220,28 @@ def pull(
     for client in clients:
         on_message(f"drift of {kind} clients, client {client}")
         share = max(trained.samples(client), 1) / total
-        found, before = update(trained, planner, kind, client, round)
-        for name, value in found.items():
+        moved, before = update(trained, planner, kind, client, round)
+        for name, value in moved.items():
             mean[name] = mean[name] + share * value if name in mean else share * value
-        for group, names in _groups(list(found)).items():
-            norms[group] = norms.get(group, 0.0) + share * _norm(found, names)
+        for group, names in _groups(list(moved)).items():
+            norms[group] = norms.get(group, 0.0) + share * _norm(moved, names)
             weights[group] = weights.get(group, 0.0) + share * _norm(before, names)
     return Pull(mean, norms, weights, len(clients))
 
 
-def cosine(one: Mapping[str, Tensor], other: Mapping[str, Tensor], names: Sequence[str]) -> float | None:
-    """Of the angle between two updates in these parameters; None where one doesn't move."""
-    lengths = _norm(one, names) * _norm(other, names)
-    return sum(float((one[n] * other[n]).sum()) for n in names) / lengths if lengths else None
+def cosine(a: Mapping[str, Tensor], b: Mapping[str, Tensor], names: Sequence[str]) -> float | None:
+    """Cosine of the angle between two updates of these parameters; None if one of them is zero."""
+    lengths = _norm(a, names) * _norm(b, names)
+    return sum(float((a[n] * b[n]).sum()) for n in names) / lengths if lengths else None
 
 
 def drift(trained: Trained, kinds: Sequence[str], count: int, on_message: Callable[[str], None]) -> dict[str, Any]:
-    """How far clients of a kind agree, and how far kinds that have the same tower do.
+    """Agreement of updates among the clients of a kind, and between kinds that have the same tower.
 
-    ``within``: by kind and part, ``moved`` (mean norm of a client's update as a share of the weights') and
-    ``consistency`` (norm of the mean update over the mean norm: 1 if all pull the same way).  ``between``: by two kinds
-    and part, ``cosine`` of their mean updates, and ``distance`` of their global models as a share of their norms; None
-    where nothing moves, or where clients' models never reach the server.
+    ``within``: by kind and part, ``moved`` (mean norm of a client's update over the weights' norm) and ``consistency``
+    (norm of the mean update over the mean norm: 1 if all updates have one direction).  ``between``: by two kinds and
+    part, ``cosine`` of their mean updates, and ``distance`` of their global models over their norms; None where updates
+    are zero, or where clients' models never reach the server.
     """
     planner = Planner(trained.setup, predictor_of(trained.scenario))
     pulls = {}
@@ -249,13 +249,13 @@ def drift(trained: Trained, kinds: Sequence[str], count: int, on_message: Callab
         if (round := trained.last_round(kind)) is not None:
             pulls[kind] = pull(trained, planner, kind, count, round, on_message)
     within = []
-    for kind, found in pulls.items():
-        for group, names in _groups(list(found.mean)).items():
-            weights, mean = found.weights[group], found.norms[group]
+    for kind, pulled in pulls.items():
+        for group, names in _groups(list(pulled.mean)).items():
+            weights, mean = pulled.weights[group], pulled.norms[group]
             within.append(
-                {"kind": kind, "tower": group[0], "part": group[1], "clients": found.clients,
+                {"kind": kind, "tower": group[0], "part": group[1], "clients": pulled.clients,
                  "moved": mean / weights if weights else None,
-                 "consistency": _norm(found.mean, names) / mean if mean else None}
+                 "consistency": _norm(pulled.mean, names) / mean if mean else None}
             )  # fmt: skip
     between = []
     for a, b in combinations(pulls, 2):
@@ -270,20 +270,20 @@ def drift(trained: Trained, kinds: Sequence[str], count: int, on_message: Callab
     return {"within": within, "between": between}
 
 
-def _shared(trained: Trained, one: str, other: str) -> list[str]:
-    """Parameters of one name and shape in two kinds' models."""
-    mine, theirs = (trained.setup.method.setting.kinds[kind] for kind in (one, other))
-    specs, named = theirs.parameters(), set(theirs.trainable())
-    return [name for name in mine.trainable() if name in named and mine.parameters()[name] == specs[name]]
+def _shared(trained: Trained, a: str, b: str) -> list[str]:
+    """Trainable parameters of the same name and shape in two kinds' models."""
+    model_a, model_b = (trained.setup.method.setting.kinds[kind] for kind in (a, b))
+    specs, trainable_b = model_b.parameters(), set(model_b.trainable())
+    return [name for name in model_a.trainable() if name in trainable_b and model_a.parameters()[name] == specs[name]]
 
 
-def _distance(trained: Trained, one: str, other: str, names: Sequence[str]) -> float | None:
+def _distance(trained: Trained, a: str, b: str, names: Sequence[str]) -> float | None:
     """Norm of the difference of two kinds' global models, over the mean of their norms."""
-    if not all(_sent(trained, kind) for kind in (one, other)):
+    if not all(_sent(trained, kind) for kind in (a, b)):
         return None
-    mine, theirs = ({n: trained.state.tensors[f"{kind}/{n}"].double() for n in names} for kind in (one, other))
-    lengths = (_norm(mine, names) + _norm(theirs, names)) / 2
-    return _norm({n: mine[n] - theirs[n] for n in names}, names) / lengths if lengths else None
+    tensors_a, tensors_b = ({n: trained.state.tensors[f"{kind}/{n}"].double() for n in names} for kind in (a, b))
+    lengths = (_norm(tensors_a, names) + _norm(tensors_b, names)) / 2
+    return _norm({n: tensors_a[n] - tensors_b[n] for n in names}, names) / lengths if lengths else None
 
 
 def _sent(trained: Trained, kind: str) -> bool:

@@ -1,4 +1,4 @@
-"""How well samples with one modality are matched with their class (PmcmFL's Table 5), and what that makes of them."""
+"""How often samples with one modality are matched with their class (PmcmFL's Table 5), and the resulting accuracy."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from edgefl.methods.prototypes.matching import DISTANCES, MATCHED, MODELS
 
 
 def matches_nothing(method: Method, name: str) -> str | None:
-    """Why a method has no matching to look at, or None."""
+    """Why a method has no matching to analyse, None if it has."""
     return None if hasattr(method.options, "inference") else f"{name} matches no prototypes (pmcmfl does)"
 
 
 def no_prototypes(trained: Trained) -> str | None:
-    """Why a run of a method that matches has nothing to match, or None."""
+    """Why a run of a method that matches has no prototypes to match with, None if it has."""
     wanted = [f"table/prototypes.{modality}" for modality in getattr(trained.setup.method, "modalities", ())]
     if wanted and all(address in trained.state.tensors for address in wanted):
         return None
-    return f"{trained.scenario.method_name} made no prototypes in this run: its options do without"
+    return f"{trained.scenario.method_name} made no prototypes in this run: its options don't need them"
 
 
 def matching(trained: Trained, kinds: Sequence[str], split: str, on_message: Callable[[str], None]) -> dict[str, Any]:
-    """The run's final state, evaluated with each way of completing samples that have one modality.
+    """The run's final state, evaluated with each ``inference`` that completes samples with one modality.
 
     By kind, ``inference`` and ``pattern``: the accuracy, and how often the true class is among the 1, 5, 10 and 20 best
     matches (None for zeros, noise and the oracle, which match nothing).  The run's own matching is ``own``.
@@ -40,14 +40,14 @@ def matching(trained: Trained, kinds: Sequence[str], split: str, on_message: Cal
             change["matching"] = None
             if inference not in DISTANCES:
                 change["mix"] = 1
-        other = type(method)(method.options.model_copy(update=change), method.setting)
-        done: list[tuple[Any, dict[str, float]]] = []
+        completed = type(method)(method.options.model_copy(update=change), method.setting)
+        evaluated: list[tuple[Any, dict[str, float]]] = []
         for kind in kinds:
-            work = setup.staged(other.evaluate(kind, split), stage)
-            metrics = next((found for known, found in done if known == work), None)
+            work = setup.staged(completed.evaluate(kind, split), stage)
+            metrics = next((known_metrics for known, known_metrics in evaluated if known == work), None)
             if metrics is None:
                 metrics = dict(trained.do(work, trained.state.wire(work), None, f"matching {inference}").metrics)
-                done.append((work, metrics))
+                evaluated.append((work, metrics))
             for pattern in dict.fromkeys(pattern for pass_ in work.passes for pattern in pass_.patterns):
                 alone = len({p for pass_ in work.passes for p in pass_.patterns}) == 1
                 whole = pattern == method.setting.kinds[kind].pattern

@@ -1,4 +1,4 @@
-"""What each kind of clients is worth: the federation of every subset of kinds, and the Shapley value of each kind."""
+"""The Shapley value of each kind of clients, from runs of the federation with every subset of the kinds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from edgefl.commands.progress import OnProgress
-from edgefl.commands.run import play
+from edgefl.commands.run import run_parts
 from edgefl.errors import EdgeflError, RunError, UnknownName
 from edgefl.report.facts import SHOWN_METRICS
 from edgefl.runs import Run, begun, read_run
@@ -18,113 +18,113 @@ from edgefl.scenario import Scenario, load
 
 EVERYBODY, NOBODY = "everybody", "nobody"
 _NOT_IN_RESULTS = ("executor",)
-"""Sections that decide where a run trains and nothing of what comes out."""
+"""Sections that decide where a run trains and don't change its results."""
 
 Coalition = frozenset[str]
 
 
 def coalitions(players: Sequence[str]) -> dict[str, Coalition]:
     """Every subset of the kinds by its name, the largest first: everybody, ``image+text``, ..., nobody."""
-    found: dict[str, Coalition] = {}
+    by_name: dict[str, Coalition] = {}
     for size in range(len(players), -1, -1):
         for kinds in combinations(players, size):
             whole = EVERYBODY if size == len(players) else NOBODY
-            found[whole if size in (0, len(players)) else "+".join(kinds)] = frozenset(kinds)
-    return found
+            by_name[whole if size in (0, len(players)) else "+".join(kinds)] = frozenset(kinds)
+    return by_name
 
 
 def shapley(value: Mapping[Coalition, float], players: Sequence[str]) -> dict[str, float]:
     """The Shapley value of each player: its mean gain over all orders in which players may join (Shapley 1953).
 
-    ``value`` has every subset.  The values add up to what everybody has more than nobody.
+    ``value`` has every subset.  The results add up to the value of all players minus that of none.
     """
-    count, found = len(players), dict.fromkeys(players, 0.0)
+    count, values = len(players), dict.fromkeys(players, 0.0)
     for player in players:
         others = [other for other in players if other != player]
         for size in range(count):
             weight = factorial(size) * factorial(count - size - 1) / factorial(count)
             for kinds in combinations(others, size):
                 before = frozenset(kinds)
-                found[player] += weight * (value[before | {player}] - value[before])
-    return found
+                values[player] += weight * (value[before | {player}] - value[before])
+    return values
 
 
 # --- runs ------------------------------------------------------------------------------------------------------------
 
 
-def without(scenario: Scenario, left_out: Sequence[str], seed: int, *, nobody: bool = False) -> Scenario:
-    """The scenario with another seed, in which these kinds are never asked; of what it compares its own values."""
+def without(scenario: Scenario, left_out: Sequence[str], seed: int, *, empty: bool = False) -> Scenario:
+    """The scenario with another seed, without clients of these kinds and without its ``compare`` section."""
     data = {key: part for key, part in scenario.resolved().items() if key != "compare"}
     rounds = {**data["round"], "leave_out": [*data["round"]["leave_out"], *left_out]}
-    if nobody:  # a round without anybody is what is wanted, however the scenario takes it
+    if empty:  # rounds without clients are allowed, whatever the scenario says
         rounds |= {"below_quorum": "skip"}
     return load({**data, "seed": seed, "round": rounds})
 
 
-def same_results(one: Scenario, other: Scenario) -> bool:
+def same_results(first: Scenario, second: Scenario) -> bool:
     """Whether two scenarios give the same results."""
-    a, b = ({k: v for k, v in s.resolved().items() if k not in _NOT_IN_RESULTS} for s in (one, other))
+    a, b = ({k: v for k, v in scenario.resolved().items() if k not in _NOT_IN_RESULTS} for scenario in (first, second))
     return a == b
 
 
-def played(parts: Sequence[tuple[str, Path, Scenario]], on_progress: OnProgress) -> list[Run]:
-    """The finished runs of these ``(label, folder, scenario)``; what lies in a folder is gone on with, or taken.
+def finished_runs(parts: Sequence[tuple[str, Path, Scenario]], on_progress: OnProgress) -> list[Run]:
+    """Run or resume these ``(label, folder, scenario)`` and return the finished runs.
 
-    Raises RunError where another scenario's run lies in a folder, or where a run can't be played: says which one.
+    Raises RunError if a folder holds another scenario's run, or with the label of a run that fails.
     """
     for _, folder, scenario in parts:
         if begun(folder) and not same_results(load(folder / "scenario.yaml"), scenario):
             raise RunError(f"{folder} holds the run of another scenario; choose another --output")
-    at = ""
+    label = ""
 
     def on_event(event: str, facts: Mapping[str, Any]) -> None:
-        nonlocal at
-        if event == "combination":  # to whoever listens a run is part of the analysis
+        nonlocal label
+        if event == "combination":  # a run is only part of the analysis
             facts = {name: value for name, value in facts.items() if name != "folder"}
-            at = facts["label"]
+            label = facts["label"]
         on_progress(event, facts)
 
     try:
-        play(parts, on_event)
+        run_parts(parts, on_event)
     except EdgeflError as error:
-        failed = RunError(f"the run of {at} can't be played: {error}")
-        failed.exit_code = error.exit_code
-        raise failed from error
+        failure = RunError(f"the run of {label} failed: {error}")
+        failure.exit_code = error.exit_code
+        raise failure from error
     return [read_run(folder) for _, folder, _ in parts]
 
 
 def parts_of(
     scenario: Scenario, players: Sequence[str], seed: int, folder: Path, known: Path | None
 ) -> list[tuple[str, Path, Scenario]]:
-    """What is to be run for one seed: every coalition in its folder; everybody's may be ``known`` from elsewhere."""
+    """The runs for one seed: every coalition in its folder, but that of all kinds in ``known`` if it is given."""
     first = seed == scenario.seed
     base = folder if first else folder / f"seed-{seed}"
-    found = []
+    parts = []
     for name, kinds in coalitions(players).items():
         left_out = [kind for kind in players if kind not in kinds]
         label = name if first else f"{name},seed={seed}"
-        place = known if known is not None and first and name == EVERYBODY else base / name
-        found.append((label, place, without(scenario, left_out, seed, nobody=name == NOBODY)))
-    return found
+        run_folder = known if known is not None and first and name == EVERYBODY else base / name
+        parts.append((label, run_folder, without(scenario, left_out, seed, empty=name == NOBODY)))
+    return parts
 
 
 # --- what comes out --------------------------------------------------------------------------------------------------
 
 
 def metrics_of(run: Run, metric: str | None, alike: Sequence[Sequence[str]]) -> list[tuple[list[str], str]]:
-    """(kinds, name) of the metrics that are looked at: those that tables show, or the one asked for.
+    """(kinds, name) of the selected metrics: ``metric``, or by default those that tables show.
 
-    ``alike`` are the kinds by the model that is scored for them: one model's metrics are looked at once.
+    ``alike`` groups the kinds by the model that is evaluated for them: a model's metrics are taken once.
 
     Raises UnknownName if the run has no such metric.
     """
     held = {(kind, name): v for kind, values in run.result["metrics"].items() for name, v in values.items()}
     if metric is None:
         return [(list(k), name) for k in alike for kind, name in held if kind == k[0] and name in SHOWN_METRICS]
-    found = [([kind], name) for kind, name in held if f"{kind}.{name}" == metric]
-    if not found:
+    selected = [([kind], name) for kind, name in held if f"{kind}.{name}" == metric]
+    if not selected:
         raise UnknownName("metric", metric, [f"{kind}.{name}" for kind, name in held])
-    return found
+    return selected
 
 
 def values_of(
@@ -132,7 +132,7 @@ def values_of(
 ) -> dict[str, Any]:
     """Shapley values from ``{seed: {coalition: run}}``: means over seeds, and standard deviations of several.
 
-    ``lost`` is what everybody has more than everybody else; ``alone`` what the kind by itself has more than nobody.
+    ``lost`` is the value of all kinds minus that of all others; ``alone`` that of the kind alone minus that of none.
     """
     subsets = coalitions(players)
     measures = ("shapley", "lost", "alone")
@@ -140,30 +140,34 @@ def values_of(
     for kinds, name in metrics_of(next(iter(runs.values()))[EVERYBODY], metric, alike):
         kind = kinds[0]
         scores: dict[str, list[float]] = {label: [] for label in subsets}
-        found: dict[str, dict[str, list[float]]] = {player: {m: [] for m in measures} for player in players}
+        by_player: dict[str, dict[str, list[float]]] = {
+            player: {measure: [] for measure in measures} for player in players
+        }
         for seed_runs in runs.values():
-            value = {who: float(seed_runs[label].result["metrics"][kind][name]) for label, who in subsets.items()}
-            for label, who in subsets.items():
-                scores[label].append(value[who])
+            value = {
+                coalition: float(seed_runs[label].result["metrics"][kind][name]) for label, coalition in subsets.items()
+            }
+            for label, coalition in subsets.items():
+                scores[label].append(value[coalition])
             everyone = subsets[EVERYBODY]
             for player, worth in shapley(value, players).items():
-                mine = frozenset([player])
-                found[player]["shapley"].append(worth)
-                found[player]["lost"].append(value[everyone] - value[everyone - mine])
-                found[player]["alone"].append(value[mine] - value[frozenset()])
+                alone = frozenset([player])
+                by_player[player]["shapley"].append(worth)
+                by_player[player]["lost"].append(value[everyone] - value[everyone - alone])
+                by_player[player]["alone"].append(value[alone] - value[frozenset()])
         rows.append(
             {
                 "kind": kind,
                 "kinds": kinds,
                 "metric": name,
-                "values": {label: fmean(each) for label, each in scores.items()},
-                "values_std": {label: _spread(each) for label, each in scores.items()},
+                "values": {label: fmean(values) for label, values in scores.items()},
+                "values_std": {label: _spread(values) for label, values in scores.items()},
                 "players": {
                     player: {
-                        **{m: fmean(each) for m, each in of.items()},
-                        **{f"{m}_std": _spread(each) for m, each in of.items()},
+                        **{measure: fmean(values) for measure, values in measured.items()},
+                        **{f"{measure}_std": _spread(values) for measure, values in measured.items()},
                     }
-                    for player, of in found.items()
+                    for player, measured in by_player.items()
                 },
             }
         )
@@ -171,5 +175,5 @@ def values_of(
 
 
 def _spread(values: Sequence[float]) -> float | None:
-    """Standard deviation of a sample; None of one value."""
+    """Standard deviation of a sample; None for one value."""
     return stdev(values) if len(values) > 1 else None

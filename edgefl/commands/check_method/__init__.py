@@ -1,1 +1,1 @@
-"""``edgefl.check_method``: the contract between a method and everything that runs it, held on a tiny federation."""
+"""``edgefl.check_method``: check on a tiny federation that a method keeps its contract with the code that runs it."""

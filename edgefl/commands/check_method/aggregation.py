@@ -1,4 +1,4 @@
-"""Checks of aggregation: that it changes nothing, remembers nothing, and doesn't depend on an order."""
+"""Checks of aggregation: it changes no argument, keeps no state, and doesn't depend on the order of updates."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from edgefl.methods import ServerState, Update
 def check_aggregation(
     federation: TinyFederation, place: Place, state: ServerState, updates: Sequence[Update]
 ) -> ServerState:
-    """The state that the method makes of these updates, compared with what it makes of them in other ways."""
-    none, where = federation.findings.expect_none, place.at("aggregate()")
+    """The aggregated state, compared with that of a second call, a new method, reversed and single updates."""
+    expect_none, where = federation.findings.expect_none, place.at("aggregate()")
     tensors, versions = copies(state.tensors), dict(state.versions)
     sent = [copies(dict(update.sent())) for update in updates]
     new = federation.method.aggregate(state, updates)
-    none(rules.PURE, where, differing(tensors, state.tensors), "{} was changed in place")
-    found = "the versions of the state given were changed"
-    federation.findings.expect(rules.PURE, where, versions == dict(state.versions), found)
-    touched = [n for update, old in zip(updates, sent, strict=True) for n in differing(old, dict(update.sent()))]
-    none(rules.PURE, where, touched, "{} of an update was changed")
-    again = federation.method.aggregate(state, updates).tensors
-    none(rules.PURE, where, differing(new.tensors, again), "{} differs when asked again")
+    expect_none(rules.PURE, where, differing(tensors, state.tensors), "{} was changed in place")
+    fault = "the versions of the given state were changed"
+    federation.findings.expect(rules.PURE, where, versions == dict(state.versions), fault)
+    changed = [n for update, old in zip(updates, sent, strict=True) for n in differing(old, dict(update.sent()))]
+    expect_none(rules.PURE, where, changed, "{} of an update was changed")
+    repeated = federation.method.aggregate(state, updates).tensors
+    expect_none(rules.PURE, where, differing(new.tensors, repeated), "{} differs in a second call")
     fresh = federation.new_method().aggregate(state, updates).tensors
-    fault = "{} differs for a method made anew: what a round leaves behind belongs in the state"
-    none(rules.PURE, where, differing(new.tensors, fresh), fault)
+    fault = "{} differs for a new instance of the method: what a round leaves behind belongs in the state"
+    expect_none(rules.PURE, where, differing(new.tensors, fresh), fault)
     reverse = federation.new_method().aggregate(state, list(reversed(updates))).tensors
-    none(rules.ORDER, where, differing(fresh, reverse), "{} differs: sort the updates by client")
+    expect_none(rules.ORDER, where, differing(fresh, reverse), "{} differs: sort the updates by client")
     check_next_state(federation, place, where, state, new)
     for update in updates:
         with federation.findings.attempt(rules.SPARSE, where):
             alone = federation.method.aggregate(state, [update])
-            one = f"{where} of one {update.kind} client alone"
-            check_next_state(federation, place, one, state, alone, rules.SPARSE)
+            client_where = f"{where} of one {update.kind} client alone"
+            check_next_state(federation, place, client_where, state, alone, rules.SPARSE)
     return new

@@ -1,4 +1,4 @@
-"""``check_method``: a method held to the contract, in a tiny federation that really trains."""
+"""``check_method``: check a method's contract in a tiny federation that really trains."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ def check_method(
     processes: bool = False,
     **options: Any,
 ) -> CheckReport:
-    """Hold a method to the rules that edgefl relies on, in a tiny federation and under every schedule.
+    """Check that a method keeps the rules that edgefl relies on, in a tiny federation under every schedule.
 
     Among the rules: predicted cost is measured cost, aggregation is pure and independent of the order of updates, the
     same seed gives the same bits.
 
     Args:
         method: The registered name of a method, or a class that needn't be registered yet.
-        schedules: Names or sections (``{"name": "layerwise", "stages": [1, 1]}``); by default every registered
-            schedule.
+        schedules: Names or sections (``{"name": "layerwise", "stages": [1, 1]}``); by default all registered
+            schedules.
         kinds: The client kinds of the federation; those that the method lets take part are checked.
         processes: Whether it also trains in a worker process.  A script then needs ``if __name__ == "__main__"``, and
             steps and edits must be registered.
         **options: Fields of the scenario's ``method`` section.
 
     Returns:
-        A report: ``ok``, ``checks`` (how often each rule was checked), ``failures`` (a sentence for each time that one
-        was broken, with the kind and the stage) and ``refused`` (schedules that can't cut the method's models, with
-        the reason).  ``str()`` of it is a text for people.
+        A report: ``ok``, ``checks`` (how often each rule was checked), ``failures`` (a sentence for each failed check,
+        with the kind and the stage) and ``refused`` (schedules that can't split the method's models, with the reason).
+        ``str()`` of it is readable text.
 
     Raises:
         UnknownName: No method or schedule of this name is registered.
-        MethodError: The method can't be loaded or made with these options.  Everything else is in the report.
+        MethodError: The method can't be loaded or made with these options.  Other errors are in the report.
     """
     owner = _class_of(method)
     name = method if isinstance(method, str) else owner.__name__
@@ -78,18 +78,18 @@ def check_method(
 
 
 def _class_of(method: str | type[Method]) -> type[Method]:
-    """The class of the method registered by this name, or the class that was given."""
-    found: Any = method
+    """The class that was given, or that is registered under this name."""
+    owner: Any = method
     if isinstance(method, str):
         try:
-            found = registry.get("method", method)
+            owner = registry.get("method", method)
         except UnknownName:
             raise
         except EdgeflError as error:
             raise MethodError(str(error)) from error
-    if not (isinstance(found, type) and issubclass(found, Method)):
-        raise MethodError(f"{found!r} is not a subclass of edgefl.methods.Method")
-    return found
+    if not (isinstance(owner, type) and issubclass(owner, Method)):
+        raise MethodError(f"{owner!r} is not a subclass of edgefl.methods.Method")
+    return owner
 
 
 def _options(noun: str, name: str, owner: Any, fields: Mapping[str, Any]) -> Any:
@@ -107,7 +107,7 @@ def _options(noun: str, name: str, owner: Any, fields: Mapping[str, Any]) -> Any
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """One thread, as where training runs, and the global generator as it was."""
+    """Run with one thread, as training does, and restore the global random generator."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

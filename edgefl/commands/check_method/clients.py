@@ -20,7 +20,7 @@ def check_client(federation: TinyFederation, client: int, kind: str, place: Plac
     with findings.attempt(rules.MEETS, where):
         full = federation.method.work(kind, place.round)
         equal = full.encode() == federation.new_method().work(kind, place.round).encode()
-        findings.expect(rules.BLIND, where, equal, "asked twice, it differs")
+        findings.expect(rules.BLIND, where, equal, "two calls give different works")
         findings.expect(rules.BLIND, where, full.kind == kind, f"its kind is {full.kind!r}")
         work = restrict(full, place.stage).fitted(source.size)
         if not check_work(findings, work, where, place.stage, state):

@@ -20,7 +20,7 @@ from edgefl.work.torch_device import device_of
 def check_cost(federation: TinyFederation, task: Task, source: Source, where: str) -> None:
     """Compare the predicted memory and FLOPs of a task with the measured ones, to the byte and the FLOP.
 
-    Every step is metered: what grows from batch to batch shows.
+    Every step is metered, so that growth from batch to batch is noticed.
     """
     predicted = federation.predictor.trace(task.work, source)
     meter, module = Meter(most=sys.maxsize), models.build(task.work.model)
@@ -32,11 +32,11 @@ def check_cost(federation: TinyFederation, task: Task, source: Source, where: st
         if predicted.memory_bytes[part] != measured.memory_bytes[part]
     ]
     equal = predicted.peak_memory_bytes == measured.peak_memory_bytes and not parts
-    found = f"{predicted.peak_memory_bytes} bytes predicted, {measured.peak_memory_bytes} measured"
-    federation.findings.expect(rules.MEMORY, where, equal, "; ".join([found, *parts]))
+    fault = f"{predicted.peak_memory_bytes} bytes predicted, {measured.peak_memory_bytes} measured"
+    federation.findings.expect(rules.MEMORY, where, equal, "; ".join([fault, *parts]))
     flops = _flops(predicted), _flops(measured)
-    found = f"forward and backward by pass and pattern: {flops[0]} predicted, {flops[1]} measured"
-    federation.findings.expect(rules.FLOPS, where, flops[0] == flops[1], found)
+    fault = f"forward and backward by pass and pattern: {flops[0]} predicted, {flops[1]} measured"
+    federation.findings.expect(rules.FLOPS, where, flops[0] == flops[1], fault)
 
 
 def _flops(trace: Trace) -> dict[tuple[int, str], tuple[int, int]]:
@@ -50,5 +50,5 @@ def check_bytes(
     for payload in payloads:
         if payload.items:
             body = safetensors.torch.save({n: t.contiguous().clone() for n, t in tensors[payload.name].items()})
-            found = f"payload {payload.name!r} has {len(body)} bytes, described as {payload.serialised_bytes}"
-            findings.expect(rules.BYTES, where, len(body) == payload.serialised_bytes, found)
+            fault = f"payload {payload.name!r} has {len(body)} bytes, described as {payload.serialised_bytes}"
+            findings.expect(rules.BYTES, where, len(body) == payload.serialised_bytes, fault)

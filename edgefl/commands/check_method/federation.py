@@ -32,7 +32,7 @@ _SETTING: dict[str, Any] = {
         "image": {"blocks": 2, "width": 16, "heads": 2, "patch": 8},
         "text": {"blocks": 2, "width": 16, "heads": 2, "tokens": 8},
     },
-    # three batches in three places: one more of each than a prediction runs
+    # three batches in each of three epochs: one more of each than a prediction runs
     "training": {"batch": 8, "epochs": 3},
     "evaluation": {"batch": 16, "pairs": 40},
 }
@@ -46,10 +46,10 @@ def tiny_scenario(kinds: Sequence[str], needs: Mapping[str, Any]) -> Scenario:
 
 @dataclass(frozen=True)
 class TinyFederation:
-    """A method under check, what it is run with, and what was found.
+    """A method under check, the objects that run it, and the findings.
 
-    ``new_method`` makes the method once more; ``measured`` has the keys of the costs that were compared with a
-    measurement, and ``tasks`` the tasks to repeat in a worker process, each with its place and its report.
+    ``new_method`` makes another instance of the method; ``measured`` has the keys of the costs that were compared with
+    a measurement, and ``tasks`` the tasks to repeat in a worker process, each with its place and its report.
     """
 
     method: Method

@@ -1,4 +1,4 @@
-"""What was checked, and what was found to be wrong."""
+"""Counts of the checks, and the failures that they found."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from edgefl.schedules import Stage
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What ``check_method`` found: how often each rule was checked, and a sentence for each time it was broken."""
+    """The result of ``check_method``: how often each rule was checked, and a sentence for each failed check."""
 
     method: str
     checks: Mapping[str, int]
     failures: tuple[str, ...]
     refused: Mapping[str, str]
-    """Schedules whose parts can't be cut of this method's models, each with the reason."""
+    """Schedules that can't split this method's models, each with the reason."""
 
     @property
     def ok(self) -> bool:
@@ -27,7 +27,7 @@ class CheckReport:
         return not self.failures
 
     def __str__(self) -> str:
-        """For people: the outcome in a line, then every failure in one of its own."""
+        """The outcome in one line, then one line for each failure."""
         count = f"{sum(self.checks.values())} checks of {len(self.checks)} rules"
         if self.ok:
             less = "".join(f"; not under {name}: {why}" for name, why in self.refused.items())
@@ -37,32 +37,32 @@ class CheckReport:
 
 
 class Findings:
-    """Counts what was checked, and collects a sentence for each time that it didn't hold."""
+    """Counts the checks, and collects a sentence for each that failed."""
 
     def __init__(self) -> None:
         self.checks: Counter[str] = Counter()
         self.failures: list[str] = []
         self.refused: dict[str, str] = {}
 
-    def expect(self, rule: str, where: str, holds: bool, found: str = "") -> bool:
-        """Note whether the rule holds here; ``found`` says what was found instead."""
+    def expect(self, rule: str, where: str, holds: bool, fault: str = "") -> bool:
+        """Record whether the rule holds here; ``fault`` says what is wrong."""
         self.checks[rule] += 1
         if not holds:
-            self.failures.append(f"{rule}: {where}: {found}" if found else f"{rule}: {where}")
+            self.failures.append(f"{rule}: {where}: {fault}" if fault else f"{rule}: {where}")
         return holds
 
     def expect_none(self, rule: str, where: str, names: Collection[str], fault: str) -> bool:
-        """Note that the rule holds if there are no such names; ``fault`` says what is wrong with them (``{}``)."""
+        """Record that the rule holds if there are no such names; ``fault`` says what is wrong with them (``{}``)."""
         return self.expect(rule, where, not names, fault.format(_first_of(names)) if names else "")
 
     @contextmanager
     def attempt(self, rule: str, where: str) -> Iterator[None]:
-        """What is raised inside breaks the rule: an author's code may raise anything."""
+        """Record any exception inside as a failure of the rule: a method's code may raise any."""
         try:
             yield
         except Exception as error:
-            found = str(error) if isinstance(error, EdgeflError) else f"{type(error).__name__}: {error}"
-            self.expect(rule, where, False, found)
+            fault = str(error) if isinstance(error, EdgeflError) else f"{type(error).__name__}: {error}"
+            self.expect(rule, where, False, fault)
 
     def report(self, method: str) -> CheckReport:
         """The report on the method of this name."""
@@ -71,7 +71,7 @@ class Findings:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a failure was found."""
+    """The schedule, stage and round of a check."""
 
     schedule: str
     stage: Stage

@@ -1,4 +1,4 @@
-"""Checks of a method under a schedule: one round of every stage, as a simulation has them."""
+"""Checks of a method under a schedule: one round of every stage, in the order of a simulation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from edgefl.schedules import Schedule, Stage
 
 
 def check_schedule(federation: TinyFederation, name: str, schedule: Schedule) -> None:
-    """Check one round of every stage, the server's state carried on from one to the next."""
+    """Check one round of every stage; each starts from the server's state after the one before."""
     findings, method, setup = federation.findings, federation.method, federation.setup
     try:
         check_parts(method, schedule)
@@ -29,8 +29,8 @@ def check_schedule(federation: TinyFederation, name: str, schedule: Schedule) ->
     first_state = f"the first state, {name}"
     with findings.attempt(rules.PLACES, first_state):
         state = method.initial(1)
-        apart = differing(state.tensors, federation.new_method().initial(1).tensors)
-        findings.expect_none(rules.SEED, first_state, apart, "{} differs when made again")
+        different = differing(state.tensors, federation.new_method().initial(1).tensors)
+        findings.expect_none(rules.SEED, first_state, different, "{} differs for a new instance of the method")
         served = set[str]()
         for round in range(1, schedule.rounds + 1):
             stage = schedule.stage(round)
@@ -40,11 +40,11 @@ def check_schedule(federation: TinyFederation, name: str, schedule: Schedule) ->
             served |= set(kinds)
             candidates = schedule.candidates(round)
             clients = min((len(setup.of_kind(kind)) for kind in kinds), default=1)
-            for first in range(0, len(candidates), clients):  # more candidates than clients take further rounds
+            for first in range(0, len(candidates), clients):  # more candidates than clients need further rounds
                 order = (*candidates[first:], *candidates[:first])
                 state = _check_round(federation, Place(name, stage, round), kinds, state, order)
-        found = "participates() is true for none of " + ", ".join(setup.clients.kinds)
-        findings.expect(rules.SERVES, name, bool(served), found)
+        fault = "participates() is true for none of " + ", ".join(setup.clients.kinds)
+        findings.expect(rules.SERVES, name, bool(served), fault)
 
 
 def _check_round(

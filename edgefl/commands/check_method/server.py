@@ -33,7 +33,7 @@ def check_server(federation: TinyFederation, when: str, place: Place, state: Ser
 def _check_server_work(
     federation: TinyFederation, work: Work, seed: int, where: str, place: Place, state: ServerState
 ) -> ServerState:
-    """The state after one work of the server; as it was if the work can't be run."""
+    """The state after one work of the server; unchanged if the work can't be run."""
     findings = federation.findings
     stage, work = _stage_of(federation, work, place), federation.setup.staged(work, place.stage)
     if not check_work(findings, work, where, stage, state):
@@ -65,11 +65,11 @@ def check_evaluation(federation: TinyFederation, kind: str, place: Place, state:
         report = run_task(federation, task, federation.setup.clients.server(), rules.METRICS, where)
         if report is not None:
             metrics = report.result.metrics
-            findings.expect(rules.METRICS, where, bool(metrics), "it gives none")
+            findings.expect(rules.METRICS, where, bool(metrics), "it gives no metrics")
             infinite = {name: value for name, value in metrics.items() if not math.isfinite(value)}
             findings.expect(rules.METRICS, where, not infinite, str(infinite))
 
 
 def _stage_of(federation: TinyFederation, work: Work, place: Place) -> Stage | None:
-    """The stage that the work is held to: none for a model of the server's own."""
+    """The stage that restricts the work; None for a model of the server's own."""
     return place.stage if work.kind in federation.setup.clients.kinds else None

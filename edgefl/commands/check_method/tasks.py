@@ -1,4 +1,4 @@
-"""Checks of tasks: run once for their costs and what they train, and again for the same bits."""
+"""Checks of tasks: costs and trained parameters of one run, and the same bits in repeated runs."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ def check_training(findings: Findings, task: Task, report: Report, where: str) -
     after = {n: t for named in report.result.payloads.values() for n, t in named.items()} | dict(report.result.kept)
     names = set(work.trainable) & after.keys() & task.inputs.keys()
     moved = any(not same(task.inputs[name].to(after[name].dtype), after[name]) for name in names)
-    findings.expect(rules.TRAINS, where, moved or not names, "nothing that trains and is sent up has changed")
+    findings.expect(rules.TRAINS, where, moved or not names, "no trainable parameter that is sent up has changed")
 
 
 def check_repeated(federation: TinyFederation, task: Task, report: Report, where: str) -> None:
-    """Compare with the same task on this node, where other tasks ran since, and on a new one."""
+    """Repeat a task on this node, where other tasks ran since, and on a new one, and compare the reports."""
     with federation.findings.attempt(rules.SEED, where):
         for node in (federation.node, Node(federation.setup.clients, device_of("cpu"))):
             check_equal(federation.findings, rules.SEED, report, node.run(task), where)
 
 
 def check_kept(federation: TinyFederation, task: Task, report: Report, source: Source, where: str) -> None:
-    """Compare the costs of a client's next task, which starts from what it kept."""
+    """Check the cost of a client's next task, which starts from the parameters that it kept."""
     if task.work.keep and report.result.kept:
         following = replace(task, inputs={**task.inputs, **report.result.kept})
         with federation.findings.attempt(rules.KEPT, where):
@@ -68,7 +68,7 @@ def check_kept(federation: TinyFederation, task: Task, report: Report, source: S
 
 
 def check_in_worker(federation: TinyFederation) -> None:
-    """Compare the clients' tasks with the same ones in a worker process."""
+    """Repeat the clients' tasks in a worker process and compare the reports."""
     scenario = federation.scenario
     with Processes(scenario.data, scenario.seed, scenario.model.tokens, cache_folder(), 1, "cpu") as executor:
         futures = [executor.submit(task) for _, task, _ in federation.tasks]
@@ -77,14 +77,14 @@ def check_in_worker(federation: TinyFederation) -> None:
                 check_equal(federation.findings, rules.PROCESS, report, future.result(), where)
 
 
-def check_equal(findings: Findings, rule: str, one: Report, other: Report, where: str) -> None:
+def check_equal(findings: Findings, rule: str, first: Report, second: Report, where: str) -> None:
     """Compare two reports of one task."""
-    apart = differing(_tensors(one.result), _tensors(other.result))
-    findings.expect_none(rule, where, apart, "{} differs")
-    equal = (one.result.loss, one.result.metrics) == (other.result.loss, other.result.metrics)
-    findings.expect(rule, where, equal, f"loss {one.result.loss} and {other.result.loss}")
+    different = differing(_tensors(first.result), _tensors(second.result))
+    findings.expect_none(rule, where, different, "{} differs")
+    equal = (first.result.loss, first.result.metrics) == (second.result.loss, second.result.metrics)
+    findings.expect(rule, where, equal, f"loss {first.result.loss} and {second.result.loss}")
 
 
 def _tensors(result: Result) -> dict[str, Tensor]:
-    sent = {f"{p}: {n}": t for p, named in result.payloads.items() for n, t in named.items()}
-    return sent | {f"kept: {n}": t for n, t in result.kept.items()}
+    uploaded = {f"{p}: {n}": t for p, named in result.payloads.items() for n, t in named.items()}
+    return uploaded | {f"kept: {n}": t for n, t in result.kept.items()}

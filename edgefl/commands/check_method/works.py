@@ -1,4 +1,4 @@
-"""Checks of a work as it is described, before it is run."""
+"""Checks of the description of a work, before it is run."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from edgefl.work.slices import fits
 
 
 def check_work(findings: Findings, work: Work, where: str, stage: Stage | None, state: ServerState) -> bool:
-    """Whether the work can be run.  ``stage`` is None for a model that is under no schedule."""
+    """Whether the work can be run.  ``stage`` is None for a model that no schedule restricts."""
     with findings.attempt(rules.WRITTEN, where):
         decoded = Work.decode(work.encode())
         equal = decoded == work and decoded.encode() == work.encode()
-        found = "decode(encode()) is another work; args take plain JSON: lists, no tuples"
-        findings.expect(rules.WRITTEN, where, equal, found)
+        fault = "decode(encode()) is another work; args take plain JSON: lists, no tuples"
+        findings.expect(rules.WRITTEN, where, equal, fault)
     with findings.attempt(rules.BUILT, where):
         with torch.device("meta"):
             module = models.build(work.model)
@@ -29,41 +29,43 @@ def check_work(findings: Findings, work: Work, where: str, stage: Stage | None, 
         runs = _check_addresses(findings, work, where, state)
         runs &= _check_arrivals(findings, work, where, own)
         names = _names_after_edits(work, module)
-        lost = set(work.trainable) - names
-        runs &= findings.expect_none(rules.NAMES, where, lost, "{} is trainable but not there")
-        idle = {name for name in work.trainable if stage and not stage.active(name)}
-        runs &= findings.expect_none(rules.NAMES, where, idle, "{} trains outside its stage")
+        missing = set(work.trainable) - names
+        runs &= findings.expect_none(rules.NAMES, where, missing, "{} is trainable but doesn't exist")
+        inactive = {name for name in work.trainable if stage and not stage.active(name)}
+        runs &= findings.expect_none(rules.NAMES, where, inactive, "{} is trainable but not active in the stage")
         return runs
     return False
 
 
 def _check_addresses(findings: Findings, work: Work, where: str, state: ServerState) -> bool:
-    """Whether the server has a tensor of the right shape for everything that travels."""
-    good = True
-    for way, payloads in (("down", work.down), ("up", work.up)):
+    """Whether the server has a tensor of the right shape for every payload item."""
+    ok = True
+    for direction, payloads in (("down", work.down), ("up", work.up)):
         for item in (item for payload in payloads for item in payload.items):
             held = state.tensors.get(item.source)
-            free = way == "up" and item.source.startswith("table/")  # a table may come later, and in another shape
+            is_table = direction == "up" and item.source.startswith(
+                "table/"
+            )  # a table may be added later, and in another shape
             if held is None:
-                if not free:
-                    found = f"{item.name!r} travels {way} as {item.source!r}, which initial() doesn't have"
-                    good &= findings.expect(rules.ADDRESSES, where, False, found)
+                if not is_table:
+                    fault = f"{item.name!r} travels {direction} as {item.source!r}, which initial() doesn't have"
+                    ok &= findings.expect(rules.ADDRESSES, where, False, fault)
             elif not fits(item.cut, held.shape, item.shape):
-                found = f"{item.name!r} travels {way} as {item.shape}; {item.source!r} is {tuple(held.shape)}"
-                good &= findings.expect(rules.ADDRESSES, where, free, found)
+                fault = f"{item.name!r} travels {direction} as {item.shape}; {item.source!r} is {tuple(held.shape)}"
+                ok &= findings.expect(rules.ADDRESSES, where, is_table, fault)
     findings.expect(rules.ADDRESSES, where, True)
-    return good
+    return ok
 
 
 def _check_arrivals(findings: Findings, work: Work, where: str, own: set[str]) -> bool:
-    """Whether everything that the model has (``own``) or keeps arrives first."""
+    """Whether all tensors of the model (``own``) and all that are kept are sent down."""
     arriving = {item.name for payload in work.down for item in payload.items}
     fault = "{} isn't in down: it would start at random in every round"
-    good = findings.expect_none(rules.WHOLE, where, own - arriving, fault)
+    ok = findings.expect_none(rules.WHOLE, where, own - arriving, fault)
     if work.keep:
         fault = "{} is kept but not in down, which gives its first value"
-        good &= findings.expect_none(rules.KEPT, where, set(work.keep) - arriving, fault)
-    return good
+        ok &= findings.expect_none(rules.KEPT, where, set(work.keep) - arriving, fault)
+    return ok
 
 
 def _names_after_edits(work: Work, module: nn.Module) -> set[str]:

@@ -1,1 +1,1 @@
-"""``edgefl fit``: the least change of a scenario that lets a device take part."""
+"""``edgefl fit``: the smallest change of a scenario that lets a device take part."""

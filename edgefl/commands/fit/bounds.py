@@ -1,9 +1,9 @@
-"""What a changed scenario costs one client of a kind on a device; at least, where nothing has been predicted.
+"""Costs of a changed scenario for one client of a kind on a device, or lower bounds where nothing was predicted.
 
-A prediction takes up to seconds, everything else about a candidate next to nothing.  So traffic is always exact, and
-peak memory and computation are bounded from below by what was predicted of like candidates:
+A prediction takes up to seconds; everything else about a candidate is fast.  So traffic is always exact, and peak
+memory and computation are bounded from below by the predictions of similar candidates:
 
-- the same operators on smaller tensors hold no more: a larger batch peaks no lower, where the same moments occur;
+- the same operators on smaller tensors hold no more: a larger batch peaks no lower, if the same moments occur;
 - recomputing adds operators, and as many samples in smaller batches are no fewer operations, each with its overhead;
 - parameters and the gradients of those that train are alive together.
 """
@@ -25,17 +25,17 @@ from edgefl.schedules import Stage
 from edgefl.work import Work, distinct
 
 
-class Enough(Exception):
-    """No more may be predicted."""
+class PredictionLimit(Exception):
+    """Raised when as many works were predicted as are allowed."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """What ``edgefl fit`` is asked: the scenario with what it is composed to, and the device and link to fit.
+    """The input of a search: the scenario with its set-up, and the device and link to fit.
 
-    ``allowed`` is what a round may use by budget, inf without end.  At most ``most`` works may be predicted for a kind,
-    and ``first`` answers are wanted (None: all).  With ``any_stage`` one stage that fits will do; with ``epochs`` the
-    local epochs may be fewer too.
+    ``allowed`` is what a round may use by budget (inf: unlimited).  At most ``most`` works may be predicted for a kind,
+    and ``first`` solutions are searched (None: all).  With ``any_stage`` one stage that fits is enough; with ``epochs``
+    fewer local epochs are allowed too.
     """
 
     scenario: Scenario
@@ -52,7 +52,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Span:
-    """Rounds in which a kind takes part and does the same, but for its learning rate, at one stage of the schedule."""
+    """Rounds of one stage in which a kind takes part with the same work, apart from its learning rate."""
 
     first: int
     rounds: int
@@ -62,7 +62,7 @@ class Span:
 
 @dataclass(frozen=True)
 class _Shape:
-    """Of each distinct pass its batch and its batches by pattern; what decides which moments a work has."""
+    """Batch size and number of batches by pattern of each distinct pass, which decide the moments of a work."""
 
     batches: tuple[int, ...]
     counts: tuple[tuple[int, ...], ...]
@@ -70,26 +70,26 @@ class _Shape:
     accumulation: int
 
     def moments(self) -> Any:
-        """Equal for works that go through the same kinds of moments: with gradients, with an optimizer's state."""
+        """Equal for works with the same kinds of moments: with gradients, with an optimizer's state."""
         k = self.accumulation
         return k > 1, [
-            [min(n, 2) for n in of] + ([sum(of) > k, sum(of) > k + 1] if k > 1 and train else [])
-            for of, train in zip(self.counts, self.trains, strict=True)
+            [min(n, 2) for n in counts] + ([sum(counts) > k, sum(counts) > k + 1] if k > 1 and train else [])
+            for counts, train in zip(self.counts, self.trains, strict=True)
         ]
 
-    def done(self) -> list[int]:
-        """What a work can't do more of and cost less: samples, batches, updates, and batches added to others'."""
-        found = [int(self.accumulation > 1)]  # each batch's loss is divided then
-        for batch, of in zip(self.batches, self.counts, strict=True):
-            updates = -(-sum(of) // self.accumulation)
-            found += [batch * sum(of), sum(of), updates, sum(of) - updates]
-        return found
+    def amounts(self) -> list[int]:
+        """Amounts whose growth never lowers the cost: samples, batches, updates, and batches accumulated."""
+        amounts = [int(self.accumulation > 1)]  # each batch's loss is then divided
+        for batch, counts in zip(self.batches, self.counts, strict=True):
+            updates = -(-sum(counts) // self.accumulation)
+            amounts += [batch * sum(counts), sum(counts), updates, sum(counts) - updates]
+        return amounts
 
 
 class Pricer:
     """Prices candidates for one client of a kind.
 
-    Before each prediction ``on_prediction`` is called with how many there were, the candidate and the stage.
+    Before each prediction ``on_prediction`` is called with the number of earlier ones, the candidate and the stage.
     """
 
     def __init__(
@@ -103,11 +103,11 @@ class Pricer:
         self.question, self.axes, self.kind, self.client = question, axes, kind, client
         self.most, self._on_prediction = question.most, on_prediction
         self.keys: set[str] = set()
-        """The works that were predicted."""
+        """Keys of the works that were predicted."""
         self._data, setup = plain(question.scenario), question.setup
         self._source = setup.clients.client(client)
-        self._changes = _changes(setup, kind)
-        # a loss that compares samples isn't the same work in halves
+        self._work_numbers = _work_numbers(setup, kind)
+        # a loss that compares samples isn't the same work in smaller batches
         self._divisible = not compares(setup, kind)
         self._setups: dict[Levels, Setup] = {}
         self._spans: dict[int, list[Span]] = {}
@@ -120,44 +120,46 @@ class Pricer:
     # candidates -----------------------------------------------------------------------------------------------------
 
     def spans(self, levels: Levels) -> list[Span]:
-        """The schedule of a candidate as this kind sees it.  Raises EdgeflError for what can't be composed."""
-        at = self._level(levels, "schedule")
-        if at not in self._spans:
-            self._spans[at] = self._walk(self.setup(self._scheduled(levels)))
-        return self._spans[at]
+        """This kind's spans in a candidate's schedule.  Raises EdgeflError for a candidate that can't be composed."""
+        level = self._level(levels, "schedule")
+        if level not in self._spans:
+            self._spans[level] = self._spans_of(self.setup(self._scheduled(levels)))
+        return self._spans[level]
 
-    def _walk(self, setup: Setup) -> list[Span]:
-        found, last = list[Span](), None
-        for round, work in self._changes.items():
+    def _spans_of(self, setup: Setup) -> list[Span]:
+        spans, last = list[Span](), None
+        for round, work in self._work_numbers.items():
             stages = tuple(setup.schedule.candidates(round))
-            sign = work, setup.schedule.stage(round).index, [stage.index for stage in stages]
-            if sign == last:
-                found[-1] = replace(found[-1], rounds=found[-1].rounds + 1)
+            signature = work, setup.schedule.stage(round).index, [stage.index for stage in stages]
+            if signature == last:
+                spans[-1] = replace(spans[-1], rounds=spans[-1].rounds + 1)
             else:
-                found.append(Span(round, 1, stages))
-            last = sign
-        return found
+                spans.append(Span(round, 1, stages))
+            last = signature
+        return spans
 
     def cell(self, levels: Levels) -> Levels:
-        """The candidate without what changes traffic alone: the same computation."""
+        """The candidate without the axes that change traffic only: candidates of one cell compute the same."""
         return tuple(level if axis.computes else 0 for axis, level in zip(self.axes, levels, strict=True))
 
     def _scheduled(self, levels: Levels) -> Levels:
-        """The candidate's schedule in the scenario as it is."""
+        """The candidate without any change but that of the schedule."""
         return tuple(level * (axis.name == "schedule") for axis, level in zip(self.axes, levels, strict=True))
 
     def setup(self, levels: Levels) -> Setup:
-        """What a candidate is composed to; its fleet is nobody's."""
+        """The set-up of a candidate, with the clients and the fleet of the scenario."""
         if levels not in self._setups:
             sets = sets_of(steps_of(self.axes, levels))
             scenario = load(self._data, sets)
-            # a fleet may be large, and this one is not asked
-            made = compose(replace(scenario, fleet=FleetOptions.model_validate({})))
-            self._setups[levels] = replace(made, clients=self.question.setup.clients, fleet=self.question.setup.fleet)
+            # drawing a large fleet takes time, and it would be replaced
+            composed = compose(replace(scenario, fleet=FleetOptions.model_validate({})))
+            self._setups[levels] = replace(
+                composed, clients=self.question.setup.clients, fleet=self.question.setup.fleet
+            )
         return self._setups[levels]
 
     def planner(self, levels: Levels) -> Planner:
-        """The planner of a candidate: the last one is kept, as all about a candidate is asked in a row."""
+        """The planner of a candidate.  Only the latest is cached: calls for one candidate follow each other."""
         if self._planner is None or self._planner[0] != levels:
             self._planner = levels, Planner(self.setup(levels), self.question.predictor)
         return self._planner[1]
@@ -165,15 +167,15 @@ class Pricer:
     # prices ---------------------------------------------------------------------------------------------------------
 
     def cost(self, levels: Levels, span: Span, stage: Stage, *, late: bool = True) -> ClientCost:
-        """What a round costs.
+        """The cost of a round, predicted if it isn't known.
 
-        With ``late`` the client comes to the stage with old copies of all that trained before it.  Raises Enough.
+        With ``late`` the client's copies of all that earlier stages trained are stale.  Raises PredictionLimit.
         """
         cell_key = (self.cell(levels), span.first, stage.index)
         planner = self.planner(levels)
         if cell_key not in self._computed:
             if len(self.keys) >= self.most:
-                raise Enough
+                raise PredictionLimit
             self._on_prediction(len(self.keys), levels, stage)
             self._shape(levels, span, stage)
             work, base = planner.work(self.kind, span.first, stage)
@@ -182,7 +184,7 @@ class Pricer:
         return self._priced(self._computed[cell_key], self.moved(levels, span, stage, late=late))
 
     def moved(self, levels: Levels, span: Span, stage: Stage, *, late: bool = True) -> Traffic:
-        """What travels in a round."""
+        """The traffic of a round."""
         cell_key = (levels, span.first, stage.index, late)
         if cell_key not in self._moved:
             planner = self.planner(levels)
@@ -192,47 +194,47 @@ class Pricer:
         return self._moved[cell_key]
 
     def _priced(self, computed: ComputeCost, moved: Traffic) -> ClientCost:
-        asked = self.question
-        return client_cost(computed, moved, asked.device, asked.link, throttling=asked.setup.fleet.throttling)
+        question = self.question
+        return client_cost(computed, moved, question.device, question.link, throttling=question.setup.fleet.throttling)
 
     # bounds ---------------------------------------------------------------------------------------------------------
 
     def at_least(self, levels: Levels, span: Span, stage: Stage) -> dict[str, float]:
-        """What a round costs at least, by budget: exactly what it costs where that is known."""
+        """Lower bounds of a round's cost by budget; exact if the work was predicted."""
         cell_key = (self.cell(levels), span.first, stage.index)
         moved = self.moved(levels, span, stage)
         if cell_key in self._computed:
             return self._priced(self._computed[cell_key], moved).budgets()
-        found = self._priced(NO_COMPUTE, moved).budgets()
-        found["memory"] = self.floor(levels, span, stage)
-        mine = self._shape(levels, span, stage)
-        for other, known in self._like(cell_key):
-            theirs = self._shapes[other, span.first, stage.index]
-            if len(theirs.batches) != len(mine.batches):
+        bounds = self._priced(NO_COMPUTE, moved).budgets()
+        bounds["memory"] = self.floor(levels, span, stage)
+        shape = self._shape(levels, span, stage)
+        for other, computed in self._similar(cell_key):
+            other_shape = self._shapes[other, span.first, stage.index]
+            if len(other_shape.batches) != len(shape.batches):
                 continue
-            larger = all(a >= b for a, b in zip(mine.batches, theirs.batches, strict=True))
+            larger = all(a >= b for a, b in zip(shape.batches, other_shape.batches, strict=True))
             same_recomputing = self._level(other, "checkpointing") == self._level(levels, "checkpointing")
-            if larger and same_recomputing and mine.moments() == theirs.moments():
-                found["memory"] = max(found["memory"], known.peak_memory_bytes)
-            smaller = all(a <= b for a, b in zip(mine.batches, theirs.batches, strict=True))
-            if mine.batches != theirs.batches and not self._divisible:
+            if larger and same_recomputing and shape.moments() == other_shape.moments():
+                bounds["memory"] = max(bounds["memory"], computed.peak_memory_bytes)
+            smaller = all(a <= b for a, b in zip(shape.batches, other_shape.batches, strict=True))
+            if shape.batches != other_shape.batches and not self._divisible:
                 continue
-            as_much = all(a >= b for a, b in zip(mine.done(), theirs.done(), strict=True))
-            if smaller and as_much and self._level(other, "checkpointing") <= self._level(levels, "checkpointing"):
-                least = self._priced(known, moved).budgets()
-                found |= {name: max(found[name], least[name]) for name in ("flops", "seconds", "joules")}
-        return found
+            no_less = all(a >= b for a, b in zip(shape.amounts(), other_shape.amounts(), strict=True))
+            if smaller and no_less and self._level(other, "checkpointing") <= self._level(levels, "checkpointing"):
+                least = self._priced(computed, moved).budgets()
+                bounds |= {name: max(bounds[name], least[name]) for name in ("flops", "seconds", "joules")}
+        return bounds
 
-    def _like(self, cell_key: tuple[Levels, int, int]) -> Iterator[tuple[Levels, ComputeCost]]:
-        """Predicted candidates that differ in batch and recomputation alone."""
-        for (cell, first, stage), known in self._computed.items():
-            if (first, stage) == cell_key[1:] and self._line(cell) == self._line(cell_key[0]):
-                yield cell, known
+    def _similar(self, cell_key: tuple[Levels, int, int]) -> Iterator[tuple[Levels, ComputeCost]]:
+        """Predicted candidates that differ in batch and recomputation only, with their costs."""
+        for (cell, first, stage), computed in self._computed.items():
+            if (first, stage) == cell_key[1:] and self._fixed_levels(cell) == self._fixed_levels(cell_key[0]):
+                yield cell, computed
 
-    def _line(self, levels: Levels) -> Levels:
-        free = ("batch", "checkpointing")
+    def _fixed_levels(self, levels: Levels) -> Levels:
+        varied = ("batch", "checkpointing")
         return tuple(
-            level for axis, level in zip(self.axes, levels, strict=True) if axis.computes and axis.name not in free
+            level for axis, level in zip(self.axes, levels, strict=True) if axis.computes and axis.name not in varied
         )
 
     def _level(self, levels: Levels, name: str) -> int:
@@ -250,7 +252,7 @@ class Pricer:
         return self._shapes[cell_key]
 
     def floor(self, levels: Levels, span: Span, stage: Stage) -> int:
-        """Bytes of attached parameters and of the gradients of those that train: the schedule alone decides them."""
+        """Bytes of attached parameters and of the gradients of those that train, which depend on the schedule only."""
         scheduled = self._scheduled(levels)
         cell_key = (scheduled, stage.index)
         if cell_key not in self._floors:
@@ -264,28 +266,28 @@ class Pricer:
         return self._floors[cell_key]
 
     def smaller(self, levels: Levels, span: Span, stage: Stage) -> list[tuple[int, Levels]]:
-        """Candidates that differ from this in batch alone and go through the same moments, the smallest batch first."""
+        """Candidates that differ only by a smaller batch and have the same moments, the smallest batch first."""
         axis = next(i for i, axis in enumerate(self.axes) if axis.name == "batch")
-        mine = self._shape(levels, span, stage)
-        found = []
+        shape = self._shape(levels, span, stage)
+        candidates = []
         for level in range(len(self.axes[axis].steps) + 1):
             other = (*levels[:axis], level, *levels[axis + 1 :])
-            there = next((s for s in self.spans(other) if s.first == span.first), None)
-            if there is None:
+            other_span = next((s for s in self.spans(other) if s.first == span.first), None)
+            if other_span is None:
                 continue
-            shape = self._shape(other, there, stage)
-            if shape.moments() == mine.moments() and sum(shape.batches) < sum(mine.batches):
-                found.append((sum(shape.batches), shape.accumulation, other))
-        # of equal batches the fewer to an update are predicted the sooner
+            other_shape = self._shape(other, other_span, stage)
+            if other_shape.moments() == shape.moments() and sum(other_shape.batches) < sum(shape.batches):
+                candidates.append((sum(other_shape.batches), other_shape.accumulation, other))
+        # of equal batches the candidate with the fewest to an update is predicted
         least: dict[int, Levels] = {}
-        for batch, _, other in sorted(found):
+        for batch, _, other in sorted(candidates):
             least.setdefault(batch, other)
         return sorted(least.items())
 
 
-def _changes(setup: Setup, kind: str) -> dict[int, int]:
-    """The rounds in which a kind takes part; equal numbers for rounds of equal work, but for the learning rate."""
-    found: dict[int, int] = {}
+def _work_numbers(setup: Setup, kind: str) -> dict[int, int]:
+    """A number for each round in which a kind takes part: equal for equal work, apart from the learning rate."""
+    numbers: dict[int, int] = {}
     works: list[Work] = []
     for round in range(1, setup.schedule.rounds + 1):
         if not setup.participates(kind, round):
@@ -293,26 +295,26 @@ def _changes(setup: Setup, kind: str) -> dict[int, int]:
         work = setup.method.work(kind, round)
         if not works or work != works[-1]:
             works.append(work)
-        found[round] = len(works)
-    return found
+        numbers[round] = len(works)
+    return numbers
 
 
 def _trained(work: Work, stage: Stage, setup: Setup) -> Mapping[str, int]:
-    """Versions that say of every address of a work whether it trained in an earlier stage.
+    """The version of each address of a work: 1 if it trained in an earlier stage, else 0.
 
-    What a stage delivers when it ends is no older copy.
+    Blocks that a stage delivers when it ends count as 0: clients have the current copy.
     """
-    before = [s for s in setup.schedule.stages if s.index < stage.index and s.rounds]
+    earlier = [s for s in setup.schedule.stages if s.index < stage.index and s.rounds]
     delivered = ".blocks." if setup.schedule.deliver_final else "\0"
     return {
-        item.source: int(delivered not in item.name and any(s.active(item.name) for s in before))
+        item.source: int(delivered not in item.name and any(s.active(item.name) for s in earlier))
         for payload in work.down
         for item in payload.items
     }
 
 
 def excess(costs: Mapping[str, float], allowed: Mapping[str, float]) -> dict[str, float]:
-    """By budget that is exceeded: how many times over, inf where nothing is allowed."""
+    """Cost over allowance of each budget that is exceeded; inf where nothing is allowed."""
     return {
         name: cost / allowed[name] if allowed[name] else inf for name, cost in costs.items() if cost > allowed[name]
     }

@@ -1,4 +1,4 @@
-"""What ``edgefl fit`` may change in a scenario: axes of steps, each with how much it changes what is learned."""
+"""The changes that ``edgefl fit`` may make to a scenario: axes of steps, ordered by how much they change training."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from edgefl.scenario import Scenario, load
 from edgefl.work import Pass
 
 TIERS = ("computation", "numerics", "payload", "schedule", "batch loss", "effective batch", "epochs")
-"""What a step changes, least first.
+"""What a step changes, the smallest change first.
 
-computation: the same updates, computed otherwise; batch loss: of how many samples a loss that compares samples, or a
-batch norm, sees at once.
+computation: the same updates, computed differently; batch loss: the number of samples that a loss which compares
+samples, or a batch norm, sees at once.
 """
 COMPUTATION, NUMERICS, PAYLOAD, SCHEDULE, BATCH_LOSS, EFFECTIVE_BATCH, EPOCHS = range(len(TIERS))
 
@@ -26,12 +26,12 @@ NARROWER = ("float32", "bfloat16", "float16", "int8")
 """Dtypes of payloads, each no wider than the one before."""
 
 Levels = tuple[int, ...]
-"""How far each axis is taken; 0 leaves the scenario as it is."""
+"""The step that is taken on each axis, from 1; 0 leaves the scenario as it is."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One change: the fields that it sets, and its tier with its place (from 1) among the steps of that tier."""
+    """A change: the fields that it sets, its tier, and its weight, the rank (from 1) among the steps of that tier."""
 
     what: str
     tier: int
@@ -41,7 +41,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Axis:
-    """Steps that exclude each other, the least first; ``computes`` is False where only what travels is changed."""
+    """Steps that exclude each other, the smallest first; ``computes`` is False if they change traffic only."""
 
     name: str
     steps: tuple[Step, ...]
@@ -61,37 +61,37 @@ def sets_of(steps: Sequence[Step]) -> list[str]:
 def _flow(value: Any) -> str:
     """Plain data as YAML on one line."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_flow(each)}" for key, each in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {_flow(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(_flow, value)) + "]"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def candidates(axes: Sequence[Axis]) -> list[Levels]:
-    """All combinations, those first that change least: by the steps of the gravest tier, then of the next."""
+    """All combinations, the smallest change first: compared by the last tier's weights, then by the tier before."""
 
-    def gravity(levels: Levels) -> tuple[list[int], Levels]:
+    def severity(levels: Levels) -> tuple[list[int], Levels]:
         weights = [0] * len(TIERS)
         for step in steps_of(axes, levels):
             weights[step.tier] += step.weight
         return weights[::-1], levels
 
-    return sorted(product(*(range(len(axis.steps) + 1) for axis in axes)), key=gravity)
+    return sorted(product(*(range(len(axis.steps) + 1) for axis in axes)), key=severity)
 
 
-def within(one: Levels, other: Levels) -> bool:
-    """Whether ``other`` takes every axis at least as far as ``one``."""
-    return all(a <= b for a, b in zip(one, other, strict=True))
+def within(inner: Levels, outer: Levels) -> bool:
+    """Whether ``outer`` takes every axis at least as far as ``inner``."""
+    return all(a <= b for a, b in zip(inner, outer, strict=True))
 
 
 # --- the axes of a scenario ------------------------------------------------------------------------------------------
 
 
 def axes_of(scenario: Scenario, setup: Setup, kind: str, samples: int, *, growing: bool, epochs: bool) -> list[Axis]:
-    """What may be changed for clients of this kind, of which the one that is priced has ``samples``.
+    """The axes for a kind whose priced client has ``samples``.
 
-    With ``growing`` schedules whose last stage is the whole model are among it; with ``epochs`` fewer local epochs.
-    Steps that the scenario doesn't take are left out.
+    ``growing`` adds schedules whose last stage is the whole model, ``epochs`` fewer local epochs.  Steps that make the
+    scenario invalid are left out.
     """
     training = scenario.training
     axes = [
@@ -109,7 +109,7 @@ def axes_of(scenario: Scenario, setup: Setup, kind: str, samples: int, *, growin
 
 
 def plain(scenario: Scenario) -> dict[str, Any]:
-    """The scenario as it is written, without what it compares."""
+    """The scenario as a dictionary, without its ``compare`` section."""
     return {key: value for key, value in scenario.resolved().items() if key != "compare"}
 
 
@@ -121,97 +121,101 @@ def _valid(data: dict[str, Any], step: Step) -> bool:
     return True
 
 
-def _precisions(now: str) -> tuple[Step, ...]:
-    known = ["float32", "bfloat16", "float16"]
-    left = known[known.index(now) + 1 :]
-    return tuple(Step(name, NUMERICS, i, {"training.precision": name}) for i, name in enumerate(left, start=1))
+def _precisions(current: str) -> tuple[Step, ...]:
+    dtypes = ["float32", "bfloat16", "float16"]
+    narrower = dtypes[dtypes.index(current) + 1 :]
+    return tuple(Step(name, NUMERICS, i, {"training.precision": name}) for i, name in enumerate(narrower, start=1))
 
 
-def _dtypes(way: str, now: str, path: str) -> tuple[Step, ...]:
-    left = [name for name in NARROWER[NARROWER.index(now) + 1 :] if name != "bfloat16"]
-    left = [name for name in left if not (now == "bfloat16" and name == "float16")]  # no bytes less
-    return tuple(Step(f"{way} {name}", PAYLOAD, i, {path: name}) for i, name in enumerate(left, start=1))
+def _dtypes(direction: str, current: str, path: str) -> tuple[Step, ...]:
+    narrower = [name for name in NARROWER[NARROWER.index(current) + 1 :] if name != "bfloat16"]
+    narrower = [name for name in narrower if not (current == "bfloat16" and name == "float16")]  # no fewer bytes
+    return tuple(Step(f"{direction} {name}", PAYLOAD, i, {path: name}) for i, name in enumerate(narrower, start=1))
 
 
 def _uploads(scenario: Scenario) -> tuple[Step, ...]:
     up = scenario.payload.up
     if isinstance(up, str):
         return _dtypes("upload", up, "payload.up")
-    return _dtypes("upload", up.dtype, "payload.up.dtype")  # as sparse as it is
+    return _dtypes("upload", up.dtype, "payload.up.dtype")  # the sparsity stays
 
 
-def _epochs(now: int) -> tuple[Step, ...]:
-    found: list[Step] = []
-    left = now // 2
-    while left:
-        what = f"{left} local epoch{'s' if left > 1 else ''} instead of {now}"
-        found.append(Step(what, EPOCHS, len(found) + 1, {"training.epochs": left}))
-        left //= 2
-    return tuple(found)
+def _epochs(current: int) -> tuple[Step, ...]:
+    steps: list[Step] = []
+    epochs = current // 2
+    while epochs:
+        what = f"{epochs} local epoch{'s' if epochs > 1 else ''} instead of {current}"
+        steps.append(Step(what, EPOCHS, len(steps) + 1, {"training.epochs": epochs}))
+        epochs //= 2
+    return tuple(steps)
 
 
 def _schedules(scenario: Scenario, setup: Setup, growing: bool) -> tuple[Step, ...]:
-    """More stages than now, all with as many blocks; layer-wise isn't taken back."""
+    """Schedules of more stages than the current one, each of equally many blocks; layer-wise stays layer-wise."""
     name, options = scenario.schedule_name, scenario.schedule_options
-    now, rounds = len(setup.schedule.stages), setup.schedule.rounds
+    current, rounds = len(setup.schedule.stages), setup.schedule.rounds
     blocks = min(scenario.model.blocks.values(), default=1)
     counts = [n for n in range(2, blocks + 1) if blocks % n == 0 and n <= rounds]
-    kept: dict[str, Any] = {}
+    carried: dict[str, Any] = {}
     if isinstance(allocation := getattr(options, "allocation", "uniform"), str) and allocation != "uniform":
-        kept["allocation"] = allocation
-    found: list[Step] = []
-    for other in ("progressive", "layerwise"):
-        # the last stage of a growing model is the whole of it, and costs what it costs end to end
-        if other == "progressive" and (not growing or name == "layerwise"):
+        carried["allocation"] = allocation
+    steps: list[Step] = []
+    for schedule in ("progressive", "layerwise"):
+        # the last stage of a growing model is the whole model and costs as much as training end to end
+        if schedule == "progressive" and (not growing or name == "layerwise"):
             continue
-        if other == "layerwise" and getattr(options, "deliver_final", False):
-            kept["deliver_final"] = True
-        for n in (n for n in counts if n > now or name != other):
-            value = {"name": other, "stages": n, "rounds": rounds, **kept}
-            found.append(Step(f"{other} in {n} stages", SCHEDULE, len(found) + 1, {"schedule": value}))
-    return tuple(found)
+        if schedule == "layerwise" and getattr(options, "deliver_final", False):
+            carried["deliver_final"] = True
+        for n in (n for n in counts if n > current or name != schedule):
+            value = {"name": schedule, "stages": n, "rounds": rounds, **carried}
+            steps.append(Step(f"{schedule} in {n} stages", SCHEDULE, len(steps) + 1, {"schedule": value}))
+    return tuple(steps)
 
 
 def _batches(scenario: Scenario, setup: Setup, kind: str, samples: int) -> tuple[Step, ...]:
-    """Halved with as many more to an update, as far as that goes evenly; then halved for this kind alone."""
+    """Batches halved with twice as many to an update, while they divide evenly; then halved for this kind alone."""
     training = scenario.training
     kinds = setup.method.setting.kinds
-    patterns: list[str] = [known for known in KINDS if all(m in scenario.model.modalities for m in known.split("-"))]
+    patterns: list[str] = [
+        pattern for pattern in KINDS if all(m in scenario.model.modalities for m in pattern.split("-"))
+    ]
     if isinstance(training.batch, dict):
         patterns = list(dict.fromkeys([*(k.pattern for k in kinds.values()), *training.batch]))
-    now = {pattern: training.batch_of(pattern) for pattern in patterns}
-    together = any(compares(setup, name) for name in kinds)
+    current = {pattern: training.batch_of(pattern) for pattern in patterns}
+    compared = any(compares(setup, name) for name in kinds)
     least = {k.pattern: 2 if compares(setup, name) else 1 for name, k in kinds.items()}
-    found, times = [], 2
-    while training.accumulation * times <= MOST_ACCUMULATION and all(
-        now[p] % times == 0 and now[p] // times >= n for p, n in least.items()
+    steps, divisor = [], 2
+    while training.accumulation * divisor <= MOST_ACCUMULATION and all(
+        current[p] % divisor == 0 and current[p] // divisor >= n for p, n in least.items()
     ):
-        value = _batch(training.batch, {p: max(n // times, 1) for p, n in now.items()})
-        whole = now[kinds[kind].pattern] <= samples  # a smaller client has one batch of what it has
-        tier = EFFECTIVE_BATCH if not whole else BATCH_LOSS if together else COMPUTATION
-        many = training.accumulation * times
-        what = f"batch {now[kinds[kind].pattern] // times}, {many} to an update"
-        weight = times.bit_length() - 1
-        found.append(Step(what, tier, weight, {"training.batch": value, "training.accumulation": many}))
-        times *= 2
-    own, times = kinds[kind].pattern, 2
-    while now[own] // times >= least[own]:
-        value = _batch(training.batch if len(kinds) == 1 else {}, {**now, own: now[own] // times})
-        # after all the steps above, of which some may be of this tier
-        weight = MOST_ACCUMULATION + times.bit_length()
-        what = f"batch {now[own] // times} instead of {now[own]}"
-        found.append(Step(what, EFFECTIVE_BATCH, weight, {"training.batch": value}))
-        times *= 2
-    return tuple(found)
+        value = _batch(training.batch, {p: max(n // divisor, 1) for p, n in current.items()})
+        full = current[kinds[kind].pattern] <= samples  # a client with fewer samples has one smaller batch
+        tier = EFFECTIVE_BATCH if not full else BATCH_LOSS if compared else COMPUTATION
+        accumulation = training.accumulation * divisor
+        what = f"batch {current[kinds[kind].pattern] // divisor}, {accumulation} to an update"
+        weight = divisor.bit_length() - 1
+        steps.append(Step(what, tier, weight, {"training.batch": value, "training.accumulation": accumulation}))
+        divisor *= 2
+    own_pattern, divisor = kinds[kind].pattern, 2
+    while current[own_pattern] // divisor >= least[own_pattern]:
+        value = _batch(
+            training.batch if len(kinds) == 1 else {}, {**current, own_pattern: current[own_pattern] // divisor}
+        )
+        # ranks after the steps above, some of which may be in this tier
+        weight = MOST_ACCUMULATION + divisor.bit_length()
+        what = f"batch {current[own_pattern] // divisor} instead of {current[own_pattern]}"
+        steps.append(Step(what, EFFECTIVE_BATCH, weight, {"training.batch": value}))
+        divisor *= 2
+    return tuple(steps)
 
 
-def _batch(now: Any, by_pattern: dict[str, int]) -> int | dict[str, int]:
-    """In the form in which it is written now; one number says it for every pattern alike."""
-    return next(iter(by_pattern.values())) if isinstance(now, int) else by_pattern
+def _batch(current: Any, by_pattern: dict[str, int]) -> int | dict[str, int]:
+    """``by_pattern`` in the form of the current value: a number that holds for every pattern, or a dictionary."""
+    return next(iter(by_pattern.values())) if isinstance(current, int) else by_pattern
 
 
 def compares(setup: Setup, kind: str) -> bool:
-    """Whether a kind's training isn't a mean over samples: a loss that compares them, a norm over the batch."""
+    """Whether a kind's training couples the samples of a batch, by a loss that compares them or a batch norm."""
     described, method = setup.method.setting.kinds[kind], setup.method
     rounds = range(1, setup.schedule.rounds + 1)
     first = [r for r in rounds if setup.participates(kind, r)][:2]

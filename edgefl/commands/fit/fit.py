@@ -1,4 +1,4 @@
-"""``edgefl fit``: the least change of a scenario that lets a device take part."""
+"""``edgefl fit``: the smallest change of a scenario that lets a device take part."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ QUANTITIES = {
 
 @dataclass(frozen=True)
 class Allowance:
-    """What a round may use of a budget, inf without end, and who says so."""
+    """How much of a budget a round may use (inf: unlimited), and where that limit comes from."""
 
     allowed: float
     source: str
@@ -59,16 +59,16 @@ def fit(
     first: int | None = FIRST,
     on_progress: OnProgress = silent,
 ) -> dict[str, Any]:
-    """Find the least changes of a scenario that let clients on a device take part, for each kind by itself.
+    """Find the smallest changes of a scenario that let clients on a device take part, for each kind by itself.
 
-    Changes are tried in the order of how much they change what is learned: first those that only compute otherwise,
-    then numerics, payloads, the schedule, the batch and, if asked for, the epochs.  What the scenario compares is left
-    aside.
+    Changes are tried in the order of how much they change training: first those that compute the same updates
+    differently, then numerics, payloads, the schedule, the batch and, with ``epochs``, the local epochs.  What the
+    scenario compares is ignored.
 
     Args:
         scenario: A scenario file, the name of a shipped scenario, or a scenario as a dictionary.
         overrides: Changes of single fields, ``"training.batch=8"``.
-        device: The device that is to take part, a name of the library or a file.
+        device: The device that should take part, a name of the library or a file.
         link: Its link; by default the fleet's most common one.
         kind: Only this kind of client.
         memory: Most bytes of live tensors, a number or ``"64 MiB"``.  By default the tighter of the device's own
@@ -79,18 +79,18 @@ def fit(
         joules: Most energy in a round, a number or ``"500 J"``; by default the scenario's budget.
         any_stage: Whether it is enough to fit in one stage of the schedule; by default all stages must fit.
         epochs: Whether fewer local epochs are among the changes.
-        most: How many works may be predicted for a kind.
-        first: How many answers are wanted for a kind; None finds all.
+        most: How many works may be predicted for a kind at most.
+        first: How many solutions are searched for a kind; None finds all.
         on_progress: Called with the name of an event and its facts.
 
     Returns:
         Plain data: the ``budgets`` with where each comes from, and by kind ``fits``, ``as_it_stands``, ``solutions``
-        (the least change first, each with its ``sets`` for ``--set``) and, where nothing fits, what comes ``nearest``.
+        (the smallest change first, each with its ``sets`` for ``--set``) and, where nothing fits, what is ``nearest``.
         The page about JSON output has every field.
 
     Raises:
         ScenarioError: The scenario can't be run, or ``most`` or ``first`` is below 1.
-        UnknownName: There is no such device, link or kind.
+        UnknownName: The device, link or kind is unknown.
         UnitError: A budget can't be read, or is 0.
     """
     whole = scenario_of(scenario, overrides)
@@ -109,55 +109,60 @@ def fit(
         whole, setup, predictor_of(whole), target_device, target_link, {n: a.allowed for n, a in allowances.items()},
         any_stage=any_stage, epochs=epochs, most=most, first=first,
     )  # fmt: skip
-    found = {name: _of_kind(question, name, on_progress) for name in (setup.clients.kinds if kind is None else [kind])}
+    kinds = {name: _of_kind(question, name, on_progress) for name in (setup.clients.kinds if kind is None else [kind])}
     return {
         "scenario": whole.name,
         "device": target_device.name,
         "link": target_link.name,
         "any_stage": any_stage,
         "budgets": {
-            name: {"allowed": _finite(each.allowed), "source": each.source} for name, each in allowances.items()
+            name: {"allowed": _finite(allowance.allowed), "source": allowance.source}
+            for name, allowance in allowances.items()
         },
         "sets": ["compare=null"] if whole.compare else [],
-        "kinds": found,
+        "kinds": kinds,
     }
 
 
-def fits(found: Mapping[str, Any]) -> bool:
-    """Whether every kind that is asked of anything fits, or does after a change."""
-    return all(one["fits"] or one["solutions"] for one in found["kinds"].values() if one["rounds"])
+def fits(result: Mapping[str, Any]) -> bool:
+    """Whether every kind that takes part in any round fits, as it stands or after a change."""
+    return all(kind["fits"] or kind["solutions"] for kind in result["kinds"].values() if kind["rounds"])
 
 
 # --- what the device may use -----------------------------------------------------------------------------------------
 
 
 def allowances_of(scenario: Scenario, device: Device, given: Mapping[str, object]) -> dict[str, Allowance]:
-    """What a round may use, by budget: the tightest of what is given or the scenario says, and of what the device has.
+    """The tightest limit of each budget: the given one or else the scenario's, and the device's own memory.
 
-    Of a budget that clients draw from a range it is the lower end: what every owner allows.  Raises UnitError.
+    For a budget that clients draw from a range it is the lower end.  Raises UnitError.
     """
-    budgets, lowest = scenario.fleet.budgets, dict[str, list[Allowance]]()
+    budgets, by_budget = scenario.fleet.budgets, dict[str, list[Allowance]]()
     for name, field in BUDGET_FIELDS.items():
-        said = lowest[name] = []
+        limits = by_budget[name] = []
         if (value := given.get(name)) is not None:
-            said.append(Allowance(_read(name, value), "as asked"))
+            limits.append(Allowance(_read(name, value), "as asked"))
             continue
-        asked = getattr(budgets, field)
-        if isinstance(asked, str):
-            share = share_of_device(asked)[0]
-            left = max(share * device.ram_bytes - device.runtime_overhead_bytes, 0)
-            said.append(Allowance(float(int(left)), f"fleet.budgets.{field}: {units.show_share(share)} of device"))
-        elif asked is not None:
-            said.append(Allowance(float(asked[0]), f"fleet.budgets.{field}"))
+        option = getattr(budgets, field)
+        if isinstance(option, str):
+            share = share_of_device(option)[0]
+            available = max(share * device.ram_bytes - device.runtime_overhead_bytes, 0)
+            limits.append(
+                Allowance(float(int(available)), f"fleet.budgets.{field}: {units.show_share(share)} of device")
+            )
+        elif option is not None:
+            limits.append(Allowance(float(option[0]), f"fleet.budgets.{field}"))
         if name == "seconds" and scenario.round.deadline is not None:
-            said.append(Allowance(float(scenario.round.deadline), "round.deadline"))
-    has = max(device.usable_memory_bytes - device.runtime_overhead_bytes, 0)
-    less = f"{units.show_bytes(device.usable_memory_bytes)} less {units.show_bytes(device.runtime_overhead_bytes)}"
+            limits.append(Allowance(float(scenario.round.deadline), "round.deadline"))
+    memory = max(device.usable_memory_bytes - device.runtime_overhead_bytes, 0)
+    derivation = (
+        f"{units.show_bytes(device.usable_memory_bytes)} less {units.show_bytes(device.runtime_overhead_bytes)}"
+    )
     if given.get("memory") is None:
-        lowest["memory"].append(Allowance(float(has), f"{device.name}: {less} for Python and torch"))
+        by_budget["memory"].append(Allowance(float(memory), f"{device.name}: {derivation} for Python and torch"))
     return {
-        name: min(said, key=lambda each: each.allowed) if said else Allowance(inf, "unlimited")
-        for name, said in lowest.items()
+        name: min(limits, key=lambda allowance: allowance.allowed) if limits else Allowance(inf, "unlimited")
+        for name, limits in by_budget.items()
     }
 
 
@@ -186,51 +191,55 @@ def _of_kind(question: Question, kind: str, on_progress: OnProgress) -> dict[str
 
     pricer = Pricer(question, axes, kind, client, on_prediction)
     search = Search(pricer)
-    nothing: Levels = (0,) * len(axes)
-    found: dict[str, Any] = {"kind": kind, "samples": samples, "rounds": sum(s.rounds for s in pricer.spans(nothing))}
-    if not found["rounds"]:
-        return {**found, "fits": False, "as_it_stands": None, "solutions": []}
+    as_it_stands: Levels = (0,) * len(axes)
+    described: dict[str, Any] = {
+        "kind": kind,
+        "samples": samples,
+        "rounds": sum(s.rounds for s in pricer.spans(as_it_stands)),
+    }
+    if not described["rounds"]:
+        return {**described, "fits": False, "as_it_stands": None, "solutions": []}
 
-    unchanged = _described(search, nothing, None)
-    found |= {"fits": unchanged["fits"], "as_it_stands": unchanged}
-    if found["fits"]:
-        return {**found, "solutions": [], "predictions": len(pricer.keys), "complete": True}
-    answer = search.find()
-    found["solutions"] = [_described(search, levels, unchanged) for levels in answer.solutions]
-    if answer.nearest is not None:
-        levels, times = answer.nearest
-        found["nearest"] = {**_described(search, levels, unchanged), "excess": times}
-    if not answer.solutions:
-        found["unmet"] = list(answer.unmet)
+    unchanged = _described(search, as_it_stands, None)
+    described |= {"fits": unchanged["fits"], "as_it_stands": unchanged}
+    if described["fits"]:
+        return {**described, "solutions": [], "predictions": len(pricer.keys), "complete": True}
+    result = search.find()
+    described["solutions"] = [_described(search, levels, unchanged) for levels in result.solutions]
+    if result.nearest is not None:
+        levels, excess = result.nearest
+        described["nearest"] = {**_described(search, levels, unchanged), "excess": excess}
+    if not result.solutions:
+        described["unmet"] = list(result.unmet)
     return {
-        **found,
+        **described,
         "predictions": len(pricer.keys),
-        "candidates": answer.of,
-        "looked_at": answer.looked_at,
-        "failed": [{"sets": sets_of(steps_of(axes, one)), "error": text} for one, text in answer.failed.items()],
-        "complete": answer.complete,
+        "candidates": result.candidates,
+        "looked_at": result.looked_at,
+        "failed": [{"sets": sets_of(steps_of(axes, cell)), "error": text} for cell, text in result.failed.items()],
+        "complete": result.complete,
     }
 
 
 def _described(search: Search, levels: Levels, unchanged: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A candidate with what it costs: at worst by budget, and on average over the rounds."""
+    """A candidate with its costs: the largest by budget, and means over the rounds."""
     pricer = search.pricer
-    pricer.most, most = len(pricer.keys) + 10**6, pricer.most  # an answer is told in full
+    pricer.most, most = len(pricer.keys) + 10**6, pricer.most  # an answer's costs are always predicted
     rows = list(search.verdicts(levels))
-    usual = list(search.verdicts(levels, late=False))
+    on_time = list(search.verdicts(levels, late=False))
     pricer.most = most
-    able = [row for row in rows if row[2].eligible]
-    verdict = worst(able if search.any_stage and able else rows)
+    fitting = [row for row in rows if row[2].eligible]
+    verdict = worst(fitting if search.any_stage and fitting else rows)
     rounds = sum(span.rounds for span, _, _ in rows)
     mean = {
-        name: sum(span.rounds * verdict.costs[name] for span, _, verdict in usual) / rounds
+        name: sum(span.rounds * verdict.costs[name] for span, _, verdict in on_time) / rounds
         for name in ("seconds", "joules")
     }
     steps = steps_of(pricer.axes, levels)
-    found: dict[str, Any] = {
+    described: dict[str, Any] = {
         "changes": [{"what": step.what, "changes": TIERS[step.tier]} for step in steps],
         "sets": sets_of(steps),
-        "fits": bool(able) if search.any_stage else len(able) == len(rows),
+        "fits": bool(fitting) if search.any_stage else len(fitting) == len(rows),
         "peak_memory_bytes": int(verdict.costs["memory"]),
         **_budgets(verdict),
         "seconds_per_round": mean["seconds"],
@@ -241,21 +250,21 @@ def _described(search: Search, levels: Levels, unchanged: Mapping[str, Any] | No
                 **({"part": stage.label} if stage.label else {}),
                 "first_round": span.first,
                 "rounds": span.rounds,
-                "eligible": each.eligible,
-                "reason": each.reason,
-                **_budgets(each),
+                "eligible": verdict.eligible,
+                "reason": verdict.reason,
+                **_budgets(verdict),
             }
-            for span, stage, each in rows
+            for span, stage, verdict in rows
         ],
     }
     for name in ("seconds", "joules"):
         before = unchanged[f"{name}_per_round"] if unchanged else mean[name]
-        found[f"{name}_ratio"] = mean[name] / before if before else None
-    return found
+        described[f"{name}_ratio"] = mean[name] / before if before else None
+    return described
 
 
 def _budgets(verdict: Verdict) -> dict[str, Any]:
-    """Costs and margins in bytes, FLOPs, seconds and joules; None where a margin has no end."""
+    """Costs and margins in bytes, FLOPs, seconds and joules; None for a margin without limit."""
     return {
         "binding": verdict.binding,
         "costs": {name: verdict.costs[name] for name in BUDGETS},

@@ -1,4 +1,4 @@
-"""The search of ``edgefl fit``: the least changes that fit a device's budgets, by few predictions."""
+"""The search of ``edgefl fit``: the smallest changes that fit a device's budgets, found with few predictions."""
 
 from __future__ import annotations
 
@@ -12,94 +12,94 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.commands.fit.bounds import Enough, Pricer, Span, excess
+from edgefl.commands.fit.bounds import PredictionLimit, Pricer, Span, excess
 from edgefl.commands.fit.changes import Levels, candidates, within
 from edgefl.errors import EdgeflError
 from edgefl.planning import BUDGETS, Verdict, choose_stages, gate
 from edgefl.schedules import Stage
 
-NEARER = 12
-"""Works that may be predicted only to say what is nearest where nothing fits."""
+EXTRA_WORKS = 12
+"""How many further works may be predicted to find the nearest candidate where nothing fits."""
 
 FITS = 1.0
-"""The excess of what exceeds nothing."""
+"""The excess of a candidate that exceeds no budget."""
 
 
 @dataclass(frozen=True)
-class Standing:
-    """By how much a candidate exceeds its tightest budget at least (FITS: by nothing that is known), and which ones."""
+class Bound:
+    """A lower bound of a candidate's largest excess (FITS: none is known), and the budgets that it exceeds."""
 
     excess: float
     over: frozenset[str]
 
 
 @dataclass
-class Found:
-    """What a search found: solutions, the least first; without any, the candidate that is nearest."""
+class SearchResult:
+    """Solutions, the smallest change first; without any, the nearest candidate."""
 
     solutions: list[Levels] = field(default_factory=list)
     nearest: tuple[Levels, float] | None = None
-    """Of what few predictions showed; the least changed if several are."""
+    """The candidate with the smallest excess among the predicted ones, and that excess."""
     unmet: tuple[str, ...] = ()
-    """Budgets that every candidate exceeds, as far as one had to be asked about to refuse them."""
+    """Budgets that every candidate is known to exceed."""
     failed: dict[Levels, str] = field(default_factory=dict)
-    """Why a candidate can't be composed or predicted, without what changes traffic alone."""
+    """Errors of candidates that can't be composed or predicted, by cell."""
     looked_at: int = 0
-    of: int = 0
+    candidates: int = 0
     complete: bool = True
-    """Whether every candidate that could be a solution was decided; more predictions than allowed would have been."""
+    """Whether every possible solution was decided; False if that takes more predictions than are allowed."""
 
 
 class Search:
-    """Candidates in order of what they change, each decided by as few predictions as will do.
+    """Decides candidates, the smallest change first, each with as few predictions as possible.
 
-    A candidate fits if every stage that has rounds does; with the question's ``any_stage`` one will do.
+    A candidate fits if every stage that has rounds fits; with the question's ``any_stage`` one is enough.
     """
 
     def __init__(self, pricer: Pricer):
         self.pricer = pricer
         self.allowed, self.any_stage = pricer.question.allowed, pricer.question.any_stage
 
-    def find(self) -> Found:
-        """Solutions of which none contains another, the least first and as many as are asked for."""
+    def find(self) -> SearchResult:
+        """Search for solutions of which none contains another, up to the number that the question asks for."""
         order, first = candidates(self.pricer.axes), self.pricer.question.first
-        found = Found(of=len(order))
-        standings: dict[Levels, Standing] = {}
-        hopeless: dict[Levels, Standing] = {}  # whatever travels in which form
+        result = SearchResult(candidates=len(order))
+        bounds: dict[Levels, Bound] = {}
+        refused: dict[Levels, Bound] = {}  # by cell, whatever its payloads
         try:
             for levels in order:
-                if first is not None and len(found.solutions) >= first:
+                if first is not None and len(result.solutions) >= first:
                     break
-                found.looked_at += 1
-                if any(within(known, levels) for known in found.solutions):
+                result.looked_at += 1
+                if any(within(solution, levels) for solution in result.solutions):
                     continue
                 cell = self.pricer.cell(levels)
-                if cell in found.failed:
+                if cell in result.failed:
                     continue
                 try:
-                    if cell not in hopeless and (floor := self._standing(levels, self._floors)).excess > FITS:
-                        hopeless[cell] = floor
-                    if cell in hopeless:
-                        standings[levels] = hopeless[cell]
+                    if cell not in refused and (bound := self._bound(levels, self._floors)).excess > FITS:
+                        refused[cell] = bound
+                    if cell in refused:
+                        bounds[levels] = refused[cell]
                         continue
-                    standing = self.standing(levels)
-                    if standing.excess <= FITS and self._fits(levels):
-                        found.solutions.append(levels)
+                    bound = self.bound(levels)
+                    if bound.excess <= FITS and self._fits(levels):
+                        result.solutions.append(levels)
                         continue
-                    standings[levels] = self.standing(levels)
-                    if (untravelled := self._standing(levels, self._untravelled)).excess > FITS:
-                        hopeless[cell] = untravelled
+                    bounds[levels] = self.bound(levels)
+                    if (bound := self._bound(levels, self._compute_bounds)).excess > FITS:
+                        refused[cell] = bound
                 except (EdgeflError, RuntimeError) as error:
-                    # each step can be taken, but not together: a kernel that doesn't take what another step leaves it
-                    found.failed[cell] = str(error).partition("\n")[0]
-        except Enough:
-            found.complete = False
-        if not found.solutions:
-            self._explain(found, standings)
-        return found
+                    # steps that are valid alone may fail together: a kernel rejects the output of another step
+                    result.failed[cell] = str(error).partition("\n")[0]
+        except PredictionLimit:
+            result.complete = False
+        if not result.solutions:
+            self._explain(result, bounds)
+        return result
 
     def verdict(self, levels: Levels, span: Span, *, late: bool = True) -> tuple[Stage, Verdict]:
-        """The first stage that fits in these rounds or the one that comes nearest, with its verdict; raises Enough."""
+        """The first stage that fits in these rounds, or the nearest, with its verdict.  Raises PredictionLimit."""
         costs: dict[int, dict[str, float]] = {}
 
         def offer(stage: Stage, clients: NDArray[Any]) -> tuple[NDArray[Any], dict[str, float]]:
@@ -111,30 +111,30 @@ class Search:
         stage = next(stage for stage in span.stages if stage.index == chosen.stage[0])
         return stage, gate(costs[stage.index], self.allowed)[0]
 
-    def standing(self, levels: Levels) -> Standing:
-        """What is known of a candidate without predicting anything."""
-        return self._standing(levels, self.pricer.at_least)
+    def bound(self, levels: Levels) -> Bound:
+        """The bound of a candidate that is known without a prediction."""
+        return self._bound(levels, self.pricer.at_least)
 
     def _floors(self, levels: Levels, span: Span, stage: Stage) -> dict[str, float]:
         return {"memory": self.pricer.floor(levels, span, stage)}
 
-    def _untravelled(self, levels: Levels, span: Span, stage: Stage) -> dict[str, float]:
-        """What a round costs at least of what travelling takes nothing of."""
+    def _compute_bounds(self, levels: Levels, span: Span, stage: Stage) -> dict[str, float]:
+        """Lower bounds of the budgets that payloads don't change."""
         least = self.pricer.at_least(levels, span, stage)
         return {name: least[name] for name in ("memory", "flops")}
 
-    def _standing(self, levels: Levels, least: Callable[[Levels, Span, Stage], dict[str, float]]) -> Standing:
-        each = []
+    def _bound(self, levels: Levels, least: Callable[[Levels, Span, Stage], dict[str, float]]) -> Bound:
+        by_span = []
         for span in self.pricer.spans(levels):
             offers = [excess(least(levels, span, stage), self.allowed) for stage in span.stages]
             over = frozenset.intersection(*(frozenset(offer) for offer in offers))
-            each.append((min(max(offer.values(), default=FITS) for offer in offers), over))
+            by_span.append((min(max(offer.values(), default=FITS) for offer in offers), over))
         if self.any_stage:
-            return Standing(min(e for e, _ in each), frozenset.intersection(*(over for _, over in each)))
-        return Standing(max(e for e, _ in each), frozenset.union(*(over for _, over in each)))
+            return Bound(min(value for value, _ in by_span), frozenset.intersection(*(over for _, over in by_span)))
+        return Bound(max(value for value, _ in by_span), frozenset.union(*(over for _, over in by_span)))
 
     def _fits(self, levels: Levels) -> bool:
-        # the last stage has most of the model attached: it is the first to refuse
+        # the last stage has most of the model attached: it exceeds a budget first
         for span in reversed(self.pricer.spans(levels)):
             if self.any_stage and self._excluded(levels, span):
                 continue
@@ -149,78 +149,80 @@ class Search:
         return all(excess(self.pricer.at_least(levels, span, stage), self.allowed) for stage in span.stages)
 
     def _bisect(self, levels: Levels, span: Span, stage: Stage) -> None:
-        """Predict which smaller batches have a peak that fits: what is left out then is decided by its bound."""
+        """Predict by bisection which smaller batches have a peak that fits; the bounds then decide the others."""
 
         def peak(other: Levels) -> float:
             return self.pricer.at_least(other, span, stage)["memory"]
 
-        left = [other for _, other in self.pricer.smaller(levels, span, stage) if peak(other) <= self.allowed["memory"]]
-        if len(left) < 3:
-            return  # asking them in turn costs no more
-        self.pricer.cost(left[0], span, stage)
-        if peak(left[0]) > self.allowed["memory"]:
+        smaller = [
+            other for _, other in self.pricer.smaller(levels, span, stage) if peak(other) <= self.allowed["memory"]
+        ]
+        if len(smaller) < 3:
+            return  # predicting each costs no more
+        self.pricer.cost(smaller[0], span, stage)
+        if peak(smaller[0]) > self.allowed["memory"]:
             return
-        low, high = 0, len(left)
+        low, high = 0, len(smaller)
         while high - low > 1:
             middle = (low + high) // 2
-            self.pricer.cost(left[middle], span, stage)
-            low, high = (middle, high) if peak(left[middle]) <= self.allowed["memory"] else (low, middle)
+            self.pricer.cost(smaller[middle], span, stage)
+            low, high = (middle, high) if peak(smaller[middle]) <= self.allowed["memory"] else (low, middle)
 
     # where nothing fits ---------------------------------------------------------------------------------------------
 
-    def _explain(self, found: Found, standings: Mapping[Levels, Standing]) -> None:
-        """The candidate with the least excess, first those that may have it; and what none of them meets."""
-        if found.complete:
-            found.unmet = self._unmet(standings)
-        unchanged = next(iter(standings), None)  # is known whatever may be predicted
-        exact = [(self.standing(unchanged).excess, 0, unchanged)] if unchanged else []
-        # of what is bounded alike the more is changed the nearer it may be
-        heap = [(s.excess, -place, levels) for place, (levels, s) in enumerate(standings.items())]
+    def _explain(self, result: SearchResult, bounds: Mapping[Levels, Bound]) -> None:
+        """Find the candidate with the least excess, the lowest bound first, and the budgets that no candidate meets."""
+        if result.complete:
+            result.unmet = self._unmet(bounds)
+        unchanged = next(iter(bounds), None)  # predicted before the search
+        exact = [(self.bound(unchanged).excess, 0, unchanged)] if unchanged else []
+        # of equal bounds, the candidate that changes more may be nearer
+        heap = [(bound.excess, -rank, levels) for rank, (levels, bound) in enumerate(bounds.items())]
         heapq.heapify(heap)
-        self.pricer.most = min(self.pricer.most, len(self.pricer.keys) + NEARER)
+        self.pricer.most = min(self.pricer.most, len(self.pricer.keys) + EXTRA_WORKS)
         try:
             while heap and isfinite(heap[0][0]) and heap[0][0] < min(exact)[0]:
-                least, place, levels = heapq.heappop(heap)
-                now = self.standing(levels).excess
-                if now > least:  # more is known of it than when it was looked at
-                    heapq.heappush(heap, (now, place, levels))
+                least, rank, levels = heapq.heappop(heap)
+                current = self.bound(levels).excess
+                if current > least:  # its bound rose after it was queued
+                    heapq.heappush(heap, (current, rank, levels))
                     continue
                 list(self.verdicts(levels))
-                exact.append((self.standing(levels).excess, -place, levels))
-        except Enough:
+                exact.append((self.bound(levels).excess, -rank, levels))
+        except PredictionLimit:
             pass
         if exact and isfinite(min(exact)[0]):
             least, _, levels = min(exact)
-            found.nearest = self._lighter(levels, least, standings), least
+            result.nearest = self._least_changed(levels, least, bounds), least
 
-    def _lighter(self, levels: Levels, least: float, order: Iterable[Levels]) -> Levels:
-        """The first candidate within this one that exceeds no more."""
+    def _least_changed(self, levels: Levels, least: float, order: Iterable[Levels]) -> Levels:
+        """The first candidate within this one whose excess is no larger."""
         try:
             for other in order:
-                if within(other, levels) and self.standing(other).excess <= least:
+                if within(other, levels) and self.bound(other).excess <= least:
                     list(self.verdicts(other))
-                    if self.standing(other).excess <= least:
+                    if self.bound(other).excess <= least:
                         return other
-        except Enough:
+        except PredictionLimit:
             pass
         return levels
 
-    def _unmet(self, standings: Mapping[Levels, Standing]) -> tuple[str, ...]:
+    def _unmet(self, bounds: Mapping[Levels, Bound]) -> tuple[str, ...]:
         """Budgets that every candidate exceeds."""
-        left = set(BUDGETS)
-        for levels, known in standings.items():
-            if left - known.over:  # a candidate that was given up at once may exceed more
-                left &= self.standing(levels).over
-        return tuple(name for name in BUDGETS if name in left)
+        unmet = set(BUDGETS)
+        for levels, bound in bounds.items():
+            if unmet - bound.over:  # a candidate that was refused early may exceed more
+                unmet &= self.bound(levels).over
+        return tuple(name for name in BUDGETS if name in unmet)
 
     def verdicts(self, levels: Levels, *, late: bool = True) -> Iterator[tuple[Span, Stage, Verdict]]:
-        """The verdict on all rounds of a candidate.  Raises Enough."""
+        """The verdicts on all spans of a candidate.  Raises PredictionLimit."""
         for span in self.pricer.spans(levels):
             yield (span, *self.verdict(levels, span, late=late))
 
 
 def worst(rows: Sequence[tuple[Any, Any, Verdict]]) -> Verdict:
-    """All verdicts in one: of each budget the smallest margin, and the binding one of the tightest."""
+    """All verdicts in one: smallest margins and largest costs, with the binding budget of the tightest verdict."""
 
     def relative(verdict: Verdict) -> float:
         if verdict.binding is None:

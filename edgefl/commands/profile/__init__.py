@@ -1,1 +1,1 @@
-"""``edgefl profile``, ``--measure``, ``--compare`` and ``edgefl cost-diff``: what clients pay, stage by stage."""
+"""``edgefl profile``, ``--measure``, ``--compare`` and ``edgefl cost-diff``: costs of clients, stage by stage."""

@@ -1,4 +1,4 @@
-"""``edgefl profile --compare``: several scenarios side by side, as the papers' tables put them."""
+"""``edgefl profile --compare``: several scenarios side by side, as in the papers' tables."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ def compare_profiles(
     figure: str | os.PathLike[str] | None = None,
     on_progress: OnProgress = silent,
 ) -> dict[str, Any]:
-    """Profiles of several scenarios, and ``rows`` with what each costs a client of each kind, by ``COMPARED``.
+    """Profiles of several scenarios, and ``rows`` with the costs COMPARED by scenario and client kind.
 
-    Over the whole schedule for a client in every round (``fvcore_macs_per_sample`` over all rounds too), or one round
-    of ``stage``.  ``ratios`` are to the first scenario, None where that has no such kind or nothing of the sort.  A
-    scenario that compares gives a column for each combination, so that one of them alone will do.
+    Costs are of the whole schedule for a client in every round (``fvcore_macs_per_sample`` over all rounds too), or of
+    one round of ``stage``.  ``ratios`` are to the first scenario, None where it lacks the kind or the cost is zero.  A
+    scenario with a ``compare`` section gives a column for each combination.
 
-    Raises ScenarioError if there is one column only.
+    Raises ScenarioError if there is only one column.
     """
     if figure is not None:
         check_figure(figure, FIGURE_FORMS)
-    loaded = [scenario_of(each, overrides) for each in scenarios]
-    if sum(len(each.combinations()) for each in loaded) < 2:
-        raise ScenarioError("--compare takes two scenarios or more, or one that compares")
-    names = Counter(each.name for each in loaded)
+    loaded = [scenario_of(scenario, overrides) for scenario in scenarios]
+    if sum(len(scenario.combinations()) for scenario in loaded) < 2:
+        raise ScenarioError("--compare takes two scenarios or more, or one with a compare section")
+    names = Counter(scenario.name for scenario in loaded)
     profiles: dict[str, dict[str, Any]] = {}
-    for given, each in zip(scenarios, loaded, strict=True):
-        label = each.name if names[each.name] == 1 else str(given) if isinstance(given, str) else each.name
-        found = profile(each, device=device, link=link, stage=stage, kind=kind, on_progress=on_progress)
-        parts = found.pop("combinations", None) or {"": found}
+    for given, scenario in zip(scenarios, loaded, strict=True):
+        label = scenario.name if names[scenario.name] == 1 else str(given) if isinstance(given, str) else scenario.name
+        result = profile(scenario, device=device, link=link, stage=stage, kind=kind, on_progress=on_progress)
+        parts = result.pop("combinations", None) or {"": result}
         for combination, part in parts.items():
-            whole = combination if len(loaded) == 1 else ": ".join(filter(None, (label, combination)))
-            profiles[_free(whole, profiles)] = part
+            name = combination if len(loaded) == 1 else ": ".join(filter(None, (label, combination)))
+            profiles[_free_label(name, profiles)] = part
     reference = next(iter(profiles))
     rows = [row for label, part in profiles.items() for row in _rows(label, part, stage)]
     first = {row["kind"]: row for row in rows if row["label"] == reference}
@@ -61,8 +61,8 @@ def compare_profiles(
     return {"reference": reference, "stage": stage, "rows": rows, "profiles": profiles}
 
 
-def _free(label: str, taken: Mapping[str, Any]) -> str:
-    """This label, or its next free number."""
+def _free_label(label: str, taken: Mapping[str, Any]) -> str:
+    """The label, with the first free number from 2 if it is taken."""
     if label not in taken:
         return label
     return next(f"{label} ({n})" for n in range(2, len(taken) + 3) if f"{label} ({n})" not in taken)
@@ -73,13 +73,13 @@ def _rows(label: str, part: Mapping[str, Any], stage: int | None) -> list[dict[s
     return [
         {
             "label": label,
-            "kind": one["kind"],
-            "peak_memory_bytes": one["peak_memory_bytes"],
-            "fvcore_macs_per_sample": one[macs],
-            "flops": one["forward_flops"] + one["backward_flops"],
-            "traffic_bytes": one["download_bytes"] + one["upload_bytes"],
-            "virtual_seconds": one["virtual_seconds"],
-            "energy_joules": one["energy_joules"],
+            "kind": row["kind"],
+            "peak_memory_bytes": row["peak_memory_bytes"],
+            "fvcore_macs_per_sample": row[macs],
+            "flops": row["forward_flops"] + row["backward_flops"],
+            "traffic_bytes": row["download_bytes"] + row["upload_bytes"],
+            "virtual_seconds": row["virtual_seconds"],
+            "energy_joules": row["energy_joules"],
         }
-        for one in part["rows" if stage else "totals"]
+        for row in part["rows" if stage else "totals"]
     ]

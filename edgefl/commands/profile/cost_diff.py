@@ -1,4 +1,4 @@
-"""``edgefl cost-diff``: what a change of code, method or scenario does to the costs, for a CI to stop at."""
+"""``edgefl cost-diff``: how a change of code, method or scenario changes the costs, as a check in CI."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     "round_totals": ("stage", "first_round"),
     "evaluation_totals": ("stage", "when"),
 }
-"""The tables of a profile, and the fields that tell their rows apart."""
+"""The tables of a profile, and the fields that identify their rows."""
 
 COSTS = (
     "peak_memory_bytes",
@@ -36,14 +36,14 @@ COSTS = (
     "virtual_seconds",
     "energy_joules",
 )
-"""The figures that are compared: a part of memory or traffic may grow where the whole doesn't."""
+"""The figures that are compared, without parts of memory and traffic, which may grow where the whole doesn't."""
 
 SAME = 1e-9
-"""Relative difference below which two figures are the same sum added up in another order."""
+"""Relative difference below which figures count as equal: sums depend on the order of their terms."""
 
 
 class RowsDiffer(ScenarioError):
-    """Two profiles without the same rows; ``found`` has the comparison of those that both have."""
+    """Two profiles have different rows; ``found`` is the comparison of the rows that both have."""
 
     def __init__(self, message: str, found: dict[str, Any]):
         super().__init__(message)
@@ -51,53 +51,60 @@ class RowsDiffer(ScenarioError):
 
 
 def share_of(text: str) -> float:
-    """``2%`` or 0.02 as a share; growth may be more than the whole.  Raises UnitError."""
+    """The share that ``2%`` or ``0.02`` says; it may be above 1.  Raises UnitError."""
     try:
         value = float(text.strip().removesuffix("%")) / (100 if text.strip().endswith("%") else 1)
     except ValueError:
         value = -1.0
     if not (isfinite(value) and value >= 0):
-        raise UnitError(f"{text!r} is no share that a cost may grow by: write 2% or 0.02")
+        raise UnitError(f"{text!r} isn't a share: write 2% or 0.02")
     return value
 
 
 def cost_diff(old: str | os.PathLike[str], new: str | os.PathLike[str], *, fail_above: float = 0.0) -> dict[str, Any]:
     """Compare two files that ``edgefl profile --json`` printed, row by row.
 
-    ``changed`` lists the figures that differ, each with ``growth``, relative to the old (None where there was
-    nothing), and ``grew``, whether that is above ``fail_above``.  Raises RunError for a file that can't be read,
-    isn't JSON or isn't a profile, RowsDiffer where one has rows that the other lacks.
+    ``changed`` lists the figures that differ, each with ``growth``, relative to the old (None where that was 0), and
+    ``grew``, whether growth is above ``fail_above``.  Raises RunError for a file that can't be read, isn't JSON or
+    isn't a profile, RowsDiffer if one file has rows that the other lacks.
     """
     before, after = _read(Path(old)), _read(Path(new))
     changed = []
     figures = 0
-    for where in before:
+    for name in before:
         for figure in COSTS:
-            was, now = (side.get(where, {}).get(figure) for side in (before, after))
-            if was is None or now is None:
+            old_value, new_value = (side.get(name, {}).get(figure) for side in (before, after))
+            if old_value is None or new_value is None:
                 continue
             figures += 1
-            if abs(now - was) > SAME * max(abs(was), abs(now)):
-                growth = (now - was) / was if was else None
-                grew = now > was and (growth is None or growth > fail_above)
+            if abs(new_value - old_value) > SAME * max(abs(old_value), abs(new_value)):
+                growth = (new_value - old_value) / old_value if old_value else None
+                grew = new_value > old_value and (growth is None or growth > fail_above)
                 changed.append(
-                    {"where": where, "figure": figure, "old": was, "new": now, "growth": growth, "grew": grew}
+                    {
+                        "where": name,
+                        "figure": figure,
+                        "old": old_value,
+                        "new": new_value,
+                        "growth": growth,
+                        "grew": grew,
+                    }
                 )
-    removed, added = [w for w in before if w not in after], [w for w in after if w not in before]
-    found = {
+    removed, added = [name for name in before if name not in after], [name for name in after if name not in before]
+    comparison = {
         "fail_above": fail_above,
         "figures": figures,
         "changed": changed,
         "removed": removed,
         "added": added,
-        "grew": any(one["grew"] for one in changed),
+        "grew": any(change["grew"] for change in changed),
     }
     if removed or added:
         sides = ((f"only {old} has", removed), (f"only {new} has", added))
         raise RowsDiffer(
-            "the rows don't match: " + "; ".join(f"{side} {_listed(rows)}" for side, rows in sides if rows), found
+            "the rows don't match: " + "; ".join(f"{side} {_listed(rows)}" for side, rows in sides if rows), comparison
         )
-    return found
+    return comparison
 
 
 def _listed(rows: list[str]) -> str:
@@ -106,23 +113,23 @@ def _listed(rows: list[str]) -> str:
 
 
 def _read(path: Path) -> dict[str, Mapping[str, Any]]:
-    """The rows of a profile by what they are: ``stage 2, image``."""
+    """The rows of a profile by label, as ``stage 2, image``."""
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise RunError(f"can't read {path}: {error.strerror or error}") from error
     except ValueError as error:
-        raise RunError(f"{path} is no JSON: {' '.join(str(error).split())}") from None
-    found: dict[str, Mapping[str, Any]] = {}
+        raise RunError(f"{path} isn't valid JSON: {' '.join(str(error).split())}") from None
+    rows_by_name: dict[str, Mapping[str, Any]] = {}
     try:
         for label, part in _parts(raw):
-            for where, row in _named(part):
-                if any(not isinstance(row.get(name, 0), int | float) for name in COSTS):
+            for name, row in _named_rows(part):
+                if any(not isinstance(row.get(cost, 0), int | float) for cost in COSTS):
                     raise TypeError
-                found[f"{label}: {where}" if label else where] = row
+                rows_by_name[f"{label}: {name}" if label else name] = row
     except (TypeError, KeyError, AttributeError):
-        raise RunError(f"{path} is no profile: give what edgefl profile --json prints") from None
-    return found
+        raise RunError(f"{path} isn't a profile: give a file that edgefl profile --json printed") from None
+    return rows_by_name
 
 
 def _parts(raw: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -134,7 +141,7 @@ def _parts(raw: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield "", raw
 
 
-def _named(part: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _named_rows(part: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     if not isinstance(part["rows"], list):
         raise TypeError
     for table, keys in TABLES.items():
@@ -144,8 +151,8 @@ def _named(part: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
             for key in keys:
                 value = row[key]
                 words.append(str(value) if isinstance(value, str) else f"{key.replace('_', ' ')} {value}")
-            where = ", ".join(words)
-            where = where if table == "rows" else f"{table.replace('_', ' ').removesuffix(' rows')}, {where}"
-            seen[where] = seen.get(where, 0) + 1
-            # a server may do two works of one kind in a round
-            yield (where if seen[where] == 1 else f"{where} ({seen[where]})"), row
+            name = ", ".join(words)
+            name = name if table == "rows" else f"{table.replace('_', ' ').removesuffix(' rows')}, {name}"
+            seen[name] = seen.get(name, 0) + 1
+            # the server may have two works of one kind in a round
+            yield (name if seen[name] == 1 else f"{name} ({seen[name]})"), row

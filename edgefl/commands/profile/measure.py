@@ -1,4 +1,4 @@
-"""``edgefl profile --measure`` and ``--fvcore``: a prediction beside this machine and another count."""
+"""``edgefl profile --measure`` and ``--fvcore``: predictions beside measurements on this machine and fvcore's count."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def measure(
     calibration_seconds: float = SECONDS,
     on_progress: OnProgress = silent,
 ) -> dict[str, Any]:
-    """Run the steps that a prediction runs for real, on random batches, and compare.
+    """Run the steps of a prediction on this machine, on random batches, and compare.
 
     ``rows`` has an entry for each kind and stage: memory (predicted, measured, and by torch.profiler), FLOPs, and
-    seconds of a step against those of the machine as calibrated just before; on a GPU seconds aren't predicted.  The
-    scenario's own data aren't read: only their shapes matter, so declared data will do.
+    the seconds of a step, predicted from a calibration that is run first; on a GPU seconds aren't predicted.  Only the
+    shapes of the scenario's data matter, so declared data are enough.
 
-    Raises ScenarioError for works that don't fit this machine's free memory, before any is run, and for a stage that
+    Raises ScenarioError, before any work is run, for works that exceed this machine's free memory, and for a stage that
     doesn't exist; UnknownName for an unknown kind.
     """
     whole = scenario_of(scenario, overrides)
@@ -98,21 +98,21 @@ def count(
 
     planner = planner_of(whole, on_progress)
     rows = []
-    for each, at, work, source in _works(planner, kind, stage):
-        on_message(f"fvcore: {each} at stage {at.index}")
-        described = planner.setup.method.setting.kinds[each]
+    for client_kind, offered, work, source in _works(planner, kind, stage):
+        on_message(f"fvcore: {client_kind} at stage {offered.index}")
+        described = planner.setup.method.setting.kinds[client_kind]
         spec = source.spec(replace(work.passes[0], batch=1, args={}), described.pattern)
-        found = count_twice(work.model, described.pattern, described.task, spec)
+        counts = count_twice(work.model, described.pattern, described.task, spec)
         rows.append(
             {
-                "kind": each,
-                "stage": at.index,
-                "forward_macs": sum(found.meter.values()),
-                "fvcore_forward_macs": sum(found.fvcore.values()),
-                "error": found.error,
-                "forward_macs_by_part": dict(found.meter),
-                "fvcore_forward_macs_by_part": dict(found.fvcore),
-                "differing": found.differing(),
+                "kind": client_kind,
+                "stage": offered.index,
+                "forward_macs": sum(counts.meter.values()),
+                "fvcore_forward_macs": sum(counts.fvcore.values()),
+                "error": counts.error,
+                "forward_macs_by_part": dict(counts.meter),
+                "fvcore_forward_macs_by_part": dict(counts.fvcore),
+                "differing": counts.differing(),
             }
         )
     return rows
@@ -122,18 +122,18 @@ def _works(planner: Planner, kind: str | None, stage: int | None) -> Iterator[tu
     """The work of each kind's client with the most samples at each stage."""
     setup = planner.setup
     check_wanted(Wanted(stage=stage, kind=kind), [setup])
-    for at in setup.schedule.offered:
-        for each in setup.clients.kinds:
-            if kind in (None, each) and stage in (None, at.index):
-                source = setup.clients.client(largest(setup, each))
-                work, _ = planner.work(each, shown_round(setup, at, each), at)
-                yield each, at, work.fitted(source.size), source
+    for offered in setup.schedule.offered:
+        for name in setup.clients.kinds:
+            if kind in (None, name) and stage in (None, offered.index):
+                source = setup.clients.client(largest(setup, name))
+                work, _ = planner.work(name, shown_round(setup, offered, name), offered)
+                yield name, offered, work.fitted(source.size), source
 
 
 def _cases(planner: Planner, kind: str | None, stage: int | None, on_message: Callable[[str], None]) -> Iterator[_Case]:
-    for each, at, work, source in _works(planner, kind, stage):
-        on_message(f"predicting {each} at stage {at.index}")
-        yield _Case(each, at.index, work, source, planner.predictor.trace(work, source))
+    for name, offered, work, source in _works(planner, kind, stage):
+        on_message(f"predicting {name} at stage {offered.index}")
+        yield _Case(name, offered.index, work, source, planner.predictor.trace(work, source))
 
 
 def _observed(case: _Case, device: torch.device, on_message: Callable[[str], None]) -> Observed:
@@ -141,16 +141,16 @@ def _observed(case: _Case, device: torch.device, on_message: Callable[[str], Non
 
 
 def _check(case: _Case, device: torch.device) -> None:
-    """Raise where the work would not fit: a machine without memory takes others down with it."""
+    """Raise ScenarioError if the work needs more than SPARE of the free memory."""
     if device.type == "cuda":
-        free, where = torch.cuda.mem_get_info(device)[0], "GPU"
+        free, owner = torch.cuda.mem_get_info(device)[0], "GPU"
     else:
-        free, where = psutil.virtual_memory().available, "machine"
+        free, owner = psutil.virtual_memory().available, "machine"
     needed = case.trace.peak_memory_bytes
     if needed > SPARE * free:
         raise ScenarioError(
-            f"{case.where} is predicted to need {units.show_bytes(needed)}, and this {where} has "
-            f"{units.show_bytes(free)} free: nothing was run; try a smaller --set training.batch=..., "
+            f"{case.where} is predicted to need {units.show_bytes(needed)}, and this {owner} has "
+            f"{units.show_bytes(free)} free: no work was run; try a smaller --set training.batch=..., "
             "or another --kind or --stage"
         )
 
@@ -195,7 +195,7 @@ def _row(case: _Case, seen: Observed, machine: Device | None) -> dict[str, Any]:
 
 
 def _flops(trace: Trace) -> int:
-    """Forward and backward FLOPs of one step of every kind that the work has."""
+    """Forward and backward FLOPs, summed over one step of each of the work's kinds of steps."""
     return sum(step.forward_flops + step.backward_flops for step in trace.steps.values())
 
 

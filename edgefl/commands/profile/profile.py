@@ -47,9 +47,9 @@ ROW_FIELDS = (
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a profile is asked for: the device and link that price it, and the stage and kind that it is held to.
+    """The options of a profile: the device and link that price it, and the stage and kind that it is limited to.
 
-    None takes the fleet's most common device and link, and every stage and kind.
+    None means the fleet's most common device or link, and every stage or kind.
     """
 
     device: str | None = None
@@ -71,10 +71,10 @@ def profile(
     figure: str | os.PathLike[str] | None = None,
     on_progress: OnProgress = silent,
 ) -> dict[str, Any]:
-    """Predict what one client's round costs at each stage, by client kind, and what the whole schedule adds up to.
+    """Predict what one client's round costs at each stage, by client kind, and the totals of the whole schedule.
 
-    Nothing is trained, so that declared data will do.  A row is the round of the kind's client with the most samples,
-    which holds all frozen parameters already.
+    Nothing is trained, so declared data are enough.  A row is the round of the kind's client with the most samples,
+    which already holds all frozen parameters.
 
     Args:
         scenario: A scenario file, the name of a shipped scenario, or a scenario as a dictionary.
@@ -98,7 +98,7 @@ def profile(
 
     Raises:
         ScenarioError: The scenario can't be run, or has no such stage.
-        UnknownName: There is no such device, link or kind.
+        UnknownName: The device, link or kind is unknown.
         RunError: A drawing can't be written.
     """
     for path, forms in ((timeline, TIMELINE_FORMS), (figure, FIGURE_FORMS)):
@@ -106,35 +106,35 @@ def profile(
             check_figure(path, forms)
     whole = scenario_of(scenario, overrides)
     wanted = Wanted(device, link, stage, kind)
-    found: dict[str, Any] = {"scenario": whole.name}
+    result: dict[str, Any] = {"scenario": whole.name}
     planners = {whole.name: planner_of(whole, on_progress)}
     combinations = whole.combinations() if whole.compare else []
-    others = {label: planner_of(each, on_progress) for label, each in combinations}
+    others = {label: planner_of(combination, on_progress) for label, combination in combinations}
     check_wanted(wanted, [planner.setup for planner in (*planners.values(), *others.values())])
-    found |= _profiled(planners[whole.name], wanted, on_progress, whole.name)
+    result |= _profiled(planners[whole.name], wanted, on_progress, whole.name)
     if whole.compare:
-        found["combinations"] = {}
+        result["combinations"] = {}
         for index, (label, planner) in enumerate(others.items()):
             on_progress("combination", {"label": label, "index": index, "of": len(combinations)})
-            found["combinations"][label] = _profiled(planner, wanted, on_progress, label)
+            result["combinations"][label] = _profiled(planner, wanted, on_progress, label)
     if timeline is not None:
-        traced, facts = _timeline(planners[whole.name], found["rows"])
+        traced, facts = _timeline(planners[whole.name], result["rows"])
         draw_timeline(traced, Path(timeline), f"{whole.name}: {facts['kind']}, stage {facts['stage']}")
-        found["timeline"] = facts
+        result["timeline"] = facts
     if figure is not None:
-        draw_stages(found.get("combinations") or {whole.name: found}, Path(figure))
-    return found
+        draw_stages(result.get("combinations") or {whole.name: result}, Path(figure))
+    return result
 
 
 def check_wanted(wanted: Wanted, setups: Sequence[Setup]) -> None:
-    """Raise for a stage or kind that none of the combinations has; one that only some have is left out of others."""
+    """Raise ScenarioError for a stage, or UnknownName for a kind, that no combination has."""
     kinds = dict.fromkeys(kind for setup in setups for kind in setup.clients.kinds)
     if wanted.kind is not None and wanted.kind not in kinds:
         raise UnknownName("client kind", wanted.kind, kinds)
     last = max(len(setup.schedule.offered) for setup in setups)
     if wanted.stage is not None and not 1 <= wanted.stage <= last:
-        there = f"stages 1 to {last}" if last > 1 else "stage 1 only"
-        raise ScenarioError(f"there is no stage {wanted.stage}: the schedule has {there}")
+        available = f"stages 1 to {last}" if last > 1 else "stage 1 only"
+        raise ScenarioError(f"there is no stage {wanted.stage}: the schedule has {available}")
 
 
 def _profiled(planner: Planner, wanted: Wanted, on_progress: OnProgress, label: str) -> dict[str, Any]:
@@ -154,22 +154,22 @@ def _profiled(planner: Planner, wanted: Wanted, on_progress: OnProgress, label: 
             on_message(f"stage {stage.index} of {len(setup.schedule.offered)}, {kind}")
             rows.append(_row(planner, stage, kind, device, link))
     on_message("server and totals")
-    found = stretches(planner, wanted.stage)
-    server = server_rows(planner, found, wanted.kind)
+    spans = stretches(planner, wanted.stage)
+    server = server_rows(planner, spans, wanted.kind)
     followers = {kind: largest(setup, kind) for kind in kinds}
     return {
         "rows": rows,
-        "totals": followed(planner, found, followers, device, link) if wanted.stage is None else [],
+        "totals": followed(planner, spans, followers, device, link) if wanted.stage is None else [],
         "server_rows": server,
-        "round_totals": round_totals(planner, found, server) if wanted.kind is None else [],
+        "round_totals": round_totals(planner, spans, server) if wanted.kind is None else [],
         "evaluation_totals": evaluation_totals(server) if wanted.kind is None else [],
     }
 
 
 def largest(setup: Setup, kind: str) -> int:
     """The client of a kind with the most samples."""
-    mine = setup.of_kind(kind)
-    return int(mine[np.argmax(setup.clients.client_samples[mine])])
+    clients = setup.of_kind(kind)
+    return int(clients[np.argmax(setup.clients.client_samples[clients])])
 
 
 def _rounds(setup: Setup, stage: Stage, kind: str) -> list[int]:
@@ -180,7 +180,7 @@ def _rounds(setup: Setup, stage: Stage, kind: str) -> list[int]:
 def shown_round(setup: Setup, stage: Stage, kind: str) -> int:
     """The round whose work a row shows: the first of the stage in which the kind takes part.
 
-    A stage without rounds has a cost all the same: the one that its work would have at that point.
+    A stage without rounds gets the cost that its work would have at that point of the schedule.
     """
     before = sum(s.rounds for s in setup.schedule.stages if s.index < stage.index)
     rounds = _rounds(setup, stage, kind)
@@ -210,14 +210,14 @@ def _timeline(planner: Planner, rows: Sequence[Mapping[str, Any]]) -> tuple[Time
     """Live memory over the work of the row with the highest peak, and the facts of its peak."""
     setup = planner.setup
     if not rows:
-        raise ScenarioError("there is nothing to draw: the scenario as written has no such stage and kind")
-    # a stage without rounds is drawn only where nothing else is asked for
+        raise ScenarioError("there is nothing to draw: the scenario itself has no row for this stage and kind")
+    # a stage without rounds is drawn only if no other is selected
     row = max(rows, key=lambda r: (bool(r["rounds"]), int(r["peak_memory_bytes"])))
     kind, stage = str(row["kind"]), setup.schedule.offered[row["stage"] - 1]
     source = setup.clients.client(largest(setup, kind))
     work, _ = planner.work(kind, shown_round(setup, stage, kind), stage)
-    traced = trace_timeline(work.fitted(source.size), source, planner.predictor.device)
-    peak = traced.moments[traced.peak]
+    drawn = trace_timeline(work.fitted(source.size), source, planner.predictor.device)
+    peak = drawn.moments[drawn.peak]
     facts = {
         "kind": kind,
         "stage": stage.index,
@@ -228,7 +228,7 @@ def _timeline(planner: Planner, rows: Sequence[Mapping[str, Any]]) -> tuple[Time
         "distinct_pass": peak.distinct_pass,
         "pattern": peak.pattern,
         "step": peak.step,
-        "moment": traced.peak,
-        "moments": len(traced.moments),
+        "moment": drawn.peak,
+        "moments": len(drawn.moments),
     }
-    return traced, facts
+    return drawn, facts

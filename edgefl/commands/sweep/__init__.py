@@ -1,1 +1,1 @@
-"""``edgefl sweep``: who can take part under other budgets, schedules, models and fleets."""
+"""``edgefl sweep``: which clients can take part under other budgets, schedules, models and fleets."""

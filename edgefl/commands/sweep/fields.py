@@ -37,22 +37,22 @@ FIELDS = (
     *("eligible_share_ever_by_kind", "lost_classes", "lost_modalities", "modality_samples_share_ever"),
     *NUMBERS,
 )
-"""What every row has."""
+"""The fields of every row."""
 TRAINED = ("metrics.", "trained.")
 _INNER = ("eligible_share_ever_by_kind.", "modality_samples_share_ever.", "refused_by.", "stage", *TRAINED)
-"""What the names of nested fields begin with, which differ from cell to cell."""
+"""Prefixes of the names of nested fields, which differ between cells."""
 
 
 def check_value(name: str, *, train: bool) -> None:
     """Raise UnknownName for a value that no row can have, RunError for one that only a trained cell has."""
     if name.startswith(TRAINED) and not train:
-        raise RunError(f"{name} is known of trained cells only: add --train")
+        raise RunError(f"{name} is known for trained cells only: add --train")
     if name not in NUMBERS and not name.startswith(_INNER):
         raise UnknownName("value", name, (*NUMBERS, "metrics.image.accuracy", "stage1.kinds.image.eligible_share"))
 
 
 def values_of(rows: Sequence[Mapping[str, Any]], name: str) -> list[float | None]:
-    """This value of each row, None where it has none.  Raises UnknownName if no row has it as a number."""
+    """The field of each row, None if a row lacks it.  Raises UnknownName if no row has it as a number."""
     flat = [flattened(row) for row in rows]
     if not any(_is_number(row.get(name)) for row in flat):
         known = dict.fromkeys(key for row in flat for key, value in row.items() if _is_number(value))

@@ -30,42 +30,42 @@ LARGER_IS_BETTER = {
     "download_watts": False,
     "upload_watts": False,
 }
-"""The numbers of devices and links that a round's cost or a budget is made of, and which way is the better one."""
+"""The numbers of devices and links that costs and budgets depend on, and whether a larger one is better."""
 MEMORY = ("usable_memory_bytes", "ram_bytes", "runtime_overhead_bytes")
 THROTTLING = ("throttle_after_seconds", "throttled_share")
 MOST_LOSS = 0.99
-"""A link that loses everything carries nothing in no time."""
+"""The largest loss of a scaled link: at 1 nothing would arrive."""
 
 Profile = TypeVar("Profile", Device, Link)
 
 
 def profiles_of(fleet: Fleet) -> dict[str, Device | Link]:
     """Devices and links of a fleet by name."""
-    return {d.name: d for d in fleet.devices} | {one.name: one for one in fleet.links}
+    return {d.name: d for d in fleet.devices} | {link.name: link for link in fleet.links}
 
 
 def numbers_of(profile: Device | Link) -> list[str]:
-    """The numbers that this profile has and that aren't nothing."""
-    held = {name: getattr(profile, name, None) for name in LARGER_IS_BETTER}
-    return [name for name, value in held.items() if value and value != float("inf")]
+    """Names of the profile's numbers that are set, finite and not 0."""
+    values = {name: getattr(profile, name, None) for name in LARGER_IS_BETTER}
+    return [name for name, value in values.items() if value and value != float("inf")]
 
 
 def scaled(fleet: Fleet, factors: Mapping[tuple[str, str], float], options: FleetOptions, seed: int) -> Fleet:
     """The fleet with these numbers multiplied, by (profile, number); the same object if that changes nothing.
 
-    Who has which device stays.  Budgets that are a share of a device follow its memory.
+    Clients keep their devices and links.  Budgets that are a share of a device follow its memory.
     """
-    idle: tuple[str, ...] = () if of_device(options) else MEMORY
-    idle += () if fleet.throttling else THROTTLING
-    factors = {key: factor for key, factor in factors.items() if key[1] not in idle}
+    ignored: tuple[str, ...] = () if of_device(options) else MEMORY
+    ignored += () if fleet.throttling else THROTTLING
+    factors = {key: factor for key, factor in factors.items() if key[1] not in ignored}
     devices = tuple(_times(device, factors) for device in fleet.devices)
     links = tuple(_times(link, factors) for link in fleet.links)
     if devices == fleet.devices and links == fleet.links:
         return fleet
-    other = replace(fleet, devices=devices, links=links)
+    changed = replace(fleet, devices=devices, links=links)
     if any(number in MEMORY for _, number in factors):
-        return replace(other, budgets=_drawn_again(other, options, seed))
-    return other
+        return replace(changed, budgets=_drawn_again(changed, options, seed))
+    return changed
 
 
 def of_device(options: FleetOptions) -> bool:
@@ -88,5 +88,5 @@ def _times(profile: Profile, factors: Mapping[tuple[str, str], float]) -> Profil
 
 
 def _drawn_again(fleet: Fleet, options: FleetOptions, seed: int) -> dict[str, Any]:
-    """The budgets that this fleet's clients would have drawn, with its devices as they are now."""
+    """The budgets that this fleet's clients draw with its devices."""
     return draw_budgets(options.budgets, fleet.devices, fleet.device_index, seed)

@@ -1,4 +1,4 @@
-"""One row of a sweep: who can take part in a cell, which data leave with the others, and what the schedule costs."""
+"""One row of a sweep: the eligible clients of a cell, the data of the others, and the costs of the schedule."""
 
 from __future__ import annotations
 
@@ -26,80 +26,84 @@ from edgefl.planning.coverage import share
 from edgefl.planning.places import places
 
 TRAVELLING = ("download_bytes", "upload_bytes", "flops")
-"""What a row gives as means of an eligible client's round and as totals of the schedule."""
+"""Costs that a row gives as means over eligible clients' rounds and as totals of the schedule."""
 
 
 def row_of(workload: Workload, library: Library) -> dict[str, Any]:
-    """The row of a cell: fields with their units in their names."""
+    """The row of a cell; units are in the fields' names."""
     setup = workload.setup
     holdings = DataCoverage.of(setup)
     prices = Prices(workload)
     judged = evaluated(workload, prices=prices)
     stages = []
-    for _, turns in groupby(judged, key=lambda one: one.stage.index):
-        stage = _stage_row(workload, taking := list(turns), holdings)
-        for kind, mine in holdings.everyone.items():
-            stage["kinds"][kind]["smallest_device"] = smallest_device(workload, taking[0], mine, library, prices)
+    for _, turns in groupby(judged, key=lambda turn: turn.stage.index):
+        stage = _stage_row(workload, stage_turns := list(turns), holdings)
+        for kind, members in holdings.everyone.items():
+            stage["kinds"][kind]["smallest_device"] = smallest_device(
+                workload, stage_turns[0], members, library, prices
+            )
         stages.append(stage)
     everyone = np.ones(len(holdings.samples), bool)
-    ever = np.logical_or.reduce([one.eligible for one in judged])
+    ever = np.logical_or.reduce([turn.eligible for turn in judged])
     clients, rounds = len(everyone), sum(stage["rounds"] for stage in stages)
-    hardest = min(stages, key=lambda s: s["eligible"])
-    left = holdings.left(everyone, ever)
-    able: Integers = np.sum([one.stage.rounds * counts_of(one.work[one.eligible], workload) for one in judged], axis=0)
-    taken = np.flatnonzero(able)
+    hardest = min(stages, key=lambda stage: stage["eligible"])
+    excluded = holdings.left(everyone, ever)
+    counts: Integers = np.sum(
+        [turn.stage.rounds * counts_of(turn.work[turn.eligible], workload) for turn in judged], axis=0
+    )
+    done_works = np.flatnonzero(counts)
     peaks = workload.table["memory"]
-    offered = [counts_of(one.work[one.work != LEFT_OUT], workload) for one in judged]
+    offered = [counts_of(turn.work[turn.work != LEFT_OUT], workload) for turn in judged]
     return {
         "clients": clients,
         "rounds": rounds,
-        "eligible_share": sum(s["rounds"] * s["eligible_share"] for s in stages) / rounds,
+        "eligible_share": sum(stage["rounds"] * stage["eligible_share"] for stage in stages) / rounds,
         "eligible_share_ever": share(int(ever.sum()), clients),
         "eligible_share_at_hardest_stage": hardest["eligible_share"],
         "eligible_share_ever_by_kind": {
-            kind: share(int((ever & mine).sum()), int(mine.sum())) for kind, mine in holdings.everyone.items()
+            kind: share(int((ever & members).sum()), int(members.sum())) for kind, members in holdings.everyone.items()
         },
-        "eligible_samples_share": sum(s["rounds"] * s["eligible_samples_share"] for s in stages) / rounds,
-        "eligible_samples_share_ever": left["eligible_samples_share"],
-        "class_coverage_ever": left["class_coverage"],
-        "excluded_samples": left["excluded_samples"],
-        "lost_classes": left["lost_classes"],
-        "lost_modalities": left["lost_modalities"],
-        "modality_samples_share_ever": left["modality_samples_share"],
+        "eligible_samples_share": sum(stage["rounds"] * stage["eligible_samples_share"] for stage in stages) / rounds,
+        "eligible_samples_share_ever": excluded["eligible_samples_share"],
+        "class_coverage_ever": excluded["class_coverage"],
+        "excluded_samples": excluded["excluded_samples"],
+        "lost_classes": excluded["lost_classes"],
+        "lost_modalities": excluded["lost_modalities"],
+        "modality_samples_share_ever": excluded["modality_samples_share"],
         "empty_rounds": sum(stage["rounds"] for stage in stages if not stage["eligible"]),
         "hardest_stage": hardest["stage"],
         "refused_by": hardest["refused_by"],
         "peak_memory_bytes": int(peaks[sum(offered) > 0].max(initial=0)),
-        "eligible_peak_memory_bytes": int(peaks[taken].max()) if len(taken) else None,
-        **{name: _mean(workload.table[name], able) for name in TRAVELLING},
-        "energy_joules": _weighted([(s["energy_joules"], s["rounds"] * s["eligible"]) for s in stages]),
+        "eligible_peak_memory_bytes": int(peaks[done_works].max()) if len(done_works) else None,
+        **{name: _mean(workload.table[name], counts) for name in TRAVELLING},
+        "energy_joules": _weighted([(stage["energy_joules"], stage["rounds"] * stage["eligible"]) for stage in stages]),
         **merits(workload, judged),
         "stages": stages,
     }
 
 
 def merits(workload: Workload, judged: Sequence[Judged]) -> dict[str, Any]:
-    """What cells are compared by: the eligible share, a round's seconds, and what the schedule adds up to.
+    """The figures by which cells are compared: eligible share, seconds of a round, and totals of the schedule.
 
-    A round lasts as long as its slowest eligible client.  ``schedule_*`` are of all rounds with the clients that a
-    round is expected to select, each at the mean of the eligible of its kind.  Nothing is in it of what the server
-    does, nor of copies that a client has to fetch anew.
+    A round lasts as long as its slowest eligible client.  ``schedule_*`` sum over all rounds the expected cohort, each
+    client at the mean of its kind's eligible clients.  Costs of the server and of copies that a client has to download
+    again are not included.
     """
-    rounds = [one.stage.rounds for one in judged]
-    slowest = [float(one.seconds[one.eligible].max()) if one.eligible.any() else None for one in judged]
-    shares = [share(int(one.eligible.sum()), len(one.eligible)) for one in judged]
+    rounds = [turn.stage.rounds for turn in judged]
+    slowest = [float(turn.seconds[turn.eligible].max()) if turn.eligible.any() else None for turn in judged]
+    shares = [share(int(turn.eligible.sum()), len(turn.eligible)) for turn in judged]
     totals = {"cohort": 0.0, "energy_joules": 0.0, **dict.fromkeys(TRAVELLING, 0.0)}
-    for one, count in zip(judged, rounds, strict=True):
-        for seats, able in _cohort(workload.setup, one):
-            works = counts_of(one.work[able], workload)
+    for turn, count in zip(judged, rounds, strict=True):
+        for seats, eligible in _cohort(workload.setup, turn):
+            works = counts_of(turn.work[eligible], workload)
             totals["cohort"] += count * seats
-            totals["energy_joules"] += count * seats * float(one.joules[able].mean())
+            totals["energy_joules"] += count * seats * float(turn.joules[eligible].mean())
             for name in TRAVELLING:
                 totals[name] += count * seats * (_mean(workload.table[name], works) or 0.0)
     return {
-        "eligible_share": sum(n * s for n, s in zip(rounds, shares, strict=True)) / sum(rounds),
+        "eligible_share": sum(count * ratio for count, ratio in zip(rounds, shares, strict=True)) / sum(rounds),
         "round_seconds": _weighted(list(zip(slowest, rounds, strict=True))),
-        "schedule_seconds": sum(n * (s or 0.0) for n, s in zip(rounds, slowest, strict=True)),
+        "schedule_seconds": sum(count * (seconds or 0.0) for count, seconds in zip(rounds, slowest, strict=True)),
         "schedule_client_rounds": totals["cohort"],
         "schedule_download_bytes": totals["download_bytes"],
         "schedule_upload_bytes": totals["upload_bytes"],
@@ -109,50 +113,54 @@ def merits(workload: Workload, judged: Sequence[Judged]) -> dict[str, Any]:
     }
 
 
-def _cohort(setup: Setup, one: Judged) -> list[tuple[float, Booleans]]:
-    """How many clients a round of this stage selects of each group that it draws from, and who is eligible there."""
-    kind, part = np.asarray(setup.clients.client_kind), one.work != LEFT_OUT
+def _cohort(setup: Setup, turn: Judged) -> list[tuple[float, Booleans]]:
+    """The number of selected clients and a mask of the eligible ones, for each group that a round draws from."""
+    kind, offered = np.asarray(setup.clients.client_kind), turn.work != LEFT_OUT
     groups = {
-        name: (int((part & mine).sum()), one.eligible & mine)
+        name: (int((offered & members).sum()), turn.eligible & members)
         for index, name in enumerate(setup.clients.kinds)
-        if (part & (mine := kind == index)).any()
+        if (offered & (members := kind == index)).any()
     }
     if not groups:
         return []
     if not setup.round.stratify:
-        groups = {"": (int(part.sum()), one.eligible)}
+        groups = {"": (int(offered.sum()), turn.eligible)}
     seats = places(setup.round.cohort, {name: size for name, (size, _) in groups.items()})
-    return [(float(min(seats[name], int(able.sum()))), able) for name, (_, able) in groups.items() if able.any()]
+    return [
+        (float(min(seats[name], int(eligible.sum()))), eligible)
+        for name, (_, eligible) in groups.items()
+        if eligible.any()
+    ]
 
 
 def _stage_row(workload: Workload, turns: Sequence[Judged], holdings: DataCoverage) -> dict[str, Any]:
-    """Clients of one stage, in all and by kind; shares are of all clients, those that the method leaves out too.
+    """Clients of one stage, in all and by kind; shares are of all clients, also those that the method leaves out.
 
-    ``turns`` are the stage's: who can take part is the same in all of them, and what he does may not be.
+    Eligibility is the same in all ``turns`` of the stage; works may differ.
     """
     everyone = np.ones(len(turns[0].work), bool)
     return {
         "stage": turns[0].stage.index,
-        "rounds": sum(one.stage.rounds for one in turns),
+        "rounds": sum(turn.stage.rounds for turn in turns),
         **_group(workload, turns, holdings, everyone),
-        "kinds": {kind: _group(workload, turns, holdings, mine) for kind, mine in holdings.everyone.items()},
+        "kinds": {kind: _group(workload, turns, holdings, members) for kind, members in holdings.everyone.items()},
     }
 
 
 def _group(workload: Workload, turns: Sequence[Judged], holdings: DataCoverage, clients: Booleans) -> dict[str, Any]:
-    one = turns[0]
-    able, part = clients & one.eligible, clients & (one.work != LEFT_OUT)
-    works: Integers = np.sum([each.stage.rounds * counts_of(each.work[able], workload) for each in turns], axis=0)
-    offered = np.sum([counts_of(each.work[part], workload) for each in turns], axis=0)
-    rounds = [each.stage.rounds for each in turns]
-    slowest = [float(each.seconds[able].max()) if able.any() else None for each in turns]
-    joules = [float(each.joules[able].mean()) if able.any() else None for each in turns]
+    first = turns[0]
+    eligible, participants = clients & first.eligible, clients & (first.work != LEFT_OUT)
+    works: Integers = np.sum([turn.stage.rounds * counts_of(turn.work[eligible], workload) for turn in turns], axis=0)
+    offered = np.sum([counts_of(turn.work[participants], workload) for turn in turns], axis=0)
+    rounds = [turn.stage.rounds for turn in turns]
+    slowest = [float(turn.seconds[eligible].max()) if eligible.any() else None for turn in turns]
+    joules = [float(turn.joules[eligible].mean()) if eligible.any() else None for turn in turns]
     return {
         "clients": int(clients.sum()),
-        "eligible": int(able.sum()),
-        "eligible_share": share(int(able.sum()), int(clients.sum())),
-        **holdings.left(clients, able),
-        "refused_by": binding_counts(one.binding[part & ~one.eligible]),
+        "eligible": int(eligible.sum()),
+        "eligible_share": share(int(eligible.sum()), int(clients.sum())),
+        **holdings.left(clients, eligible),
+        "refused_by": binding_counts(first.binding[participants & ~first.eligible]),
         "peak_memory_bytes": int(workload.table["memory"][offered > 0].max(initial=0)),
         "round_seconds": _weighted(list(zip(slowest, rounds, strict=True))),
         **{name: _mean(workload.table[name], works) for name in TRAVELLING},
@@ -161,10 +169,10 @@ def _group(workload: Workload, turns: Sequence[Judged], holdings: DataCoverage, 
 
 
 def _mean(values: NDArray[np.float64], counts: Integers) -> float | None:
-    """The mean of values that stand for this many each; None of nothing."""
+    """The mean of the values weighted by ``counts``; None if all counts are 0."""
     return float(counts @ values / counts.sum()) if counts.any() else None
 
 
 def _weighted(values: Sequence[tuple[float | None, float]]) -> float | None:
-    there = [(value, weight) for value, weight in values if value is not None]
-    return sum(v * w for v, w in there) / sum(w for _, w in there) if there else None
+    known = [(value, weight) for value, weight in values if value is not None]
+    return sum(v * w for v, w in known) / sum(w for _, w in known) if known else None

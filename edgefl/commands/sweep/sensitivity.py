@@ -1,6 +1,6 @@
 """Whether the order of a sweep's cells survives errors in the numbers of its devices and links.
 
-Peak memory, FLOPs and bytes don't depend on a device: the cells' works, predicted once, are judged again on fleets with
+Peak memory, FLOPs and bytes don't depend on a device: the predicted works of the cells are judged again on fleets with
 other numbers.  Nothing is predicted or trained again.
 """
 
@@ -27,11 +27,11 @@ FIGURES = ("eligible_share", "round_seconds", "schedule_seconds", "schedule_ener
 EVERYWHERE = "everywhere"
 ALL_BETTER, ALL_WORSE = "all better", "all worse"
 DRAWS = 50
-"""How often every number of every profile is drawn anew, all at once."""
+"""Number of draws, each of new factors for all numbers of all profiles."""
 MOST_CELLS = 2_000
 SHOWN_PAIRS = 100
 ALIKE = 1e-9
-"""Values that differ by less, relatively, are equal: sums taken in another order."""
+"""Relative difference below which values count as equal: sums depend on the order of their terms."""
 
 Floats = NDArray[np.float64]
 Signs = NDArray[np.int8]
@@ -39,7 +39,7 @@ Signs = NDArray[np.int8]
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of the sweep with what its clients would do."""
+    """A cell of the sweep with the works of its clients."""
 
     label: str
     fleet: FleetOptions
@@ -48,7 +48,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Change:
-    """An error in the numbers: ``factors`` by (profile, number); ``number`` and ``where`` say it in words."""
+    """An error in the numbers: ``factors`` by (profile, number); ``number`` and ``where`` name it in results."""
 
     number: str
     where: str
@@ -56,12 +56,12 @@ class Change:
     factors: Mapping[tuple[str, str], float]
 
     def named(self) -> dict[str, Any]:
-        """As plain data."""
+        """The name and factor of the change, as plain data."""
         return {"number": self.number, "where": self.where, "factor": self.factor}
 
 
 def factor_of(text: str) -> float:
-    """The factor of ``2x``.  Raises UnitError for anything else, and for one that is no error."""
+    """The factor of ``2x``.  Raises UnitError for text in another form, and for a factor of 1 or less."""
     match = re.fullmatch(r"\s*(\d{1,6}(?:\.\d{1,6})?|\.\d{1,6})\s*[xX]\s*", text)
     if match is None:
         meant = text.strip() if re.fullmatch(r"\s*\d+(\.\d+)?\s*", text) else "2"
@@ -72,12 +72,13 @@ def factor_of(text: str) -> float:
 
 
 def sensitivity(cells: Sequence[Cell], factor: float, on_progress: OnProgress = silent) -> dict[str, Any]:
-    """How the cells' order by each of FIGURES changes with device and link numbers ``factor`` too large or too small.
+    """How the cells' order by each of FIGURES changes if device and link numbers are wrong by ``factor``.
 
     ``numbers`` has for each number, multiplied and divided, in all profiles at once and in each alone, Kendall's tau-b
-    of the new order with the old (None where everything is level) and how many pairs of cells change places.
-    ``together`` has all numbers at once, each to its better or its worse side.  ``draws`` multiplies every number of
-    every profile by its own factor, log-uniform in [1/factor, factor].  ``flips`` names pairs with what flips them.
+    of the new order with the old (None if all cells are level) and the number of pairs of cells that change order.
+    ``together`` changes all numbers at once, each for the better or each for the worse.  ``draws`` multiplies every
+    number of every profile by its own factor, log-uniform in [1/factor, factor].  ``flips`` names pairs of cells with
+    the changes that flip their order.
     """
     labels = [cell.label for cell in cells]
     profiles = {name: profile for cell in cells for name, profile in profiles_of(cell.workload.setup.fleet).items()}
@@ -93,34 +94,34 @@ def sensitivity(cells: Sequence[Cell], factor: float, on_progress: OnProgress = 
     taus = np.full((len(changes), len(FIGURES)), np.nan)
     moved = np.zeros((len(changes), len(FIGURES)), dtype=int)
     steady_best = np.zeros((len(changes), len(FIGURES)), dtype=bool)
-    for place, name in enumerate(FIGURES):
-        base = values[0, :, place]
+    for column, name in enumerate(FIGURES):
+        base = values[0, :, column]
         signs = _signs(base, name)
         pairs: dict[tuple[int, int], list[Change]] = {}
         for number, change in enumerate(changes):
-            new = values[number + 1, :, place]
-            now = _signs(new, name)
-            taus[number, place] = _tau(signs, now)
-            flipped = np.argwhere(np.triu(signs * now < 0))
-            moved[number, place] = len(flipped)
-            steady_best[number, place] = bool((_best(base, name) & _best(new, name)).any())
+            new = values[number + 1, :, column]
+            new_signs = _signs(new, name)
+            taus[number, column] = _tau(signs, new_signs)
+            flipped = np.argwhere(np.triu(signs * new_signs < 0))
+            moved[number, column] = len(flipped)
+            steady_best[number, column] = bool((_best(base, name) & _best(new, name)).any())
             if number < len(singles) + len(together):
-                for one, other in flipped.tolist():
-                    pairs.setdefault((one, other), []).append(change)
+                for first, second in flipped.tolist():
+                    pairs.setdefault((first, second), []).append(change)
         named = slice(0, len(singles) + len(together))
         drawn = slice(len(singles) + len(together), None)
-        worst = int(np.argmin(np.nan_to_num(taus[named, place], nan=1.0)))
+        worst = int(np.argmin(np.nan_to_num(taus[named, column], nan=1.0)))
         figures[name] = {
-            "survives": not moved[:, place].any(),
-            "survives_one_at_a_time": not moved[: len(singles), place].any(),
+            "survives": not moved[:, column].any(),
+            "survives_one_at_a_time": not moved[: len(singles), column].any(),
             "pairs": len(cells) * (len(cells) - 1) // 2,
             "level_pairs": int((np.triu(signs == 0, 1)).sum()),
             "pairs_that_flip": len(pairs),
-            "lowest_tau": _number(taus[worst, place]),
-            "lowest_tau_by": changes[worst].named() if taus[worst, place] < 1 else None,
-            "drawn_lowest_tau": _number(np.nanmin(taus[drawn, place], initial=np.inf)),
-            "drawn_unchanged_share": float((moved[drawn, place] == 0).mean()),
-            "drawn_same_best_share": float(steady_best[drawn, place].mean()),
+            "lowest_tau": _number(taus[worst, column]),
+            "lowest_tau_by": changes[worst].named() if taus[worst, column] < 1 else None,
+            "drawn_lowest_tau": _number(np.nanmin(taus[drawn, column], initial=np.inf)),
+            "drawn_unchanged_share": float((moved[drawn, column] == 0).mean()),
+            "drawn_same_best_share": float(steady_best[drawn, column].mean()),
         }
         flips += [
             {"figure": name, **_in_order(labels, signs, pair), "by": [change.named() for change in by]}
@@ -129,8 +130,8 @@ def sensitivity(cells: Sequence[Cell], factor: float, on_progress: OnProgress = 
     rows = [
         {
             **change.named(),
-            "tau": {name: _number(taus[number, place]) for place, name in enumerate(FIGURES)},
-            "flipped_pairs": {name: int(moved[number, place]) for place, name in enumerate(FIGURES)},
+            "tau": {name: _number(taus[number, column]) for column, name in enumerate(FIGURES)},
+            "flipped_pairs": {name: int(moved[number, column]) for column, name in enumerate(FIGURES)},
         }
         for number, change in enumerate([*singles, *together])
     ]
@@ -149,18 +150,18 @@ def sensitivity(cells: Sequence[Cell], factor: float, on_progress: OnProgress = 
 
 
 def _singles(profiles: Mapping[str, Any], factor: float) -> list[Change]:
-    """Each number times and over the factor: in every profile, and, where several have it, in each alone."""
+    """Each number multiplied and divided by the factor: in all profiles at once, and in each of several alone."""
     having: dict[str, list[str]] = {}
     for name, profile in profiles.items():
         for number in numbers_of(profile):
             having.setdefault(number, []).append(name)
-    found = []
+    changes = []
     for number, names in having.items():
         for times in (factor, 1 / factor):
-            found.append(Change(number, EVERYWHERE, times, {(name, number): times for name in names}))
+            changes.append(Change(number, EVERYWHERE, times, {(name, number): times for name in names}))
             if len(names) > 1:
-                found += [Change(number, name, times, {(name, number): times}) for name in names]
-    return found
+                changes += [Change(number, name, times, {(name, number): times}) for name in names]
+    return changes
 
 
 def _together(profiles: Mapping[str, Any], factor: float, better: bool) -> Change:
@@ -174,66 +175,66 @@ def _together(profiles: Mapping[str, Any], factor: float, better: bool) -> Chang
 
 def _draws(profiles: Mapping[str, Any], factor: float) -> list[Change]:
     keys = [(name, number) for name in sorted(profiles) for number in numbers_of(profiles[name])]
-    found = []
+    changes = []
     for index in range(DRAWS):
         powers = seeds.generator(0, "sensitivity", index).uniform(-1, 1, len(keys))
         factors = {key: float(factor**power) for key, power in zip(keys, powers, strict=True)}
-        found.append(Change("drawn", EVERYWHERE, factor, factors))
-    return found
+        changes.append(Change("drawn", EVERYWHERE, factor, factors))
+    return changes
 
 
 def _figures(cell: Cell, changes: Sequence[Change]) -> Floats:
-    """FIGURES as the numbers are and after each change: `[1 + changes, figures]`, NaN where nobody takes part."""
+    """FIGURES without and with each change: `[1 + changes, figures]`, NaN where no client takes part."""
     workload, prices = cell.workload, Prices(cell.workload)
     fleet = workload.setup.fleet
-    there = profiles_of(fleet)
+    profiles = profiles_of(fleet)
     base = _row(workload, merits(workload, evaluated(workload, fleet, prices, why=False)))
-    found = np.tile(base, (len(changes) + 1, 1))
+    figures = np.tile(base, (len(changes) + 1, 1))
     for number, change in enumerate(changes, start=1):
-        mine = {key: factor for key, factor in change.factors.items() if key[0] in there}
-        if mine and (other := scaled(fleet, mine, cell.fleet, workload.setup.seed)) is not fleet:
-            found[number] = _row(workload, merits(workload, evaluated(workload, other, prices, why=False)))
-    return found
+        factors = {key: factor for key, factor in change.factors.items() if key[0] in profiles}
+        if factors and (changed := scaled(fleet, factors, cell.fleet, workload.setup.seed)) is not fleet:
+            figures[number] = _row(workload, merits(workload, evaluated(workload, changed, prices, why=False)))
+    return figures
 
 
-def _row(workload: Workload, found: Mapping[str, Any]) -> Floats:
-    if found["round_seconds"] is None:  # nobody: no time and energy that could be called small
-        return np.array([found[FIGURES[0]], *[np.nan] * (len(FIGURES) - 1)])
-    return np.array([found[name] for name in FIGURES], dtype=float)
+def _row(workload: Workload, row: Mapping[str, Any]) -> Floats:
+    if row["round_seconds"] is None:  # no client takes part: time and energy are undefined
+        return np.array([row[FIGURES[0]], *[np.nan] * (len(FIGURES) - 1)])
+    return np.array([row[name] for name in FIGURES], dtype=float)
 
 
 # --- orders ----------------------------------------------------------------------------------------------------------
 
 
 def _badness(values: Floats, figure: str) -> Floats:
-    """Smaller is better; nothing is worse than nobody."""
+    """Values of which the smallest is the best; NaN (no eligible client) becomes inf, the worst."""
     return np.where(np.isnan(values), np.inf, -values if figure == FIGURES[0] else values)
 
 
 def _signs(values: Floats, figure: str) -> Signs:
-    """For each pair of cells [one, other]: -1 if the first is the better, 1 if the second is, 0 if they are level."""
-    bad = _badness(values, figure)
-    with np.errstate(invalid="ignore"):  # inf - inf: both are the worst there is
-        apart = np.nan_to_num(bad[:, None] - bad[None, :], nan=0.0, posinf=np.inf, neginf=-np.inf)
-        scale = np.maximum(np.abs(bad)[:, None], np.abs(bad)[None, :])
-    level = np.abs(apart) <= ALIKE * np.where(np.isfinite(scale), scale, 0.0)
-    return np.where(level, 0, np.sign(apart)).astype(np.int8)
+    """Signs of pairs `[cells, cells]`: -1 if the first cell is better, 1 if the second is, 0 if they are level."""
+    badness = _badness(values, figure)
+    with np.errstate(invalid="ignore"):  # inf - inf: no client takes part in either
+        difference = np.nan_to_num(badness[:, None] - badness[None, :], nan=0.0, posinf=np.inf, neginf=-np.inf)
+        scale = np.maximum(np.abs(badness)[:, None], np.abs(badness)[None, :])
+    level = np.abs(difference) <= ALIKE * np.where(np.isfinite(scale), scale, 0.0)
+    return np.where(level, 0, np.sign(difference)).astype(np.int8)
 
 
 def _best(values: Floats, figure: str) -> NDArray[np.bool_]:
-    """The cells that nothing is better than: `[cells]`."""
+    """Mask of the cells that no other cell is better than: `[cells]`."""
     return np.asarray(~(_signs(values, figure) > 0).any(axis=1))
 
 
 def _tau(before: Signs, after: Signs) -> float:
-    """Kendall's tau-b of two orders, from the signs of their pairs; NaN if everything is level in one of them.
+    """Kendall's tau-b of two orders, from the signs of their pairs; NaN if all pairs are level in only one of them.
 
     M. G. Kendall, The treatment of ties in ranking problems (Biometrika 33, 1945).
     """
-    one, other = np.abs(before).sum(dtype=np.int64), np.abs(after).sum(dtype=np.int64)
-    if not one or not other:
-        return 1.0 if one == other else float("nan")
-    return float((before.astype(np.int64) * after).sum() / np.sqrt(float(one) * float(other)))
+    untied_before, untied_after = np.abs(before).sum(dtype=np.int64), np.abs(after).sum(dtype=np.int64)
+    if not untied_before or not untied_after:
+        return 1.0 if untied_before == untied_after else float("nan")
+    return float((before.astype(np.int64) * after).sum() / np.sqrt(float(untied_before) * float(untied_after)))
 
 
 def _in_order(labels: Sequence[str], signs: Signs, pair: tuple[int, int]) -> dict[str, str]:

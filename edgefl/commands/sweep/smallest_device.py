@@ -12,57 +12,57 @@ from edgefl.commands.sweep.workload import LEFT_OUT, Booleans, Judged, Prices, W
 from edgefl.devices import Device, device_names, load_device
 
 Library = Sequence[Device]
-"""Devices by the memory that they could give to tensors, smallest first."""
+"""Devices by the memory that is available to tensors, smallest first."""
 
 
-def available_memory_bytes(one: Device) -> int:
-    """What a device could give to tensors at most: usable memory less its runtime's overhead; below 0 if that lacks."""
-    return one.usable_memory_bytes - one.runtime_overhead_bytes
+def available_memory_bytes(device: Device) -> int:
+    """Bytes available to tensors: usable memory less the runtime's overhead, negative if the runtime doesn't fit."""
+    return device.usable_memory_bytes - device.runtime_overhead_bytes
 
 
 def library() -> Library:
-    """All devices, the smallest first."""
-    return sorted(map(load_device, device_names()), key=lambda one: (available_memory_bytes(one), one.name))
+    """All devices of the library, the smallest first."""
+    return sorted(map(load_device, device_names()), key=lambda device: (available_memory_bytes(device), device.name))
 
 
 def smallest_device(
     workload: Workload, judged: Judged, clients: Booleans, devices: Library, prices: Prices
 ) -> dict[str, Any] | None:
-    """The smallest device on which every one of these clients could do its round of this stage, with its margins.
+    """The smallest device on which each of these clients could do its round of this stage, with its margins.
 
-    What decides is the largest of their works against the device's own memory, then against the round's deadline and
-    the tightest budgets of seconds and joules among them, over the fleet's most common link; no budget of memory, which
-    is what an owner allows and not what a device has.  ``device`` is None if none of the library will do; ``smaller``
-    is the next smaller one and what refuses it.  None for clients that the method leaves out.
+    The largest of their works must fit the device's own memory, the round's deadline and the tightest budgets of
+    seconds and joules among them, over the fleet's most common link.  Memory budgets don't count: they are what owners
+    allow, not what a device has.  ``device`` is None if no device of the library is large enough; ``smaller`` is the
+    next smaller device and the limit that it exceeds.  Returns None for clients that the method leaves out.
     """
-    mine = clients & (judged.work != LEFT_OUT)
-    if not mine.any():
+    members = clients & (judged.work != LEFT_OUT)
+    if not members.any():
         return None
-    works = np.flatnonzero(counts_of(judged.work[mine], workload))
+    works = np.flatnonzero(counts_of(judged.work[members], workload))
     setup = workload.setup
     link = commonest_link(setup.fleet)
     peak = int(workload.table["memory"][works].max())
-    limits = {name: float(setup.fleet.budgets[name][mine].min()) for name in ("seconds", "joules")}
+    limits = {name: float(setup.fleet.budgets[name][members].min()) for name in ("seconds", "joules")}
     if setup.round.deadline is not None:
         limits["seconds"] = min(limits["seconds"], setup.round.deadline)
     smaller: dict[str, Any] | None = None
-    for one in devices:
-        margin = available_memory_bytes(one) - peak
+    for device in devices:
+        margin = available_memory_bytes(device) - peak
         if margin < 0:
-            smaller = {"device": one.name, "refused_by": "memory", "short_by_bytes": -margin}
+            smaller = {"device": device.name, "refused_by": "memory", "short_by_bytes": -margin}
             continue
-        seconds, joules = (float(values[works].max()) for values in prices.spent(one, link, setup.fleet.throttling))
+        seconds, joules = (float(values[works].max()) for values in prices.spent(device, link, setup.fleet.throttling))
         if seconds > limits["seconds"]:
-            smaller = {"device": one.name, "refused_by": "seconds", "short_by_seconds": seconds - limits["seconds"]}
+            smaller = {"device": device.name, "refused_by": "seconds", "short_by_seconds": seconds - limits["seconds"]}
             continue
         if joules > limits["joules"]:
-            smaller = {"device": one.name, "refused_by": "joules", "short_by_joules": joules - limits["joules"]}
+            smaller = {"device": device.name, "refused_by": "joules", "short_by_joules": joules - limits["joules"]}
             continue
         return {
-            "device": one.name,
+            "device": device.name,
             "link": link.name,
             "peak_memory_bytes": peak,
-            "available_memory_bytes": available_memory_bytes(one),
+            "available_memory_bytes": available_memory_bytes(device),
             "memory_margin_bytes": margin,
             "round_seconds": seconds,
             "seconds_margin": limits["seconds"] - seconds,

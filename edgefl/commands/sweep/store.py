@@ -1,4 +1,4 @@
-"""A sweep's rows on disk: by label, each computed once."""
+"""The rows of a sweep on disk, by label."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from edgefl.scenario import Scenario
 from edgefl.work import digest
 
 RUNS = "runs"
-"""Where the runs of ``--train`` lie in a sweep's folder."""
+"""The subfolder of a sweep's folder for the runs of ``--train``."""
 _OURS = ("sweep.jsonl", "sweep.csv", "sensitivity.json", RUNS)
 
 
 class Rows:
-    """``sweep.jsonl`` in a folder: rows by label, each with the digest of its scenario and the profiles in that.
+    """``sweep.jsonl`` in a folder: rows by label, each with the digest of its scenario and of the profiles it names.
 
-    Of several lines for one label the last holds.
+    Of several lines for one label the last counts.
     """
 
     def __init__(self, folder: Path, combinations: Mapping[str, Scenario], fields: Iterable[str]):
         self.folder, self.path = folder, folder / "sweep.jsonl"
         known_device, known_link = cache(load_device), cache(load_link)  # a file is read once for all combinations
         self._keys = {
-            # where and in how many processes a run would train changes no row; what a profile says does
+            # rows depend on the executor's device and on the contents of profiles, not on the executor's other options
             label: digest(
                 {
                     **s.resolved(),
@@ -63,21 +63,21 @@ class Rows:
                 raise RunError(f"{self.path}:{number}: this line is damaged: {line[:60]!r}") from None
             if self._keys.get(label, key) != key:
                 raise RunError(
-                    f"{self.path}:{number}: {label!r} stands there for another scenario, or a profile has changed "
-                    "since; choose another folder"
+                    f"{self.path}:{number}: {label!r} is the row of another scenario, or a profile has changed since; "
+                    "choose another folder"
                 )
-            if wanted <= row.keys():  # an older sweep's row says less: it is computed again
+            if wanted <= row.keys():  # an older version's row lacks fields: it is computed again
                 self.known[label] = row
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Append a row."""
+        """Append a row to ``sweep.jsonl``."""
         line = json.dumps({**row, "scenario_digest": self._keys[row["label"]]}, allow_nan=False)
         with writing(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
         self.known[row["label"]] = dict(row)
 
     def write_csv(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """All rows of the folder as a table, those of this sweep first."""
+        """Write all rows of the folder to ``sweep.csv``, those of this sweep first."""
         rows = list(rows)
         labels = {row["label"] for row in rows}
         text = sweep_csv([*rows, *(row for label, row in self.known.items() if label not in labels)])
@@ -85,7 +85,7 @@ class Rows:
 
 
 def sweep_csv(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Rows as a table; nested fields are joined by a dot."""
+    """Rows as CSV; the names of nested fields are joined by dots."""
     flat = [flattened(row) for row in rows]
     columns = list(dict.fromkeys(name for row in flat for name in row))
     text = io.StringIO()

@@ -1,4 +1,4 @@
-"""``edgefl sweep``: who could take part under each variation, and what it would cost, without training."""
+"""``edgefl sweep``: which clients could take part under each variation, and at what cost, without training."""
 
 from __future__ import annotations
 
@@ -43,10 +43,9 @@ def sweep(
     value: str = "eligible_share",
     on_progress: OnProgress = silent,
 ) -> dict[str, Any]:
-    """Vary a scenario and say of each combination who could take part, what leaves with the others, and what it costs.
+    """Vary a scenario and report each combination's eligible clients, the data of the others, and the costs.
 
-    Nothing is trained unless ``train`` says so.  Costs are of clients that hold all frozen parameters already, without
-    jitter.
+    Nothing is trained without ``train``.  Costs are of clients that already hold all frozen parameters, without jitter.
 
     Args:
         scenario: A scenario file, the name of a shipped scenario, or a scenario as a dictionary.
@@ -54,11 +53,11 @@ def sweep(
             what the scenario compares too.
         grid: A YAML file of further axes, ``training.batch: [8, 16]``.
         overrides: Changes of single fields, ``"training.lr=1e-3"``.
-        output: A folder that keeps the rows (``sweep.jsonl``, ``sweep.csv``).  A combination that stands there already
-            is not computed again.
+        output: A folder for the rows (``sweep.jsonl``, ``sweep.csv``).  A combination whose row is there already is not
+            computed again.
         train: Also run each combination, in ``OUTPUT/runs/LABEL``, and add its metrics to the row.
         sensitivity_to: A factor, ``"2x"``: add ``sensitivity``, whether the order of the combinations survives device
-            and link numbers that are wrong by as much.
+            and link numbers that are wrong by this factor.
         figure: A file (png, pdf, svg, html) for a drawing of ``value`` over the axes.
         value: The row's field that is drawn.
         on_progress: Called with the name of an event and its facts.
@@ -71,7 +70,7 @@ def sweep(
     Raises:
         ScenarioError: A combination can't be run.
         UnknownName: No row has the field ``value``.
-        UnitError: ``sensitivity_to`` is no factor above 1.
+        UnitError: ``sensitivity_to`` isn't a factor above 1.
         RunError: The folder can't be used, or holds rows of another scenario; ``train`` without ``output``.
         DataError: ``train`` with data that are only declared.
     """
@@ -84,45 +83,48 @@ def sweep(
     whole = scenario_of(scenario, overrides)
     # a sensitivity compares every pair of cells
     most = MOST_COMBINATIONS if factor is None else MOST_CELLS
-    found = grid_of(whole, axes, None if grid is None else os.fspath(grid), most=most)
+    expanded = grid_of(whole, axes, None if grid is None else os.fspath(grid), most=most)
     on_progress("prepare", {"what": f"preparing {whole.name}"})
     if train:
-        _check_trainable(found, on_progress)
-    kept = Rows(Path(output), dict(found.cells), FIELDS) if output is not None else None
-    work = _Workloads(on_progress, keeping=factor is not None)
+        _check_trainable(expanded, on_progress)
+    store = Rows(Path(output), dict(expanded.cells), FIELDS) if output is not None else None
+    workloads = _Workloads(on_progress, keeping=factor is not None)
     devices = library()
     rows = []
-    for index, (label, each) in enumerate(found.cells):
-        on_progress("combination", {"label": label, "index": index, "of": len(found.cells)})
-        row = kept.known.get(label) if kept else None
+    for index, (label, variant) in enumerate(expanded.cells):
+        on_progress("combination", {"label": label, "index": index, "of": len(expanded.cells)})
+        row = store.known.get(label) if store else None
         if row is None:
-            sets = {path: _at(each.resolved(), key) for path, key in zip(found.paths, found.keys, strict=True)}
-            names = {"method": each.method_name, "schedule": each.schedule_name}
-            row = plain({"label": label, "sets": sets, **names, **row_of(work.of(each), devices)})
-            if kept:
-                kept.add(row)
-        if train and kept and "metrics" not in row:
-            row = {**row, **plain(trained(label, each, kept.folder / RUNS / label, on_progress))}
-            kept.add(row)
+            sets = {
+                path: _value_at(variant.resolved(), key)
+                for path, key in zip(expanded.paths, expanded.keys, strict=True)
+            }
+            names = {"method": variant.method_name, "schedule": variant.schedule_name}
+            row = plain({"label": label, "sets": sets, **names, **row_of(workloads.of(variant), devices)})
+            if store:
+                store.add(row)
+        if train and store and "metrics" not in row:
+            row = {**row, **plain(trained(label, variant, store.folder / RUNS / label, on_progress))}
+            store.add(row)
         rows.append(row)
-    if kept:
-        kept.write_csv(rows)
-    result: dict[str, Any] = {"scenario": whole.name, "axes": list(found.paths), "rows": rows}
+    if store:
+        store.write_csv(rows)
+    result: dict[str, Any] = {"scenario": whole.name, "axes": list(expanded.paths), "rows": rows}
     result["frontier"] = frontiers(rows)
     if factor is not None:
-        cells = [Cell(label, each.fleet, work.of(each)) for label, each in found.cells]
+        cells = [Cell(label, variant.fleet, workloads.of(variant)) for label, variant in expanded.cells]
         result["sensitivity"] = plain(sensitivity(cells, factor, on_progress))
-        if kept:
+        if store:
             text = json.dumps(result["sensitivity"], indent=1, allow_nan=False)
-            replace_file(kept.folder / "sensitivity.json", text.encode())
+            replace_file(store.folder / "sensitivity.json", text.encode())
     if figure is not None:
-        draw_sweep(Path(figure), whole.name, value, found.paths, found.words, values_of(rows, value))
+        draw_sweep(Path(figure), whole.name, value, expanded.paths, expanded.words, values_of(rows, value))
     on_progress("done", {"folder": str(output) if output is not None else None})
     return result
 
 
 class _Workloads:
-    """The works of cells; with ``keeping``, predicted once however often they are asked for."""
+    """The workloads of cells; with ``keeping``, each is predicted once and cached."""
 
     def __init__(self, on_progress: OnProgress, *, keeping: bool):
         self._on_progress, self._keeping = on_progress, keeping
@@ -130,27 +132,27 @@ class _Workloads:
         self._known: dict[int, Workload] = {}
 
     def of(self, scenario: Scenario) -> Workload:
-        """The workload of this very scenario."""
+        """The workload of this scenario object."""
         if id(scenario) in self._known:
             return self._known[id(scenario)]
         predictor = self._predictors.setdefault(scenario.executor.device, predictor_of(scenario))
         setup = compose(scenario, messages(self._on_progress))
-        found = workload_of(setup, predictor)
-        if self._keeping:  # a thousand cells of a million clients each would not fit otherwise
-            self._known[id(scenario)] = found
-        return found
+        workload = workload_of(setup, predictor)
+        if self._keeping:  # not by default: a thousand cells of a million clients would exceed the memory
+            self._known[id(scenario)] = workload
+        return workload
 
 
 def _check_trainable(grid: Grid, on_progress: OnProgress) -> None:
-    """Raise before anything is written if a cell has no samples to train on."""
-    for label, each in grid.cells:
-        if federation_of(each, messages(on_progress)).declared_only:
+    """Raise DataError if a cell has no samples to train on."""
+    for label, scenario in grid.cells:
+        if federation_of(scenario, messages(on_progress)).declared_only:
             raise DataError(
                 f"{label} declares the shapes of its data and has no samples to train on: sweep it without --train"
             )
 
 
-def _at(data: Any, path: KeyPath) -> Any:
+def _value_at(data: Any, path: KeyPath) -> Any:
     for key in path:
         if isinstance(data, Mapping):
             data = data.get(key)

@@ -1,4 +1,4 @@
-"""``edgefl sweep --train``: each cell's run in a folder of its own, and what it learned."""
+"""``edgefl sweep --train``: each cell's run in a folder of its own, and its metrics."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from edgefl.runs import begun, read_run
 from edgefl.scenario import Scenario
 
 _NOT_IN_RESULTS = ("executor",)
-"""Sections that decide where a run trains and nothing of what comes out."""
+"""Sections that decide where a run trains and don't change its results."""
 
 
 def trained(label: str, scenario: Scenario, folder: Path, on_progress: OnProgress) -> dict[str, Any]:
-    """Run a cell in ``folder``, from wherever an earlier sweep left it, and give what a row says of it.
+    """Run a cell in ``folder``, or resume the run of an earlier sweep, and return the fields that its row gets.
 
-    Raises RunError if another scenario's run lies there, and what ``edgefl.run`` raises.
+    Raises RunError if the folder holds another scenario's run, and what ``edgefl.run`` raises.
     """
 
     def on_event(event: str, facts: Mapping[str, Any]) -> None:
-        if event not in ("combination", "done"):  # to the sweep, a run is part of a cell
+        if event not in ("combination", "done"):  # a run is only part of the sweep
             on_progress(event, facts)
 
     if begun(folder):

@@ -1,6 +1,6 @@
-"""What a cell's clients would do before any device, and who of them can do it on a fleet.
+"""The works of a cell's clients, whatever their devices, and which clients can do them on a fleet.
 
-Predicting is slow and knows no device; judging is fast and needs nothing but the predicted costs.  So a fleet with
+Predicting is slow and doesn't depend on devices; judging is fast and needs only the predicted costs.  So a fleet with
 other numbers is judged without predicting again.
 """
 
@@ -22,7 +22,7 @@ from edgefl.schedules import Stage
 Integers = NDArray[Any]
 Floats = NDArray[np.float64]
 Booleans = NDArray[np.bool_]
-One = TypeVar("One")
+Value = TypeVar("Value")
 
 LEFT_OUT = -1
 """The work of clients that the method leaves out of a stage."""
@@ -30,12 +30,12 @@ LEFT_OUT = -1
 
 @dataclass(frozen=True)
 class Workload:
-    """The works that a schedule gives to the clients, each with what it asks of any device.
+    """The works that a schedule gives to the clients, each with its demand on any device.
 
     ``stages`` are those with rounds, once for each turn in which other parts are offered, with the rounds of that turn.
-    ``candidates[i]`` has for stage i, by index of each way that the schedule offers, best first, the work `[groups]` of
-    each group of clients that cost the same: an index into ``demands``, or LEFT_OUT, which holds for all ways of a
-    stage.  Clients hold everything frozen already.
+    ``candidates[i]`` has for stage i, by index of each candidate stage that the schedule offers, best first, the work
+    `[groups]` of each group of clients that cost the same: an index into ``demands``, or LEFT_OUT, then for all
+    candidates of a stage.  Clients already hold all frozen parameters.
     """
 
     setup: Setup
@@ -47,22 +47,24 @@ class Workload:
     def table(self) -> dict[str, Floats]:
         """Numbers of each work that no device changes: `[works]`."""
         columns: dict[str, Callable[[Demand], float]] = {
-            "memory": lambda d: d.compute.peak_memory_bytes,
-            "flops": lambda d: d.compute.forward_flops + d.compute.backward_flops,
-            "bytes": lambda d: d.traffic.serialised_download_bytes + d.traffic.serialised_upload_bytes,
-            "download_bytes": lambda d: d.traffic.download_bytes,
-            "upload_bytes": lambda d: d.traffic.upload_bytes,
+            "memory": lambda demand: demand.compute.peak_memory_bytes,
+            "flops": lambda demand: demand.compute.forward_flops + demand.compute.backward_flops,
+            "bytes": lambda demand: demand.traffic.serialised_download_bytes + demand.traffic.serialised_upload_bytes,
+            "download_bytes": lambda demand: demand.traffic.download_bytes,
+            "upload_bytes": lambda demand: demand.traffic.upload_bytes,
         }
-        return {name: np.array([of(d) for d in self.demands], dtype=float) for name, of in columns.items()}
+        return {
+            name: np.array([column(demand) for demand in self.demands], dtype=float) for name, column in columns.items()
+        }
 
 
 @dataclass(frozen=True)
 class Judged:
-    """Who can take part in a stage: arrays `[clients]`.
+    """Eligibility and costs of the clients in a stage: arrays `[clients]`.
 
-    ``work`` is the first offered that fits, or the one that comes nearest to it; ``binding`` indexes BUDGETS (-1:
-    unlimited); ``seconds`` and ``joules`` are a round's, without jitter.  What the method leaves out is not eligible
-    and costs nothing.
+    ``work`` is the first offered work that fits, or the nearest one; ``binding`` indexes BUDGETS (-1: unlimited);
+    ``seconds`` and ``joules`` are of a round, without jitter.  A client that the method leaves out is not eligible and
+    costs nothing.
     """
 
     stage: Stage
@@ -74,35 +76,36 @@ class Judged:
 
 
 def workload_of(setup: Setup, predictor: Predictor) -> Workload:
-    """Predict every work of the schedule, each once for all clients of one kind with as many samples."""
+    """Predict every work of the schedule, once for all clients of one kind with equally many samples."""
     planner = Planner(setup, predictor)
     demands, stages, candidates = list[Demand](), [], []
     known: dict[tuple[int, int], Integers] = {}
     turns = [(stage, turn) for stage in setup.schedule.stages for turn in setup.schedule.turns(stage)]
     for stage, (offered, rounds) in turns:
         stages.append(replace(stage, rounds=len(rounds)))
-        first = _first(setup, stage)
-        for way in offered:
-            if (stage.index, way.index) in known:
+        first = _first_round(setup, stage)
+        for candidate in offered:
+            if (stage.index, candidate.index) in known:
                 continue
-            works = known[stage.index, way.index] = np.full(len(setup.representative), LEFT_OUT, np.int32)
+            works = known[stage.index, candidate.index] = np.full(len(setup.representative), LEFT_OUT, np.int32)
             for group, client in enumerate(setup.representative.tolist()):
                 if setup.participates(setup.kind_of(client), first):
                     works[group] = len(demands)
-                    demands.append(planner.demand(client, first, way))
-        candidates.append({way.index: known[stage.index, way.index] for way in offered})
+                    demands.append(planner.demand(client, first, candidate))
+        candidates.append({candidate.index: known[stage.index, candidate.index] for candidate in offered})
     return Workload(setup, tuple(demands), tuple(stages), tuple(candidates))
 
 
-def _first(setup: Setup, stage: Stage) -> int:
+def _first_round(setup: Setup, stage: Stage) -> int:
     """The first round of a stage."""
     return 1 + sum(s.rounds for s in setup.schedule.stages if s.index < stage.index)
 
 
 class Prices:
-    """Seconds and joules of works on devices and over links, each computed once however often it is asked for.
+    """Seconds and joules of works on devices and over links, computed once and cached.
 
-    Computing takes as long over any link, and travelling on any device; works that share either share its price.
+    Compute time doesn't depend on the link, nor transfer time on the device.  Works that share a compute or a traffic
+    cost share its price.
     """
 
     def __init__(self, workload: Workload):
@@ -113,7 +116,7 @@ class Prices:
 
     def spent(self, device: Device, link: Link, throttling: bool) -> tuple[Floats, Floats]:
         """Seconds and joules of each work on this device and link: `[works]`."""
-        # what it draws changes no time
+        # power doesn't change times
         key = (throttling, replace(device, compute_watts=0.0, idle_watts=0.0))
         if key not in self._busy:
             costs = [client_cost(c, NO_TRAFFIC, device, link, throttling=throttling) for c in self._computes]
@@ -126,58 +129,58 @@ class Prices:
         return down + busy + up, energy(down, busy, up, watts_of(device, link))
 
 
-def _distinct(values: Sequence[One]) -> tuple[list[One], Integers]:
-    """The distinct objects among these, and which of them stands at each place."""
-    known = {id(one): one for one in values}
-    places = {key: place for place, key in enumerate(known)}
-    return list(known.values()), np.array([places[id(one)] for one in values], np.int64)
+def _distinct(values: Sequence[Value]) -> tuple[list[Value], Integers]:
+    """The distinct objects among ``values``, and the index of each value among them."""
+    known = {id(value): value for value in values}
+    index = {key: position for position, key in enumerate(known)}
+    return list(known.values()), np.array([index[id(value)] for value in values], np.int64)
 
 
 def evaluated(
     workload: Workload, fleet: Fleet | None = None, prices: Prices | None = None, *, why: bool = True
 ) -> list[Judged]:
-    """Who of the clients can take part in each stage on this fleet, by default the scenario's.
+    """Which clients can take part in each stage on this fleet, by default the scenario's.
 
-    A client takes the first work offered that fits all its budgets, a round's deadline among them.  Without ``why`` no
-    ``binding`` is found, which is most of the work.
+    A client takes the first work offered that fits all its budgets, including the round's deadline.  Without ``why``
+    ``binding`` isn't computed, which saves most of the time.
     """
     setup = workload.setup
     fleet = fleet or setup.fleet
     prices = prices or Prices(workload)
     group = np.asarray(setup.clients.client_group)
-    seconds, joules = (np.stack(table) for table in zip(*_places(fleet, prices), strict=True))
-    place = fleet.device_index.astype(np.int32) * len(fleet.links) + fleet.link_index
+    seconds, joules = (np.stack(table) for table in zip(*_pair_prices(fleet, prices), strict=True))
+    pair = fleet.device_index.astype(np.int32) * len(fleet.links) + fleet.link_index
 
-    def judged(stage: Stage, ways: Mapping[int, Integers]) -> Judged:
-        clients = np.flatnonzero(next(iter(ways.values()))[group] != LEFT_OUT)
-        mine, where = group[clients], place[clients]
+    def judged(stage: Stage, offered: Mapping[int, Integers]) -> Judged:
+        clients = np.flatnonzero(next(iter(offered.values()))[group] != LEFT_OUT)
+        groups, pairs = group[clients], pair[clients]
 
-        def offer(works: Integers, left: Integers) -> tuple[Integers, dict[str, Floats]]:
-            work = works[mine[left]]
+        def offer(works: Integers, remaining: Integers) -> tuple[Integers, dict[str, Floats]]:
+            work = works[groups[remaining]]
             spent = {name: workload.table[name][work] for name in ("memory", "flops", "bytes")}
-            return work, spent | {"seconds": seconds[where[left], work], "joules": joules[where[left], work]}
+            return work, spent | {"seconds": seconds[pairs[remaining], work], "joules": joules[pairs[remaining], work]}
 
-        def everyone(values: NDArray[Any], nothing: Any) -> NDArray[Any]:
-            whole = np.full(len(group), nothing, values.dtype)
+        def for_all(values: NDArray[Any], default: Any) -> NDArray[Any]:
+            whole = np.full(len(group), default, values.dtype)
             whole[clients] = values
             return whole
 
-        offers = {index: partial(offer, works) for index, works in ways.items()}
+        offers = {index: partial(offer, works) for index, works in offered.items()}
         chosen = choose_stages(offers, setup.budgets(clients, fleet), why=why)
         return Judged(
             stage,
-            everyone(chosen.row, LEFT_OUT),
-            everyone(chosen.eligible, False),
-            everyone(chosen.binding, -1),
-            everyone(seconds[where, chosen.row], 0),
-            everyone(joules[where, chosen.row], 0),
+            for_all(chosen.row, LEFT_OUT),
+            for_all(chosen.eligible, False),
+            for_all(chosen.binding, -1),
+            for_all(seconds[pairs, chosen.row], 0),
+            for_all(joules[pairs, chosen.row], 0),
         )
 
-    return [judged(stage, ways) for stage, ways in zip(workload.stages, workload.candidates, strict=True)]
+    return [judged(stage, offered) for stage, offered in zip(workload.stages, workload.candidates, strict=True)]
 
 
-def _places(fleet: Fleet, prices: Prices) -> list[tuple[Floats, Floats]]:
-    """Seconds and joules `[works]` on every device over every link, links running fastest."""
+def _pair_prices(fleet: Fleet, prices: Prices) -> list[tuple[Floats, Floats]]:
+    """Seconds and joules `[works]` on every device over every link; the link's index changes fastest."""
     return [prices.spent(device, link, fleet.throttling) for device in fleet.devices for link in fleet.links]
 
 

@@ -1,1 +1,1 @@
-"""``edgefl run --verify``: whether a run keeps the rules of conservation."""
+"""``edgefl run --verify``: check a run's records against rules of conservation."""

@@ -1,7 +1,7 @@
-"""What must hold of any run, as rules on its records: nothing is created, lost unseen, or done twice.
+"""Rules of conservation on the records of any run: bytes, seconds, joules and clients add up.
 
-The rules know nothing of how the records came to be; they are told the powers of the devices and links, the deadline
-and the server's line, and look at one record after the other.
+The rules don't depend on the simulation.  They take the powers of the devices and links, the deadline and the rates of
+the server's line, and read one record after the other.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ Watts = Callable[[str, str], tuple[float, float, float] | None]
 """Watts while downloading, computing and uploading, by device and link; None for names that the scenario lacks."""
 
 CLOSE = 1e-9
-"""Share by which figures may differ that were added up in another order."""
-WAYS = ("download", "upload")
+"""Relative difference of equal sums that were added up in another order."""
+DIRECTIONS = ("download", "upload")
 PHASES = ("start", "download", "compute", "upload", None)
 SECONDS = ("download_seconds", "compute_seconds", "upload_seconds")
 COUNTED = ("selected", "unavailable", "finished", "late", "failed")
 
 RULES = {
     "bytes": "0 <= lost <= carried <= serialised bytes, each way",
-    "delivered": "bytes carried are lost or delivered, whole; a finished flight delivered all",
+    "delivered": "carried minus lost bytes are all or none; a finished flight delivered all",
     "phases": "nothing happens after the phase in which a flight ended, and the phases add up",
     "clock": "a flight ends when its seconds have passed, within its rounds",
     "one flight": "no client is in two flights at once",
     "deadline": "no flight is longer than the deadline",
     "energy": "joules are power times time, by the profiles of device and link",
-    "verdicts": "who is eligible keeps every budget, and who isn't doesn't",
-    "refused": "nobody took part whom the gate had refused",
+    "verdicts": "a client is eligible if and only if it keeps every budget",
+    "refused": "no client took part that the gate had refused",
     "rounds": "rounds follow each other without a gap",
-    "counts": "outcomes count the clients' records; who was sent off landed or is under way",
+    "counts": "outcomes count the clients' records; every flight has landed or is under way",
     "round sums": "a round's bytes, FLOPs and joules are its clients' and a stage's last delivery",
     "server link": "the server's line carried no more than its rate times the time",
     "totals": "the result's totals are the sums of its rounds",
@@ -45,7 +45,7 @@ RULES = {
 
 @dataclass
 class Check:
-    """One rule on one run: how many records it looked at, how many break it, and the first that does."""
+    """A rule on one run: the number of checked records, the number that break it, and the first of these."""
 
     name: str
     says: str
@@ -54,8 +54,8 @@ class Check:
     first: dict[str, Any] | None = None
     note: str | None = None
 
-    def look(self, offence: Mapping[str, Any] | None, where: str) -> None:
-        """A record was looked at; ``offence`` holds the values that break the rule."""
+    def count(self, offence: Mapping[str, Any] | None, where: str) -> None:
+        """Count a record; ``offence`` has the values that break the rule, None if none do."""
         self.records += 1
         if offence is not None:
             self.broken += 1
@@ -65,19 +65,19 @@ class Check:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the rules are told of a run beside its records."""
+    """The facts of a run that the rules need beside its records."""
 
     watts: Watts
     deadline: float = inf
     gated: bool = True
     anew: bool = False
-    """Whether clients are judged anew within a round, as its model changes."""
+    """Whether clients are judged again within a round, as its model changes."""
     line: tuple[float, float] = (inf, inf)
-    """Bits per second that the server's line carries, down to the clients and up from them."""
+    """Rates of the server's line in bit/s, down to the clients and up from them."""
 
 
 def close(a: float, b: float, scale: float = 0.0) -> bool:
-    """Whether two figures are one, added up in another order; ``scale``: the size of what they are differences of."""
+    """Whether two figures are equal but for the order of sums; ``scale``: the size of the terms of a difference."""
     return isclose(a, b, rel_tol=CLOSE, abs_tol=CLOSE * scale)
 
 
@@ -89,8 +89,8 @@ def _values(record: Record, *names: str) -> dict[str, Any]:
 
 
 def _bytes(record: Record) -> dict[str, Any] | None:
-    for way in WAYS:
-        names = (f"lost_{way}_bytes", f"carried_{way}_bytes", f"serialised_{way}_bytes")
+    for direction in DIRECTIONS:
+        names = (f"lost_{direction}_bytes", f"carried_{direction}_bytes", f"serialised_{direction}_bytes")
         if not 0 <= record[names[0]] <= record[names[1]] <= record[names[2]]:
             return _values(record, *names)
     return None
@@ -98,8 +98,8 @@ def _bytes(record: Record) -> dict[str, Any] | None:
 
 def _delivered(record: Record) -> dict[str, Any] | None:
     finished = record["outcome"] == "finished"
-    for way, arrived in zip(WAYS, (record["phase"] in ("compute", "upload", None), finished), strict=True):
-        names = (f"carried_{way}_bytes", f"lost_{way}_bytes", f"serialised_{way}_bytes")
+    for direction, arrived in zip(DIRECTIONS, (record["phase"] in ("compute", "upload", None), finished), strict=True):
+        names = (f"carried_{direction}_bytes", f"lost_{direction}_bytes", f"serialised_{direction}_bytes")
         carried, lost, whole = (record[name] for name in names)
         if carried - lost != (whole if arrived else 0):
             return {"outcome": record["outcome"], "phase": record["phase"], **_values(record, *names)}
@@ -121,7 +121,7 @@ def _phases(record: Record) -> dict[str, Any] | None:
 
 @dataclass
 class Ledger:
-    """Looks at a run's records, round by round, and keeps what the rules must remember from one to the next."""
+    """Checks a run's records, round by round, and keeps the state that the rules need from one to the next."""
 
     facts: Facts
     checks: dict[str, Check] = field(default_factory=lambda: {n: Check(n, says) for n, says in RULES.items()})
@@ -134,66 +134,68 @@ class Ledger:
     now: float = 0.0
     under_way: int = 0
     grouped: bool = False
-    at: str = "the first line"
+    location: str = "the first line"
 
     def verdict(self, record: Record, where: str) -> None:
-        """A line of the table of eligibility."""
-        self.at = where
+        """Check a record of ``eligibility.jsonl``."""
+        self.location = where
         margins = {name: inf if value is None else value for name, value in record["margins"].items()}
-        kept = all(value >= 0 for value in margins.values())
-        offence = None if kept == record["eligible"] else {"eligible": record["eligible"], **record["margins"]}
-        self.checks["verdicts"].look(offence, where)
+        within_budgets = all(value >= 0 for value in margins.values())
+        offence = (
+            None if within_budgets == record["eligible"] else {"eligible": record["eligible"], **record["margins"]}
+        )
+        self.checks["verdicts"].count(offence, where)
         if record.get("clients", 1) != 1:
-            self.grouped = True  # one record for many, who are not named
+            self.grouped = True  # one record for a group whose clients aren't named
             return
         known = self.verdicts.setdefault(record["client"], [])
         known.append((record["round"], record["eligible"]))
 
     def round(self, record: Record, where: str, clients: Sequence[tuple[Record, str]]) -> None:
-        """A round's record and its clients'."""
-        self.at = where
+        """Check a round's record and its clients' records."""
+        self.location = where
         number, started = record["round"], record["started_virtual_seconds"]
         ended = started + record["virtual_seconds"]
         follows = number == len(self.spans) + 1 and close(started, self.now, self.now) and ended >= started
         offence = None if follows else _values(record, "round", "started_virtual_seconds", "virtual_seconds")
-        self.checks["rounds"].look(offence and {**offence, "previous_round_ended": self.now}, where)
+        self.checks["rounds"].count(offence and {**offence, "previous_round_ended": self.now}, where)
         self.spans[number], self.now = (started, ended), ended
-        for client, place in clients:
-            self.at = place
-            self._client(client, place)
-        self.at = where
+        for client, client_where in clients:
+            self.location = client_where
+            self._client(client, client_where)
+        self.location = where
         self._counts(record, where, [client for client, _ in clients])
         self._sums(record, where, [client for client, _ in clients])
         self._line([client for client, _ in clients], where)
 
     def stray(self, record: Record, where: str) -> None:
-        """A client's record of a round that has none."""
-        self.at = where
-        self.checks["counts"].look(_values(record, "round", "client"), where)
+        """Count a client's record whose round has no record."""
+        self.location = where
+        self.checks["counts"].count(_values(record, "round", "client"), where)
 
     def result(self, result: Record, where: str) -> None:
-        """The result of a finished run."""
-        self.at = where
-        found = {name: fsum(values) if name == "energy_joules" else sum(values) for name, values in self.totals.items()}
-        found |= {name: self.counted[name] for name in COUNTED}
-        found["server_seconds"] = fsum(self.server_seconds)
-        for name, value in found.items():
-            said = result["totals"].get(name, 0)
-            self.checks["totals"].look(None if _same(said, value) else {name: said, "sum of rounds": value}, where)
-        over = close(result["virtual_seconds"], self.now) and result["rounds"] == len(self.spans)
+        """Check the result of a finished run."""
+        self.location = where
+        sums = {name: fsum(values) if name == "energy_joules" else sum(values) for name, values in self.totals.items()}
+        sums |= {name: self.counted[name] for name in COUNTED}
+        sums["server_seconds"] = fsum(self.server_seconds)
+        for name, value in sums.items():
+            total = result["totals"].get(name, 0)
+            self.checks["totals"].count(None if _same(total, value) else {name: total, "sum of rounds": value}, where)
+        consistent = close(result["virtual_seconds"], self.now) and result["rounds"] == len(self.spans)
         seen = {**_values(result, "rounds", "virtual_seconds"), "rounds seen": len(self.spans), "ended": self.now}
-        self.checks["totals"].look(None if over else seen, where)
+        self.checks["totals"].count(None if consistent else seen, where)
 
     def closed(self) -> list[Check]:
-        """The checks, once all has been looked at."""
+        """The checks of all records, with notes on the rules that don't apply."""
         if not self.facts.gated:
-            self.checks["refused"].note = "the gate is open to everyone"
+            self.checks["refused"].note = "the gate refuses no client"
         elif self.grouped:
             self.checks["refused"].note = "verdicts name groups of clients"
         if self.facts.deadline == inf:
-            self.checks["deadline"].note = "there is none"
+            self.checks["deadline"].note = "no deadline"
         if self.facts.line == (inf, inf):
-            self.checks["server link"].note = "it has no limit"
+            self.checks["server link"].note = "no limit"
         return list(self.checks.values())
 
     # a client -------------------------------------------------------------------------------------------------------
@@ -201,17 +203,17 @@ class Ledger:
     def _client(self, record: Record, where: str) -> None:
         checks = self.checks
         for name, rule in (("bytes", _bytes), ("delivered", _delivered), ("phases", _phases)):
-            self._look(checks[name], rule(record), record, where)
-        self._look(checks["clock"], self._clock(record), record, where)
+            self._count(checks[name], rule(record), record, where)
+        self._count(checks["clock"], self._clock(record), record, where)
         began, ended, client = record["dispatched_virtual_seconds"], record["ended_virtual_seconds"], record["client"]
         before = self.landed.get(client, -inf)
         offence = None if began >= before else {"dispatched_virtual_seconds": began, "last flight ended": before}
-        self._look(checks["one flight"], offence, record, where)
+        self._count(checks["one flight"], offence, record, where)
         self.landed[client] = max(ended, before)
         if self.facts.deadline < inf:
-            kept = record["virtual_seconds"] <= self.facts.deadline + CLOSE * (self.facts.deadline + ended)
-            offence = None if kept else {**_values(record, "virtual_seconds"), "deadline": self.facts.deadline}
-            self._look(checks["deadline"], offence, record, where)
+            in_time = record["virtual_seconds"] <= self.facts.deadline + CLOSE * (self.facts.deadline + ended)
+            offence = None if in_time else {**_values(record, "virtual_seconds"), "deadline": self.facts.deadline}
+            self._count(checks["deadline"], offence, record, where)
         watts = self.facts.watts(record["device"], record["link"])
         if watts is None:
             offence = {**_values(record, "device", "link"), "of the scenario": False}
@@ -219,84 +221,90 @@ class Ledger:
             joules = fsum(power * record[name] for power, name in zip(watts, SECONDS, strict=True))
             same = close(joules, record["energy_joules"])
             offence = None if same else {**_values(record, "energy_joules"), "power times time": joules}
-        self._look(checks["energy"], offence, record, where)
-        if self.facts.gated and (said := self.verdicts.get(client)) is not None:
-            self._look(checks["refused"], self._refused(said, record["base_round"]), record, where)
+        self._count(checks["energy"], offence, record, where)
+        if self.facts.gated and (verdicts := self.verdicts.get(client)) is not None:
+            self._count(checks["refused"], self._refused(verdicts, record["base_round"]), record, where)
 
     @staticmethod
-    def _look(check: Check, offence: dict[str, Any] | None, record: Record, where: str) -> None:
-        check.look(offence and {"round": record["round"], "client": record["client"], **offence}, where)
+    def _count(check: Check, offence: dict[str, Any] | None, record: Record, where: str) -> None:
+        check.count(offence and {"round": record["round"], "client": record["client"], **offence}, where)
 
     def _clock(self, record: Record) -> dict[str, Any] | None:
         began, ended = record["dispatched_virtual_seconds"], record["ended_virtual_seconds"]
         base = self.spans.get(record["base_round"], (inf, -inf))
         slack = CLOSE * self.now
-        sent_then = base[0] - slack <= began <= base[1] + slack and record["base_round"] <= record["round"]
-        if began <= ended <= self.now + slack and sent_then and close(began + record["virtual_seconds"], ended):
+        dispatched = base[0] - slack <= began <= base[1] + slack and record["base_round"] <= record["round"]
+        if began <= ended <= self.now + slack and dispatched and close(began + record["virtual_seconds"], ended):
             return None
         names = ("base_round", "dispatched_virtual_seconds", "ended_virtual_seconds", "virtual_seconds")
         return {**_values(record, *names), "round ended": self.now}
 
-    def _refused(self, said: Sequence[tuple[int, bool]], sent: int) -> dict[str, Any] | None:
-        """An offence if no verdict that held at the time of dispatch let the client take part."""
-        held = [eligible for round, eligible in said if round <= sent][-1:]
+    def _refused(self, verdicts: Sequence[tuple[int, bool]], dispatched: int) -> dict[str, Any] | None:
+        """The offence if no verdict that was valid at dispatch made the client eligible."""
+        valid = [eligible for round, eligible in verdicts if round <= dispatched][-1:]
         if self.facts.anew:
-            held = [eligible for round, eligible in said if round < sent][-1:]
-            held += [eligible for round, eligible in said if round == sent]
-        return None if any(held) else {"base_round": sent, "verdict": "not eligible"}
+            valid = [eligible for round, eligible in verdicts if round < dispatched][-1:]
+            valid += [eligible for round, eligible in verdicts if round == dispatched]
+        return None if any(valid) else {"base_round": dispatched, "verdict": "not eligible"}
 
     # a round --------------------------------------------------------------------------------------------------------
 
     def _counts(self, record: Record, where: str, clients: Sequence[Record]) -> None:
         outcomes = Counter(client["outcome"] for client in clients)
         finished, late = outcomes["finished"], outcomes["late"]
-        found: dict[str, Any] = {"finished": finished, "late": late, "failed": len(clients) - finished - late}
+        counts: dict[str, Any] = {"finished": finished, "late": late, "failed": len(clients) - finished - late}
         self.under_way += record["selected"] - len(clients)
-        found |= {"outcomes": dict(outcomes), "under_way": self.under_way}
-        wrong = {name: record[name] for name in found if record[name] != found[name]}
+        counts |= {"outcomes": dict(outcomes), "under_way": self.under_way}
+        wrong = {name: record[name] for name in counts if record[name] != counts[name]}
         for part, whole in (("eligible", "clients"), ("eligible_samples", "samples")):
             if any(not 0 <= n <= record[whole][kind] for kind, n in record[part].items()):
-                wrong[part], found[part] = record[part], {"at most": record[whole]}
-        offence = {"round": record["round"], **wrong, "by the clients": {name: found[name] for name in wrong}}
-        self.checks["counts"].look(offence if wrong else None, where)
+                wrong[part], counts[part] = record[part], {"at most": record[whole]}
+        offence = {"round": record["round"], **wrong, "by the clients": {name: counts[name] for name in wrong}}
+        self.checks["counts"].count(offence if wrong else None, where)
         self.under_way = record["under_way"]
         for name in COUNTED:
             self.counted[name] += record[name]
 
     def _sums(self, record: Record, where: str, clients: Sequence[Record]) -> None:
-        found = {name: sum(client[name] for client in clients) for name in SUMMED}
-        found["energy_joules"] = fsum(client["energy_joules"] for client in clients)
-        # what a stage's end delivers to everyone is nobody's flight; its serialised bytes are said in one sum only
-        found["download_bytes"] += record["final_delivery_bytes"]
-        headers = record["serialised_download_bytes"] - found["serialised_download_bytes"]
+        sums = {name: sum(client[name] for client in clients) for name in SUMMED}
+        sums["energy_joules"] = fsum(client["energy_joules"] for client in clients)
+        # the delivery at a stage's end belongs to no flight; its serialised bytes are only in the round's sum
+        sums["download_bytes"] += record["final_delivery_bytes"]
+        headers = record["serialised_download_bytes"] - sums["serialised_download_bytes"]
         delivered = record["final_delivery_bytes"]
         if headers >= delivered if delivered else headers == 0:
-            found["serialised_download_bytes"] += headers
-            found["carried_download_bytes"] += headers
-        wrong = {name: record[name] for name in SUMMED if not _same(record[name], found[name])}
-        offence = {"round": record["round"], **wrong, "sum of clients": {name: found[name] for name in wrong}}
-        self.checks["round sums"].look(offence if wrong else None, where)
+            sums["serialised_download_bytes"] += headers
+            sums["carried_download_bytes"] += headers
+        wrong = {name: record[name] for name in SUMMED if not _same(record[name], sums[name])}
+        offence = {"round": record["round"], **wrong, "sum of clients": {name: sums[name] for name in wrong}}
+        self.checks["round sums"].count(offence if wrong else None, where)
         for name in SUMMED:
             self.totals[name].append(record[name])
         self.server_seconds.append(record["server_seconds"])
 
     def _line(self, clients: Sequence[Record], where: str) -> None:
-        for way, rate in zip(WAYS, self.facts.line, strict=True):
-            moved = [client for client in clients if client[f"carried_{way}_bytes"]]
+        for direction, rate in zip(DIRECTIONS, self.facts.line, strict=True):
+            moved = [client for client in clients if client[f"carried_{direction}_bytes"]]
             if rate == inf or not moved:
                 continue
-            # from when the first of these flights may have used the line to when the last did
-            if way == "download":
+            # from the first time that one of these flights may have used the line to the last
+            if direction == "download":
                 began = min(c["dispatched_virtual_seconds"] for c in moved)
                 ended = max(c["dispatched_virtual_seconds"] + c["download_seconds"] for c in moved)
             else:
                 began = min(c["ended_virtual_seconds"] - c["upload_seconds"] for c in moved)
                 ended = max(c["ended_virtual_seconds"] for c in moved)
-            bits = 8 * sum(client[f"carried_{way}_bytes"] for client in moved)
-            room = rate * (ended - began)
-            over = {"round": moved[0]["round"], "way": way, "bits": bits, "seconds": ended - began, "bit/s": rate}
-            kept = bits <= room * (1 + CLOSE) + rate * CLOSE * ended
-            self.checks["server link"].look(None if kept else over, where)
+            bits = 8 * sum(client[f"carried_{direction}_bytes"] for client in moved)
+            limit = rate * (ended - began)
+            offence = {
+                "round": moved[0]["round"],
+                "way": direction,
+                "bits": bits,
+                "seconds": ended - began,
+                "bit/s": rate,
+            }
+            within_limit = bits <= limit * (1 + CLOSE) + rate * CLOSE * ended
+            self.checks["server link"].count(None if within_limit else offence, where)
 
 
 def _same(a: float, b: float) -> bool:

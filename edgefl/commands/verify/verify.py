@@ -1,4 +1,4 @@
-"""``edgefl run --verify``: the rules of conservation on the records of a run."""
+"""``edgefl run --verify``: check the records in a run's folder against the rules of conservation."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from edgefl.scenario import Scenario, load
 
 
 def verify(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Check that a run's records, or those of every run of a comparison, keep what must hold of any run.
+    """Check the records of a run, or of every run of a comparison, against the rules of conservation.
 
-    Only the folder is read, one round at a time; nothing is simulated again.  Gives ``{"folder", "valid", "runs"}``,
-    with, for each run by its label, ``finished``, ``valid``, and of each rule the ``records`` that it looked at, how
-    many are ``broken``, and where the ``first`` is with its values.
+    Only the folder is read, one round at a time; nothing is simulated again.  Returns ``{"folder", "valid", "runs"}``.
+    Each run, by its label, has ``finished``, ``valid`` and ``checks``: for each rule the number of ``records`` checked,
+    how many are ``broken``, and where the ``first`` is with its values.
 
     Raises RunError for a folder that isn't a run's, a damaged line, or records that lack a field.
     """
     run = read_run(path)
     parts = run.runs or {_name(run): run}
     runs = {label: _verified(part) for label, part in parts.items()}
-    return {"folder": str(path), "valid": all(found["valid"] for found in runs.values()), "runs": runs}
+    return {"folder": str(path), "valid": all(report["valid"] for report in runs.values()), "runs": runs}
 
 
 def _name(run: Run) -> str:
@@ -43,13 +43,13 @@ def _verified(run: Run) -> dict[str, Any]:
     scenario = load(run.path / "scenario.yaml")
     ledger = Ledger(_facts(scenario))
     try:
-        _look(run, ledger)
+        _check_records(run, ledger)
     except KeyError as error:
         raise RunError(
-            f"{run.path / ledger.at}: a record has no {error}: this run is of another version, or not by edgefl"
+            f"{run.path / ledger.location}: a record has no {error}: another version wrote this run, or not edgefl"
         ) from None
     except TypeError as error:
-        raise RunError(f"{run.path / ledger.at}: a record holds what it can't: {error}") from None
+        raise RunError(f"{run.path / ledger.location}: a record has a value of the wrong type: {error}") from None
     checks = ledger.closed()
     return {
         "folder": str(run.path),
@@ -60,31 +60,31 @@ def _verified(run: Run) -> dict[str, Any]:
     }
 
 
-def _look(run: Run, ledger: Ledger) -> None:
-    """Everything that the folder holds, each round with its clients."""
+def _check_records(run: Run, ledger: Ledger) -> None:
+    """Check all records in the folder, each round with its clients."""
     for record, where in _lines(run.path / "eligibility.jsonl"):
         ledger.verdict(record, where)
-    # the fast reader for the many lines: it knows no whole number beyond 64 bits, which only sums may be
+    # orjson is fast for the many lines; it reads no integers beyond 64 bits, which only sums may exceed
     clients = _lines(run.path / "clients.jsonl", orjson.loads)
-    ahead = next(clients, None)
+    client_record = next(clients, None)
     for record, where in _lines(run.path / "rounds.jsonl"):
-        mine = []
-        while ahead is not None and ahead[0]["round"] <= record["round"]:
-            if ahead[0]["round"] == record["round"]:
-                mine.append(ahead)
+        members = []
+        while client_record is not None and client_record[0]["round"] <= record["round"]:
+            if client_record[0]["round"] == record["round"]:
+                members.append(client_record)
             else:
-                ledger.stray(*ahead)
-            ahead = next(clients, None)
-        ledger.round(record, where, mine)
+                ledger.stray(*client_record)
+            client_record = next(clients, None)
+        ledger.round(record, where, members)
     if run.finished:
-        while ahead is not None:
-            ledger.stray(*ahead)
-            ahead = next(clients, None)
+        while client_record is not None:
+            ledger.stray(*client_record)
+            client_record = next(clients, None)
         ledger.result(run.result, "result.json")
 
 
 def _lines(path: Path, read: Callable[[bytes], Any] = json.loads) -> Iterator[tuple[Record, str]]:
-    """Each record with its ``file:line``; an unfinished last line is left out, as a run may be writing it now."""
+    """Each record with its ``file:line``, without an unfinished last line, which a run may be writing."""
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
@@ -100,17 +100,17 @@ def _lines(path: Path, read: Callable[[bytes], Any] = json.loads) -> Iterator[tu
 
 
 def _facts(scenario: Scenario) -> Facts:
-    """What the rules are told: from the scenario and the profiles that it names."""
+    """The facts that the rules need, from the scenario and the profiles that it names."""
     fleet, options = scenario.fleet, scenario.round
-    devices = {one.name: one for one in map(load_device, fleet.devices)}
-    links = {one.name: one for one in map(load_link, fleet.links)}
+    devices = {device.name: device for device in map(load_device, fleet.devices)}
+    links = {link.name: link for link in map(load_link, fleet.links)}
 
     @cache
-    def watts(on: str, over: str) -> tuple[float, float, float] | None:
-        if on not in devices or over not in links:
+    def watts(device_name: str, link_name: str) -> tuple[float, float, float] | None:
+        if device_name not in devices or link_name not in links:
             return None
-        one, other = devices[on], links[over]
-        return one.idle_watts + other.download_watts, one.compute_watts, one.idle_watts + other.upload_watts
+        device, link = devices[device_name], links[link_name]
+        return device.idle_watts + link.download_watts, device.compute_watts, device.idle_watts + link.upload_watts
 
     line = fleet.server_link
     return Facts(

@@ -108,14 +108,14 @@ def test_combinations_are_compared_by_label(profiled: dict[str, Any], tmp_path: 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "is no JSON"),
-        ("[1, 2]", "is no profile"),
-        ("{}", "is no profile"),
-        ('{"rows": [{"stage": 1}]}', "is no profile"),
-        ('{"rows": [{"stage": 1, "kind": "image", "upload_bytes": "many"}]}', "is no profile"),
-        ('{"rows": 3}', "is no profile"),
-        ('"rows"', "is no profile"),
-        ("\udcff", "is no JSON"),
+        ("{", "isn't valid JSON"),
+        ("[1, 2]", "isn't a profile"),
+        ("{}", "isn't a profile"),
+        ('{"rows": [{"stage": 1}]}', "isn't a profile"),
+        ('{"rows": [{"stage": 1, "kind": "image", "upload_bytes": "many"}]}', "isn't a profile"),
+        ('{"rows": 3}', "isn't a profile"),
+        ('"rows"', "isn't a profile"),
+        ("\udcff", "isn't valid JSON"),
     ],
 )
 def test_a_bad_file_is_named(call: Call, profiled: dict[str, Any], tmp_path: Path, text: str, message: str) -> None:
@@ -131,7 +131,7 @@ def test_a_bad_file_is_named(call: Call, profiled: dict[str, Any], tmp_path: Pat
 def test_shares() -> None:
     assert share_of("2%") == share_of("0.02") == share_of(" 2 % ") == 0.02 and share_of("150%") == 1.5
     for text in ("", "x", "-1%", "nan", "inf"):
-        with pytest.raises(UnitError, match="no share"):
+        with pytest.raises(UnitError, match="isn't a share"):
             share_of(text)
 
 

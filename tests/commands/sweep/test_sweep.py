@@ -110,7 +110,7 @@ def test_rows_of_another_scenario_and_other_files_are_refused(declared: dict[str
     folder = tmp_path / "sweep"
     rows_of(declared, ["training.batch=4"], output=folder)
     before = (folder / "sweep.jsonl").read_bytes()
-    with pytest.raises(RunError, match="'batch=4' stands there for another scenario"):
+    with pytest.raises(RunError, match="'batch=4' is the row of another scenario"):
         rows_of(declared, ["training.batch=4"], overrides=["seed=9"], output=folder)
     assert (folder / "sweep.jsonl").read_bytes() == before
     (folder / "sweep.jsonl").write_text("no json\n{}\n")

@@ -219,9 +219,9 @@ def test_what_a_rule_doesn_t_apply_to_is_said(tmp_path: Path):
     check = checks(written(tmp_path / "run", found, more))
     assert not any(c["broken"] for c in check.values())
     assert {name: c["note"] for name, c in check.items() if c["note"]} == {
-        "refused": "the gate is open to everyone",
-        "deadline": "there is none",
-        "server link": "it has no limit",
+        "refused": "the gate refuses no client",
+        "deadline": "no deadline",
+        "server link": "no limit",
     }
     for row in found["eligibility"]:
         row["clients"] = 2
@@ -262,7 +262,7 @@ def test_wrong_folders_and_lines(tmp_path: Path):
         verify(written(tmp_path / "old", found))
     found = tables()
     found["rounds"][1]["virtual_seconds"] = "long"
-    with pytest.raises(RunError, match=r"rounds\.jsonl:2: a record holds what it can't"):
+    with pytest.raises(RunError, match=r"rounds\.jsonl:2: a record has a value of the wrong type"):
         verify(written(tmp_path / "odd", found))
     folder = written(tmp_path / "damaged", tables())
     text = (folder / "clients.jsonl").read_text().replace('{"round": 2', '{"round" 2', 1)
