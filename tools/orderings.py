@@ -85,13 +85,13 @@ STUDIES = {
             for kind in ("image", "text")
             for order in (("none", "attention"), ("all", "attention"), ("ffn", "attention"))
         ),
-        "what a modality-agnostic transformer shares",
+        "shared parameters of the modality-agnostic transformer",
     ),
     "orderings-creamfl": Study(
         {rule: {"method.aggregation": rule} for rule in ("mean", "gca")},
         RETRIEVAL,
         tuple(Claim(metric, ("mean", "gca")) for metric in RETRIEVAL),
-        "how representations are aggregated",
+        "aggregation of representations",
     ),
     "orderings-pmcmfl": Study(
         MASKS,
@@ -108,13 +108,13 @@ STUDIES = {
                 for rates in (("10%", "30%", "50%"), ("10%", "50%"))
             ),
         ),
-        "what stands for a missing modality in training",
+        "replacement of a missing modality in training",
     ),
     "orderings-pmcmfl-matching": Study(
         {by: {"method.inference": by} for by in ("zero", "random", "l1", "classifier")},
         (*ALONE, PAIRED[0]),
         tuple(Claim(metric, ("zero", "random", "l1", "classifier")) for metric in ALONE),
-        "what completes a single modality at inference",
+        "completion of a single modality at inference",
     ),
     "orderings-eligibility": Study(
         ELIGIBILITY,
@@ -134,7 +134,7 @@ STUDIES = {
                 ("elastic 30%", "end-to-end 100%"),
             )
         ),
-        "who is left out",
+        "eligibility of clients",
     ),
 }
 """Studies by the name of the scenario, or the beginning of its name."""
