@@ -1,4 +1,4 @@
-"""What every test stands on: the checkout is what is tested, its types are checked while it runs."""
+"""Configuration of all tests: they import the checkout, and annotations are checked at run time."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from beartype import BeartypeConf
 from beartype.claw import beartype_packages
 from hypothesis import settings
 
-# The same examples every time, so that a change is stopped by its own faults alone; HYPOTHESIS=explore draws others.
+# The same examples in every run, so that only a change of the code can fail; HYPOTHESIS=explore draws others.
 settings.register_profile("same", derandomize=True)
 settings.load_profile("same" if os.environ.get("HYPOTHESIS") != "explore" else "default")
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Every annotated argument and return value of the rooms that only other rooms call is checked at each call; the others
-# are tested with wrong values on purpose, and what a person gets to see there is their own message.
-# This stands before edgefl is imported.
+# Annotated arguments and return values of these rooms, which only other rooms call, are checked at each call.  Other
+# rooms are tested with wrong values on purpose and must raise their own messages.
+# This must come before edgefl is imported.
 CHECKED = (
     "edgefl.models", "edgefl.work", "edgefl.methods.depthfl.steps", "edgefl.methods.prototypes.matching",
     "edgefl.methods.prototypes.steps", "edgefl.methods.representations.probabilistic_step",
@@ -31,18 +31,18 @@ CHECKED = (
 )  # fmt: skip
 beartype_packages(CHECKED, conf=BeartypeConf(violation_type=TypeError))
 
-# Steps and sources that only tests need are found as a plug-in's are.
+# Steps and sources for tests are found by entry point, like those of a plug-in.
 sys.path.insert(0, str(ROOT / "tests" / "toys"))
 
-# Small sums are slower on two threads than on one, much slower where the cores are busy.
+# Small operators are slower on two threads than on one, and much slower on busy cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# Commands and worker processes that tests start import the checkout as well.
+# Commands and worker processes that tests start import the checkout too.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Parts are found by entry point, which only an installation has: one that is older than the checkout misleads."""
+    """Raise UsageError if the installation lacks entry points of the checkout's pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted = {
         (group, name, value) for group, points in project["entry-points"].items() for name, value in points.items()
@@ -53,12 +53,12 @@ def pytest_configure(config: pytest.Config) -> None:
         installed = set()
     if missing := sorted(name for _, name, _ in wanted - installed):
         raise pytest.UsageError(
-            f"edgefl's installation doesn't know {', '.join(missing)}: run pip install -e '.[test]' again"
+            f"edgefl's installation lacks the entry points {', '.join(missing)}: run pip install -e '.[test]' again"
         )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test for a GPU is skipped where there is none."""
+    """Skip tests marked ``gpu`` on a machine without a CUDA device."""
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked:
         return
@@ -71,7 +71,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def tiny() -> Callable[..., dict[str, Any]]:
-    """Makes a scenario that runs in about a second: seven clients of three kinds, two blocks of width 16."""
+    """A function that makes a scenario of about a second: seven clients of three kinds, two blocks of width 16."""
 
     def make(**sections: Any) -> dict[str, Any]:
         tower = {"blocks": 2, "width": 16, "heads": 2}
@@ -100,7 +100,7 @@ def tiny() -> Callable[..., dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def layerwise_run(tiny: Callable[..., dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """FedCola under a layer-wise schedule of two stages, two rounds each: the run that many tests look at."""
+    """A run shared by many tests: FedCola under a layer-wise schedule of two stages with two rounds each."""
     import edgefl
 
     scenario = tiny(method="fedcola", schedule={"name": "layerwise", "stages": 2, "rounds": 4})
@@ -109,9 +109,9 @@ def layerwise_run(tiny: Callable[..., dict[str, Any]], tmp_path_factory: pytest.
 
 @pytest.fixture(scope="module")
 def install() -> Iterator[Callable[[Path], None]]:
-    """Installs a folder that holds a package and its dist-info, here and in processes that are started, for a module.
+    """A function that installs a folder with a package and its dist-info until the end of the test module.
 
-    That is all there is to an installation: a folder on the path.
+    It puts the folder on the path of this process and of the processes that it starts.
     """
     from edgefl import registry
 

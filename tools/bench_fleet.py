@@ -1,9 +1,9 @@
-"""How fast a fleet is simulated, and what that depends on: ratios to bare SimPy and to a formula in NumPy.
+"""Measure the speed of fleet simulation, as ratios to bare SimPy and to a formula in NumPy.
 
     python tools/bench_fleet.py [--rounds 20] [--scenario million] [--only speed,rounds,registered,start,formula]
 
-Every run of edgefl is a process of its own, so that its peak of memory is its own; CPU seconds of that process count.
-Bare SimPy does three timeouts for each client-round and nothing else.  Absolute figures depend on the machine.
+Every run of edgefl has its own process, so that its peak memory can be measured; times are CPU seconds of that process.
+Bare SimPy only waits for three timeouts in each client-round.  Absolute figures depend on the machine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import numpy as np
 import simpy
 
 SHARED = {"download": "10 Gbit/s", "upload": "2 Gbit/s"}
-"""A server link that the whole cohort has to wait for."""
+"""A server link that is the bottleneck of a cohort."""
 FAILURES = {
     "before_download": 0.01, "download": 0.02, "training": 0.03, "upload": 0.02, "corrupted": 0.005,
     "truncated": 0.005, "slow_down": {"share": 0.1, "factor": 3},
@@ -40,14 +40,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "shared link, failures, deadline": {"fleet.server_link": SHARED, **TROUBLE},
 }
 NEEDED = {"contention off": 50_000, "shared link": 10_000, "event by event, failures, deadline": 20_000}
-"""Client-rounds per second of one core that the scenario of a million clients is to reach."""
+"""Required client-rounds per second on one core, for the scenario of a million clients."""
 
 
 # --- bare SimPy -------------------------------------------------------------------------------------------------------
 
 
 def bare(cohort: int, rounds: int) -> float:
-    """Client-rounds per second of three timeouts each, one after another, by callbacks alone."""
+    """Client-rounds per second of three successive timeouts each, with callbacks only."""
     env = simpy.Environment()
     seconds = np.random.default_rng(1).lognormal(2, 1, (rounds, cohort, 3)).tolist()
 
@@ -55,30 +55,30 @@ def bare(cohort: int, rounds: int) -> float:
         env.timeout(event.value[2])
 
     def compute(event: Any) -> None:
-        later = env.timeout(event.value[1], event.value)
-        later.callbacks.append(upload)
+        computed = env.timeout(event.value[1], event.value)
+        computed.callbacks.append(upload)
 
     started = time.process_time()
-    for one in seconds:
-        for phases in one:
-            later = env.timeout(phases[0], phases)
-            later.callbacks.append(compute)
+    for round_seconds in seconds:
+        for phases in round_seconds:
+            download = env.timeout(phases[0], phases)
+            download.callbacks.append(compute)
         env.run()
     return cohort * rounds / (time.process_time() - started)
 
 
 def bare_processes(cohort: int, rounds: int) -> float:
-    """The same with a process, that is a generator, for each client and round."""
+    """Client-rounds per second with one SimPy process (a generator) per client and round."""
     env = simpy.Environment()
     seconds = np.random.default_rng(1).lognormal(2, 1, (rounds, cohort, 3)).tolist()
 
     def client(phases: Sequence[float]) -> Any:
-        for each in phases:
-            yield env.timeout(each)
+        for phase in phases:
+            yield env.timeout(phase)
 
     started = time.process_time()
-    for one in seconds:
-        for phases in one:
+    for round_seconds in seconds:
+        for phases in round_seconds:
             env.process(client(phases))
         env.run()
     return cohort * rounds / (time.process_time() - started)
@@ -88,7 +88,7 @@ def bare_processes(cohort: int, rounds: int) -> float:
 
 
 def scaled(clients: Mapping[Any, int], total: int) -> dict[str, int]:
-    """As many clients of each kind, together about ``total``."""
+    """Numbers of clients by kind, scaled to a sum of about ``total``."""
     whole = sum(clients.values())
     return {kind: max(round(n * total / whole), 1) for kind, n in clients.items()}
 
@@ -99,7 +99,7 @@ def overrides(changes: Mapping[str, Any]) -> list[str]:
 
 
 def measured(name: str, changes: Mapping[str, Any], clients: int | None, keep: Path | None = None) -> dict[str, Any]:
-    """Figures of one run in a fresh process; ``keep`` is a folder for its records."""
+    """Figures of one run in a new process; ``keep`` is a folder for its records."""
     task = {"scenario": name, "changes": dict(changes), "clients": clients, "keep": str(keep) if keep else None}
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, __file__, "--task", json.dumps(task)]
@@ -110,7 +110,7 @@ def measured(name: str, changes: Mapping[str, Any], clients: int | None, keep: P
 
 
 def play(task: Mapping[str, Any]) -> dict[str, Any]:
-    """What ``measured`` asks a process to do: run, and say how long its parts took."""
+    """Run the task of ``measured`` in this process; returns seconds of its parts and peak memory."""
     from edgefl.commands.run import run
     from edgefl.scenario import load
 
@@ -159,8 +159,8 @@ def _rss() -> int:
 def formula(folder: Path) -> tuple[float, float]:
     """Largest relative error of a run's client records to start + download + compute + upload; rows/s of the formula.
 
-    All of a client's numbers are read from the profiles and from the work's operators: [rows] at once in NumPy.  The
-    seconds of each phase are compared, and when the client ended.
+    The formula reads profiles and the work's operators, and computes all rows at once in NumPy.  Compared are the
+    seconds of each phase and the time at which the client ended.
     """
     from edgefl.commands.compose import compose, predictor_of
     from edgefl.planning import Planner
@@ -172,45 +172,45 @@ def formula(folder: Path) -> tuple[float, float]:
     planner = Planner(setup, predictor_of(scenario))
     records = list(read_run(folder).records("clients"))
     started = {r["round"]: r["started_virtual_seconds"] for r in read_run(folder).records("rounds")}
-    who = np.array([r["client"] for r in records])
+    clients = np.array([r["client"] for r in records])
     rounds = np.array([r["round"] for r in records])
     bits = 8.0 * np.array([[r["serialised_download_bytes"], r["serialised_upload_bytes"]] for r in records]).T
     loads = np.array([r["memory_bytes"]["parameters"] + r["memory_bytes"]["buffers"] for r in records], dtype=float)
-    groups = np.asarray(setup.clients.client_group)[who]
+    groups = np.asarray(setup.clients.client_group)[clients]
     operators = {}
-    for group, place in zip(*np.unique(groups, return_index=True), strict=True):
-        client, round = int(who[place]), int(rounds[place])
+    for group, row in zip(*np.unique(groups, return_index=True), strict=True):
+        client, round = int(clients[row]), int(rounds[row])
         plan = planner.plan(
             int(group), int(setup.fleet.device_index[client]), int(setup.fleet.link_index[client]), round,
             setup.schedule.stage(round), (),
         )  # fmt: skip
         operators[int(group)] = plan.cost.compute.operators
     dispatched = np.array([started[r] for r in rounds])
-    jitter = np.empty((3, len(who)))
+    jitter = np.empty((3, len(clients)))
     for round in np.unique(rounds):
-        mine = rounds == round
-        drawn = setup.fleet.jitter(setup.seed, int(round), who[mine])
-        jitter[:, mine] = [drawn["download"], drawn["compute"], drawn["upload"]]
+        in_round = rounds == round
+        drawn = setup.fleet.jitter(setup.seed, int(round), clients[in_round])
+        jitter[:, in_round] = [drawn["download"], drawn["compute"], drawn["upload"]]
     began = time.process_time()
-    device = {n: setup.fleet.of_devices(n)[who] for n in _DEVICE}
-    link = {n: setup.fleet.of_links(n)[who] for n in _LINK}
-    busy = np.empty(len(who))
+    device = {n: setup.fleet.of_devices(n)[clients] for n in _DEVICE}
+    link = {n: setup.fleet.of_links(n)[clients] for n in _LINK}
+    busy = np.empty(len(clients))
     for group, table in operators.items():
         flops, touched, times = table.T
-        mine = groups == group
-        rate, wide = device["flops_per_second"][mine, None], device["memory_bytes_per_second"][mine, None]
-        each = np.maximum(flops / rate, touched / wide) + device["seconds_per_operator"][mine, None]
-        busy[mine] = (each * times).sum(1)
-    kept = 1 - link["loss"]
-    down = link["latency_seconds"] + bits[0] / (link["download_bits_per_second"] * kept)
-    up = link["latency_seconds"] + bits[1] / (link["upload_bits_per_second"] * kept)
+        in_group = groups == group
+        rate, bandwidth = (device[n][in_group, None] for n in ("flops_per_second", "memory_bytes_per_second"))
+        seconds = np.maximum(flops / rate, touched / bandwidth) + device["seconds_per_operator"][in_group, None]
+        busy[in_group] = (seconds * times).sum(1)
+    payload_share = 1 - link["loss"]
+    down = link["latency_seconds"] + bits[0] / (link["download_bits_per_second"] * payload_share)
+    up = link["latency_seconds"] + bits[1] / (link["upload_bits_per_second"] * payload_share)
     busy += loads / device["storage_bytes_per_second"]
     phases = np.stack([down, busy, up]) * jitter
     ended = dispatched + phases.sum(0)
     spent = time.process_time() - began
     names = ("download_seconds", "compute_seconds", "upload_seconds", "ended_virtual_seconds")
-    found = np.array([[r[name] for name in names] for r in records]).T
-    return float(np.abs(np.vstack([phases, ended]) / found - 1).max()), len(records) / spent
+    recorded = np.array([[r[name] for name in names] for r in records]).T
+    return float(np.abs(np.vstack([phases, ended]) / recorded - 1).max()), len(records) / spent
 
 
 _DEVICE = ("flops_per_second", "memory_bytes_per_second", "seconds_per_operator", "storage_bytes_per_second")
@@ -221,56 +221,56 @@ _LINK = ("latency_seconds", "download_bits_per_second", "upload_bits_per_second"
 
 
 def show_speed(name: str, rounds: int, repeat: int) -> None:
-    """Client-rounds per second of each variant, as a share of bare SimPy and of what is asked."""
+    """Print client-rounds per second of each variant, with ratios to bare SimPy and the required number."""
     simple = median(bare(1000, rounds) for _ in range(repeat))
     generators = median(bare_processes(1000, rounds) for _ in range(repeat))
     print(f"bare SimPy, 3 timeouts a client-round        {simple:10,.0f} client-rounds/s")
     print(f"bare SimPy, a generator a client-round       {generators:10,.0f}")
-    print("edgefl, records written                   client-rounds/s   / bare  / generators   asked  peak MB  start s")
+    print("edgefl, records written                   client-rounds/s   / bare  / generators  needed  peak MB  start s")
     for label, changes in VARIANTS.items():
         runs = [measured(name, {**changes, "schedule.rounds": rounds}, None) for _ in range(repeat)]
         rate = median(r["client_rounds_per_second"] for r in runs)
         peak, start = max(r["peak_bytes"] for r in runs) / 1e6, median(r["start_seconds"] for r in runs)
-        asked = f"{NEEDED[label]:8,}" if label in NEEDED else "       -"
+        floor = f"{NEEDED[label]:8,}" if label in NEEDED else "       -"
         print(
-            f"{label:42} {rate:14,.0f} {rate / simple:8.2f} {rate / generators:13.2f} {asked} {peak:8,.0f} {start:8.1f}"
+            f"{label:42} {rate:14,.0f} {rate / simple:8.2f} {rate / generators:13.2f} {floor} {peak:8,.0f} {start:8.1f}"
         )
 
 
 def show_rounds(name: str, rounds: int) -> None:
-    """Seconds of one, two and four times as many rounds: the first two differences are as 1 to 2 if it is linear."""
+    """Print seconds of one, two and four times ``rounds``; if linear, the differences are as 1 to 2."""
     print("rounds   CPU s of rounds   s / round")
     for many in (rounds, 2 * rounds, 4 * rounds):
-        one = measured(name, {"schedule.rounds": many}, None)
-        print(f"{many:6} {one['round_seconds']:17.2f} {one['round_seconds'] / many:11.4f}")
+        run = measured(name, {"schedule.rounds": many}, None)
+        print(f"{many:6} {run['round_seconds']:17.2f} {run['round_seconds'] / many:11.4f}")
 
 
 def show_registered(name: str, rounds: int) -> None:
-    """Seconds of the same rounds with more and more clients that don't take part."""
+    """Print seconds of equal rounds with growing numbers of clients that don't take part."""
     print("registered   CPU s of rounds   start s   peak MB")
     for clients in (10_000, 100_000, 1_000_000):
-        one = measured(name, {"schedule.rounds": rounds, "round.cohort": 1000}, clients)
-        print(f"{clients:10,} {one['round_seconds']:17.2f} {one['start_seconds']:9.2f} {one['peak_bytes'] / 1e6:9,.0f}")
+        run = measured(name, {"schedule.rounds": rounds, "round.cohort": 1000}, clients)
+        print(f"{clients:10,} {run['round_seconds']:17.2f} {run['start_seconds']:9.2f} {run['peak_bytes'] / 1e6:9,.0f}")
 
 
 def show_start(name: str, _: int) -> None:
-    """Until the first cohort of ten million clients is chosen."""
-    one = measured(name, {"schedule.rounds": 1, "round.cohort": 1000}, 10_000_000)
+    """Print seconds until the first cohort of ten million clients is selected."""
+    run = measured(name, {"schedule.rounds": 1, "round.cohort": 1000}, 10_000_000)
     print(
-        f"10,000,000 registered: {one['start_seconds']:.1f} CPU s ({one['start_wall_seconds']:.1f} s) to the first "
-        f"cohort (10 asked), peak {one['peak_bytes'] / 1e6:,.0f} MB, imports {one['imported_bytes'] / 1e6:,.0f}"
+        f"10,000,000 registered: {run['start_seconds']:.1f} CPU s ({run['start_wall_seconds']:.1f} s) to the first "
+        f"cohort (limit: 10), peak {run['peak_bytes'] / 1e6:,.0f} MB, imports {run['imported_bytes'] / 1e6:,.0f}"
     )
 
 
 def show_formula(name: str, rounds: int) -> None:
-    """How far the records are from the closed form, and how many times faster that is."""
+    """Print the error of the records against the closed form, and the ratio of their speeds."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run"
-        one = measured(name, {**VARIANTS["contention off"], "schedule.rounds": rounds}, None, path)
+        run = measured(name, {**VARIANTS["contention off"], "schedule.rounds": rounds}, None, path)
         error, rate = formula(path)
     print(
-        f"NumPy formula against {one['client_rounds']:,} records: largest relative error {error:.1e} (asked: 1e-9); "
-        f"the formula does {rate:,.0f} rows/s, {rate / one['client_rounds_per_second']:.0f} times the run"
+        f"NumPy formula against {run['client_rounds']:,} records: largest relative error {error:.1e} (limit: 1e-9); "
+        f"the formula does {rate:,.0f} rows/s, {rate / run['client_rounds_per_second']:.0f} times the run"
     )
 
 
@@ -295,7 +295,7 @@ def main() -> None:
     }
     for part in chosen.only.split(","):
         if part not in parts:
-            parser.error(f"--only knows {', '.join(parts)}, not {part!r}")
+            parser.error(f"--only {part}: unknown part; allowed are {', '.join(parts)}")
         parts[part]()
 
 

@@ -1,10 +1,10 @@
-"""Events a CPU second of the shared server link, beside working every rate out again at every event.
+"""Events per CPU second of the shared server link, compared with computing every rate anew at every event.
 
     python tools/bench_network.py [CONCURRENT ...]
 
-An event is a flow that begins or ends; after each, the next end is asked for, as a simulation does.  ``one cap``: all
-flows have the same; ``ten caps``: as many as the library has networks; ``own caps``: each flow its own, as jitter
-makes them.  ``cohorts``: all flows begin at the same moment and end before the next cohort begins.
+An event is the begin or end of a flow; after each, the next end is computed, as in a simulation.  With ``one cap`` all
+flows have the same cap, with ``ten caps`` about as many as the library's networks, with ``own caps`` each flow its own
+(as from jitter).  In ``cohorts`` all flows begin at the same time and end before the next cohort begins.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CAPACITY = 1e9
 
 
 class Naive:
-    """Max-min fairness by sorting all flows and serving all of them at every event, in NumPy."""
+    """Max-min fairness in NumPy that sorts and serves all flows at every event."""
 
     def __init__(self, capacity: float, room: int):
         self.capacity, self.now = capacity, 0.0
@@ -41,7 +41,7 @@ class Naive:
         self.rates[: self.n] = np.minimum(self.most[: self.n], levels[full[0]] if len(full) else np.inf)
 
     def add_all(self, now: float, flows: list[int], bits: list[float], most: list[float]) -> None:
-        """As ``FairShare``."""
+        """Add flows, like ``FairShare.add_all``."""
         self._serve(now)
         new = slice(self.n, self.n + len(flows))
         self.flows[new], self.bits[new], self.most[new] = flows, bits, most
@@ -49,7 +49,7 @@ class Naive:
         self._share()
 
     def next(self) -> tuple[float, int] | None:
-        """As ``FairShare``."""
+        """Time and flow of the next end, like ``FairShare.next``."""
         if not self.n:
             return None
         left = self.bits[: self.n] / self.rates[: self.n]
@@ -57,57 +57,57 @@ class Naive:
         return self.now + float(left[first]), int(self.flows[first])
 
     def finish(self, now: float) -> list[int]:
-        """As ``FairShare``."""
+        """Remove the flows that end at ``now``, like ``FairShare.finish``."""
         self._serve(now)
         over = self.bits[: self.n] <= 1e-6
         done = sorted(self.flows[: self.n][over].tolist())
-        kept = int(self.n - over.sum())
+        remaining = int(self.n - over.sum())
         for values in (self.bits, self.most, self.flows):
-            values[:kept] = values[: self.n][~over]
-        self.n = kept
-        if kept:
+            values[:remaining] = values[: self.n][~over]
+        self.n = remaining
+        if remaining:
             self._share()
         return done
 
 
 def steady(link: SharedLink | Naive, events: int, concurrent: int, caps: np.ndarray) -> int:
-    """Whenever flows end, as many begin."""
+    """Play flows of which as many begin as end; returns the number of events."""
     draw = seeds.generator(1, "bench")
     sizes = draw.uniform(1e6, 1e8, events + concurrent).tolist()
     most = draw.choice(caps, events + concurrent).tolist()
     first = list(range(concurrent))
     link.add_all(0.0, first, sizes[:concurrent], most[:concurrent])
     flow, seen = concurrent, concurrent
-    while seen < events and (found := link.next()) is not None:
-        done = link.finish(found[0])
+    while seen < events and (end := link.next()) is not None:
+        done = link.finish(end[0])
         new = list(range(flow, flow + len(done)))
-        link.add_all(found[0], new, sizes[flow : flow + len(done)], most[flow : flow + len(done)])
+        link.add_all(end[0], new, sizes[flow : flow + len(done)], most[flow : flow + len(done)])
         flow, seen = flow + len(done), seen + 2 * len(done)
     return seen
 
 
 def cohorts(link: SharedLink | Naive, events: int, concurrent: int, caps: np.ndarray) -> int:
-    """All begin together; the last to end lets the next cohort begin."""
+    """Play cohorts whose flows begin together, one cohort after another; returns the number of events."""
     most = seeds.generator(1, "bench").choice(caps, concurrent).tolist()
     now, seen = 0.0, 0
     while seen < events:
         link.add_all(now, list(range(concurrent)), [8e6] * concurrent, most)
-        while (found := link.next()) is not None:
-            now = found[0]
+        while (end := link.next()) is not None:
+            now = end[0]
             seen += len(link.finish(now))
         seen += concurrent
     return seen
 
 
 def rate(play: Callable[..., int], link: SharedLink | Naive, events: int, concurrent: int, caps: np.ndarray) -> float:
-    """Events a CPU second."""
+    """Events per CPU second."""
     start = process_time()
     seen = play(link, events, concurrent, caps)
     return seen / (process_time() - start)
 
 
 def cases(concurrent: int) -> Iterator[tuple[str, Callable[..., int], np.ndarray]]:
-    """Name, how flows come, and the caps that they have."""
+    """Name of each case, the function that plays its flows, and their caps in bit/s."""
     share = CAPACITY / concurrent
     own = seeds.generator(2, "caps").lognormal(np.log(share * 1.2), 0.8, 200_000)
     yield "steady, one cap at the fair share", steady, np.array([share])
@@ -119,7 +119,7 @@ def cases(concurrent: int) -> Iterator[tuple[str, Callable[..., int], np.ndarray
 
 
 def main() -> None:
-    """Print a table for each number of flows at a time."""
+    """Print a table for each number of concurrent flows."""
     for concurrent in [int(n) for n in sys.argv[1:]] or [1000]:
         print(f"{concurrent:,} flows at a time: events/s{'':17}fair {'fifo':>12} {'naive':>12} {'ratio':>8}")
         for name, play, caps in cases(concurrent):

@@ -1,4 +1,4 @@
-"""What the interpreter, the meter and a prediction cost, as ratios to a hand-written training loop.
+"""CPU time of the interpreter, the meter and a prediction, as ratios to a hand-written training loop.
 
     python tools/bench_overhead.py [--steps 60] [--repeat 5]
 
@@ -33,7 +33,7 @@ def seconds(do: Callable[[], object]) -> float:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--steps", type=int, default=60, help="steps of the loop that is timed")
+    parser.add_argument("--steps", type=int, default=60, help="steps of the timed loop")
     parser.add_argument("--repeat", type=int, default=5, help="pairs of runs")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
@@ -74,8 +74,8 @@ def main() -> None:
         ratios["first work metered / bare loop"].append(seconds(lambda: interpreted(Meter())) / base)
         ratios["prediction / bare loop"].append(seconds(lambda: predict(work, source)) / base)
     print(f"{steps} steps of batch {work.passes[0].batch}, {chosen.repeat} pairs; the loop takes {base:.2f} s of CPU")
-    for name, found in ratios.items():
-        print(f"{name:32} {median(found):5.2f}   ({min(found):.2f} to {max(found):.2f})")
+    for name, values in ratios.items():
+        print(f"{name:32} {median(values):5.2f}   ({min(values):.2f} to {max(values):.2f})")
 
 
 if __name__ == "__main__":

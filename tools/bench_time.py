@@ -1,10 +1,10 @@
-"""Predicted against measured seconds of a step, for works of different kinds, on the machine at hand.
+"""Predicted against measured seconds of a step, for different works, on this machine.
 
     python tools/bench_time.py [--repeat 5] [--steps 3] [--only TEXT]
 
-The machine is calibrated first, by operators of a transformer block and none of these works; then every prediction is
-printed, and only then is anything measured.  Best of the repeats; CPU seconds of one thread decide, because other
-processes enter less, and wall seconds stand beside them.
+First the machine is calibrated with operators of a transformer block, without any of these works.  Then all predictions
+are printed, and only then the works are measured.  The best repeat counts.  Errors refer to CPU seconds of one thread,
+which other processes disturb less; wall seconds are printed too.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from edgefl.work import Source, Work, execute
 
 
 def tower(blocks: int, width: int, heads: int | None = None, **more: Any) -> dict[str, Any]:
-    """Options of a tower, with heads of 32 unless said."""
+    """Options of a tower, with heads of dimension 32 by default."""
     return {"blocks": blocks, "width": width, "heads": heads or width // 32, **more}
 
 
 def scenario(kinds: Sequence[str], model: dict[str, Any], size: int = 32, **sections: Any) -> dict[str, Any]:
-    """A scenario of declared data; ``training`` and others by their section's name."""
+    """A scenario of declared data; ``sections`` are further sections by name."""
     shapes = {"image": {"size": size, "classes": 100}, "text": {"vocabulary": sections.pop("vocabulary", 30522)}}
     data = {"source": "declared", "clients": dict.fromkeys(kinds, 1), "samples": 10_000, "shapes": shapes}
-    usual = {"method": "fedavg", "schedule": {"name": "end-to-end", "rounds": 2}}
-    return {"edgefl": 1, "name": "bench", "data": {**data, "test": 1000}, "model": model, **usual, **sections}
+    common = {"method": "fedavg", "schedule": {"name": "end-to-end", "rounds": 2}}
+    return {"edgefl": 1, "name": "bench", "data": {**data, "test": 1000}, "model": model, **common, **sections}
 
 
 LAYERWISE = {"name": "layerwise", "stages": 3, "rounds": 3}
@@ -78,7 +78,7 @@ WORKS: dict[str, tuple[dict[str, Any], str, int, str]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """A work to predict and to measure."""
+    """A work with its source and the predicted seconds of a step."""
 
     name: str
     work: Work
@@ -87,17 +87,17 @@ class Case:
 
 
 def prepared(name: str, machine: Device) -> Case:
-    """The work of this name and the seconds that one of its steps should take."""
-    written, kind, stage, what = WORKS[name]
-    setup = compose(load(written))
-    if what == "train":
+    """The work with this name and the predicted seconds of one of its steps."""
+    document, kind, stage, mode = WORKS[name]
+    setup = compose(load(document))
+    if mode == "train":
         source: Source = setup.clients.client(setup.of_kind(kind)[0])
         work = restrict(setup.method.work(kind, 1), setup.schedule.stages[stage - 1]).fitted(source.size)
     else:
         source, work = setup.clients.server(), setup.method.evaluate(kind, "test")
     work = replace(work, passes=work.passes[:1])
-    found = step_seconds(work, source, predict(work, source), machine)
-    return Case(name, work, source, found[0, work.passes[0].patterns[0]])
+    seconds = step_seconds(work, source, predict(work, source), machine)
+    return Case(name, work, source, seconds[0, work.passes[0].patterns[0]])
 
 
 def measured(case: Case, steps: int, repeat: int) -> tuple[float, float]:
@@ -108,8 +108,8 @@ def measured(case: Case, steps: int, repeat: int) -> tuple[float, float]:
     batches = RandomBatches(case.source, case.work.model, steps, short=True)
     for _ in range(repeat):
         execute(case.work, extra, batches, module=module, device=torch.device("cpu"), seed=0)
-    found = [pair for pairs in batches.seconds.values() for pair in pairs]
-    return min(cpu for _, cpu in found), min(wall for wall, _ in found)
+    pairs = [pair for timings in batches.seconds.values() for pair in timings]
+    return min(cpu for _, cpu in pairs), min(wall for wall, _ in pairs)
 
 
 def main() -> None:
@@ -117,7 +117,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--steps", type=int, default=3, help="steps in a run")
     parser.add_argument("--repeat", type=int, default=5, help="runs of each work")
-    parser.add_argument("--only", default="", metavar="TEXT", help="works whose name has this")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only works whose name contains TEXT")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     machine = calibrate_here()

@@ -1,4 +1,4 @@
-"""Draw the front page's picture: who can take part, what a round costs and what is learned, by schedule.
+"""Draw the front page's picture: eligible clients, costs of a round and metrics, by schedule.
 
     edgefl run quickstart --json > summary.json
     python tools/front_picture.py summary.json -o docs/front-picture.svg
@@ -19,15 +19,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 COLOURS = ("#8a8f98", "#d08a2c", "#2f74b5")
-"""One for each run, told apart also where red and green look alike."""
+"""One colour for each run, distinguishable with red-green colour blindness."""
 INK, PAPER = "#24292f", "#ffffff"
-"""A background of its own keeps the picture readable on a light page and on a dark one."""
+"""The fixed background keeps the picture readable on light and dark pages."""
 
 
 def draw(summary: dict[str, Any], path: Path) -> None:
     """Write the picture of a comparison's summary; equal summaries give equal files.
 
-    Raises KeyError for the summary of a single run, which compares nothing.
+    Raises KeyError for the summary of a single run, which has no comparison.
     """
     rows = summary["compared"]["rows"]
     names = [row["label"] for row in rows]
@@ -35,9 +35,9 @@ def draw(summary: dict[str, Any], path: Path) -> None:
     with mpl.rc_context(style):
         figure = Figure(figsize=(9.2, 2.9), facecolor=PAPER, layout="constrained")
         axes = figure.subplots(1, 4, width_ratios=(1, 1, 1, 1.9))
-        everyone = sum(rows[0]["clients"].values())
+        total = sum(rows[0]["clients"].values())
         eligible = [sum(row["eligible_at_hardest_stage"].values()) for row in rows]
-        bars(axes[0], f"Clients that fit\n(of {everyone}, hardest stage)", names, eligible, "{:.0f}")
+        bars(axes[0], f"Clients that fit\n(of {total}, hardest stage)", names, eligible, "{:.0f}")
         peaks = [max(row["peak_memory_bytes"].values()) / 2**20 for row in rows]
         bars(axes[1], "Peak memory\n(largest client, MiB)", names, peaks, "{:.1f}")
         traffic = [row["bytes_per_client_round"] / 2**20 for row in rows]
@@ -47,7 +47,7 @@ def draw(summary: dict[str, Any], path: Path) -> None:
 
 
 def bars(axes: Axes, title: str, names: Sequence[str], values: Sequence[float], form: str) -> None:
-    """One bar a run, with its value above it."""
+    """Draw one bar per run, with its value above it."""
     drawn = axes.bar(names, values, color=COLOURS[: len(names)], width=0.7)
     axes.bar_label(drawn, [form.format(value) for value in values], padding=2, color=INK)
     axes.set_ylim(0, 1.18 * max(values))
@@ -56,24 +56,24 @@ def bars(axes: Axes, title: str, names: Sequence[str], values: Sequence[float], 
 
 
 def scores(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
-    """The metrics on the test split in groups of one bar a run, and a mark where guessing is."""
-    shown = (("image", "balanced_accuracy"), ("text", "balanced_accuracy"), ("image-text", "r@10"))
+    """Draw a group of bars per metric on the test split, with a dotted line at chance level."""
+    metrics = (("image", "balanced_accuracy"), ("text", "balanced_accuracy"), ("image-text", "r@10"))
     titles = ("image\nbal. accuracy", "text\nbal. accuracy", "image-text\nR@10")
     width = 0.8 / len(rows)
-    for place, row in enumerate(rows):
-        values = [row["metrics"][kind][name] for kind, name in shown]
-        at = [group + (place - (len(rows) - 1) / 2) * width for group in range(len(shown))]
-        drawn = axes.bar(at, values, width=0.9 * width, color=COLOURS[place])
+    for index, row in enumerate(rows):
+        values = [row["metrics"][kind][name] for kind, name in metrics]
+        positions = [group + (index - (len(rows) - 1) / 2) * width for group in range(len(metrics))]
+        drawn = axes.bar(positions, values, width=0.9 * width, color=COLOURS[index])
         axes.bar_label(drawn, [f"{value:.2f}" for value in values], padding=2, color=INK, fontsize=8)
-    for group, (kind, name) in enumerate(shown):
+    for group, (kind, name) in enumerate(metrics):
         axes.hlines(rows[0]["chance"][kind][name], group - 0.45, group + 0.45, color=INK, linestyle=":", linewidth=1.2)
     axes.set_ylim(0, 0.85)
     plain(axes, "Learned (test split;\ndotted: guessing)")
-    axes.set_xticks(range(len(shown)), titles)
+    axes.set_xticks(range(len(metrics)), titles)
 
 
 def plain(axes: Axes, title: str) -> None:
-    """A title, and no more lines than needed."""
+    """Set the title, and remove the vertical axis and the frame."""
     axes.set_title(title, fontsize=9.5)
     axes.set_facecolor(PAPER)
     axes.set_yticks([])
@@ -82,10 +82,10 @@ def plain(axes: Axes, title: str) -> None:
 
 
 def main() -> None:
-    """Read the summary that the command line names."""
+    """Draw the picture of the summary that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("summary", type=Path, help="what `edgefl run quickstart --json` printed")
-    parser.add_argument("-o", "--output", type=Path, required=True, help="the picture: .svg or .png")
+    parser.add_argument("summary", type=Path, help="output of `edgefl run quickstart --json`")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="file of the picture, .svg or .png")
     given = parser.parse_args()
     draw(json.loads(given.summary.read_text(encoding="utf-8")), given.output)
 

@@ -1,10 +1,10 @@
-"""FedScale's traces as files of edgefl: when devices were there, and what they and their links can do.
+"""Convert FedScale's traces to files of edgefl: availability of devices, and rates of devices and links.
 
     python tools/import_fedscale.py availability client_behave_trace -o trace.csv
     python tools/import_fedscale.py capacity client_device_capacity --sample-flops 0.6GFLOP -o fedscale.yaml
 
-Both read the pickles of FedScale's repository (benchmark/dataset/data/device_info) or the same as JSON, from files
-that you have.  Nothing in a pickle is run: see ``_Plain``.
+Both read local copies of the pickles of FedScale's repository (benchmark/dataset/data/device_info), or the same data as
+JSON.  No code of a pickle runs: see ``_PlainUnpickler``.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from edgefl.runs.durable import replace_file
 
 LINKS = ("3g", "lte", "5g-nr", "wifi-4", "wifi-5")
 MOST_ROWS = 50_000_000
-"""Of a trace: a client whose own period is a slip of a unit would be repeated without end."""
+"""Most rows of a trace: a period in a wrong unit would repeat a client almost without end."""
 URL = "https://github.com/SymbioticLab/FedScale/tree/master/benchmark/dataset/data/device_info"
 
 
-# reading a pickle of strangers ---------------------------------------------------------------------------------------
+# reading an untrusted pickle ------------------------------------------------------------------------------------------
 
 
 class _Number:
-    """Stands in for numpy's dtype: remembers the code and the byte order of one kind of number."""
+    """Stand-in for numpy's dtype; stores the code and the byte order of a number type."""
 
     def __init__(self, code: object = "", *_: object) -> None:
         self.code, self.order = code, "<"
@@ -55,17 +55,17 @@ _CODES = {"f8": "d", "f4": "f", "i8": "q", "i4": "i"}
 
 
 def _scalar(kind: object, data: object = b"", *_: object) -> float:
-    """Stands in for the function that makes numpy's numbers: eight bytes are a number, and nothing else is."""
+    """Stand-in for numpy's scalar constructor; decodes the bytes of a plain number and refuses everything else."""
     if not isinstance(kind, _Number) or kind.code not in _CODES or not isinstance(data, bytes):
         raise pickle.UnpicklingError("a numpy value that is no plain number")
     return float(struct.unpack(kind.order + _CODES[kind.code], data)[0])
 
 
-class _Plain(pickle.Unpickler):
-    """Loads containers, numbers and strings, and nothing else.
+class _PlainUnpickler(pickle.Unpickler):
+    """Unpickler of containers, numbers and strings only.
 
-    A pickle can name any function and have it called.  Here no name is looked up: two names that FedScale's own file
-    has (its numbers are numpy.float64) are answered with the stand-ins above, every other one ends the reading.
+    A pickle can name any function to be called.  Here no name is imported: the two names in FedScale's own file (its
+    numbers are numpy.float64) give the stand-ins above, and every other name raises UnpicklingError.
     """
 
     _stand_ins: Mapping[tuple[str, str], Any] = {
@@ -75,34 +75,34 @@ class _Plain(pickle.Unpickler):
     }
 
     def find_class(self, module: str, name: str) -> Any:
-        """The stand-in of this name, or an error."""
+        """The stand-in for a name; raises UnpicklingError for any other name."""
         if (module, name) not in self._stand_ins:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}, which plain data don't need")
         return self._stand_ins[module, name]
 
     def persistent_load(self, pid: object) -> Any:
-        """Refused: plain data refer to nothing outside."""
-        raise pickle.UnpicklingError("it refers to something outside")
+        """Raise UnpicklingError: plain data have no external references."""
+        raise pickle.UnpicklingError("it refers to an object outside the file")
 
 
 def load(path: Path) -> dict[str, Any]:
-    """The mapping of clients in a pickle or JSON file; keys as texts, in the file's order.  Raises DeviceError."""
+    """The mapping from client (text) to entry in a pickle or JSON file, in the file's order.  Raises DeviceError."""
     try:
         data = path.read_bytes()
     except OSError as error:
         raise DeviceError(f"{path}: can't be read: {error.strerror}") from None
     try:
-        found = json.loads(data) if data.lstrip()[:1] in (b"{", b"[") else _Plain(io.BytesIO(data)).load()
+        clients = json.loads(data) if data.lstrip()[:1] in (b"{", b"[") else _PlainUnpickler(io.BytesIO(data)).load()
     except pickle.UnpicklingError as error:
         raise DeviceError(f"{path}: refused: {error}") from None
-    except Exception as error:  # a broken pickle may fail in any way, and none of them says more
+    except Exception as error:  # a broken pickle may raise any exception
         raise DeviceError(f"{path}: neither JSON nor a pickle of plain data ({type(error).__name__})") from None
-    if not isinstance(found, dict) or not found:
-        raise DeviceError(f"{path}: expected a mapping of clients, found {_said(found)}")
-    return {str(key): value for key, value in found.items()}
+    if not isinstance(clients, dict) or not clients:
+        raise DeviceError(f"{path}: expected a mapping of clients, found {_described(clients)}")
+    return {str(key): value for key, value in clients.items()}
 
 
-def _said(value: object) -> str:
+def _described(value: object) -> str:
     return "an empty one" if value == {} else f"a {type(value).__name__}"
 
 
@@ -119,7 +119,7 @@ def _number(path: Path, client: str, entry: object, key: str) -> float:
 
 
 def intervals(path: Path, client: str, entry: object) -> tuple[float, list[tuple[float, float]]]:
-    """(period, [start, end) of each time that a client was there), merged and in order; empty ones left out."""
+    """(period, sorted and merged [start, end) of a client's availability in seconds, without empty intervals)."""
     period = _number(path, client, entry, "finish_time")
     assert isinstance(entry, Mapping)
     active, inactive = entry.get("active"), entry.get("inactive")
@@ -141,7 +141,7 @@ def intervals(path: Path, client: str, entry: object) -> tuple[float, list[tuple
 
 
 def repeated(period: float, times: Sequence[tuple[float, float]], horizon: float) -> Iterator[tuple[float, float]]:
-    """A client's times over and over until the horizon, as FedScale takes a time modulo the client's own period."""
+    """Repeat a client's intervals until the horizon, as FedScale takes times modulo the client's own period."""
     for again in range(math.ceil(horizon / period) if times else 0):
         for start, end in times:
             if again * period + start < horizon:
@@ -149,31 +149,32 @@ def repeated(period: float, times: Sequence[tuple[float, float]], horizon: float
 
 
 def availability(path: Path, output: Path, horizon: float | None, most: int | None) -> str:
-    """Write the CSV; says what was written."""
-    found = {client: intervals(path, client, entry) for client, entry in list(load(path).items())[:most]}
-    horizon = horizon or max(period for period, _ in found.values())
-    expected = sum(len(times) * horizon / period for period, times in found.values())
+    """Write the CSV of a trace; returns a summary.  Raises DeviceError."""
+    clients = {client: intervals(path, client, entry) for client, entry in list(load(path).items())[:most]}
+    horizon = horizon or max(period for period, _ in clients.values())
+    expected = sum(len(times) * horizon / period for period, times in clients.values())
     if expected > MOST_ROWS:
         raise DeviceError(
-            f"{path}: repeated until {horizon:g} s these are some {expected:.3g} times, more than {MOST_ROWS:,}; "
-            "take a shorter --horizon or fewer --clients"
+            f"{path}: repeated until {horizon:g} s these are about {expected:.3g} intervals, more than {MOST_ROWS:,}; "
+            "use a shorter --horizon or fewer --clients"
         )
     text, rows, never = io.StringIO(newline=""), 0, 0
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["client", "start", "end"])
     share = 0.0
-    for client, (period, times) in found.items():
+    for client, (period, times) in clients.items():
         never += not times
         for start, end in repeated(period, times, horizon):
             writer.writerow([client, f"{start:.12g}", f"{end:.12g}"])
             rows, share = rows + 1, share + (end - start) / horizon
     if not rows:
-        raise DeviceError(f"{path}: no client is ever there")
+        raise DeviceError(f"{path}: no client is ever available")
     replace_file(output, text.getvalue().encode())
-    there = len(found) - never
+    available = len(clients) - never
     return (
-        f"written: {output}: {rows} times of {there} clients; {never} that were never there have no row\n"
-        f"on average a client of them is there {units.show_share(share / there)} of the time\n"
+        f"written: {output}: {rows} intervals of {available} clients; "
+        f"{never} clients are never available and have no row\n"
+        f"the average client in the trace is available {units.show_share(share / available)} of the time\n"
         f"in a scenario: fleet: {{availability: {{trace: {{file: {output}, period: {horizon:g} s}}}}}}"
     )
 
@@ -182,35 +183,37 @@ def availability(path: Path, output: Path, horizon: float | None, most: int | No
 
 
 def nearest(values: np.ndarray[Any, Any], known: Mapping[str, float]) -> tuple[Counter[str], np.ndarray[Any, Any]]:
-    """How many values each known rate is the nearest to (by ratio), and value / that rate for every value."""
+    """Number of values nearest (by ratio) to each known rate, and each value divided by its nearest rate."""
     names, rates = list(known), np.log(list(known.values()))
-    places = np.abs(np.log(values)[:, None] - rates[None, :]).argmin(axis=1)
-    counts = Counter({name: int((places == index).sum()) for index, name in enumerate(names)})
-    return counts, values / np.exp(rates)[places]
+    indices = np.abs(np.log(values)[:, None] - rates[None, :]).argmin(axis=1)
+    counts = Counter({name: int((indices == index).sum()) for index, name in enumerate(names)})
+    return counts, values / np.exp(rates)[indices]
 
 
 def shares(counts: Mapping[str, int]) -> dict[str, str]:
-    """Percentages of two decimals that sum to 100; who has none is left out."""
+    """Percentages with two decimals that sum to 100; zero counts are omitted."""
     total, hundredths = sum(counts.values()), 10_000
     whole = {name: n * hundredths // total for name, n in counts.items()}
-    rest = sorted(counts, key=lambda name: -(counts[name] * hundredths % total))
-    for name in rest[: hundredths - sum(whole.values())]:
+    by_remainder = sorted(counts, key=lambda name: -(counts[name] * hundredths % total))
+    for name in by_remainder[: hundredths - sum(whole.values())]:
         whole[name] += 1
     return {name: f"{n / 100:g}%" for name, n in whole.items() if n}
 
 
 def capacity(path: Path, output: Path, sample_flops: float, devices: Sequence[Device], links: Sequence[Link]) -> str:
-    """Write a fleet of the nearest profiles; says how near they are."""
-    found = load(path)
-    milliseconds = np.array([_number(path, client, entry, "computation") for client, entry in found.items()])
-    kilobits = np.array([_number(path, client, entry, "communication") for client, entry in found.items()])
-    rates, factors = nearest(sample_flops / (milliseconds / 1000), {d.name: d.flops_per_second for d in devices})
-    speeds, others = nearest(1000 * kilobits, {x.name: x.download_goodput for x in links})
+    """Write a fleet of the nearest profiles; returns a summary with their distances.  Raises DeviceError."""
+    clients = load(path)
+    milliseconds = np.array([_number(path, client, entry, "computation") for client, entry in clients.items()])
+    kilobits = np.array([_number(path, client, entry, "communication") for client, entry in clients.items()])
+    rates = sample_flops / (milliseconds / 1000)
+    nearest_devices, device_ratios = nearest(rates, {d.name: d.flops_per_second for d in devices})
+    nearest_links, link_ratios = nearest(1000 * kilobits, {x.name: x.download_goodput for x in links})
     quote = (
-        f"{len(found)} clients: computation 10th, 50th and 90th percentile {_percentiles(milliseconds)} ms per sample, "
-        f"taken as a forward pass of {units.show_flops(sample_flops)}; communication {_percentiles(kilobits)} kbit/s, "
-        "one rate for both directions, compared with the download's. Each client has the nearest profile: its own "
-        f"rate over the profile's is {_percentiles(factors)} for devices and {_percentiles(others)} for links."
+        f"{len(clients)} clients: computation 10th, 50th and 90th percentile {_percentiles(milliseconds)} ms per "
+        f"sample, taken as a forward pass of {units.show_flops(sample_flops)}; "
+        f"communication {_percentiles(kilobits)} kbit/s, one rate for both directions, compared with the download's. "
+        "Each client has the nearest profile: its own rate over the profile's is "
+        f"{_percentiles(device_ratios)} for devices and {_percentiles(link_ratios)} for links."
     )
     document = {
         "title": "FedScale's clients by the nearest profiles",
@@ -221,7 +224,7 @@ def capacity(path: Path, output: Path, sample_flops: float, devices: Sequence[De
             "quote": quote,
         },
         "confidence": "estimated",
-        "fleet": {"devices": shares(rates), "links": shares(speeds)},
+        "fleet": {"devices": shares(nearest_devices), "links": shares(nearest_links)},
     }
     replace_file(output, yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110).encode())
     return f"written: {output}\n{quote}"
@@ -237,42 +240,42 @@ def _percentiles(values: np.ndarray[Any, Any]) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    there = commands.add_parser("availability", help="a trace CSV: client, start, end in seconds")
-    able = commands.add_parser("capacity", help="a fleet YAML: shares of devices and links of the library")
-    for each, name in ((there, "client_behave_trace"), (able, "client_device_capacity")):
-        each.add_argument("file", type=Path, help=f"FedScale's {name}, a pickle, or the same as JSON")
-        each.add_argument("-o", "--output", type=Path, required=True, help="the file to write")
-        each.add_argument("--force", action="store_true", help="replace a file that exists")
-    there.add_argument("--horizon", help="cover so much time (7 d); the longest finish_time unless given")
-    there.add_argument("--clients", type=int, help="only the first N clients of the file")
-    able.add_argument(
+    trace = commands.add_parser("availability", help="a trace CSV: client, start, end in seconds")
+    fleet = commands.add_parser("capacity", help="a fleet YAML: shares of devices and links of the library")
+    for command, name in ((trace, "client_behave_trace"), (fleet, "client_device_capacity")):
+        command.add_argument("file", type=Path, help=f"FedScale's {name}, a pickle, or the same as JSON")
+        command.add_argument("-o", "--output", type=Path, required=True, help="the file to write")
+        command.add_argument("--force", action="store_true", help="replace a file that exists")
+    trace.add_argument("--horizon", help="length of the trace, such as 7 d (default: the longest finish_time)")
+    trace.add_argument("--clients", type=int, help="only the first N clients of the file")
+    fleet.add_argument(
         "--sample-flops", required=True,
-        help="FLOPs of one forward pass of the model that was timed (FedScale's files don't name it)",
+        help="FLOPs of one forward pass of the timed model (FedScale's files don't name it)",
     )  # fmt: skip
-    able.add_argument("--devices", help="candidates, comma-separated; the library's phones unless given")
-    able.add_argument("--links", default=",".join(LINKS), help="candidates, comma-separated; %(default)s unless given")
+    fleet.add_argument("--devices", help="candidates, comma-separated (default: the phones of the library)")
+    fleet.add_argument("--links", default=",".join(LINKS), help="candidates, comma-separated (default: %(default)s)")
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code 0, or 2 for what the user can mend."""
-    wanted = _parser().parse_args(arguments)
+    """Run the command; exit code 2 for an error in the arguments or files."""
+    args = _parser().parse_args(arguments)
     try:
-        if wanted.output.exists() and not wanted.force:
-            raise DeviceError(f"{wanted.output} exists; --force replaces it")
-        if wanted.command == "availability":
-            if wanted.clients is not None and wanted.clients < 1:
-                raise DeviceError(f"--clients: {wanted.clients} leaves nobody; 1 or more")
-            horizon = units.SECONDS.parse(wanted.horizon) if wanted.horizon else None
-            print(availability(wanted.file, wanted.output, horizon, wanted.clients))
+        if args.output.exists() and not args.force:
+            raise DeviceError(f"{args.output} exists; --force replaces it")
+        if args.command == "availability":
+            if args.clients is not None and args.clients < 1:
+                raise DeviceError(f"--clients must be 1 or more, not {args.clients}")
+            horizon = units.SECONDS.parse(args.horizon) if args.horizon else None
+            print(availability(args.file, args.output, horizon, args.clients))
         else:
-            names = wanted.devices.split(",") if wanted.devices else None
+            names = args.devices.split(",") if args.devices else None
             devices = [load_device(n) for n in names or device_names() if names or load_device(n).kind == "phone"]
-            links = [load_link(n) for n in wanted.links.split(",")]
-            flops = units.FLOPS.parse(wanted.sample_flops)
+            links = [load_link(n) for n in args.links.split(",")]
+            flops = units.FLOPS.parse(args.sample_flops)
             if not flops:
-                raise DeviceError("--sample-flops: a forward pass has more than 0 FLOPs")
-            print(capacity(wanted.file, wanted.output, flops, devices, links))
+                raise DeviceError("--sample-flops must be above 0")
+            print(capacity(args.file, args.output, flops, devices, links))
     except EdgeflError as error:
         print(f"import_fedscale: error: {error}", file=sys.stderr)
         return 2

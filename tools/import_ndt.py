@@ -1,4 +1,4 @@
-"""M-Lab's NDT measurements as a link profile of edgefl.
+"""Convert M-Lab's NDT measurements to a link profile of edgefl.
 
     python tools/import_ndt.py --downloads down.csv --uploads up.csv -o city.yaml
 
@@ -7,8 +7,8 @@ The files are exports (CSV, a JSON array or one JSON object a line) of queries o
     SELECT date, client.IP AS ip, a.MeanThroughputMbps, a.MinRTT, a.LossRate
     FROM `measurement-lab.ndt.unified_downloads` WHERE date = '2025-06-01' AND client.Geo.CountryCode = 'DE'
 
-and the same on ``unified_uploads``: M-Lab keeps the directions apart.  A column's last word counts (``a.MinRTT``,
-``a_MinRTT``, ``MinRTT``, or nested under ``a``).
+and the same on ``unified_uploads``, since each view has one direction.  Only the last word of a column
+name counts (``a.MinRTT``, ``a_MinRTT``, ``MinRTT``, or nested under ``a``).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ LAST_WORD = re.compile(r"[._]")
 
 @dataclass(frozen=True)
 class Tests:
-    """One direction: Mbit/s, milliseconds and shares of the tests that have them; who made each, and when."""
+    """Tests of one direction: rates (Mbit/s), round trips (ms) and loss shares where given, clients and dates."""
 
     path: Path
     rates: Floats
@@ -66,35 +66,35 @@ def read(path: Path) -> Tests:
     except OSError as error:
         raise DeviceError(f"{path}: can't be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise DeviceError(f"{path}: this isn't UTF-8 text") from None
+        raise DeviceError(f"{path}: not UTF-8 text") from None
     numbers: dict[str, list[float]] = {RATE: [], TRIP: [], LOST: []}
     clients, dates, left_out, columns = [], [], 0, set()
     for line, row in _rows(path, text):
         columns |= row.keys()
-        found = {name: _number(path, line, name, row.get(name)) for name in numbers}
-        rate = found[RATE]
+        values = {name: _number(path, line, name, row.get(name)) for name in numbers}
+        rate = values[RATE]
         if rate is None or rate <= 0:
             left_out += 1
             continue
         numbers[RATE].append(rate)
-        if found[TRIP] is not None and found[TRIP] > 0:
-            numbers[TRIP].append(found[TRIP])
-        if found[LOST] is not None:
-            if found[LOST] >= 1:
-                raise DeviceError(f"{path}:{line}: LossRate {found[LOST]:g} is no share below 1")
-            numbers[LOST].append(found[LOST])
+        if values[TRIP] is not None and values[TRIP] > 0:
+            numbers[TRIP].append(values[TRIP])
+        if values[LOST] is not None:
+            if values[LOST] >= 1:
+                raise DeviceError(f"{path}:{line}: LossRate must be a share below 1, not {values[LOST]:g}")
+            numbers[LOST].append(values[LOST])
         clients.append(str(row.get(CLIENT) or ""))
         dates.append(str(row.get(DATE) or "")[:10])
     if columns and RATE not in columns:
-        raise DeviceError(f"{path}: no column MeanThroughputMbps; it has {', '.join(sorted(columns))}")
+        raise DeviceError(f"{path}: no column MeanThroughputMbps; the columns are {', '.join(sorted(columns))}")
     if len(numbers[RATE]) < LEAST_ROWS:
-        raise DeviceError(f"{path}: {len(numbers[RATE])} tests with a throughput; a spread needs {LEAST_ROWS} at least")
+        raise DeviceError(f"{path}: {len(numbers[RATE])} tests with a throughput; at least {LEAST_ROWS} are needed")
     arrays = {name: np.array(values) for name, values in numbers.items()}
     return Tests(path, arrays[RATE], arrays[TRIP], arrays[LOST], clients, [d for d in dates if d], left_out)
 
 
 def _rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line, columns by their last word in small letters); of a JSON array the number of the object."""
+    """Yield (line, values by the lower-case last word of the column); for a JSON array, line is the object's number."""
     start = text.lstrip()[:1]
     try:
         if start == "[":
@@ -106,14 +106,14 @@ def _rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
             for row in reader:
                 yield reader.line_num, dict(_flat(row))
             return
-        for number, found in objects:
-            if not isinstance(found, Mapping):
-                raise DeviceError(f"{path}:{number}: expected an object with a test's columns, not {found!r:.40}")
-            yield number, dict(_flat(found))
+        for number, row in objects:
+            if not isinstance(row, Mapping):
+                raise DeviceError(f"{path}:{number}: expected an object with a test's columns, not {row!r:.40}")
+            yield number, dict(_flat(row))
     except json.JSONDecodeError as error:
-        raise DeviceError(f"{path}: this is no JSON: {error}") from None
+        raise DeviceError(f"{path}: not valid JSON: {error}") from None
     except csv.Error as error:
-        raise DeviceError(f"{path}: this is no CSV: {error}") from None
+        raise DeviceError(f"{path}: not valid CSV: {error}") from None
 
 
 def _flat(row: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
@@ -134,12 +134,12 @@ def _number(path: Path, line: int, name: str, value: object) -> float | None:
     if math.isnan(number):
         return None
     if math.isinf(number) or number < 0:
-        raise DeviceError(f"{path}:{line}: {name}: {value!r} is not a number of 0 or more")
+        raise DeviceError(f"{path}:{line}: {name}: {value!r} must be 0 or more")
     return number
 
 
 def sigma(tests: Tests) -> tuple[float, str]:
-    """The spread of the log of throughput: within clients where some made several tests, else among all tests."""
+    """Standard deviation of the log of throughput and its scope: within clients with several tests, or all tests."""
     logs = np.log(tests.rates)
     groups: dict[str, list[float]] = defaultdict(list)
     for client, value in zip(tests.clients, logs, strict=True):
@@ -154,7 +154,7 @@ def sigma(tests: Tests) -> tuple[float, str]:
 
 
 def profile(down: Tests, up: Tests, like: Link, title: str) -> str:
-    """The YAML of a link: medians, ranges from the 10th to the 90th percentile."""
+    """YAML of a link profile: medians, with ranges from the 10th to the 90th percentile."""
     today = datetime.date.today()
     dates = sorted({*down.dates, *up.dates})
     source = "The M-Lab NDT Data Set" + (f", {dates[0]} to {dates[-1]}" if dates else "")
@@ -163,8 +163,8 @@ def profile(down: Tests, up: Tests, like: Link, title: str) -> str:
 
     def entry(values: Floats, show: Any, quote: str) -> Entry:
         low, middle, high = np.percentile(values, [10, 50, 90])
-        said = f"median {show(middle)}, 10th to 90th percentile {show(low)} to {show(high)}: {quote}"
-        return Entry(show(middle), show(low), show(high), "measured", source, today, said, URL)
+        summary = f"median {show(middle)}, 10th to 90th percentile {show(low)} to {show(high)}: {quote}"
+        return Entry(show(middle), show(low), show(high), "measured", source, today, summary, URL)
 
     def throughput(tests: Tests, view: str) -> Entry:
         quote = (
@@ -175,7 +175,7 @@ def profile(down: Tests, up: Tests, like: Link, title: str) -> str:
 
     trips = np.concatenate([down.trips, up.trips])
     if not len(trips):
-        raise DeviceError(f"{down.path}: no test has a MinRTT above 0, and nor has {up.path}: a link needs a latency")
+        raise DeviceError(f"{down.path} and {up.path}: no test has a MinRTT above 0, but a link needs a latency")
     entries = {
         "download_bits_per_second": throughput(down, "unified_downloads"),
         "upload_bits_per_second": throughput(up, "unified_uploads"),
@@ -188,12 +188,12 @@ def profile(down: Tests, up: Tests, like: Link, title: str) -> str:
         quote = "The export has no LossRate; throughput is of payload, so that nothing is left to lose."
         entries["loss"] = Entry("0", "0", "0", "estimated", source, today, quote, URL)
     entries |= lent_watts(like, "NDT doesn't measure power")
-    (one, how), (other, _) = sigma(down), sigma(up)
-    low, high = sorted(min(x, MOST_JITTER) for x in (one, other))
+    (down_sigma, scope), (up_sigma, _) = sigma(down), sigma(up)
+    low, high = sorted(min(x, MOST_JITTER) for x in (down_sigma, up_sigma))
     entries["jitter"] = Entry(
         f"{(low + high) / 2:.3g}", f"{low:.3g}", f"{high:.3g}", "estimated", source, today,
-        f"sigma of the log of throughput, {how}: {one:.3g} down, {other:.3g} up; their mean. A transfer's own jitter "
-        "isn't measured by tests of ten seconds.", URL,
+        f"sigma of the log of throughput, {scope}: {down_sigma:.3g} down, {up_sigma:.3g} up; their mean. A transfer's "
+        "own jitter isn't measured by tests of ten seconds.", URL,
     )  # fmt: skip
     return profile_text({"title": title}, entries)
 
@@ -203,27 +203,27 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--downloads", type=Path, required=True, help="export of unified_downloads")
     parser.add_argument("--uploads", type=Path, required=True, help="export of unified_uploads")
     parser.add_argument("-o", "--output", type=Path, required=True, help="the .yaml file to write")
-    parser.add_argument("--like", default="wifi-5", help="link of the library that lends the watts (%(default)s)")
-    parser.add_argument("--title", default="M-Lab NDT tests", help="what tables call the link")
+    parser.add_argument("--like", default="wifi-5", help="library link whose watts are taken (default: %(default)s)")
+    parser.add_argument("--title", default="M-Lab NDT tests", help="title of the link in tables")
     parser.add_argument("--force", action="store_true", help="replace a file that exists")
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code 0, or 2 for what the user can mend."""
-    wanted = _parser().parse_args(arguments)
+    """Run the command; exit code 2 for an error in the arguments or files."""
+    args = _parser().parse_args(arguments)
     try:
-        if wanted.output.suffix != ".yaml":
-            raise DeviceError(f"{wanted.output}: a profile is a .yaml file")
-        if wanted.output.exists() and not wanted.force:
-            raise DeviceError(f"{wanted.output} exists; --force replaces it")
-        text = profile(read(wanted.downloads), read(wanted.uploads), load_link(wanted.like), wanted.title)
-        replace_file(wanted.output, text.encode())
-        found = read_link(wanted.output)
+        if args.output.suffix != ".yaml":
+            raise DeviceError(f"{args.output}: a profile is a .yaml file")
+        if args.output.exists() and not args.force:
+            raise DeviceError(f"{args.output} exists; --force replaces it")
+        text = profile(read(args.downloads), read(args.uploads), load_link(args.like), args.title)
+        replace_file(args.output, text.encode())
+        link = read_link(args.output)
         print(
-            f"written: {wanted.output}: {units.show_bits_per_second(found.download_bits_per_second)} down, "
-            f"{units.show_bits_per_second(found.upload_bits_per_second)} up, "
-            f"{units.show_seconds(found.latency_seconds)}, jitter {found.jitter:g}"
+            f"written: {args.output}: {units.show_bits_per_second(link.download_bits_per_second)} down, "
+            f"{units.show_bits_per_second(link.upload_bits_per_second)} up, "
+            f"{units.show_seconds(link.latency_seconds)}, jitter {link.jitter:g}"
         )
     except EdgeflError as error:
         print(f"import_ndt: error: {error}", file=sys.stderr)

@@ -1,13 +1,13 @@
-"""Orderings of methods over several seeds: which hold, which are turned round, which the seeds don't show.
+"""Orderings of methods over several seeds: whether each holds, is reversed, or is within the spread.
 
     python tools/orderings.py runs/orderings-fedcola [more runs ...]
 
-Each folder is a finished or begun comparison (``edgefl run scenarios/papers/orderings-*.yaml``).
-Printed, as Markdown: mean and standard deviation (n - 1) of each variant's last evaluation over the seeds that have
-all variants, and for each claimed ordering, worst first, whether it holds.  An ordering holds if its gap of means is
-larger than the larger of the two standard deviations; it is reversed if that is so the other way round; else there is
-no ordering.  The gap's own deviation over seeds and in how many of them the better one is ahead stand beside it,
-because a seed draws the same clients' data, initial weights and cohorts for every variant.
+Each folder is a finished or unfinished comparison (``edgefl run scenarios/papers/orderings-*.yaml``).  The output is
+Markdown: mean and standard deviation (n - 1) of each variant's last evaluation, over the seeds with all variants, and a
+verdict for each claimed ordering (worst first).  An ordering holds if its gap of means exceeds the larger of the two
+standard deviations, and is reversed if the opposite gap does; otherwise there is no ordering.  The table also has the
+gap's own deviation over seeds and the number of seeds in which the better variant is ahead: a seed draws the same data,
+initial weights and cohorts for every variant, so seeds are paired.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from edgefl.runs import Run
 
 @dataclass(frozen=True)
 class Claim:
-    """``order`` has variants, or differences of two such as "prototype 50% - zero 50%", worst first."""
+    """A claimed ordering, worst first; a term is a variant or a difference such as "prototype 50% - zero 50%"."""
 
     metric: str
     order: tuple[str, ...]
@@ -36,7 +36,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Study:
-    """What a scenario compares: ``variants`` by name with the fields that tell each from the others."""
+    """The comparison of a scenario; ``variants`` maps names to the scenario fields that identify each."""
 
     variants: Mapping[str, Mapping[str, Any]]
     metrics: tuple[str, ...]
@@ -85,13 +85,13 @@ STUDIES = {
             for kind in ("image", "text")
             for order in (("none", "attention"), ("all", "attention"), ("ffn", "attention"))
         ),
-        "what a modality-agnostic transformer shares",
+        "shared parameters of the modality-agnostic transformer",
     ),
     "orderings-creamfl": Study(
         {rule: {"method.aggregation": rule} for rule in ("mean", "gca")},
         RETRIEVAL,
         tuple(Claim(metric, ("mean", "gca")) for metric in RETRIEVAL),
-        "how representations are aggregated",
+        "aggregation of representations",
     ),
     "orderings-pmcmfl": Study(
         MASKS,
@@ -108,13 +108,13 @@ STUDIES = {
                 for rates in (("10%", "30%", "50%"), ("10%", "50%"))
             ),
         ),
-        "what stands for a missing modality in training",
+        "replacement of a missing modality in training",
     ),
     "orderings-pmcmfl-matching": Study(
         {by: {"method.inference": by} for by in ("zero", "random", "l1", "classifier")},
         (*ALONE, PAIRED[0]),
         tuple(Claim(metric, ("zero", "random", "l1", "classifier")) for metric in ALONE),
-        "what completes a single modality at inference",
+        "completion of a single modality at inference",
     ),
     "orderings-eligibility": Study(
         ELIGIBILITY,
@@ -134,10 +134,10 @@ STUDIES = {
                 ("elastic 30%", "end-to-end 100%"),
             )
         ),
-        "who is left out",
+        "eligibility of clients",
     ),
 }
-"""By the scenario's name."""
+"""Studies by the name of the scenario, or the beginning of its name."""
 
 
 @dataclass
@@ -151,17 +151,17 @@ class Table:
 
     @property
     def variants(self) -> list[str]:
-        """Those with a finished run."""
+        """Variants with a finished run."""
         return [variant for variant in self.study.variants if self.values.get(variant)]
 
     @property
     def seeds(self) -> list[int]:
-        """Those in which every such variant is finished."""
-        found = [set(next(iter(self.values[v].values()))) for v in self.variants]
-        return sorted(set.intersection(*found)) if found else []
+        """Seeds for which all these variants are finished."""
+        seeds = [set(next(iter(self.values[v].values()))) for v in self.variants]
+        return sorted(set.intersection(*seeds)) if seeds else []
 
     def of(self, term: str, metric: str) -> list[float]:
-        """By seed: of a variant, or of the difference of two."""
+        """Values by seed of a variant, or of the difference of two variants."""
         first, *second = term.split(" - ")
         values = [self.values[first][metric][seed] for seed in self.seeds]
         return values if not second else [a - b for a, b in zip(values, self.of(second[0], metric), strict=True)]
@@ -169,8 +169,8 @@ class Table:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Of one pair: ``gap`` of the means and its ``own`` deviation over seeds, the ``spread`` that the gap must exceed,
-    seeds in which the better one is ahead."""
+    """Verdict on a pair: ``gap`` of the means with its ``own`` deviation over seeds, the ``spread`` to exceed, and the
+    number of seeds in which the better variant is ahead."""
 
     gap: float
     own: float
@@ -202,11 +202,11 @@ def deviation(values: Sequence[float]) -> float:
 
 
 def read(folders: Iterable[Path]) -> dict[str, Table]:
-    """Finished runs by the title of their study.  Raises EdgeflError for a folder that is none."""
+    """Tables of finished runs by the title of their study.  Raises EdgeflError if a folder isn't a run."""
     tables: dict[str, Table] = {}
     for folder in folders:
-        found = read_run(folder)
-        for run in list(found.runs.values()) or [found]:
+        comparison = read_run(folder)
+        for run in list(comparison.runs.values()) or [comparison]:
             study = study_of(str(run.scenario["name"]))
             if study is None or not run.finished:
                 continue
@@ -219,9 +219,9 @@ def read(folders: Iterable[Path]) -> dict[str, Table]:
 
 
 def study_of(scenario: str) -> Study | None:
-    """The study of a scenario's name; several scenarios may share one, whose name they begin with."""
-    fits = [name for name in STUDIES if scenario == name or scenario.startswith(f"{name}-")]
-    return STUDIES[max(fits, key=len)] if fits else None
+    """The study with the longest name that the scenario's name begins with; None if there is none."""
+    matches = [name for name in STUDIES if scenario == name or scenario.startswith(f"{name}-")]
+    return STUDIES[max(matches, key=len)] if matches else None
 
 
 def is_variant(study: Study, variant: str, scenario: Mapping[str, Any]) -> bool:
@@ -238,18 +238,18 @@ def looked_up(scenario: Mapping[str, Any], path: str) -> Any:
 
 
 def measured(run: Run, metric: str) -> float:
-    """A metric of the last evaluation, or the share of clients that could take part at some time (``eligible``)."""
+    """A metric of the last evaluation; ``eligible`` is the share of clients that were eligible at least once."""
     if metric == "eligible":
-        could = defaultdict[int, bool](bool)
+        eligible = defaultdict[int, bool](bool)
         for row in run.each("eligibility"):
-            could[row["client"]] |= bool(row["eligible"])
-        return fmean(map(float, could.values()))
+            eligible[row["client"]] |= bool(row["eligible"])
+        return fmean(map(float, eligible.values()))
     kind, name = metric.split(".", 1)
     return float(run.result["metrics"][kind][name])
 
 
 def markdown(table: Table) -> list[str]:
-    """The table of means and the verdicts."""
+    """Markdown lines with the table of means and the verdicts."""
     study, seeds = table.study, table.seeds
     if not seeds:
         return ["no seed has a finished run of every variant yet"]
@@ -267,18 +267,18 @@ def markdown(table: Table) -> list[str]:
         for worse, better in zip(claim.order, claim.order[1:], strict=False):
             if not {part for term in (worse, better) for part in term.split(" - ")} <= set(table.variants):
                 continue
-            found = judge(table.of(worse, claim.metric), table.of(better, claim.metric))
+            verdict = judge(table.of(worse, claim.metric), table.of(better, claim.metric))
             lines.append(
-                f"| {worse} < {better} | {claim.metric} | {found.gap:+.3f} ± {found.own:.3f} | {found.spread:.3f} | "
-                f"{found.ahead} of {found.seeds} | {found.word} |"
+                f"| {worse} < {better} | {claim.metric} | {verdict.gap:+.3f} ± {verdict.own:.3f} | "
+                f"{verdict.spread:.3f} | {verdict.ahead} of {verdict.seeds} | {verdict.word} |"
             )
-    if left := [variant for variant in study.variants if variant not in table.variants]:
-        lines += ["", f"Not run: {', '.join(left)}."]
+    if missing := [variant for variant in study.variants if variant not in table.variants]:
+        lines += ["", f"Not run: {', '.join(missing)}."]
     return lines
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print every study of these folders."""
+    """Print every study of the folders; exit code 2 for a folder that can't be read or has no finished run."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("runs", nargs="+", type=Path, help="folders of comparisons")
     try:

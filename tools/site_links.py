@@ -1,7 +1,7 @@
-"""A hook of mkdocs: a link to a file of the repository that lies outside docs stands in the site as its text.
+"""A hook of mkdocs that replaces links to repository files outside docs by their texts.
 
-On a code host such a link leads to the file; the site has the pages alone.  A link to what doesn't exist is left, so
-that a strict build fails.
+Such links work on a code host, but the site has only the pages.  A link to a missing file is kept, so that a strict
+build fails.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s:]+)(?:#[^)\s]*)?\)")
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
-    """The page with such links taken out."""
+    """The page without links to files outside docs."""
     return without_outer_links(markdown, Path(config["docs_dir"]), Path(config["docs_dir"]) / page.file.src_uri)
 
 

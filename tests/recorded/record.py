@@ -1,11 +1,11 @@
-"""Record what small runs, a profile, a sweep and a fit say, for comparison with what a later edgefl says.
+"""Record the answers of small runs, profiles, sweeps and a fit, to compare them with those of a later edgefl.
 
-    python tests/recorded/record.py FOLDER                     what the test compares: records and JSON answers
-    python tests/recorded/record.py FOLDER --weights           and the trained weights, checkpoints, resolved scenarios
-    python tests/recorded/record.py --compare OLD NEW          both to the last bit, with the largest difference
+    python tests/recorded/record.py FOLDER                     records and JSON answers, which the test compares
+    python tests/recorded/record.py FOLDER --weights           also trained weights, checkpoints and resolved scenarios
+    python tests/recorded/record.py --compare OLD NEW          compare bit by bit and print the largest difference
 
-The recordings beside this file are from before the source was laid out anew (see CHANGELOG); two machines may differ in
-the last digits of what was trained, so weights are compared between two recordings made on one machine.
+The recordings in this folder were made before the source was reorganised (see CHANGELOG).  Two machines may differ in
+the last digits of trained values, so weights are compared between two recordings from one machine only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TABLES = ("rounds.jsonl", "clients.jsonl", "eligibility.jsonl", "result.json", "
 
 
 def record(folder: Path, weights: bool) -> None:
-    """Write every recording into ``folder``, on one thread: with more, sums are added up in another order."""
+    """Write every recording into ``folder``, on one thread: the order of sums depends on the number of threads."""
     os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported
     import edgefl
 
@@ -32,16 +32,16 @@ def record(folder: Path, weights: bool) -> None:
         whole = folder / "work" / scenario.stem
         edgefl.run(scenario, output=whole)
         for run in sorted(path.parent for path in whole.rglob("rounds.jsonl")):
-            kept = folder / scenario.stem / run.relative_to(whole)
-            kept.mkdir(parents=True, exist_ok=True)
+            target = folder / scenario.stem / run.relative_to(whole)
+            target.mkdir(parents=True, exist_ok=True)
             for name in TABLES:
-                shutil.copyfile(run / name, kept / name)
+                shutil.copyfile(run / name, target / name)
             if weights:
-                last = max((run / "checkpoints").iterdir())  # those before it were kept when the wall clock said so
-                shutil.copytree(last, kept / "checkpoint")
-                shutil.copyfile(run / "scenario.yaml", kept / "scenario.yaml")
+                last = max((run / "checkpoints").iterdir())  # older ones depend on the wall clock
+                shutil.copytree(last, target / "checkpoint")
+                shutil.copyfile(run / "scenario.yaml", target / "scenario.yaml")
                 for path in sorted(run.glob("*.safetensors")):
-                    shutil.copyfile(path, kept / path.name)
+                    shutil.copyfile(path, target / path.name)
     shutil.rmtree(folder / "work")
     trained, priced = SCENARIOS / "trained.yaml", SCENARIOS / "priced.yaml"
     answers = {
@@ -68,33 +68,33 @@ def record(folder: Path, weights: bool) -> None:
 
 
 def files(folder: Path) -> Iterator[Path]:
-    """What was recorded there, relative to it."""
+    """Paths of the recorded files, relative to ``folder``."""
     yield from sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
 
 
 def compare(old: Path, new: Path) -> list[str]:
-    """What differs between two recordings made on one machine: bytes of records and answers, values of weights."""
+    """Differences of two recordings from one machine: bytes of records and answers, values of weights."""
     from safetensors.numpy import load_file
 
-    there, here = set(files(old)), set(files(new))
-    said = [f"{name}: only in {old if name in there else new}" for name in sorted(there ^ here)]
-    for name in sorted(there & here):
+    old_files, new_files = set(files(old)), set(files(new))
+    lines = [f"{name}: only in {old if name in old_files else new}" for name in sorted(old_files ^ new_files)]
+    for name in sorted(old_files & new_files):
         if name.suffix != ".safetensors":
             if (old / name).read_bytes() != (new / name).read_bytes():
-                said.append(f"{name}: other bytes")
+                lines.append(f"{name}: the bytes differ")
             continue
         before, after = load_file(old / name), load_file(new / name)
         if before.keys() != after.keys():
-            said.append(f"{name}: other tensors {sorted(before.keys() ^ after.keys())}")
+            lines.append(f"{name}: only one recording has the tensors {sorted(before.keys() ^ after.keys())}")
         for key in sorted(before.keys() & after.keys()):
             if before[key].tobytes() != after[key].tobytes():
                 largest = abs(before[key].astype(float) - after[key]).max()
-                said.append(f"{name}: {key} differs by at most {largest:g}")
-    return said
+                lines.append(f"{name}: {key} differs by at most {largest:g}")
+    return lines
 
 
 def main(arguments: list[str]) -> int:
-    """The program."""
+    """Run the program; exit code 1 for differences, 2 for wrong arguments."""
     if arguments[:1] == ["--compare"] and len(arguments) == 3:
         differences = compare(Path(arguments[1]), Path(arguments[2]))
         print("\n".join(differences) or f"equal: {len(list(files(Path(arguments[2]))))} files")

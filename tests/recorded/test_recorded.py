@@ -1,7 +1,7 @@
-"""What edgefl answered before its source was laid out anew, it answers still: records, profiles, a sweep, a fit.
+"""Records, profiles, sweeps and a fit equal those that edgefl gave before its source was reorganised.
 
-Numbers of costs and of the virtual clock are equal to the last digit that another processor's ``exp`` may round
-otherwise; losses and metrics, which were trained, to what another processor's sums leave.
+Costs and virtual times agree to a relative 1e-12, since ``exp`` rounds differently on other processors.  Losses and
+metrics agree to 0.02, since training adds in another order there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 HERE = Path(__file__).resolve().parent
 EXPECTED = HERE / "expected"
 TRAINED = ("loss", "losses", "metrics")
-"""Fields whose values were trained."""
+"""Fields whose values come from training."""
 
 recorded_with = json.loads((EXPECTED / "versions.json").read_text(encoding="utf-8"))
 other = pytest.mark.skipif(
@@ -29,7 +29,7 @@ other = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def now(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("recorded") / "now"
     subprocess.run([sys.executable, HERE / "record.py", folder], check=True, capture_output=True)
     return folder
@@ -40,29 +40,31 @@ def content(path: Path) -> Any:
     return [json.loads(line) for line in text.splitlines()] if path.suffix == ".jsonl" else json.loads(text)
 
 
-def differences(before: Any, after: Any, at: str = "", trained: bool = False) -> list[str]:
-    """Where two answers differ; keys and their order count."""
+def differences(before: Any, after: Any, path: str = "", trained: bool = False) -> list[str]:
+    """Where two answers differ; the order of keys counts."""
     if type(before) is not type(after):
-        return [f"{at}: {before!r}, now {after!r}"]
+        return [f"{path}: {before!r}, now {after!r}"]
     if isinstance(before, dict):
         if list(before) != list(after):
-            return [f"{at}: fields {list(before)}, now {list(after)}"]
+            return [f"{path}: fields {list(before)}, now {list(after)}"]
         return [
-            d for key in before for d in differences(before[key], after[key], f"{at}.{key}", trained or key in TRAINED)
+            line
+            for key in before
+            for line in differences(before[key], after[key], f"{path}.{key}", trained or key in TRAINED)
         ]
     if isinstance(before, list):
         if len(before) != len(after):
-            return [f"{at}: {len(before)} entries, now {len(after)}"]
+            return [f"{path}: {len(before)} entries, now {len(after)}"]
         return [
-            d
+            line
             for i, pair in enumerate(zip(before, after, strict=True))
-            for d in differences(*pair, f"{at}[{i}]", trained)
+            for line in differences(*pair, f"{path}[{i}]", trained)
         ]
     if isinstance(before, float):
         same = isclose(before, after, rel_tol=0.02, abs_tol=0.02) if trained else isclose(before, after, rel_tol=1e-12)
     else:
         same = before == after
-    return [] if same else [f"{at}: {before!r}, now {after!r}"]
+    return [] if same else [f"{path}: {before!r}, now {after!r}"]
 
 
 @other
@@ -74,14 +76,14 @@ def differences(before: Any, after: Any, at: str = "", trained: bool = False) ->
         if p.parent != EXPECTED or p.name != "versions.json"
     ),
 )
-def test_answers_are_as_recorded(name: str, now: Path) -> None:
-    assert differences(content(EXPECTED / name), content(now / name)) == []
+def test_answers_are_as_recorded(name: str, recorded: Path) -> None:
+    assert differences(content(EXPECTED / name), content(recorded / name)) == []
 
 
 @other
-def test_nothing_else_is_recorded(now: Path) -> None:
-    there, here = ({str(p.relative_to(f)) for p in f.rglob("*") if p.is_file()} for f in (EXPECTED, now))
-    assert here == there - {"versions.json"}
+def test_nothing_else_is_recorded(recorded: Path) -> None:
+    expected, files = ({str(p.relative_to(f)) for p in f.rglob("*") if p.is_file()} for f in (EXPECTED, recorded))
+    assert files == expected - {"versions.json"}
 
 
 def test_a_difference_is_seen() -> None:

@@ -58,7 +58,7 @@ def test_times_become_rows_that_the_trace_reader_takes(tool: ModuleType, tmp_pat
     # 7's first two times touch, its third is empty; its 50 s go on until the longest period
     assert rows == [("1", "10", "30"), ("1", "70", "90"), ("7", "0", "30"), ("7", "50", "80")]
     said = capsys.readouterr().out
-    assert "1 that were never there" in said and "period: 100 s" in said and "50 %" in said
+    assert "1 clients are never available" in said and "period: 100 s" in said and "50 %" in said
     trace = read_trace(str(out), 100.0)
     assert trace.names == ("1", "7")
     options = AvailabilityOptions.model_validate({"trace": {"file": str(out), "period": 100}})
@@ -149,4 +149,4 @@ def test_a_period_that_is_a_slip_of_a_unit_is_told(
     output = tmp_path / "trace.csv"
     arguments = ["availability", str(put(tmp_path / "trace", slip)), "-o", str(output), "--horizon", "7d"]
     assert tool.main(arguments) == 2
-    assert "take a shorter --horizon or fewer --clients" in capsys.readouterr().err and not output.exists()
+    assert "use a shorter --horizon or fewer --clients" in capsys.readouterr().err and not output.exists()

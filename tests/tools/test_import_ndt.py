@@ -103,13 +103,13 @@ def test_rows_without_a_throughput_are_counted_and_left_out(tool: ModuleType, tm
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a,b\n1,2\n", "no column MeanThroughputMbps; it has a, b"),
+        ("a,b\n1,2\n", "no column MeanThroughputMbps; the columns are a, b"),
         ("MeanThroughputMbps\nfast\n", ":2: meanthroughputmbps: 'fast' is not a number"),
-        ("MeanThroughputMbps\n-3\n", "not a number of 0 or more"),
-        ("MeanThroughputMbps,LossRate\n3,2\n", "LossRate 2 is no share"),
-        ("MeanThroughputMbps\n3\n4\n", "2 tests with a throughput; a spread needs 10"),
+        ("MeanThroughputMbps\n-3\n", "must be 0 or more"),
+        ("MeanThroughputMbps,LossRate\n3,2\n", "LossRate must be a share below 1, not 2"),
+        ("MeanThroughputMbps\n3\n4\n", "2 tests with a throughput; at least 10 are needed"),
         ("", "0 tests"),
-        ("{broken", "no JSON"),
+        ("{broken", "not valid JSON"),
         ("[1]", "expected an object"),
         ("\n".join(["MeanThroughputMbps", *"123456789123"]), "needs a latency"),
     ],

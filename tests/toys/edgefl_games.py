@@ -1,4 +1,4 @@
-"""Small simulations that several tests play: with training and without, from the start or from a checkpoint."""
+"""Small simulations for tests: with or without training, from the start or from a checkpoint."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Played = tuple[Simulation, Memory]
 
 
 class Games:
-    """Plays setups: ``none`` without training, ``real`` with it."""
+    """Run simulations of setups: ``none`` without training, ``real`` with training."""
 
     def __init__(self, tiny: Callable[..., dict[str, Any]]):
         self.tiny = tiny
@@ -32,7 +32,7 @@ class Games:
 
     @property
     def predictor(self) -> Predictor:
-        """One that remembers what it predicted for all tests."""
+        """A predictor that all tests share, so that each prediction is made once."""
         if self._predictor is None:
             self._predictor = predictor_of(load(self.tiny()))
         return self._predictor
@@ -40,15 +40,15 @@ class Games:
     def setup(
         self, round: Mapping[str, Any] | None = None, fleet: Mapping[str, Any] | None = None, **sections: Any
     ) -> Setup:
-        """The tiny scenario with other sections, rounds and fleet."""
+        """The setup of the ``tiny`` scenario with changed sections, round options and fleet options."""
         return changed(compose(load(self.tiny(**sections))), round, fleet)
 
     def none(self, setup: Setup, **options: Any) -> Played:
-        """Without training."""
+        """Run a setup without training."""
         return self._play(setup, None, **options)
 
     def real(self, setup: Setup, executor: Executor | None = None, **options: Any) -> Played:
-        """With training, inline unless there is an executor."""
+        """Run a setup with training, by the inline executor if none is given."""
         if executor is not None:
             return self._play(setup, executor, **options)
         with Inline(setup.clients, "cpu") as inline:  # type: ignore[arg-type]
@@ -73,7 +73,7 @@ def changed(
     *,
     jitter: float | None = None,
 ) -> Setup:
-    """A setup with other rounds, another fleet, or devices and links whose seconds vary by ``jitter``."""
+    """A setup with other round options, another fleet, or ``jitter`` of all devices and links."""
     if round is not None:
         setup = replace(setup, round=RoundOptions.model_validate({"cohort": 1.0, **round}))
     if fleet is not None:
@@ -81,17 +81,17 @@ def changed(
         setup = replace(setup, fleet=drawn)
     if jitter is not None:
         devices = tuple(replace(d, jitter=jitter) for d in setup.fleet.devices)
-        links = tuple(replace(one, jitter=jitter) for one in setup.fleet.links)
+        links = tuple(replace(link, jitter=jitter) for link in setup.fleet.links)
         setup = replace(setup, fleet=replace(setup.fleet, devices=devices, links=links))
     return setup
 
 
 def broken_rules(setup: Setup, journal: Memory) -> list[tuple[str, Any]]:
-    """The rules of conservation that a run's records break, each with its first case."""
+    """The conservation rules that a run's records break, each with its first violation."""
 
-    def watts(on: str, over: str) -> tuple[float, float, float]:
-        device = next(d for d in setup.fleet.devices if d.name == on)
-        link = next(one for one in setup.fleet.links if one.name == over)
+    def watts(device_name: str, link_name: str) -> tuple[float, float, float]:
+        device = next(d for d in setup.fleet.devices if d.name == device_name)
+        link = next(x for x in setup.fleet.links if x.name == link_name)
         return device.idle_watts + link.download_watts, device.compute_watts, device.idle_watts + link.upload_watts
 
     line, deadline = setup.fleet.server_link, setup.round.deadline
@@ -103,7 +103,7 @@ def broken_rules(setup: Setup, journal: Memory) -> list[tuple[str, Any]]:
     for verdict in journal.tables.get("eligibility", []):
         rules.verdict(verdict, "eligibility")
     for record in journal.tables["rounds"]:
-        mine = [c for c in journal.tables.get("clients", []) if c["round"] == record["round"]]
-        rules.round(record, "rounds", [(c, "clients") for c in mine])
+        clients = [c for c in journal.tables.get("clients", []) if c["round"] == record["round"]]
+        rules.round(record, "rounds", [(c, "clients") for c in clients])
     rules.result(journal.result, "result")  # type: ignore[attr-defined]
     return [(check.name, check.first) for check in rules.closed() if check.broken]

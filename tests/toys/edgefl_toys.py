@@ -1,6 +1,6 @@
-"""Toys that the tests of the core rooms share: a source of random samples, small works, and steps with a purpose.
+"""Shared test helpers: a source of random samples, small works, and steps for single purposes.
 
-Found by entry point like any plug-in, in this process and in workers.
+Entry points register the steps, like those of a plug-in, in this process and in workers.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ PUBLISHED_FACTS: dict[str, dict[str, int]] = {
     "text": {"vocabulary": 30522, "classes": 5},
     "audio": {"bins": 128, "frames": 1024, "classes": 5},
 }
-"""What data fix about a tower: small, and as published."""
+"""Shapes and class counts that the data give a tower: small, and of published models."""
 CPU = torch.device("cpu")
 
 
 def declared(scenario: Mapping[str, Any]) -> dict[str, Any]:
-    """The same with as many samples of such shapes as glyphs have, and nothing behind them: for what trains nothing."""
+    """The scenario with declared data of glyphs' shapes and sample counts, for tests that don't train."""
     data = {name: value for name, value in scenario["data"].items() if name != "size"}
     image = {"channels": 1, "size": scenario["data"].get("size", 32), "classes": 12}
     shapes = {"image": image, "text": {"vocabulary": 1000, "classes": 12}}
@@ -58,8 +58,8 @@ class Toy:
         return {**{m: fields[m] for m in pattern.split("-")}, "label": TensorSpec((pass_.batch,), "int64")}
 
     def counts(self, pass_: Pass) -> dict[str, int]:
-        each = self.samples // pass_.batch if pass_.train else -(-self.samples // pass_.batch)
-        return dict.fromkeys(pass_.patterns, each)
+        batches = self.samples // pass_.batch if pass_.train else -(-self.samples // pass_.batch)
+        return dict.fromkeys(pass_.patterns, batches)
 
     def size(self, pass_: Pass) -> int:
         return self.samples * len(pass_.patterns)
@@ -94,7 +94,7 @@ def described(
 
 
 def skeleton(description: Mapping[str, Any]) -> nn.Module:
-    """The module without data, to read names and shapes from."""
+    """The module on the meta device, for names and shapes."""
     with torch.device("meta"):
         return models.build(description)
 
@@ -119,7 +119,7 @@ def make_work(
     model: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Work:
-    """A client's work at full depth; ``gate`` is "trainable" or "frozen" for partners in every block."""
+    """A client's work at full depth; ``gate`` is "trainable" or "frozen" to gate partners in every block."""
     model = model or described(modalities)
     module = skeleton(model)
     names = [n for n, _ in module.named_parameters()]
@@ -156,13 +156,13 @@ def inputs_of(work: Work, seed: int = 0) -> dict[str, Tensor]:
 
 
 def do(work: Work, source: Any = None, *, seed: int = 1, meter: Meter | None = None, module: Any = None) -> Result:
-    """Do a work for real on a fresh module."""
+    """Execute a work on the CPU, on a new module if none is given."""
     module = module or models.build(work.model)
     return run(work, inputs_of(work), source or Toy(), module=module, device=CPU, seed=seed, meter=meter)
 
 
 class Memory:
-    """A journal that keeps everything."""
+    """A journal that keeps all records and checkpoints in memory."""
 
     def __init__(self) -> None:
         self.tables: dict[str, list[Mapping[str, Any]]] = {}
@@ -187,7 +187,7 @@ class Prototypes(Step):
 
 
 class Pulled(Step):
-    """Cross-entropy, and a weighted term that is left out of the graph where its weight is zero."""
+    """Cross-entropy plus a weighted term, which the graph omits if its weight is zero."""
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
         logits = ctx.client_model.logits(pattern, batch[pattern])
@@ -197,7 +197,7 @@ class Pulled(Step):
 
 
 class Broken(Step):
-    """Fails at its second batch."""
+    """Raise ValueError at the second batch."""
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
         ctx.notes["seen"] = ctx.notes.get("seen", 0) + 1
@@ -207,7 +207,7 @@ class Broken(Step):
 
 
 class Killer(Step):
-    """Ends its process as a system without memory does."""
+    """Kill its process with SIGKILL, like a system that is out of memory."""
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -216,7 +216,7 @@ class Killer(Step):
 
 @torch.library.custom_op("toys::my_bmm", mutates_args=())
 def my_bmm(a: Tensor, b: Tensor) -> Tensor:
-    """A product of matrices that no FLOP counter knows."""
+    """A matrix product without a registered FLOP formula."""
     return a @ b
 
 
@@ -226,7 +226,7 @@ def _(a: Tensor, b: Tensor) -> Tensor:
 
 
 class OwnOperator(Step):
-    """Uses an operator of matmul class that has no FLOP formula."""
+    """Use a matmul operator that has no FLOP formula."""
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> None:
         feature = ctx.client_model.feature(pattern, batch[pattern])

@@ -1,4 +1,4 @@
-"""Flights that no fleet was drawn for: their numbers are said one by one, and they are played event by event."""
+"""Flights with explicit numbers instead of a drawn fleet, and their simulation event by event."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ALONE: Wires = (None, None)
 
 @dataclass(frozen=True)
 class One:
-    """One flight; as it stands it takes 1 + 10 + 100 s and draws 3, 8 and 4 W."""
+    """One flight; by default its three phases take 1 + 10 + 100 s and draw 3, 8 and 4 W."""
 
     down_bytes: int = 1000
     up_bytes: int = 1000
@@ -44,7 +44,7 @@ class One:
     no_memory: bool = False
 
     def numbers(self) -> tuple[float, ...]:
-        """As ``edgefl.simulation.inflight.closed_form.NUMBERS``."""
+        """The numbers in the order of ``edgefl.simulation.inflight.closed_form.NUMBERS``."""
         return (
             8.0 * self.down_bytes, 8.0 * self.up_bytes, self.latency, self.down_goodput, self.up_goodput,
             self.cool_seconds, self.throttle_after, self.throttled_share, self.idle_watts, self.download_watts,
@@ -53,19 +53,19 @@ class One:
 
 
 def made(
-    ones: Sequence[One], at: float = 0.0, clients: Sequence[int] | None = None, throttling: bool = True
+    flights: Sequence[One], at: float = 0.0, clients: Sequence[int] | None = None, throttling: bool = True
 ) -> Flights:
-    """These flights, sent off ``at``; clients are numbered from 0 unless said."""
+    """The ``Flights`` of single flights, dispatched ``at`` seconds; clients are numbered from 0 by default."""
 
     def column(name: str) -> Any:
-        return np.array([getattr(one, name) for one in ones])
+        return np.array([getattr(flight, name) for flight in flights])
 
     return Flights(
         Dispatch(1, 1, 0, at, {}),
-        np.arange(len(ones)) if clients is None else np.asarray(clients),
-        [None] * len(ones),  # type: ignore[list-item]
-        np.array([one.numbers() for one in ones]),
-        np.array([one.factors for one in ones]).T,
+        np.arange(len(flights)) if clients is None else np.asarray(clients),
+        [None] * len(flights),  # type: ignore[list-item]
+        np.array([flight.numbers() for flight in flights]),
+        np.array([flight.factors for flight in flights]).T,
         Failures(column("phase").astype(np.int8), column("fraction"), column("slow")),
         column("leaves").astype(float),
         column("joules").astype(float),
@@ -75,7 +75,7 @@ def made(
 
 
 def played(flights: Flights, over: float = inf, wanted: int | None = None, wires: Wires = ALONE) -> Landings:
-    """Event by event, as a synchronous round waits for a cohort: until ``over``, or for so many updates."""
+    """Landings of the event engine in a synchronous round, which ends at ``over`` seconds or ``wanted`` updates."""
     clock = Clock(initial_time=flights.sent.at)
     engine = EventEngine(clock, wires)
 
@@ -91,11 +91,11 @@ def played(flights: Flights, over: float = inf, wanted: int | None = None, wires
 
 
 def permuted(landed: Landings, order: Any) -> Landings:
-    """The same in another order."""
+    """The landings in another order."""
     return replace(landed, **{f.name: getattr(landed, f.name)[order] for f in fields(landed)})
 
 
 def assert_same(one: Landings, other: Landings) -> None:
-    """Equal in every field, to the last digit."""
+    """Assert that every field of two landings is bit-equal."""
     for field in fields(Landings):
         np.testing.assert_array_equal(getattr(one, field.name), getattr(other, field.name), field.name)

@@ -1,4 +1,4 @@
-"""Miniatures of published data sets, in their formats on disk: what a loader reads is what people have."""
+"""Miniatures of published data sets, in the published file formats."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FRUIT = ["apple", "pear", "plum"]
 
 
 def picture(seed: int, size: tuple[int, int] = (12, 9), kind: str = "JPEG") -> bytes:
-    """The bytes of a colour picture of (width, height): one colour, from the seed."""
+    """The bytes of a picture of ``size`` (width, height), filled with one colour from the seed."""
     file = io.BytesIO()
     Image.new("RGB", size, (seed * 37 % 256, seed * 91 % 256, seed * 53 % 256)).save(file, kind)
     return file.getvalue()
@@ -33,16 +33,16 @@ def table(path: Path, rows: list[list[object]], **form: str) -> Path:
 
 
 def cifar100(folder: Path, train: int = 30, test: int = 12) -> tuple[np.ndarray, np.ndarray]:
-    """Three classes of the binary version; its labels and pictures."""
+    """Write the binary version with three classes; returns labels and pictures [samples, 3, 32, 32]."""
     rng = np.random.default_rng(0)
     label = np.arange(train + test, dtype=np.uint8) % len(FRUIT)
     pixels = rng.integers(0, 256, (train + test, 3, 32, 32), np.uint8)
     records = np.concatenate([np.zeros((len(label), 1), np.uint8), label[:, None], pixels.reshape(len(label), -1)], 1)
-    place = folder / "cifar-100-binary"
-    write(place / "train.bin", records[:train].tobytes())
-    write(place / "test.bin", records[train:].tobytes())
-    write(place / "fine_label_names.txt", "\n".join(FRUIT) + "\n")
-    write(place / "coarse_label_names.txt", "food\n")
+    binary = folder / "cifar-100-binary"
+    write(binary / "train.bin", records[:train].tobytes())
+    write(binary / "test.bin", records[train:].tobytes())
+    write(binary / "fine_label_names.txt", "\n".join(FRUIT) + "\n")
+    write(binary / "coarse_label_names.txt", "food\n")
     return label, pixels
 
 
@@ -53,7 +53,7 @@ def ag_news(folder: Path, train: int = 40, test: int = 12) -> None:
 
 
 def flickr(folder: Path, pictures: int = 12, captions: int = 5) -> None:
-    """The original form: a token file, and a folder of pictures."""
+    """Write the original form: a token file and a folder of pictures."""
     lines = []
     for i in range(pictures):
         write(folder / "flickr30k-images" / f"{1000 + i}.jpg", picture(i))
@@ -73,7 +73,7 @@ def coco(folder: Path, year: str = "2017", train: int = 8, val: int = 4, caption
                 {"image_id": number, "id": n * many + i + first * 100, "caption": f"Thing {number}, view {n}.\n"}
                 for n in range(captions)
             ]
-        annotations.sort(key=lambda each: each["id"])  # captions of a picture don't stand together
+        annotations.sort(key=lambda caption: caption["id"])  # captions of a picture aren't adjacent
         content = {"info": {}, "licenses": [], "images": images, "annotations": annotations}
         write(folder / "annotations" / f"captions_{part}{year}.json", json.dumps(content))
 
@@ -82,15 +82,15 @@ ANSWERS = [["yes"] * 10, ["no"] * 8 + ["yes"] * 2, ["red"] * 2 + ["the Red."] + 
 
 
 def vqa(folder: Path, train: int = 6, val: int = 3) -> None:
-    """Two questions a picture; the answers of ``ANSWERS`` in turn."""
+    """Write two questions for each picture, with the answers of ``ANSWERS`` in turn."""
     for part, many, first in (("train2014", train, 1), ("val2014", val, 50)):
         questions, annotations = [], []
         for i in range(2 * many):
             image, number = first + i // 2, (first + i // 2) * 1000 + i % 2
             write(folder / part / f"COCO_{part}_{image:012d}.jpg", picture(image))
             questions.append({"image_id": image, "question": f"What is in picture {number}?", "question_id": number})
-            said = ANSWERS[i % len(ANSWERS)]
-            answers = [{"answer": a, "answer_confidence": "yes", "answer_id": n + 1} for n, a in enumerate(said)]
+            texts = ANSWERS[i % len(ANSWERS)]
+            answers = [{"answer": a, "answer_confidence": "yes", "answer_id": n + 1} for n, a in enumerate(texts)]
             annotations.append({"question_id": number, "image_id": image, "answers": answers, "answer_type": "other"})
         names = f"v2_OpenEnded_mscoco_{part}_questions.json", f"v2_mscoco_{part}_annotations.json"
         write(folder / names[0], json.dumps({"data_type": "mscoco", "questions": questions}))

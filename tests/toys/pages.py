@@ -1,17 +1,17 @@
-"""Pages of the documentation as programs: files are written, commands typed, snippets run, and outputs compared.
+"""Pages of the documentation as programs: write their files, run their commands and snippets, compare the outputs.
 
 In a page a fenced block is
 
-- a file, if its first line is a comment with a file's name (``# mylab/damped.py``);
+- a file, if its first line is a comment with a file name (``# mylab/damped.py``);
 - ``sh``: commands, one a line; ``python``: a snippet, all those of a page in one namespace;
 - ``yaml`` without a name: some sections of a scenario;
-- ``text``: what the block before it printed.  A line ``...`` stands for any lines, a score (three decimals) agrees
-  within ``SCORE``, everything else to the letter.
+- ``text``: the output of the block before it.  A line ``...`` stands for any lines, a score (three decimals) may
+  differ by ``SCORE``, and everything else must be equal.
 
-A comment ``<!-- slow -->`` before a block keeps it out of the quick tests, ``<!-- exit 2 -->`` says how its command
-ends, and ``<!-- interrupt -->`` that it is stopped after its second round.
+A comment ``<!-- slow -->`` before a block excludes it from the quick tests.  ``<!-- exit 2 -->`` gives the exit code
+of its command, and ``<!-- interrupt -->`` stops the command after its second round.
 
-    python tests/toys/pages.py docs/how-to/own-data.md     runs pages and writes what they print into them
+    python tests/toys/pages.py docs/how-to/own-data.md     runs pages and writes their outputs into them
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 SCORE = 0.06
-"""By how much an accuracy may differ on another processor."""
+"""Largest difference of an accuracy between processors."""
 
 HOME = "/home/you/study"
-"""What the folder is called in which a page is read."""
+"""Name that a page shows for the folder in which it runs."""
 
 PAGES = (
     "README.md",
@@ -52,7 +52,7 @@ PAGES = (
 )  # fmt: skip
 
 EXAMPLES = (*PAGES, "CONTRIBUTING.md")
-"""Pages whose files make up the package ``mylab``."""
+"""Pages whose files form the package ``mylab``."""
 
 BLOCK = re.compile(r"(?:^<!-- ([^>]*) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAMED = re.compile(r"# (\S+\.(?:py|yaml|toml|csv))\n")
@@ -60,7 +60,7 @@ NAMED = re.compile(r"# (\S+\.(?:py|yaml|toml|csv))\n")
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: where its text begins and ends in the page, and what is said of it."""
+    """A fenced block: its language, text, span in the page, line, and the marks of the comment before it."""
 
     page: str
     language: str
@@ -71,13 +71,13 @@ class Block:
 
     @property
     def file(self) -> str | None:
-        """The name of the file that it is, if it is one."""
+        """The file name in the first line; None if the block isn't a file."""
         named = NAMED.match(self.text)
         return named[1] if named and self.language in ("python", "yaml", "toml", "csv") else None
 
     @property
     def body(self) -> str:
-        """The text without the line that names a file."""
+        """The text without the line of the file name."""
         return self.text.split("\n", 1)[1] if self.file else self.text
 
     @property
@@ -92,16 +92,16 @@ def blocks(page: str) -> list[Block]:
     """The blocks of a page, in order."""
     text = (ROOT / page).read_text(encoding="utf-8")
     return [
-        Block(page, found[2], found[3], found.span(3), text.count("\n", 0, found.start(3)),
-              tuple(mark.strip() for mark in (found[1] or "").split(",") if mark.strip()))
-        for found in BLOCK.finditer(text)
+        Block(page, match[2], match[3], match.span(3), text.count("\n", 0, match.start(3)),
+              tuple(mark.strip() for mark in (match[1] or "").split(",") if mark.strip()))
+        for match in BLOCK.finditer(text)
     ]  # fmt: skip
 
 
 def write_package(folder: Path) -> None:
-    """Write the files of all pages, and install the package that they are: a folder on the path is all it takes.
+    """Write the files of all pages and the dist-info of their package; ``folder`` then works from the path.
 
-    Entry points of all pages come together in one installation.
+    The installation has the entry points of all pages.
     """
     points: dict[str, dict[str, str]] = {}
     projects = []
@@ -114,9 +114,9 @@ def write_package(folder: Path) -> None:
         path = folder / str(block.file)
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and path.read_text(encoding="utf-8") != block.body:
-            raise AssertionError(f"{block}: another page has another {block.file}")
+            raise AssertionError(f"{block}: {block.file} differs between pages")
         path.write_text(block.body, encoding="utf-8")
-    (project,) = {(one["name"], one["version"]) for one in projects}
+    (project,) = {(p["name"], p["version"]) for p in projects}
     info = folder / f"{project[0]}-{project[1]}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: {}\nVersion: {}\n".format(*project))
@@ -128,13 +128,13 @@ def write_package(folder: Path) -> None:
 
 @dataclass
 class Shelf:
-    """A folder in which pages are read, one after the other; a command that two of them show is typed once."""
+    """A folder in which pages run one after the other; a command on several pages runs once."""
 
     folder: Path
     typed: dict[str, str] = field(default_factory=dict)
 
     def read(self, page: str, *, slow: bool) -> Iterator[tuple[Block, str]]:
-        """Do what the page says; gives each block of output with what was printed.  Raises AssertionError."""
+        """Run a page; yields each ``text`` block with the actual output.  Raises AssertionError."""
         names: dict[str, Any] = {"__name__": "page"}
         printed, skipped = "", False
         with chdir(self.folder):
@@ -158,14 +158,14 @@ class Shelf:
         if block.language == "yaml":
             _accept(block)
             return ""
-        raise AssertionError(f"{block}: nobody can run {block.language!r}")
+        raise AssertionError(f"{block}: blocks of language {block.language!r} can't run")
 
     def _type(self, block: Block, line: str) -> str:
         if line in self.typed:
             return self.typed[line]
         words = shlex.split(line, comments=True)
         if words[0] in ("python3", ".venv/bin/pip", "source") or words[:2] == ["pip", "install"]:
-            return ""  # .ci/run does it, as the tests of README say, and ``write_package`` for the examples
+            return ""  # done by .ci/run for the README and by ``write_package`` for the examples
         ends = [int(mark.split()[1]) for mark in block.marks if mark.startswith("exit ")]
         if "interrupt" in block.marks:
             code, text = _interrupted(words)
@@ -174,8 +174,8 @@ class Shelf:
         elif words[0] == "python" and words[1].endswith(".py"):
             code, text = _script(words[1])
         else:
-            raise AssertionError(f"{block}: nobody can type {line!r}")
-        assert code == (ends[0] if ends else 0), f"{block}: {line}: ended with {code}\n{text}"
+            raise AssertionError(f"{block}: command {line!r} is not supported")
+        assert code == (ends[0] if ends else 0), f"{block}: {line}: exit code {code}\n{text}"
         self.typed[line] = text = text.replace(str(self.folder), HOME)
         return text
 
@@ -197,7 +197,7 @@ def _apart(words: list[str]) -> tuple[int, str]:
 
 
 def _interrupted(words: list[str]) -> tuple[int, str]:
-    """Stopped as by Ctrl-C once two rounds are written."""
+    """Interrupt the command, like Ctrl-C, once two rounds are written."""
     table = Path(words[words.index("-o") + 1]) / "rounds.jsonl"
     command = [sys.executable, "-m", "edgefl.cli", *words[1:]]
     process = subprocess.Popen(
@@ -210,12 +210,12 @@ def _interrupted(words: list[str]) -> tuple[int, str]:
         try:
             out, err = process.communicate(timeout=20)
             return process.returncode, out + _messages(err)
-        except subprocess.TimeoutExpired:  # Python drops an interrupt that comes while it clears something away
+        except subprocess.TimeoutExpired:  # Python drops an interrupt during garbage collection
             continue
 
 
 def _heed_interrupts() -> None:
-    """What a shell puts into its background is started with interrupts ignored, and so are its children."""
+    """Restore the handler of SIGINT, which a shell's background jobs and their children ignore."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -226,7 +226,7 @@ def _script(path: str) -> tuple[int, str]:
 
 
 def _messages(stderr: str) -> str:
-    """What is said beside progress and the place of a run."""
+    """Messages of edgefl on stderr, without progress and the folder of a run."""
     lines = stderr.splitlines(keepends=True)
     return "".join(line for line in lines if line.startswith("edgefl: ") and "records, weights" not in line)
 
@@ -250,23 +250,23 @@ _SCORE = re.compile(r"(?<![\d.,])[01]\.\d{3}(?!\d)")
 
 
 def agree(shown: str, printed: str) -> bool:
-    """Whether what a page shows is what was printed."""
-    there, place = [line.rstrip() for line in printed.strip("\n").splitlines()], 0
+    """Whether the output that a page shows agrees with the printed one."""
+    lines, start = [line.rstrip() for line in printed.strip("\n").splitlines()], 0
     anywhere = False
     for part in _parts(shown):
         if part is None:
             anywhere = True
             continue
-        places = range(place, len(there) - len(part) + 1) if anywhere else [place]
-        found = next((at for at in places if _same(part, there[at : at + len(part)])), None)
-        if found is None:
+        starts = range(start, len(lines) - len(part) + 1) if anywhere else [start]
+        match = next((i for i in starts if _same(part, lines[i : i + len(part)])), None)
+        if match is None:
             return False
-        place, anywhere = found + len(part), False
-    return anywhere or place == len(there)
+        start, anywhere = match + len(part), False
+    return anywhere or start == len(lines)
 
 
 def _parts(shown: str) -> Iterator[list[str] | None]:
-    """Lines that follow each other; None for a gap."""
+    """Yield runs of consecutive lines, and None for each gap (``...``)."""
     lines: list[str] = []
     for line in shown.strip("\n").splitlines():
         if line.strip() == "...":
@@ -280,15 +280,15 @@ def _parts(shown: str) -> Iterator[list[str] | None]:
         yield lines
 
 
-def _same(shown: list[str], there: list[str]) -> bool:
-    return len(shown) == len(there) and all(map(_agree, shown, there))
+def _same(shown: list[str], printed: list[str]) -> bool:
+    return len(shown) == len(printed) and all(map(_agree, shown, printed))
 
 
-def _agree(shown: str, there: str) -> bool:
-    if shown == there:
+def _agree(shown: str, printed: str) -> bool:
+    if shown == printed:
         return True
-    scores, others = ([float(n) for n in _SCORE.findall(line)] for line in (shown, there))
-    return _SCORE.sub("#", shown) == _SCORE.sub("#", there) and all(
+    scores, others = ([float(n) for n in _SCORE.findall(line)] for line in (shown, printed))
+    return _SCORE.sub("#", shown) == _SCORE.sub("#", printed) and all(
         abs(a - b) <= SCORE for a, b in zip(scores, others, strict=True)
     )
 
@@ -297,7 +297,7 @@ def _agree(shown: str, there: str) -> bool:
 
 
 def renew(pages: list[str], folder: Path) -> None:
-    """Write what these pages print into them; a block with a gap that doesn't agree is only named."""
+    """Write the outputs of pages into them; a differing block with a gap is printed, not changed."""
     folder.mkdir(parents=True, exist_ok=True)
     write_package(folder)
     sys.path.insert(0, str(folder))
@@ -309,7 +309,7 @@ def renew(pages: list[str], folder: Path) -> None:
             if agree(block.text, printed):
                 continue
             if any(part is None for part in _parts(block.text)):
-                print(f"{block}: differs, look at it yourself:\n{printed}")
+                print(f"{block}: differs and has a gap, so renew it by hand:\n{printed}")
                 continue
             first, last = block.span
             lines = [line.rstrip() for line in printed.strip("\n").splitlines()]
@@ -323,5 +323,5 @@ if __name__ == "__main__":
 
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     sys.path.insert(0, str(ROOT))
-    with tempfile.TemporaryDirectory() as place:
-        renew(sys.argv[1:] or list(PAGES), Path(place) / "shelf")
+    with tempfile.TemporaryDirectory() as folder:
+        renew(sys.argv[1:] or list(PAGES), Path(folder) / "shelf")

@@ -1,4 +1,4 @@
-"""Worker processes that stay from test to test: one that is asked for other data opens them."""
+"""A worker process that several tests share; it opens other data when a task needs them."""
 
 from __future__ import annotations
 
@@ -12,35 +12,37 @@ from edgefl.data import DataOptions
 from edgefl.training import Report, Task, executors
 
 Data = tuple[str, int, int, str | None, str]
-"""What a worker opens: as ``Processes`` is told."""
+"""Data that a worker opens: options (JSON), seed, tokens, cache and device, as ``Processes`` gets them."""
 
 
 class Resident:
-    """One worker for everybody.  Called as ``Processes`` is, it gives an executor that never closes."""
+    """One shared worker.  Called with the arguments of ``Processes``, it gives an executor that keeps the worker."""
 
     def __init__(self) -> None:
         self.pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
-        self.pool.submit(ready)  # it imports while the first test does something else
+        self.pool.submit(ready)  # imports begin before the first task
 
     def __call__(
         self, options: DataOptions, seed: int, tokens: int, cache: Path | None, workers: int, device: str
-    ) -> Guest:
-        """An executor like ``Processes``."""
-        return Guest(self.pool, (options.model_dump_json(), seed, tokens, str(cache) if cache else None, device))
+    ) -> ResidentExecutor:
+        """An executor with the interface of ``Processes``."""
+        return ResidentExecutor(
+            self.pool, (options.model_dump_json(), seed, tokens, str(cache) if cache else None, device)
+        )
 
     def close(self) -> None:
-        """The end of the worker."""
+        """Shut the worker down."""
         self.pool.shutdown(wait=True, cancel_futures=True)
 
 
-class Guest:
-    """Uses a resident worker."""
+class ResidentExecutor:
+    """An executor that sends tasks to the shared worker."""
 
     def __init__(self, pool: ProcessPoolExecutor, data: Data):
         self.pool, self.data = pool, data
 
     def submit(self, task: Task) -> Future[Report]:
-        """Queue it."""
+        """Queue a task; returns the future of its report."""
         report: Future[Report] = Future()
 
         def finished(inner: Future[tuple[str, bytes]]) -> None:
@@ -53,12 +55,12 @@ class Guest:
         return report
 
     def warm(self) -> None:
-        """The worker is there, or comes with the first task."""
+        """Do nothing: the worker starts with ``Resident``."""
 
     def close(self) -> None:
-        """The worker stays."""
+        """Do nothing: the worker serves other tests."""
 
-    def __enter__(self) -> Guest:
+    def __enter__(self) -> ResidentExecutor:
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -71,11 +73,11 @@ _opened: Data | None = None
 
 
 def ready() -> None:
-    """Nothing but to be there."""
+    """Do nothing; starts the worker and its imports."""
 
 
 def work(data: Data, path: list[str], head: str, body: bytes) -> tuple[str, bytes]:
-    """Do a task as a worker of ``Processes`` does, on these data."""
+    """Run an encoded task on ``data``, like a worker of ``Processes``."""
     global _opened
     if data != _opened:
         executors._start(*data, path)

@@ -1,4 +1,4 @@
-"""The comparison of tensors that all tests use: it names the tensor that differs, and by how much."""
+"""Comparison of tensors for all tests; it names the tensors that differ, and by how much."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Tensors: TypeAlias = "Tensor | Mapping[str, Tensors] | Sequence[Tensors]"
 
 
 def assert_equal_tensors(found: Tensors, expected: Tensors, *, rtol: float = 0, atol: float = 0) -> None:
-    """Two tensors, or mappings or sequences of them at any depth: the same names, shapes, dtypes, devices and values.
+    """Assert that tensors, or nested mappings and sequences of them, are equal: names, shapes, dtypes, devices, values.
 
-    Without a tolerance the values are equal to the bit: 0 and -0 differ. NaN equals nothing. Tensors on the meta
+    Without a tolerance values must be bit-equal: 0 and -0 differ. NaN differs from every value. Tensors on the meta
     device have no values to compare. Raises AssertionError with a line for each tensor that differs.
     """
     left, right = dict(_named(found, "")), dict(_named(expected, ""))
@@ -28,24 +28,24 @@ def assert_equal_tensors(found: Tensors, expected: Tensors, *, rtol: float = 0, 
 
 
 def _named(tensors: Tensors, name: str) -> Iterator[tuple[str, Tensor]]:
-    """Each tensor with the path of names and places that leads to it."""
+    """Yield each tensor with its path of names and indices."""
     if isinstance(tensors, Tensor):
         yield name or "the tensor", tensors
     elif isinstance(tensors, Mapping):
         for key, value in tensors.items():
             yield from _named(value, f"{name}/{key}" if name else key)
     else:
-        for place, value in enumerate(tensors):
-            yield from _named(value, f"{name}[{place}]")
+        for index, value in enumerate(tensors):
+            yield from _named(value, f"{name}[{index}]")
 
 
 def _difference(found: Tensor, expected: Tensor, rtol: float, atol: float) -> str:
-    """In which way they differ; "" if they don't."""
+    """How two tensors differ, in words; "" if they are equal."""
     if found.shape != expected.shape:
         return f"shape {list(found.shape)} where {list(expected.shape)} is expected"
-    for one, other in ((found.dtype, expected.dtype), (found.device, expected.device)):
-        if one != other:
-            return f"{one} where {other} is expected"
+    for actual, wanted in ((found.dtype, expected.dtype), (found.device, expected.device)):
+        if actual != wanted:
+            return f"{actual} where {wanted} is expected"
     if found.is_meta:
         return ""
     found, expected = found.detach(), expected.detach()
@@ -56,8 +56,8 @@ def _difference(found: Tensor, expected: Tensor, rtol: float, atol: float) -> st
     if not wrong.any():
         return ""
     apart = (found.double() - expected.double()).abs().masked_fill(~wrong, -1)
-    place = int(apart.argmax())
-    where = [int(i) for i in torch.unravel_index(torch.tensor(place), apart.shape)]
-    values = f"{found.flatten()[place].item()} where {expected.flatten()[place].item()} is expected"
-    largest = apart.flatten()[place].item()
+    index = int(apart.argmax())
+    where = [int(i) for i in torch.unravel_index(torch.tensor(index), apart.shape)]
+    values = f"{found.flatten()[index].item()} where {expected.flatten()[index].item()} is expected"
+    largest = apart.flatten()[index].item()
     return f"{int(wrong.sum())} of {wrong.numel()} values differ, by {largest:.6g} at most: at {where} {values}"

@@ -1,0 +1,47 @@
+"""The page ``python.md``: the public functions."""
+
+from __future__ import annotations
+
+import edgefl
+from edgefl.runs import Run
+from reference_pages.markdown import first_paragraph, page, table
+
+PROGRESS = [
+    ("`prepare`", "`what`", "Something that takes a while is being prepared; `what` says it for people"),
+    (
+        "`combination`",
+        "`label`, `index`, `of`, `folder`",
+        "The next combination begins, from 0; `folder` for a run only",
+    ),
+    ("`start`", "`rounds`, `round`, `clients`", "The rounds begin: how many, how many are done, clients by kind"),
+    ("`round`", "`round`, `stage`, `selected`, `now`", "A cohort is sent off; `now` is the virtual time in seconds"),
+    ("`client`", "`round`, `client`, `loss`", "A client's training has ended; `loss` is its mean"),
+    ("`record`", "the round's record", "A round has ended: its line of [`rounds.jsonl`](records.md#roundsjsonl)"),
+    ("`done`", "`folder`", "The command has ended; `folder` is where it wrote, or `None`"),
+]
+"""Events of ``on_progress``: name, facts and meaning."""
+
+
+def python_page() -> str:
+    """The page of the public functions: a table for readers of the file, and directives for the site."""
+    names = ["run", "profile", "sweep", "fit", "analyse", "calibrate", "validate", "check_method", "read_run"]
+    if set(names) != set(edgefl.__all__):
+        raise ValueError(f"edgefl exports {sorted(edgefl.__all__)}, the page has {sorted(names)}")
+    rows = [(f"`edgefl.{name}`", first_paragraph(getattr(edgefl, name).__doc__)) for name in names]
+    rows.append(("`edgefl.runs.Run`", first_paragraph(Run.__doc__)))
+    return page(
+        "Python",
+        [
+            "The functions behind the commands. They print nothing and return plain data or a `Run`. Their errors are "
+            "[edgefl's own](errors.md). The dictionaries that they return are described under [JSON output](json.md), "
+            "the folder behind a `Run` under [records](records.md).",
+            table(("Name", "What it does"), rows),
+            "## Progress",
+            "`on_progress(event, facts)` is called while a command runs; `facts` is a dictionary.",
+            table(("Event", "Facts", "When"), PROGRESS),
+            "## Functions",
+            "The site shows signatures and full descriptions here; in Python, `help(edgefl.run)` does.",
+            *(f"::: edgefl.{name}" for name in names),
+            "::: edgefl.runs.Run",
+        ],
+    )
