@@ -53,11 +53,11 @@ def validate(
         for inner, value in leaves(data)
         if isinstance(value, float) and not isfinite(value)
     ]
-    wrong = {error.key for error in errors}
+    reported = {error.key for error in errors}
     try:
         section = model.model_validate(data)
     except ValidationError as error:
-        errors += [e for e in _translated(error, model, data, document, path, nested) if e.key not in wrong]
+        errors += [e for e in _translated(error, model, data, document, path, nested) if e.key not in reported]
     except EdgeflError as error:  # pydantic passes these on without the path of the value
         inner, at_key = _error_path(error, model, data)
         errors.append(document.error((*path, *inner), str(error), at_key=at_key))
@@ -123,9 +123,9 @@ def _expected(kind: str, context: Mapping[str, Any]) -> str | None:
     if kind in ("too_short", "too_long") and context.get("field_type") == "Dictionary":
         return (f"a mapping with at least {context['min_length']} keys" if kind == "too_short"
                 else f"a mapping with at most {context['max_length']} keys")  # fmt: skip
-    shown = {k: f"{v:g}" if isinstance(v, float) else v for k, v in context.items()}
+    formatted = {k: f"{v:g}" if isinstance(v, float) else v for k, v in context.items()}
     try:
-        return _EXPECTED[kind].format(**shown)
+        return _EXPECTED[kind].format(**formatted)
     except KeyError:
         return None
 

@@ -214,7 +214,7 @@ def test_every_method_that_averages_takes_them(games: Games, method: str, name: 
         ("aggregation: {optimizer: adagrad, beta2: 0.5}", "aggregation", "beta2 belongs to optimizer adam or yogi"),
         ("aggregation: {optimiser: adam}", "aggregation.optimiser", "optimizer"),
         ("aggregation: median\nround: asynchronous", "aggregation.rule", "median needs several updates"),
-        ("aggregation: {compensation: true}\nround: asynchronous", "aggregation.compensation", "needs all updates of a cohort"),
+        ("aggregation: {compensation: true}\nround: asynchronous", "aggregation.compensation", "needs all updates"),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_refused_with_its_line(tmp_path: Any, told: str, key: str, said: str) -> None:
