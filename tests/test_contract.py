@@ -262,7 +262,7 @@ REFUSALS: dict[str, list[tuple[dict[str, Any], str]]] = {
     ],
     "a median, a trimmed mean or `compensation` under `asynchronous`": [
         ({"aggregation": "median", "round": {"policy": "asynchronous"}}, "median needs several updates"),
-        ({"aggregation": "trimmed-mean", "round": {"policy": "asynchronous"}}, "a trimmed-mean is over several"),
+        ({"aggregation": "trimmed-mean", "round": {"policy": "asynchronous"}}, "trimmed-mean needs several"),
         (
             {"aggregation": {"compensation": True}, "round": {"policy": "asynchronous"}},
             "compensation needs all updates of a cohort",

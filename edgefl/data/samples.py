@@ -113,8 +113,8 @@ class Samples:
         if self.fields is None:
             return rows
         with unset_fake_temporarily():  # predictions run on fake tensors, but count real groups
-            field = self.fields(pass_.data, pass_.args.get("whole", pattern), pattern, rows, ("group",))["group"]
-            groups: IntArray = field.numpy()
+            group = self.fields(pass_.data, pass_.args.get("whole", pattern), pattern, rows, ("group",))["group"]
+            groups: IntArray = group.numpy()
         return groups
 
     def _rows(self, pass_: Pass, pattern: str) -> IntArray:

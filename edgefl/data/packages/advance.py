@@ -31,7 +31,7 @@ def build(wanted: Wanted) -> Collection:
     Raises DataError for any other layout.
     """
     package_folder("scipy", REMEDY)
-    root = next((position for position in folders(wanted.folder) if _has_both(position)), None)
+    root = next((folder for folder in folders(wanted.folder) if _has_both(folder)), None)
     if root is None:
         raise ADVANCE.wrong(wanted.folder)
     vision, sound = (_files(root / side, fits) for side, fits in (("vision", _is_picture), ("sound", _is_sound)))
