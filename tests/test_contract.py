@@ -261,11 +261,11 @@ REFUSALS: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"method": {"name": "fediot", "share": "attention"}, "model": GRU}, "finds no such layers in the text tower")
     ],
     "a median, a trimmed mean or `compensation` under `asynchronous`": [
-        ({"aggregation": "median", "round": {"policy": "asynchronous"}}, "a median is over several updates"),
-        ({"aggregation": "trimmed-mean", "round": {"policy": "asynchronous"}}, "a trimmed-mean is over several"),
+        ({"aggregation": "median", "round": {"policy": "asynchronous"}}, "median needs several updates"),
+        ({"aggregation": "trimmed-mean", "round": {"policy": "asynchronous"}}, "trimmed-mean needs several"),
         (
             {"aggregation": {"compensation": True}, "round": {"policy": "asynchronous"}},
-            "compensation is for the others",
+            "compensation needs all updates of a cohort",
         ),
     ],
     "`creamfl` and its kin, and `combine: ensemble` or `max-data`, under `asynchronous`": [
@@ -289,7 +289,7 @@ REFUSALS: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"round": {"policy": "buffered", "quorum": 2}}, "a quorum is for rounds that end by time"),
     ],
     "`power-of-choice` and `oort` by losses without training": [
-        ({"training": {"mode": "none"}, "round": {"selection": name}}, f"{name} chooses by losses")
+        ({"training": {"mode": "none"}, "round": {"selection": name}}, f"{name} selects by losses")
         for name in ("power-of-choice", "oort")
     ],
     "`payload.up: top_k` with tables": [

@@ -1,4 +1,4 @@
-"""Sound: WAV files, resampling, and Kaldi's log mel filter bank, as the audio spectrogram transformer reads it.
+"""Audio: WAV files, resampling, and Kaldi's log mel filter bank, the input of the audio spectrogram transformer.
 
 A wave is float32 ``[n]`` in -1..1; a spectrogram is float32 ``[frames, bins]``, the logarithm of mel energies.
 """
@@ -22,7 +22,7 @@ Wave = npt.NDArray[np.float32]
 Spectrogram = npt.NDArray[np.float32]
 
 RATE = 16_000
-"""Samples a second that spectrograms are made of."""
+"""Sample rate of spectrograms in Hz."""
 REMEDY = install_hint("audio")
 FLOOR = 2.0**-23
 """The least energy (float32's epsilon, as in Kaldi's port): the logarithm of silence is -15.94."""
@@ -30,43 +30,43 @@ SILENCE = math.log(FLOOR)
 
 
 def read_wav(path: Path) -> tuple[Wave, int]:
-    """The wave of a WAV file, channels averaged, and its samples a second.
+    """Read a WAV file: the wave, averaged over channels, and its sample rate in Hz.
 
-    Raises DataError for a file that isn't one, for one without samples, and where SciPy is missing.
+    Raises DataError for an invalid file, for a file without samples, and if SciPy is missing.
     """
     try:
         from scipy.io import wavfile
     except ImportError:
-        raise DataError(f"{path} is read with the package 'scipy', which is not installed: {REMEDY}") from None
+        raise DataError(f"reading {path} needs the package 'scipy', which is not installed: {REMEDY}") from None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", wavfile.WavFileWarning)  # chunks that aren't sound
+            warnings.simplefilter("ignore", wavfile.WavFileWarning)  # chunks other than audio
             rate, samples = wavfile.read(path)
     except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"{path} is no WAV file that can be read: {error}") from error
+        raise DataError(f"{path} can't be read as a WAV file: {error}") from error
     if not samples.size:
         raise DataError(f"{path} has no samples")
-    wave = _in_one(samples)
+    wave = _to_float(samples)
     return (wave if wave.ndim == 1 else np.asarray(wave.mean(1), np.float32)), int(rate)
 
 
-def _in_one(samples: npt.NDArray[Any]) -> Wave:
-    """Samples of any WAV type in -1..1."""
+def _to_float(samples: npt.NDArray[Any]) -> Wave:
+    """Samples of any WAV type as float32 in -1..1."""
     if samples.dtype.kind == "f":
         return samples.astype(np.float32)
-    if samples.dtype.kind == "u":  # 8 bits are the only ones without a sign
+    if samples.dtype.kind == "u":  # only 8-bit samples are unsigned
         return np.asarray((samples.astype(np.float32) - 128) / 128, np.float32)
     return np.asarray(samples / -float(np.iinfo(samples.dtype).min), np.float32)
 
 
 def resampled(wave: Wave, rate: int, to: int = RATE) -> Wave:
-    """The wave at ``to`` samples a second, by a polyphase filter; unchanged if it has them."""
+    """The wave at sample rate ``to``, resampled by a polyphase filter; unchanged if the rates are equal."""
     if rate == to:
         return wave
     try:
         from scipy.signal import resample_poly
     except ImportError:
-        raise DataError(f"{rate} samples a second become {to} with the package 'scipy': {REMEDY}") from None
+        raise DataError(f"resampling from {rate} to {to} Hz needs the package 'scipy': {REMEDY}") from None
     common = math.gcd(rate, to)
     up, down = to // common, rate // common
     return np.asarray(resample_poly(wave, up, down, window=_low_pass(max(up, down))), np.float32)
@@ -74,7 +74,7 @@ def resampled(wave: Wave, rate: int, to: int = RATE) -> Wave:
 
 @cache
 def _low_pass(steps: int) -> npt.NDArray[np.float64]:
-    """SciPy's own choice for this filter, which it would design anew for every clip."""
+    """SciPy's default filter for ``resample_poly``, cached because SciPy computes it on every call."""
     from scipy.signal import firwin
 
     return np.asarray(firwin(20 * steps + 1, 1 / steps, window=("kaiser", 5.0)))
@@ -87,12 +87,12 @@ def mel(frequency: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 @cache
 def mel_filters(rate: int, points: int, bins: int, low: float) -> Tensor:
-    """``[points / 2 + 1, bins]``: triangles that are equally wide in mel, from ``low`` to half the rate."""
+    """``[points / 2 + 1, bins]``: triangular filters of equal width in mel, from ``low`` Hz to half the rate."""
     least, most = mel(np.array([low, rate / 2])).tolist()
     edges = np.linspace(least, most, bins + 2)
-    at = mel(np.arange(points // 2 + 1) * rate / points)[:, None]
+    mels = mel(np.arange(points // 2 + 1) * rate / points)[:, None]
     left, centre, right = edges[:-2], edges[1:-1], edges[2:]
-    triangles = np.minimum((at - left) / (centre - left), (right - at) / (right - centre)).clip(0)
+    triangles = np.minimum((mels - left) / (centre - left), (right - mels) / (right - centre)).clip(0)
     return torch.from_numpy(triangles.astype(np.float32))
 
 
@@ -124,7 +124,7 @@ def log_mel(
 
 
 def fitted(spectrogram: Spectrogram, frames: int, fill: float = SILENCE) -> Spectrogram:
-    """The first ``frames`` frames, what lacks at the end filled with ``fill``."""
+    """The spectrogram cut to ``frames`` frames, or padded at the end with ``fill``."""
     out = np.full((frames, spectrogram.shape[1]), fill, np.float32)
     out[: len(spectrogram)] = spectrogram[:frames]
     return out

@@ -1,4 +1,4 @@
-"""A collection: all samples of a data set in memory, before anything is held out or spread over clients."""
+"""A collection: all samples of a data set in memory, before they are split and partitioned."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from edgefl.errors import DataError, install_hint
 IntArray = npt.NDArray[Any]
 BoolArray = npt.NDArray[np.bool_]
 OnMessage = Callable[[str], None]
-"""Called with a line of text about what is being built, for people who wait."""
+"""Called with a line of text about the progress of a build."""
 Report = OnMessage
-"""The former name, which data sets of other packages import."""
+"""The former name; data sets of other packages import it."""
 
 
 OFFICIAL = ("train", "validation", "test")
@@ -31,15 +31,15 @@ OFFICIAL = ("train", "validation", "test")
 class Collection:
     """``n`` samples.
 
-    ``label`` [n] indexes ``classes``; ``len(classes)`` marks a sample of no class, which serves retrieval only.
-    ``group`` [n] is the unit that is held out: samples of a group never stand on both sides of a split.
+    ``label`` [n] indexes ``classes``; ``len(classes)`` marks a sample of no class, usable for retrieval only.
+    ``group`` [n] is the unit that is held out: all samples of a group are in the same split.
     ``images`` [m, channels, size, size] are bytes 0..255, one for each sample, or ``image`` [n] says which of them a
-    sample has (a picture with several captions stands once).  ``text`` [n] indexes ``texts`` (the whole name, for
+    sample has (a picture with several captions is stored once).  ``text`` [n] indexes ``texts`` (the whole name, for
     retrieval) and ``masked`` (the same without the words of the classes, for classification; "" if nothing is left).
     ``audio`` [n, frames, bins] are log mel energies, float32.
 
-    ``answer`` and ``score`` [n, answers] are soft targets: a class, or -1 for none, and what it is worth; ``label`` is
-    the best.  ``owner`` [n] is the client that a sample belongs to by nature, ``official`` [n] its published split
+    ``answer`` and ``score`` [n, answers] are soft targets: a class, or -1 for none, and its score; ``label`` has the
+    highest.  ``owner`` [n] is the client that the data name for a sample, ``official`` [n] its published split
     (``OFFICIAL``).
     """
 
@@ -72,33 +72,33 @@ class Collection:
         if self.image is not None and (
             self.images is None or not 0 <= self.image.min() <= self.image.max() < len(self.images)
         ):
-            raise DataError("image must say for each sample which of the images it has")
+            raise DataError("image must be an index into images for each sample")
         if len(self.texts) != len(self.masked):
-            raise DataError(f"{len(self.texts)} texts, but {len(self.masked)} masked ones")
+            raise DataError(f"{len(self.texts)} texts, but {len(self.masked)} masked texts")
         if (self.answer is None) != (self.score is None):
-            raise DataError("answer and score belong together: soft targets are classes and what each is worth")
+            raise DataError("answer and score must be given together: the classes of soft targets and their scores")
         if self.official is not None and not 0 <= self.official.min() <= self.official.max() < len(OFFICIAL):
             raise DataError(f"official must be 0..{len(OFFICIAL) - 1}: {', '.join(OFFICIAL)}")
 
     @property
     def modalities(self) -> frozenset[str]:
-        """What its samples have."""
-        there = {"image": self.images, "text": self.text, "audio": self.audio}
-        return frozenset(name for name, array in there.items() if array is not None)
+        """The modalities of its samples."""
+        arrays = {"image": self.images, "text": self.text, "audio": self.audio}
+        return frozenset(modality for modality, array in arrays.items() if array is not None)
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Everything but texts and classes, by name: what there is."""
+        """All arrays that are set, by name (not texts and classes)."""
         names = ("label", "group", "images", "text", "image", "audio", "answer", "score", "owner", "official")
         return {name: array for name in names if (array := getattr(self, name)) is not None}
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a folder is read for.
+    """What to read from a folder.
 
-    ``size`` is the height and width of pictures (None: the set's own), ``columns`` what the columns of a user's table
-    are called.  ``scratch`` is an empty folder for arrays that are too large for memory: a memory map in it may be
-    among the collection's arrays, and is gone once they are kept.
+    ``size`` is the height and width of pictures (None: the set's own), ``columns`` the column names of a user's table
+    by role.  ``scratch`` is an empty folder for arrays that are too large for memory: the collection may contain
+    memory maps in it.  It is deleted once the collection is cached.
     """
 
     size: int | None
@@ -109,7 +109,7 @@ class Wanted:
 
     @property
     def report(self) -> OnMessage:
-        """The former name of ``on_message``, which data sets of other packages call."""
+        """The former name of ``on_message``; data sets of other packages call it."""
         return self.on_message
 
 
@@ -117,9 +117,9 @@ class Wanted:
 class FolderSet:
     """A data set that is read from a folder of the user's: what an entry point in ``edgefl.datasets`` may name.
 
-    ``find(given)`` is the folder, where the scenario gives one or where it is looked for; it raises DataError with
-    every place tried.  What was read is kept on disk under (``revision``, the folder's files and their times, size,
-    columns): raise ``revision`` whenever ``build`` changes what it returns.
+    ``find(given)`` returns the folder that the scenario gives, or the first default folder that exists; it raises
+    DataError with every folder tried.  The result is kept on disk under (``revision``, the folder's files and their
+    times, size, columns): raise ``revision`` whenever ``build`` changes what it returns.
     """
 
     build: Callable[[Wanted], Collection]
@@ -142,17 +142,17 @@ class DataSet:
 
     def versions(self) -> dict[str, str]:
         """Installed versions of the packages that it reads; "" for one that is missing."""
-        found = {}
+        versions = {}
         for package in self.packages:
             try:
-                found[package] = version(package)
+                versions[package] = version(package)
             except PackageNotFoundError:
-                found[package] = ""
-        return found
+                versions[package] = ""
+        return versions
 
 
 def package_folder(module: str, remedy: str = install_hint("data")) -> Path:
-    """Folder of an installed package, found without importing it (its imports may be heavy, or miss parts).
+    """Folder of an installed package, found without importing it (the import may be slow or fail).
 
     Raises DataError with the command that installs it.
     """
@@ -165,11 +165,11 @@ def package_folder(module: str, remedy: str = install_hint("data")) -> Path:
 def without(words: Iterable[str], text: str) -> str:
     """``text`` without the words that spell a class, whatever their case, parts of hyphenated words included."""
     spelled = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, words))})(?!\w)", re.IGNORECASE)
-    return " ".join(kept for word in text.split() if (kept := spelled.sub("", word).strip("-")))
+    return " ".join(cleaned for word in text.split() if (cleaned := spelled.sub("", word).strip("-")))
 
 
 def numbered(keys: Sequence[str]) -> IntArray:
-    """Equal keys to equal numbers, in sorted order of the keys: independent of the order of the samples."""
+    """Number the distinct keys in sorted order, independent of the order of the samples."""
     return np.unique(np.asarray(keys, dtype=str), return_inverse=True)[1].astype(np.int64)
 
 

@@ -1,4 +1,4 @@
-"""Declared: shapes without samples, to profile models at the size of a paper's data."""
+"""Declared data: shapes without samples, to profile models at the size of a paper's data."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ SAMPLES = 500
 
 
 def load(options: DataOptions, *, tokens: int, seed: int = 1) -> Federation:
-    """A federation of ``samples`` samples for each client (500 unless said), and nothing behind them.
+    """A federation with the number of samples of each client (default 500), but no sample values.
 
-    Of a range each client draws its own number, evenly: arrays of a few bytes per client, for millions of them.
-    ``validation`` and ``test`` of 1 and above are their numbers of samples; shares are taken of all clients' samples.
+    If ``samples`` is a range, each client's number is drawn uniformly.  Memory is a few bytes per client.
+    ``validation`` and ``test`` are numbers of samples from 1 on, and below 1 shares of all clients' samples.
     """
     shapes = options.shapes or Shapes()
     kinds = [kind for kind in KINDS if options.clients.get(kind)]
     parts = []
     for index, kind in enumerate(kinds):
         fewest, most = options.sample_range(kind) or (SAMPLES, SAMPLES)
-        draw = seeds.generator(seed, "declared samples", index)
-        parts.append(draw.integers(fewest, most, options.clients[kind], np.int32, endpoint=True))
+        rng = seeds.generator(seed, "declared samples", index)
+        parts.append(rng.integers(fewest, most, options.clients[kind], np.int32, endpoint=True))
     samples = np.concatenate(parts)
-    patterns, dropped = _lacking(options, kinds, parts, seed)
+    patterns, dropped = _missing_counts(options, kinds, parts, seed)
     if patterns is not None:
-        parts = [each.sum(1) for each in patterns]
+        parts = [counts.sum(1) for counts in patterns]
         samples = np.concatenate(parts)
     kind_of = np.repeat(np.arange(len(kinds), dtype=np.uint8), [options.clients[kind] for kind in kinds])
     server: dict[str, dict[str, int]] = {}
     for data in ("validation", "test", "public"):
-        wanted = getattr(options, data)
-        size = round(wanted * int(samples.sum())) if wanted < 1 else round(wanted)
+        requested = getattr(options, data)
+        size = round(requested * int(samples.sum())) if requested < 1 else round(requested)
         if size:
             server[data] = dict.fromkeys(map(str, KINDS), size)
     if options.vocabulary != DataOptions.model_fields["vocabulary"].default:
@@ -49,7 +49,7 @@ def load(options: DataOptions, *, tokens: int, seed: int = 1) -> Federation:
         client_kind=kind_of,
         client_samples=samples,
         class_names=tuple(
-            f"class {i}" for i in range(max(s.classes for s in (shapes.image, shapes.text, shapes.audio)))
+            f"class {i}" for i in range(max(shape.classes for shape in (shapes.image, shapes.text, shapes.audio)))
         ),
         facts={
             "image": shapes.image.model_dump(),
@@ -63,16 +63,16 @@ def load(options: DataOptions, *, tokens: int, seed: int = 1) -> Federation:
     )
 
 
-def _lacking(
+def _missing_counts(
     options: DataOptions, kinds: Sequence[Kind], samples: Sequence[IntArray], seed: int
 ) -> tuple[list[IntArray], list[IntArray]] | tuple[None, None]:
-    """Samples [clients, 3] by pattern for each kind, and those dropped; None where no sample lacks anything."""
+    """Samples [clients, 3] by pattern for each kind, and dropped samples; None if no modality is missing."""
     if not any(options.missing_of(kind) for kind in kinds):
         return None, None
     patterns, dropped = [], []
-    for index, (kind, held) in enumerate(zip(kinds, samples, strict=True)):
+    for index, (kind, sizes) in enumerate(zip(kinds, samples, strict=True)):
         rates, rng = options.missing_of(kind), seeds.generator(seed, "missing", index)
-        drawn = [draw(kind, rates, int(n), rng) if rates else np.zeros(int(n), np.int8) for n in held]
-        patterns.append(np.stack([np.bincount(each[each >= 0], minlength=3) for each in drawn]))
-        dropped.append(np.array([int((each < 0).sum()) for each in drawn]))
+        codes = [draw(kind, rates, int(n), rng) if rates else np.zeros(int(n), np.int8) for n in sizes]
+        patterns.append(np.stack([np.bincount(code[code >= 0], minlength=3) for code in codes]))
+        dropped.append(np.array([int((code < 0).sum()) for code in codes]))
     return patterns, dropped

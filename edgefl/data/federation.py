@@ -31,9 +31,9 @@ class Federation:
 
     ``client_kind`` [clients] indexes ``kinds``; ``client_samples`` [clients] counts samples, ``client_patterns``
     [clients, 3] by modality pattern where samples may lack one (in the order of ``patterns_of``), ``client_dropped``
-    [clients] those that lacked both and are gone.  ``facts`` says what a model must fit: {"image": {"channels", "size",
-    "classes"}, "text": {"vocabulary", "tokens", "classes"}, "audio": {"bins", "frames", "classes"}}; ``facts_of`` is
-    for one kind, whose data set may have classes of its own.  ``tasks`` says what each kind learns.
+    [clients] those dropped for lack of both.  ``facts`` are the shapes that a model must fit: {"image": {"channels",
+    "size", "classes"}, "text": {"vocabulary", "tokens", "classes"}, "audio": {"bins", "frames", "classes"}};
+    ``facts_of`` is for one kind, whose data set may have classes of its own.  ``tasks`` is the task of each kind.
     """
 
     title: str
@@ -51,36 +51,36 @@ class Federation:
 
     @property
     def declared_only(self) -> bool:
-        """Whether there are shapes but no samples: enough to profile, too little to train."""
+        """Whether there are shapes but no samples, which allows profiling but not training."""
         return not self._parts
 
     @property
     def made_of(self) -> list[str]:
-        """What tells these data from others: their names in the cache, hashes of all that they depend on."""
+        """The cache names of the parts: hashes of everything that the data depend on."""
         return [part.entry.path.name for part in self._parts]
 
     def task(self, kind: str) -> Task:
-        """What clients of this kind learn."""
+        """The task of clients of this kind."""
         return self.tasks[cast(Kind, kind)]
 
     def patterns(self, kind: str) -> tuple[str, ...]:
         """The modality patterns that samples of this kind's clients may have, the whole one first."""
         if self.client_patterns is None:
             return (kind,)
-        held = self.client_patterns[self.client_kind == self.kinds.index(cast(Kind, kind))].any(0)
-        return tuple(p for i, p in enumerate(patterns_of(kind)) if not i or held[i])
+        has_pattern = self.client_patterns[self.client_kind == self.kinds.index(cast(Kind, kind))].any(0)
+        return tuple(p for i, p in enumerate(patterns_of(kind)) if not i or has_pattern[i])
 
     def facts_of(self, kind: str) -> Mapping[str, Mapping[str, int]]:
         """``facts`` with the classes of this kind's own data set."""
         if not self._parts:
             return self.facts
-        return {m: {**facts, "classes": len(self._of(kind)[0].classes)} for m, facts in self.facts.items()}
+        return {m: {**facts, "classes": len(self._part_offset(kind)[0].classes)} for m, facts in self.facts.items()}
 
     def extras(self, kind: str) -> tuple[str, ...]:
-        """Fields that a work may want besides modalities and label: ``target``, ``group``."""
+        """Optional fields of this kind's samples besides modalities and label: ``target``, ``group``."""
         if not self._parts:
             return ()
-        arrays = self._of(kind)[0].arrays
+        arrays = self._part_offset(kind)[0].arrays
         if self.task(kind) == "classify":
             return ("target",) if "answer" in arrays else ()
         return ("group",) if "image" in arrays else ()
@@ -94,9 +94,9 @@ class Federation:
 
     @cached_property
     def client_group(self) -> IntArray:
-        """Index [clients] of groups whose members cost the same: of one kind, with as many samples of each pattern.
+        """Group index [clients]: clients with equal kind and sample counts by pattern, and so with equal costs.
 
-        Where an image has several captions they have as many images too.
+        Where images have several captions, the members of a group also have equal numbers of images.
         """
         groups = self._group_counts()
         if self.client_patterns is not None or groups is not None:
@@ -104,34 +104,34 @@ class Federation:
             rows = np.column_stack([self.client_kind, samples, *([] if groups is None else [groups])])
             return np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int32)
         most = int(self.client_samples.max(initial=0)) + 1
-        pair = self.client_kind.astype(np.int32) * most + self.client_samples
-        found = np.flatnonzero(np.bincount(pair, minlength=1))  # few, however many clients
-        places = np.zeros(found[-1] + 1 if len(found) else 1, np.int32)
-        places[found] = np.arange(len(found))
-        return places[pair]
+        pair_of = self.client_kind.astype(np.int32) * most + self.client_samples
+        pairs = np.flatnonzero(np.bincount(pair_of, minlength=1))  # few, even for many clients
+        group_of = np.zeros(pairs[-1] + 1 if len(pairs) else 1, np.int32)
+        group_of[pairs] = np.arange(len(pairs))
+        return group_of[pair_of]
 
     def _group_counts(self) -> IntArray | None:
-        """Groups [clients, 3] by pattern, of those whose images have several captions; None if nobody's have."""
-        found = {id(part): counts for part in self._parts if (counts := part.group_counts()) is not None}
-        if not found:
+        """Sample groups [clients, 3] by pattern where images have several captions; None if no images do."""
+        counts_of = {id(part): counts for part in self._parts if (counts := part.group_counts()) is not None}
+        if not counts_of:
             return None
         groups = np.zeros((len(self.client_kind), 3), np.int64)
         for index, kind in enumerate(self.kinds):
-            part, first = self._of(kind)
-            if id(part) in found:
+            part, first = self._part_offset(kind)
+            if id(part) in counts_of:
                 clients = np.flatnonzero(self.client_kind == index)
-                groups[clients] = found[id(part)][clients + first]
+                groups[clients] = counts_of[id(part)][clients + first]
         return groups
 
     def client(self, number: int) -> Samples:
-        """The samples of client ``number``: its private ones, and the public ones, which everybody has."""
+        """The samples of client ``number``: its private ones, and the public ones, which all clients have."""
         if not 0 <= number < len(self.client_kind):
             raise DataError(f"there is no client {number}: clients are 0..{len(self.client_kind) - 1}")
         kind = self.kinds[self.client_kind[number]]
         title = f"client {number} ({self.title})"
         patterns, public = self.patterns(kind), self.server_samples.get(PUBLIC, {})
 
-        def held(data: str, pattern: str) -> IntArray:
+        def rows_of(data: str, pattern: str) -> IntArray:
             if data == PUBLIC and pattern in public:
                 return self.server().rows(data, pattern)
             if data != "private" or pattern not in patterns:
@@ -139,36 +139,36 @@ class Federation:
             if self._parts:
                 return self.rows(number, pattern)
             if self.client_patterns is None:
-                return _stand_in(int(self.client_samples[number]))
-            return _stand_in(int(self.client_patterns[number, patterns_of(kind).index(pattern)]))
+                return _placeholder_rows(int(self.client_samples[number]))
+            return _placeholder_rows(int(self.client_patterns[number, patterns_of(kind).index(pattern)]))
 
         def load(data: str, whole: str, pattern: str, rows: IntArray, names: Collection[str]) -> dict[str, Tensor]:
             return self._part(data, kind).load(pattern, rows, names)
 
-        def more(data: str, whole: str) -> Mapping[str, TensorSpec]:
-            return self._more(data, kind)
+        def extra_specs(data: str, whole: str) -> Mapping[str, TensorSpec]:
+            return self._extra_specs(data, kind)
 
         specs = {k: self._specs[k] for k in (*patterns, *public)}
-        return Samples(title, specs, held, load if self._parts else None, more=more)
+        return Samples(title, specs, rows_of, load if self._parts else None, more=extra_specs)
 
     def server(self) -> Samples:
-        """The server's samples: validation, test and, if some are set apart, public ones."""
+        """The server's samples: validation, test and, if there are any, public ones."""
         title = f"the server ({self.title})"
 
-        def held(data: str, pattern: str) -> IntArray:
+        def rows_of(data: str, pattern: str) -> IntArray:
             if data not in self.server_samples or pattern not in self.server_samples[data]:
                 allowed = [f"{d} {p}" for d, sizes in self.server_samples.items() for p in sizes]
-                more = "; set data.public to give it some" if data == PUBLIC else ""
-                raise DataError(f"{title} has no {data} {pattern} samples{more}; it has: {', '.join(allowed)}")
+                hint = "; set data.public to give it some" if data == PUBLIC else ""
+                raise DataError(f"{title} has no {data} {pattern} samples{hint}; it has: {', '.join(allowed)}")
             if not self._parts:
-                return _stand_in(self.server_samples[data][pattern])
+                return _placeholder_rows(self.server_samples[data][pattern])
             return self._part(data, pattern).arrays[f"{data}.{pattern}"]
 
         def load(data: str, whole: str, pattern: str, rows: IntArray, names: Collection[str]) -> dict[str, Tensor]:
             return self._part(data, whole).load(pattern, rows, names)
 
         pairs: dict[str, int] = {kind: PAIRS for kind, task in self.tasks.items() if task == "retrieve"}
-        return Samples(title, self._specs, held, load if self._parts else None, pairs, self._more)
+        return Samples(title, self._specs, rows_of, load if self._parts else None, pairs, self._extra_specs)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -179,13 +179,13 @@ class Federation:
         raise DataError(f"{self.title} has no tokenizer: it has no texts")
 
     def names(self, data: str) -> list[str]:
-        """The whole names in "train", "validation", "test" or "public", in order of the alphabet."""
+        """The whole names in "train", "validation", "test" or "public", sorted."""
         return sorted(name for part in self._parts for name in part.names(data))
 
     def rows(self, number: int, pattern: str | None = None) -> IntArray:
         """Positions of a client's samples in its data set, of one pattern if one is given: no two clients share one."""
         kind = self.kinds[self.client_kind[number]]
-        part, first = self._of(kind)
+        part, first = self._part_offset(kind)
         return part.rows(number + first, pattern)
 
     def class_counts(self) -> IntArray:
@@ -194,10 +194,10 @@ class Federation:
             raise DataError(f"{self.title} is declared only: its samples have no classes")
         counts = np.zeros((len(self.client_kind), len(self.class_names) + 1), np.int64)
         ends = [0, *accumulate(len(part.classes) for part in self._parts)]
-        found = {id(part): (part.class_counts(), end) for part, end in zip(self._parts, ends, strict=False)}
+        counts_of = {id(part): (part.class_counts(), end) for part, end in zip(self._parts, ends, strict=False)}
         for index, kind in enumerate(self.kinds):
-            part, first = self._of(kind)
-            own, start = found[id(part)]
+            part, first = self._part_offset(kind)
+            own, start = counts_of[id(part)]
             clients = np.flatnonzero(self.client_kind == index)
             rows = own[clients + first]
             counts[clients, start : start + rows.shape[1] - 1] = rows[:, :-1]
@@ -205,7 +205,7 @@ class Federation:
         return counts
 
     def partition_figure(self, path: Path) -> None:
-        """Draw who holds how much of what: a bubble for each client and class."""
+        """Draw the samples of each client and class as bubbles, and save the figure at ``path``."""
         from edgefl.data.figure import draw
 
         draw(
@@ -218,29 +218,29 @@ class Federation:
         )
 
     @cached_property
-    def _places(self) -> dict[str, tuple[Part, int]]:
-        """For each kind its data set's part, and what is added to a client's number to find it there."""
-        found = {}
+    def _part_offsets(self) -> dict[str, tuple[Part, int]]:
+        """By kind: its data set's part, and the offset from a client's number to its number in the part."""
+        parts = {}
         for part in self._parts:
             for index, kind in enumerate(part.kinds):
-                here = int(np.flatnonzero(self.client_kind == self.kinds.index(kind))[0])
-                found[str(kind)] = part, int(np.flatnonzero(part.clients == index)[0]) - here
-        return found
+                first_client = int(np.flatnonzero(self.client_kind == self.kinds.index(kind))[0])
+                parts[str(kind)] = part, int(np.flatnonzero(part.clients == index)[0]) - first_client
+        return parts
 
-    def _of(self, kind: str) -> tuple[Part, int]:
-        return self._places[kind]
+    def _part_offset(self, kind: str) -> tuple[Part, int]:
+        return self._part_offsets[kind]
 
     def _part(self, data: str, kind: str) -> Part:
-        """The part that has the samples of ``data`` for this kind, or of this pattern."""
+        """The part with the samples of ``data`` for this kind or pattern."""
         if data == PUBLIC and self._public is not None:
             return self._public
-        if kind in self._places:
-            return self._of(kind)[0]
-        return next(p for p in self._parts if kind in p.server_samples.get(data, {}))
+        if kind in self._part_offsets:
+            return self._part_offset(kind)[0]
+        return next(part for part in self._parts if kind in part.server_samples.get(data, {}))
 
-    def _more(self, data: str, kind: str) -> Mapping[str, TensorSpec]:
+    def _extra_specs(self, data: str, kind: str) -> Mapping[str, TensorSpec]:
         if self._parts:
-            return self._part(data, kind).more
+            return self._part(data, kind).extra_specs
         classes = max((facts["classes"] for m, facts in self.facts.items() if m in kind.split("-")), default=1)
         return {"group": TensorSpec((), "int64"), "target": TensorSpec((classes,))}
 
@@ -248,19 +248,19 @@ class Federation:
     def _specs(self) -> dict[str, dict[str, TensorSpec]]:
         image, text, audio = (self.facts.get(modality) for modality in ("image", "text", "audio"))
         specs: dict[str, dict[str, TensorSpec]] = {}
-        parts: dict[str, TensorSpec] = {}
+        fields: dict[str, TensorSpec] = {}
         if image:
-            parts["image"] = TensorSpec((image["channels"], image["size"], image["size"]))
+            fields["image"] = TensorSpec((image["channels"], image["size"], image["size"]))
         if text:
-            parts["text"] = TensorSpec((text["tokens"],), "int64")
+            fields["text"] = TensorSpec((text["tokens"],), "int64")
         if audio:
-            parts["audio"] = TensorSpec((audio["frames"], audio["bins"]))
+            fields["audio"] = TensorSpec((audio["frames"], audio["bins"]))
         for kind in KINDS:
-            if all(modality in parts for modality in kind.split("-")):
-                specs[kind] = {m: parts[m] for m in kind.split("-")} | {"label": TensorSpec((), "int64")}
+            if all(modality in fields for modality in kind.split("-")):
+                specs[kind] = {m: fields[m] for m in kind.split("-")} | {"label": TensorSpec((), "int64")}
         return specs
 
 
-def _stand_in(size: int) -> IntArray:
-    """``size`` rows that take no memory: only their number is read."""
+def _placeholder_rows(size: int) -> IntArray:
+    """``size`` rows that take no memory; only their number is used."""
     return np.broadcast_to(np.int64(0), (size,))

@@ -1,4 +1,4 @@
-"""The figure of a partition."""
+"""The figure of a partition: samples by client and class."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def draw(
     class_names: Sequence[str],
     counts: NDArray[np.int64],
 ) -> None:
-    """Clients from left to right, classes from bottom to top, colour by kind.
+    """Save a bubble chart: clients on the x axis, classes on the y axis, colour by kind.
 
     ``counts`` is ``[clients, classes + 1]``, the last column for samples of no class; ``client_kind`` [clients]
-    indexes ``kinds``.  Areas compare within a kind, since texts are far fewer than pictures.
+    indexes ``kinds``.  Areas are relative to the kind's largest, since texts are far fewer than pictures.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -1,4 +1,4 @@
-"""Which modality each sample of a client with two lacks, and what the server's samples lack in a test of that."""
+"""Missing modalities of clients' samples, and of the server's samples in a test."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def patterns_of(kind: str) -> tuple[str, ...]:
 
 
 def parse_rates(kind: str, value: Any) -> dict[str, Any]:
-    """``missing`` of one kind, checked: ``{image: 0.3, text: 0.3}`` or ``{patterns: {image-text: 0.5, ...}}``.
+    """Validate ``missing`` of one kind: ``{image: 0.3, text: 0.3}`` or ``{patterns: {image-text: 0.5, ...}}``.
 
-    Raises ValueError for what is no share, for a modality or pattern that the kind doesn't have, and for shares of
+    Raises ValueError for an invalid share, for a modality or pattern that the kind doesn't have, and for shares of
     patterns that don't add up to 1.
     """
     modalities = kind.split("-")
@@ -42,41 +42,39 @@ def parse_rates(kind: str, value: Any) -> dict[str, Any]:
             raise ValueError(f"the shares of patterns add up to {sum(shares.values()):g}, not 1")
         return {PATTERNS: shares}
     if unknown := [str(name) for name in value if name not in modalities]:
-        raise ValueError(f"{kind} samples have no {unknown[0]!r} to lack; they have: {', '.join(modalities)}")
+        raise ValueError(f"{kind} samples have no modality {unknown[0]!r}; they have: {', '.join(modalities)}")
     return _some_left(kind, {str(name): _share(rate) for name, rate in value.items()})
 
 
 def _some_left(kind: str, rates: dict[str, float]) -> dict[str, float]:
     if all(rates.get(modality) == 1 for modality in kind.split("-")):
-        raise ValueError(f"no {kind} sample would be left: one that lacks both modalities is dropped")
+        raise ValueError(f"no {kind} sample would be left: samples that lack both modalities are dropped")
     return rates
 
 
 def leaves_whole(kind: str, rates: Mapping[str, Any]) -> bool:
-    """Whether a sample may have all its modalities."""
+    """Whether some samples keep all modalities."""
     return rates[PATTERNS].get(kind, 0.0) > 0 if PATTERNS in rates else all(rate < 1 for rate in rates.values())
 
 
 def parse_missing(value: Any) -> dict[str, dict[str, Any]]:
-    """What samples of each kind with two modalities lack: one share for all, by modality, or by kind.
+    """Missing rates of each kind with two modalities, from one share for all, shares by modality, or rates by kind.
 
-    Raises ValueError for what is neither.
+    Raises ValueError for any other value.
     """
     if isinstance(value, Mapping) and any("-" in str(name) for name in value):
-        if wrong := [str(name) for name in value if name not in PAIRS]:
-            raise ValueError(
-                f"{wrong[0]!r} is no kind with two modalities, of which one can be missing: {', '.join(PAIRS)}"
-            )
+        if unknown := [str(name) for name in value if name not in PAIRS]:
+            raise ValueError(f"{unknown[0]!r} is not a kind with two modalities; allowed: {', '.join(PAIRS)}")
         return {kind: parse_rates(kind, rates) for kind, rates in value.items()}
     if isinstance(value, Mapping):
         known = {m for kind in PAIRS for m in kind.split("-")}
         if unknown := [str(name) for name in value if name not in known]:
-            raise ValueError(f"{unknown[0]!r} is no modality; a sample can lack: {', '.join(sorted(known))}")
+            raise ValueError(f"{unknown[0]!r} is not a modality; allowed: {', '.join(sorted(known))}")
 
-    def own(kind: str) -> Any:
+    def rates_of(kind: str) -> Any:
         return {m: v for m, v in value.items() if m in kind.split("-")} if isinstance(value, Mapping) else value
 
-    return {kind: parse_rates(kind, own(kind)) for kind in PAIRS}
+    return {kind: parse_rates(kind, rates_of(kind)) for kind in PAIRS}
 
 
 def _share(value: Any) -> float:
@@ -87,10 +85,10 @@ def _share(value: Any) -> float:
 
 
 def draw(kind: str, rates: Mapping[str, Any], n: int, rng: np.random.Generator) -> IntArray:
-    """For ``n`` samples of a kind the index [n] of each one's pattern among ``patterns_of``; DROPPED if it lacks all.
+    """Draw the pattern of ``n`` samples: indices [n] into ``patterns_of(kind)``, or DROPPED without both.
 
-    A rate is of each modality and sample independently (Bernoulli), so that of two modalities at rate q a share of
-    (1 - q)^2 is whole and q^2 is dropped.  Shares of ``patterns`` are met to within a sample, in random order.
+    Modalities are missing independently (Bernoulli): at rate q for both, (1 - q)^2 of the samples are whole and q^2
+    are dropped.  Shares of ``patterns`` are met to within one sample, in random order.
     """
     patterns = patterns_of(kind)
     if PATTERNS in rates:
@@ -100,12 +98,12 @@ def draw(kind: str, rates: Mapping[str, Any], n: int, rng: np.random.Generator) 
         return rng.permutation(np.repeat(np.arange(len(patterns)), np.diff(ends, prepend=0))).astype(np.int8)
     first, second = kind.split("-")
     uniform = rng.random((2, n))
-    there = np.stack([uniform[0] >= rates.get(first, 0.0), uniform[1] >= rates.get(second, 0.0)])
+    available = np.stack([uniform[0] >= rates.get(first, 0.0), uniform[1] >= rates.get(second, 0.0)])
     code: IntArray = np.array([[DROPPED, 2], [1, 0]], np.int8)
-    found: IntArray = code[there[0].astype(np.int64), there[1].astype(np.int64)]
-    return found
+    pattern_index: IntArray = code[available[0].astype(np.int64), available[1].astype(np.int64)]
+    return pattern_index
 
 
 def lacking_in_a_test(kind: str, rates: Mapping[str, Any], n: int) -> IntArray:
-    """The same for the first ``n`` samples of a split that the server scores: in every round, and for every method."""
+    """``draw`` for the first ``n`` samples of a server split, equal in every round and for every method."""
     return draw(kind, rates, n, seeds.generator(0, "missing in a test"))

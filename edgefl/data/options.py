@@ -1,4 +1,4 @@
-"""What a user writes under ``data:``."""
+"""The options of a scenario's ``data`` section."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ Kind = Literal["image", "text", "image-text", "audio", "image-audio"]
 KINDS: tuple[Kind, ...] = ("image", "text", "image-text", "audio", "image-audio")
 Task = Literal["classify", "retrieve"]
 USUAL: dict[Kind, Task] = {kind: "retrieve" if kind == "image-text" else "classify" for kind in KINDS}
-"""What each kind learns unless the scenario says otherwise."""
+"""The default task of each kind."""
 
 PUBLIC = "public"
-"""Beside the kinds, what a source can be named for."""
+"""The key of ``source`` for public samples; the other keys are kinds."""
 
 Partition = str | dict[str, Any]
 Count = Annotated[int, Field(ge=1)]
 
 
 def _ends(value: object) -> object:
-    """``(fewest, most)`` of "50..200"."""
+    """Parse "50..200" or a pair as ``(fewest, most)``."""
     if isinstance(value, str) and ".." in value:
         fewest, _, most = value.partition("..")
         if not (fewest.strip().isdecimal() and most.strip().isdecimal()):
-            raise ValueError(f"{value!r} is no range of samples; write 50..200")
+            raise ValueError(f"{value!r} is not a range of samples; write 50..200")
         value = int(fewest), int(most)
     if not isinstance(value, list | tuple) or len(value) != 2 or any(type(end) is not int for end in value):
-        raise ValueError(f"{value!r} is no range of samples; write 50..200")
+        raise ValueError(f"{value!r} is not a range of samples; write 50..200")
     if not 1 <= value[0] <= value[1]:
-        raise ValueError(f"{value[0]}..{value[1]} is no range of samples: 1 <= fewest <= most")
+        raise ValueError(f"{value[0]}..{value[1]} is not a range of samples: 1 <= fewest <= most")
     return tuple(value)
 
 
@@ -80,7 +80,7 @@ class Shapes(BaseModel):
 
 
 class DataOptions(BaseModel):
-    """A data set, how it is spread over clients of each kind, and what is held out."""
+    """The data set, its partition over clients, and the held-out splits."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     source: str | dict[str, str] = Field(
@@ -95,7 +95,7 @@ class DataOptions(BaseModel):
     )
     columns: dict[str, str] = Field(
         default={},
-        description="what the columns of your own table are called (source: table): {image: file, text: caption, "
+        description="column names of your own table by role (source: table): {image: file, text: caption, "
         "label: class, client: user, split: part}",
     )
     clients: dict[Kind, Annotated[int, Field(ge=0)]] = Field(
@@ -110,8 +110,8 @@ class DataOptions(BaseModel):
     )
     samples: Count | CountRange | dict[Kind, Count | CountRange] | None = Field(
         default=None,
-        description="most samples that a client keeps: one number for all kinds, or one for each kind; with "
-        "source: declared exactly so many, or a range (50..200) from which each client draws",
+        description="maximum samples of a client: one number for all kinds, or one for each kind; with "
+        "source: declared the exact number, or a range (50..200) from which each client's is drawn",
     )
     validation: float = Field(
         default=0.07,
@@ -122,13 +122,13 @@ class DataOptions(BaseModel):
     test: float = Field(
         default=0.08,
         ge=0,
-        description="size of the test split, counted as validation is",
+        description="size of the test split, in the same unit as validation",
     )
     public: float = Field(
         default=0.0,
         ge=0,
-        description="size of the public split, which only the server and the methods that exchange public "
-        "samples have; counted as validation is",
+        description="size of the public split, which the server and the methods that exchange public "
+        "samples use; in the same unit as validation",
     )
     vocabulary: Annotated[int, Field(ge=32)] | str = Field(
         default=1000,
@@ -140,12 +140,11 @@ class DataOptions(BaseModel):
     )
     tasks: dict[Kind, Task] = Field(
         default={},
-        description="what a kind learns where it isn't the default; by default image-text retrieves and every "
-        "other kind classifies",
+        description="task of a kind, if not the default: retrieve for image-text, classify for every other kind",
     )
     missing: Any = Field(
         default=None,
-        description="what samples of clients with two modalities lack: a share for all (30%), by modality "
+        description="missing modalities of clients with two: a share for all (30%), by modality "
         "({image: 30%, text: 10%}), by kind, or exact shares of patterns ({image-text: {patterns: {image-text: "
         "50%, image: 25%, text: 25%}}}); a sample that lacks both is dropped",
     )
@@ -159,7 +158,7 @@ class DataOptions(BaseModel):
         if isinstance(value, dict) and not value:
             raise ValueError("an empty partition; write iid, {dirichlet: 0.5} or {quantity: 0.5}")
         if isinstance(value, dict) and not set(value) & set(KINDS) and len(value) != 1:
-            raise ValueError(f"one partition is expected, found {len(value)}: {', '.join(value)}")
+            raise ValueError(f"expected one partition, found {len(value)}: {', '.join(value)}")
         return value
 
     @field_validator("missing")
@@ -171,7 +170,9 @@ class DataOptions(BaseModel):
     @classmethod
     def _sources(cls, value: str | dict[str, str]) -> str | dict[str, str]:
         if isinstance(value, dict) and (unknown := [name for name in value if name not in (*KINDS, PUBLIC)]):
-            raise ValueError(f"{unknown[0]!r} is no kind of client; a source is for: {', '.join((*KINDS, PUBLIC))}")
+            raise ValueError(
+                f"{unknown[0]!r} is not a kind of client; allowed keys of source: {', '.join((*KINDS, PUBLIC))}"
+            )
         return value
 
     @field_validator("tasks")
@@ -179,7 +180,7 @@ class DataOptions(BaseModel):
     def _possible_tasks(cls, value: dict[Kind, Task]) -> dict[Kind, Task]:
         for kind, task in value.items():
             if task == "retrieve" and "-" not in kind:
-                raise ValueError(f"{kind} clients have nothing to retrieve: retrieval takes two modalities")
+                raise ValueError(f"{kind} clients can't retrieve: retrieval needs two modalities")
         return value
 
     @model_validator(mode="after")
@@ -194,12 +195,12 @@ class DataOptions(BaseModel):
             if "declared" in self.source.values():
                 raise ValueError("declared has shapes for every kind: write source: declared")
         if self.source != "declared" and any(isinstance(self._samples(kind), tuple) for kind in KINDS):
-            raise ValueError(f"samples: a range is for a declared set; {self.source!r} is partitioned: give the most")
+            raise ValueError(f"samples: a range needs source: declared; for {self.source!r} give a maximum")
         return self
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The data sets, each once, in order of the kinds that they serve."""
+        """The distinct data sets, in order of the kinds that they serve."""
         if isinstance(self.source, str):
             return (self.source,)
         used = [self.source[kind] for kind in KINDS if self.clients.get(kind)]
@@ -207,28 +208,28 @@ class DataOptions(BaseModel):
 
     @property
     def title(self) -> str:
-        """The data sets' names."""
+        """The names of the data sets, joined by `` + ``."""
         return " + ".join(self.sources)
 
     @property
     def public_source(self) -> str:
-        """The data set that public samples are held out of: that of the pairs unless another is named."""
+        """The data set that public samples are held out of: the one named, else that of the pairs."""
         if isinstance(self.source, str):
             return self.source
         pairs = [self.source[kind] for kind in KINDS if self.clients.get(kind) and "-" in kind]
         return self.source.get(PUBLIC) or (*pairs, *self.sources)[0]
 
     def of_source(self, name: str) -> DataOptions:
-        """What one of the data sets is asked for: its kinds' clients, and the public samples if they are its."""
+        """The options of one data set: the clients of its kinds, and its public samples if it has them."""
         if isinstance(self.source, str):
             return self
         kinds = {kind: n if self.source.get(kind) == name else 0 for kind, n in self.clients.items()}
         public = self.public if name == self.public_source else 0.0
-        folders = {place: path for place, path in self.folders.items() if place == name}
+        folders = {source: path for source, path in self.folders.items() if source == name}
         return self.model_copy(update={"source": name, "clients": kinds, "public": public, "folders": folders})
 
     def missing_of(self, kind: str) -> dict[str, Any]:
-        """What samples of this kind lack; empty if nothing."""
+        """Missing rates of this kind; empty if all are 0."""
         rates = (self.missing or {}).get(kind, {})
         return cast(dict[str, Any], rates if any(rates.values()) else {})
 
@@ -246,15 +247,15 @@ class DataOptions(BaseModel):
         return name, argument
 
     def task_of(self, kind: Kind) -> Task:
-        """What clients of this kind learn."""
+        """The task of clients of this kind."""
         return self.tasks.get(kind, USUAL[kind])
 
     def samples_of(self, kind: Kind) -> int | None:
-        """The cap on samples of one client of this kind, if any."""
+        """The maximum samples of one client of this kind; None for no limit."""
         samples = self._samples(kind)
         return samples[1] if isinstance(samples, tuple) else samples
 
     def sample_range(self, kind: Kind) -> tuple[int, int] | None:
-        """Fewest and most samples of a declared client of this kind, if it's said."""
+        """Fewest and most samples of a declared client of this kind; None if not set."""
         samples = self._samples(kind)
         return (samples, samples) if isinstance(samples, int) else samples

@@ -1,4 +1,4 @@
-"""One data set's part of a federation, as it is kept on disk."""
+"""One data set's part of a federation, stored on disk."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from edgefl.work.description import TensorSpec
 
 @dataclass(frozen=True)
 class Part:
-    """A data set, how it is held out and dealt to its clients; clients are numbered from 0 within it."""
+    """A data set with its splits and its clients' samples; clients are numbered from 0 within the part."""
 
     collection: Entry
     entry: Entry
@@ -41,9 +41,9 @@ class Part:
 
     @property
     def server_samples(self) -> Mapping[str, Mapping[str, int]]:
-        """How many samples the server has, by split and pattern."""
-        found: Mapping[str, Mapping[str, int]] = self.entry.meta["server_samples"]
-        return found
+        """Numbers of samples at the server, by split and pattern."""
+        sizes: Mapping[str, Mapping[str, int]] = self.entry.meta["server_samples"]
+        return sizes
 
     @property
     def clients(self) -> IntArray:
@@ -52,43 +52,43 @@ class Part:
 
     @cached_property
     def arrays(self) -> dict[str, Array]:
-        """Everything kept of both, memory-mapped."""
-        both = (self.collection, self.entry)
-        return {name: part.array(name) for part in both for name in part.meta["arrays"]}
+        """All arrays of the collection and of the part, memory-mapped."""
+        entries = (self.collection, self.entry)
+        return {name: entry.array(name) for entry in entries for name in entry.meta["arrays"]}
 
     @property
-    def lacking(self) -> bool:
-        """Whether samples of its clients may lack a modality."""
+    def has_missing(self) -> bool:
+        """Whether modalities may be missing from its clients' samples."""
         return "client_pattern" in self.arrays
 
     def rows(self, client: int, pattern: str | None = None) -> IntArray:
-        """Positions of a client's samples, of one pattern if one is given: no two clients share one."""
+        """Positions of a client's samples, optionally of one pattern; clients have disjoint positions."""
         first, last = self.arrays["client_offset"][client : client + 2]
         rows: IntArray = self.arrays["client_rows"][first:last]
         if pattern is None:
             return rows
         kind = self.kinds[self.entry.meta["client_kind"][client]]
-        if not self.lacking:
+        if not self.has_missing:
             return rows if pattern == kind else rows[:0]
-        mine: IntArray = rows[self.arrays["client_pattern"][first:last] == patterns_of(kind).index(pattern)]
-        return mine
+        selected: IntArray = rows[self.arrays["client_pattern"][first:last] == patterns_of(kind).index(pattern)]
+        return selected
 
     def client_patterns(self) -> IntArray:
         """Samples [clients, 3] of each client by pattern, in the order of ``patterns_of`` its kind."""
         offsets = self.arrays["client_offset"]
-        code = self.arrays["client_pattern"] if self.lacking else np.zeros(offsets[-1], np.int64)
+        code = self.arrays["client_pattern"] if self.has_missing else np.zeros(offsets[-1], np.int64)
         owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
         return np.bincount(owner * 3 + code, minlength=3 * (len(offsets) - 1)).reshape(-1, 3)
 
     def group_counts(self) -> IntArray | None:
-        """Groups [clients, 3] of each client by pattern (``client_patterns``) where an image has several captions."""
+        """Sample groups [clients, 3] by pattern, if images may have several captions; else None."""
         if "image" not in self.arrays:
             return None
         offsets, rows = self.arrays["client_offset"], self.arrays["client_rows"]
-        code = self.arrays["client_pattern"] if self.lacking else np.zeros(offsets[-1], np.int64)
+        code = self.arrays["client_pattern"] if self.has_missing else np.zeros(offsets[-1], np.int64)
         cell = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets)) * 3 + code
-        once = np.unique(np.column_stack([cell, self.arrays["group"][rows]]), axis=0)
-        return np.bincount(once[:, 0], minlength=3 * (len(offsets) - 1)).reshape(-1, 3)
+        pairs = np.unique(np.column_stack([cell, self.arrays["group"][rows]]), axis=0)
+        return np.bincount(pairs[:, 0], minlength=3 * (len(offsets) - 1)).reshape(-1, 3)
 
     def class_counts(self) -> IntArray:
         """Samples [clients, classes + 1] of each class; the last column counts those of no class."""
@@ -99,16 +99,16 @@ class Part:
         return np.bincount(cell, minlength=clients * width).reshape(-1, width)
 
     def names(self, data: str) -> list[str]:
-        """The whole names in a split, in order of the alphabet."""
+        """The whole names in a split, sorted."""
         if "text" not in self.arrays:
             return []
         split = self.arrays["split"] == SPLITS.index(data)
         texts = json.loads((self.collection.path / "texts.json").read_text(encoding="utf-8"))["texts"]
-        return sorted(texts[place] for place in np.unique(self.arrays["text"][split]))
+        return sorted(texts[index] for index in np.unique(self.arrays["text"][split]))
 
     @property
-    def more(self) -> dict[str, TensorSpec]:
-        """What a pass may ask for besides the usual."""
+    def extra_specs(self) -> dict[str, TensorSpec]:
+        """Specs of the optional fields that a pass may request."""
         return {"group": TensorSpec((), "int64"), "target": TensorSpec((len(self.classes),))}
 
     def load(self, pattern: str, rows: IntArray, names: Names[str]) -> dict[str, Tensor]:
@@ -119,7 +119,7 @@ class Part:
             mean, deviation = (torch.tensor(meta[name])[:, None, None] for name in ("mean", "deviation"))
             fields["image"] = torch.from_numpy(pixels).to(torch.float32).sub_(mean).div_(deviation)
         if "text" in pattern and "text" in names:
-            # Retrieval reads the whole name; a classifier must not read its answer.
+            # Retrieval reads the whole name; classification reads it without the class words.
             retrieves = "-" in pattern and self.tasks.get(cast(Kind, pattern), "retrieve") == "retrieve"
             tokens = arrays["tokens_whole" if retrieves else "tokens_masked"]
             fields["text"] = torch.from_numpy(tokens[arrays["text"][rows]].astype(np.int64))
@@ -134,11 +134,11 @@ class Part:
         return fields
 
     def _target(self, rows: IntArray) -> Tensor:
-        """What each class is worth [samples, classes]: as published, or 1 for the label; zeros without a class."""
+        """Scores [samples, classes]: as published, else 1 for the label; zeros for samples without a class."""
         answer, score = self.arrays["label"][rows][:, None], np.ones((len(rows), 1), np.float32)
         if "answer" in self.arrays:
             answer, score = self.arrays["answer"][rows], self.arrays["score"][rows]
         target = np.zeros((len(rows), len(self.classes) + 1), np.float32)
-        # what is no class (-1, or the label behind the last) falls into a column that is left out
+        # entries without a class (-1, or a label past the last) go to an extra column, which is cut off
         np.put_along_axis(target, np.where(answer < 0, len(self.classes), answer).astype(np.int64), score, 1)
         return torch.from_numpy(np.ascontiguousarray(target[:, :-1]))

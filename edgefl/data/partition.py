@@ -1,10 +1,10 @@
 """How the samples of one kind are spread over its clients.
 
 A partition is ``f(labels [n], clients, argument, rng) -> one array of sample positions per client``: every position
-in exactly one array.  A label of -1 marks a sample of no class.  A partition whose attribute ``reads`` is "owner" is
-given the clients that samples belong to by nature instead of their labels, "group" the groups that they are held out
-by; such a one may leave some samples out.  It is found by name (entry points
-``edgefl.partitions``); a user writes ``{name: argument}``.
+in exactly one array.  A label of -1 marks a sample of no class.  The attribute ``reads`` of a partition replaces the
+labels: "owner" by the clients that the data name, "group" by the groups that are held out together.  Such a partition
+may leave samples out.  Partitions are registered by name (entry points ``edgefl.partitions``); a user writes
+``{name: argument}``.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ MINIMUM = 10
 """Fewest samples that a client may end with."""
 
 DRAWS = 500
-"""Draws before a partition gives up."""
+"""Draws before a partition raises an error."""
 
 
 def iid(labels: IntArray, clients: int, argument: Any, rng: np.random.Generator) -> list[IntArray]:
     """Equal parts of a shuffle; sizes differ by one at most."""
     if argument is not None:
         raise DataError(f"the partition iid takes no argument, found {argument!r}")
-    _enough(len(labels), clients)
+    _check_enough(len(labels), clients)
     return np.array_split(rng.permutation(len(labels)), clients)
 
 
@@ -40,36 +40,36 @@ def dirichlet(labels: IntArray, clients: int, argument: Any, rng: np.random.Gene
     """
     alpha = _positive("dirichlet", argument)
     n = len(labels)
-    _enough(n, clients)
+    _check_enough(n, clients)
     classless = np.flatnonzero(labels < 0)
     classes = [np.flatnonzero(labels == label) for label in np.unique(labels[labels >= 0])]
     best = 0
     for _ in range(DRAWS):
         owner = np.empty(n, np.int64)
         owner[classless] = rng.permutation(np.arange(len(classless)) % clients)
-        held = np.bincount(owner[classless], minlength=clients)
+        counts = np.bincount(owner[classless], minlength=clients)
         for members in classes:
-            share = rng.dirichlet(np.full(clients, alpha)) * (held < n / clients)
-            if not (total := share.sum()) > 0:  # a tiny alpha can underflow for all who still have room
-                share, total = (held < n / clients).astype(float), float((held < n / clients).sum())
+            share = rng.dirichlet(np.full(clients, alpha)) * (counts < n / clients)
+            if not (total := share.sum()) > 0:  # a tiny alpha can underflow for all clients below the cap
+                share, total = (counts < n / clients).astype(float), float((counts < n / clients).sum())
             cuts = (np.cumsum(share / total)[:-1] * len(members)).astype(np.int64)
             sizes = np.diff(cuts, prepend=0, append=len(members))
             owner[rng.permutation(members)] = np.repeat(np.arange(clients), sizes)
-            held += sizes
-        if (smallest := int(held.min())) >= MINIMUM:
+            counts += sizes
+        if (smallest := int(counts.min())) >= MINIMUM:
             return _by_owner(owner, clients, rng)
         best = max(best, smallest)
     raise DataError(
-        f"dirichlet: {alpha:g} over {clients} clients left some with {best} samples at best in {DRAWS} draws "
-        f"({n} samples, {MINIMUM} are needed each): take fewer clients or a larger value"
+        f"dirichlet: {alpha:g} over {clients} clients left a client with at most {best} samples in all {DRAWS} draws "
+        f"({n} samples; each client needs {MINIMUM}): take fewer clients or a larger value"
     )
 
 
 def quantity(labels: IntArray, clients: int, argument: Any, rng: np.random.Generator) -> list[IntArray]:
-    """The same mix of classes for all, sizes drawn from Dir(alpha) above the ``MINIMUM`` that each gets."""
+    """Equal class mixes; sizes are ``MINIMUM`` plus a share of the remaining samples drawn from Dir(alpha)."""
     alpha = _positive("quantity", argument)
     n = len(labels)
-    _enough(n, clients)
+    _check_enough(n, clients)
     share = np.cumsum(rng.dirichlet(np.full(clients, alpha)))
     spare = n - MINIMUM * clients
     cuts = np.minimum((share[:-1] * spare).astype(np.int64), spare)
@@ -78,46 +78,46 @@ def quantity(labels: IntArray, clients: int, argument: Any, rng: np.random.Gener
 
 
 def natural(owners: IntArray, clients: int, argument: Any, rng: np.random.Generator) -> list[IntArray]:
-    """The clients that the data themselves name, such as the writer of a text: ``owners`` [n] instead of labels.
+    """Samples by the client that the data name, such as the writer of a text: ``owners`` [n] instead of labels.
 
-    Of all with ``MINIMUM`` samples or more, ``clients`` are drawn; what the others hold is left out.
+    Draws ``clients`` of those with ``MINIMUM`` samples or more; the samples of all others are left out.
     Raises DataError if there are fewer, or if the data name no clients.
     """
     if argument is not None:
         raise DataError(f"the partition natural takes no argument, found {argument!r}")
-    names, owner, held = np.unique(owners, return_inverse=True, return_counts=True)
-    large = np.flatnonzero((held >= MINIMUM) & (names >= 0))
+    names, owner, counts = np.unique(owners, return_inverse=True, return_counts=True)
+    large = np.flatnonzero((counts >= MINIMUM) & (names >= 0))
     if len(large) < clients:
         raise DataError(
-            f"natural: {clients} clients are asked for, but only {len(large)} of the {len(names)} that the data name "
+            f"natural: {clients} clients are requested, but only {len(large)} of the {len(names)} that the data name "
             f"have {MINIMUM} samples or more"
         )
     chosen = np.sort(rng.permutation(large)[:clients])
-    return [rng.permutation(np.flatnonzero(owner == each)) for each in chosen]
+    return [rng.permutation(np.flatnonzero(owner == index)) for index in chosen]
 
 
 natural.reads = "owner"  # type: ignore[attr-defined]
 
 
-def groups(of: IntArray, clients: int, argument: Any, rng: np.random.Generator) -> list[IntArray]:
-    """Equal parts of the groups, so that all captions of a picture are with one client: ``of`` [n] for labels.
+def groups(group_of: IntArray, clients: int, argument: Any, rng: np.random.Generator) -> list[IntArray]:
+    """Equal parts of the groups, so that a client has all captions of a picture: ``group_of`` [n] instead of labels.
 
-    ``argument``, if given, is the fewest and the most of its groups that a client keeps, 0.95..0.99 in FedCola's code
-    (METHODS 0.3): each draws its share evenly.
+    ``argument`` is an optional range of the share of its groups that a client keeps, drawn uniformly; 0.95..0.99 in
+    FedCola's code (METHODS 0.3).
     """
     if argument is None:
         argument = [1.0, 1.0]
-    kept = argument if isinstance(argument, list | tuple) and len(argument) == 2 else [0.0, 0.0]
-    if not all(isinstance(share, int | float) for share in kept) or not 0 < kept[0] <= kept[1] <= 1:
-        raise DataError(f"groups: {argument!r} is no range of shares; write groups, or groups: [0.95, 0.99]")
-    names, group = np.unique(of, return_inverse=True)
-    _enough(len(of), clients)
+    limits = argument if isinstance(argument, list | tuple) and len(argument) == 2 else [0.0, 0.0]
+    if not all(isinstance(share, int | float) for share in limits) or not 0 < limits[0] <= limits[1] <= 1:
+        raise DataError(f"groups: {argument!r} is not a range of shares; write groups, or groups: [0.95, 0.99]")
+    names, group = np.unique(group_of, return_inverse=True)
+    _check_enough(len(group_of), clients)
     if len(names) < clients:
         raise DataError(f"{len(names)} groups are too few for {clients} clients")
     owner = np.empty(len(names), np.int64)
     for client, part in enumerate(np.array_split(rng.permutation(len(names)), clients)):
         owner[part] = client
-        owner[part[max(round(rng.uniform(*kept) * len(part)), 1) :]] = -1
+        owner[part[max(round(rng.uniform(*limits) * len(part)), 1) :]] = -1
     return [np.flatnonzero(owner[group] == client) for client in range(clients)]
 
 
@@ -136,7 +136,7 @@ def _positive(name: str, argument: Any) -> float:
     return float(argument)
 
 
-def _enough(n: int, clients: int) -> None:
+def _check_enough(n: int, clients: int) -> None:
     if n < MINIMUM * clients:
         raise DataError(
             f"{n} samples can't give {clients} clients {MINIMUM} each: take at most {n // MINIMUM} clients of this kind"

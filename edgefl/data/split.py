@@ -1,4 +1,4 @@
-"""What is held out, and which samples go to clients of which kind."""
+"""Held-out splits, and the assignment of training samples to kinds of clients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from edgefl.errors import DataError
 
 SPLITS = ("train", "validation", "test", "public")
 Sizes = tuple[float, float, float]
-"""Validation, test and public samples that are asked for."""
+"""Requested sizes of the validation, test and public splits."""
 
 
 def hold_out(
@@ -24,10 +24,10 @@ def hold_out(
     *,
     whole: bool = False,
 ) -> IntArray:
-    """Index into ``SPLITS`` [n]: whole groups are held out, from every class alike.
+    """Index into ``SPLITS`` [n]: whole groups are held out, in proportion from every class.
 
     Each size is a share of all groups if below 1, else a number of groups.  A published split is kept; -1 marks
-    samples of it that aren't used.  With ``whole`` nothing has to be left to train on: all may be public.
+    its unused samples.  With ``whole`` no training samples need to remain: all may be public.
     """
     official = collection.official
     if official is not None:
@@ -38,7 +38,7 @@ def hold_out(
 def _held_out(
     collection: Collection, rows: IntArray, sizes_of: Sizes, rng: np.random.Generator, whole: bool
 ) -> IntArray:
-    """The same for ``rows`` alone; others get -1."""
+    """``hold_out`` among ``rows`` without a published split; other samples get -1."""
     groups, first = np.unique(collection.group[rows], return_index=True)
     n = len(groups)
     sizes = {
@@ -52,52 +52,52 @@ def _held_out(
             + f"{n} names, "
             + ", ".join(f"{size} are held out for {name}" for name, size in sizes.items() if size)
         )
-    # By class, at random within a class: places at even distances then hold every class in proportion.
+    # Sorted by class, at random within a class: positions at even distances hold every class in proportion.
     order = np.lexsort((rng.random(n), collection.label[rows][first]))
     split = np.zeros(n, np.int64)
     for name, size in sizes.items():
         free = order[split[order] == 0]
         split[free[_evenly(size, len(free))]] = SPLITS.index(name)
-    found = np.full(len(collection.label), -1, np.int64)
-    found[rows] = split[np.searchsorted(groups, collection.group[rows])]
-    return found
+    result = np.full(len(collection.label), -1, np.int64)
+    result[rows] = split[np.searchsorted(groups, collection.group[rows])]
+    return result
 
 
 def _published(
     collection: Collection, official: IntArray, sizes_of: Sizes, rng: np.random.Generator, whole: bool
 ) -> IntArray:
-    """With a published test set (and validation set) that is the one; a size of 1 or more takes so many groups of it.
+    """Keep published test and validation sets; a size of 1 or more takes that number of their groups.
 
-    What isn't published is held out of the published training set.
+    Splits that aren't published are held out of the published training set.
     """
     validation, test, public = sizes_of
-    found = np.full(len(official), -1, np.int64)
-    for place, size in ((1, validation), (2, test)):
-        rows = np.flatnonzero(official == place)
+    held_out = np.full(len(official), -1, np.int64)
+    for index, size in ((1, validation), (2, test)):
+        rows = np.flatnonzero(official == index)
         groups = rng.permutation(np.unique(collection.group[rows]))
-        kept = groups[: round(size)] if size >= 1 else groups
-        found[rows[np.isin(collection.group[rows], kept)]] = place
-    there = [bool((official == place).any()) for place in (1, 2)]
-    wanted = (0.0 if there[0] else validation, 0.0 if there[1] else test, public)
-    rest = _held_out(collection, np.flatnonzero(official == 0), wanted, rng, whole)
-    return np.where(rest >= 0, rest, found)
+        chosen = groups[: round(size)] if size >= 1 else groups
+        held_out[rows[np.isin(collection.group[rows], chosen)]] = index
+    has_split = [bool((official == index).any()) for index in (1, 2)]
+    sizes = (0.0 if has_split[0] else validation, 0.0 if has_split[1] else test, public)
+    remaining = _held_out(collection, np.flatnonzero(official == 0), sizes, rng, whole)
+    return np.where(remaining >= 0, remaining, held_out)
 
 
 def usable(collection: Collection, kind: Kind, task: Task) -> BoolArray:
-    """Which samples [n] can serve this kind: classification needs a class, texts need words left after masking."""
+    """Mask [n] of the samples that serve this kind: classification needs a class, and words left after masking."""
     fits: BoolArray = np.ones(len(collection.label), bool)
     if not collection.modalities.issuperset(kind.split("-")):
         return np.zeros_like(fits)
     if task == "classify":
         fits &= collection.label < len(collection.classes)
         if "text" in kind and collection.text is not None:
-            worded = np.array([bool(text) for text in collection.masked])
-            fits &= worded[collection.text]
+            has_words = np.array([bool(text) for text in collection.masked])
+            fits &= has_words[collection.text]
     return fits
 
 
 def one_per_text(collection: Collection, rows: IntArray, rng: np.random.Generator) -> IntArray:
-    """One of ``rows`` for each text among them, at random, in random order."""
+    """One random row of ``rows`` for each distinct text, in random order."""
     if collection.text is None:
         raise DataError("there are no texts")
     rows = rng.permutation(rows)
@@ -112,46 +112,48 @@ def by_kind(
     rng: np.random.Generator,
     tasks: Mapping[Kind, Task] | None = None,
 ) -> dict[Kind, IntArray]:
-    """Deal the samples to the kinds in proportion to their clients, from every class alike; none goes to two kinds.
+    """Assign each sample to one kind, in proportion to the kinds' clients and within every class.
 
-    A further picture of the same name would be a repeated text, so a text kind gets one sample for each name that has
-    more than one picture, and the other kinds share the rest.
+    Further pictures of a name would repeat its text.  So text clients get one sample of each name with several
+    pictures, and the other kinds share the remaining samples.
     """
     kinds = [kind for kind in KINDS if clients.get(kind)]
-    asked = USUAL | dict(tasks or {})
-    serves = {kind: usable(collection, kind, asked[kind]) for kind in kinds}
+    task_of = USUAL | dict(tasks or {})
+    serves = {kind: usable(collection, kind, task_of[kind]) for kind in kinds}
     for kind in kinds:
         if not serves[kind][rows].any():
-            possible = [other for other in KINDS if usable(collection, other, asked[other]).any()]
+            possible = [other for other in KINDS if usable(collection, other, task_of[other]).any()]
             raise DataError(f"this data set has no samples for {kind} clients; it serves: {', '.join(possible)}")
     dealt: dict[Kind, list[IntArray]] = {kind: [] for kind in kinds}
-    left = rows
+    remaining = rows
     if "text" in kinds:
-        words = rows[serves["text"][rows]]
-        chosen = one_per_text(collection, words, rng)
+        worded = rows[serves["text"][rows]]
+        chosen = one_per_text(collection, worded, rng)
         if len(kinds) == 1:
             return {"text": chosen}
         assert collection.text is not None
-        pictures = np.bincount(collection.text[words], minlength=len(collection.texts))
-        many = chosen[pictures[collection.text[chosen]] > 1]
-        dealt["text"].append(many)
-        left = np.setdiff1d(rows, many)
-        alone = pictures[collection.text] == 1
-        serves["text"] &= alone
-    # Samples that serve the same kinds are dealt together.
-    pattern = sum((serves[kind].astype(np.int64) << place for place, kind in enumerate(kinds)), np.zeros(1, np.int64))
-    for value in np.unique(pattern[left]):
-        takers = [kind for place, kind in enumerate(kinds) if value >> place & 1]
-        if not takers:
+        pictures = np.bincount(collection.text[worded], minlength=len(collection.texts))
+        repeated = chosen[pictures[collection.text[chosen]] > 1]
+        dealt["text"].append(repeated)
+        remaining = np.setdiff1d(rows, repeated)
+        is_single = pictures[collection.text] == 1
+        serves["text"] &= is_single
+    # Samples that serve the same kinds are assigned together.
+    pattern = sum(
+        (serves[kind].astype(np.int64) << position for position, kind in enumerate(kinds)), np.zeros(1, np.int64)
+    )
+    for value in np.unique(pattern[remaining]):
+        serving = [kind for position, kind in enumerate(kinds) if value >> position & 1]
+        if not serving:
             continue
-        members = left[pattern[left] == value]
+        members = remaining[pattern[remaining] == value]
         members = members[np.lexsort((rng.random(len(members)), collection.label[members]))]
-        weights = np.array([clients[kind] for kind in takers], float)
-        # The golden ratio's multiples fill [0, 1) evenly, so every stretch (a class) is shared in proportion.
-        place = (np.arange(len(members)) * 0.6180339887498949 + rng.random()) % 1.0
-        taker = np.searchsorted(np.cumsum(weights / weights.sum())[:-1], place, side="right")
-        for index, kind in enumerate(takers):
-            dealt[kind].append(members[taker == index])
+        weights = np.array([clients[kind] for kind in serving], float)
+        # The golden ratio's multiples fill [0, 1) evenly, so every interval (a class) is shared in proportion.
+        position = (np.arange(len(members)) * 0.6180339887498949 + rng.random()) % 1.0
+        owner = np.searchsorted(np.cumsum(weights / weights.sum())[:-1], position, side="right")
+        for index, kind in enumerate(serving):
+            dealt[kind].append(members[owner == index])
     return {kind: np.sort(np.concatenate(parts)) for kind, parts in dealt.items()}
 
 

@@ -1,7 +1,7 @@
 """Arrays on disk: built once, memory-mapped by every process that needs them.
 
-An entry is a folder named by the hash of everything it was made from; it is written beside its place and renamed,
-so a reader finds it whole or not at all, and two processes that build the same one don't disturb each other.
+An entry is a folder named by the hash of everything it was made from.  It is written under a temporary name and
+renamed, so that readers never see a partial entry and processes can build the same entry at once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Entry:
-    """One folder of arrays with the plain facts that go with them."""
+    """A folder of arrays with metadata in JSON."""
 
     path: Path
     meta: Mapping[str, Any]
@@ -36,20 +36,20 @@ class Entry:
 def entry(
     cache: Path, name: str, build: Callable[[], tuple[Mapping[str, Array], Mapping[str, Any], Mapping[str, str]]]
 ) -> Entry:
-    """The entry ``name`` (a relative path), built if it isn't there: arrays, meta, and text files by file name.
+    """The entry ``name`` (a relative path), built if missing: ``build()`` returns arrays, metadata and text files.
 
     Raises DataError if the cache folder can't be written.
     """
-    place = cache / name
-    if not (place / "meta.json").is_file():
-        _write(place, *build())
-    return Entry(place, json.loads((place / "meta.json").read_text(encoding="utf-8")))
+    folder = cache / name
+    if not (folder / "meta.json").is_file():
+        _write(folder, *build())
+    return Entry(folder, json.loads((folder / "meta.json").read_text(encoding="utf-8")))
 
 
-def _write(place: Path, arrays: Mapping[str, Array], meta: Mapping[str, Any], files: Mapping[str, str]) -> None:
+def _write(folder: Path, arrays: Mapping[str, Array], meta: Mapping[str, Any], files: Mapping[str, str]) -> None:
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(place) as draft:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(folder) as draft:
             draft.mkdir(0o700)
             for name, array in arrays.items():
                 np.save(draft / f"{name}.npy", array, allow_pickle=False)
@@ -57,6 +57,6 @@ def _write(place: Path, arrays: Mapping[str, Array], meta: Mapping[str, Any], fi
                 (draft / name).write_text(text, encoding="utf-8")
             (draft / "meta.json").write_text(json.dumps(dict(meta), ensure_ascii=False), encoding="utf-8")
     except OSError as error:
-        if not (place / "meta.json").is_file():  # else another process was first, with the same content
-            said = f"the data cache {place.parent} can't be written ({error.strerror})"
-            raise DataError(f"{said}; name another folder in EDGEFL_CACHE") from error
+        if not (folder / "meta.json").is_file():  # else another process wrote the same content first
+            message = f"the data cache {folder.parent} can't be written ({error.strerror})"
+            raise DataError(f"{message}; name another folder in EDGEFL_CACHE") from error

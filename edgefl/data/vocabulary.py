@@ -1,4 +1,4 @@
-"""A small WordPiece, trained on the texts that clients train on and on no others; or one that comes with weights."""
+"""Tokenizers: a small WordPiece that is trained on the training texts only, or one that comes with weights."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]")
 
 
 def train_wordpiece(texts: Iterable[str], vocabulary: int, tokens: int) -> Tokenizer:
-    """A lower-casing WordPiece of at most ``vocabulary`` entries: [CLS] first, padded and cut to ``tokens``."""
+    """Train a lower-casing WordPiece of at most ``vocabulary`` entries; it adds [CLS], pads and cuts to ``tokens``."""
     corpus = sorted(texts)
     tokenizer = _empty(models.WordPiece(unk_token="[UNK]"))
     # The trainer numbers the pieces "##x" in the order of a randomly seeded hash map and breaks ties between merges by
-    # number, so two trainings differ.  Named beforehand they have their numbers; the vocabulary is then a function of
-    # the texts alone.
+    # number, so two trainings differ.  Listing the pieces beforehand fixes their numbers, and the vocabulary depends
+    # on the texts alone.
     words = {
         word
         for text in corpus
@@ -45,27 +45,27 @@ def train_wordpiece(texts: Iterable[str], vocabulary: int, tokens: int) -> Token
     return tokenizer
 
 
-def tokenizer_file(where: str) -> Path:
-    """The ``tokenizer.json`` of ``minilm``, in a folder, or as named.  Raises DataError if there is none."""
-    path = minilm_folder() if where == "minilm" else Path(where).expanduser()
+def tokenizer_file(source: str) -> Path:
+    """The ``tokenizer.json`` of ``minilm``, of a folder, or at a path.  Raises DataError if there is no such file."""
+    path = minilm_folder() if source == "minilm" else Path(source).expanduser()
     path = path / "tokenizer.json" if path.is_dir() else path
     if not path.is_file():
         raise DataError(
-            f"data.vocabulary {where!r}: there is no file {path}; "
+            f"data.vocabulary {source!r}: there is no file {path}; "
             "allowed: a size such as 1000, minilm, or the path of a tokenizer.json"
         )
     return path
 
 
 def ready_tokenizer(path: Path, tokens: int) -> Tokenizer:
-    """A tokenizer that was trained before, padded and cut to ``tokens``.  Raises DataError for a file that is none."""
+    """Load a trained tokenizer that pads and cuts to ``tokens``.  Raises DataError for an invalid file."""
     try:
         tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises no narrower one
-        raise DataError(f"{path} is no tokenizer of the tokenizers library: {error}") from error
+    except Exception as error:  # the library raises no narrower class
+        raise DataError(f"{path} is not a tokenizer of the tokenizers library: {error}") from error
     padding = tokenizer.token_to_id("[PAD]")
     if padding is None:
-        raise DataError(f"{path} has no [PAD] token, so texts can't be given one length")
+        raise DataError(f"{path} has no [PAD] token, so texts can't be padded to one length")
     tokenizer.enable_truncation(tokens)
     tokenizer.enable_padding(length=tokens, pad_id=padding, pad_token="[PAD]")
     return tokenizer
@@ -89,7 +89,7 @@ def encoded(tokenizer: Tokenizer, texts: Sequence[str], tokens: int) -> npt.NDAr
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Keep the tokenizer's thread pool asleep: a process that has used it warns when it forks."""
+    """Disable the tokenizer's thread pool: a process that has used it warns when it forks."""
     before = os.environ.get("TOKENIZERS_PARALLELISM")
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     try:

@@ -1,4 +1,4 @@
-"""Scenarios: from a YAML file to the objects that the rooms own, with an error's line where it is wrong."""
+"""Scenarios: YAML files as validated options; errors name the file and line."""
 
 from __future__ import annotations
 

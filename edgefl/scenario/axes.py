@@ -1,4 +1,4 @@
-"""Axes: the paths that a scenario compares, each with the values that it takes in turn."""
+"""Axes of a comparison: paths in a scenario, each with a list of values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_COMBINATIONS = 10_000
 
 @dataclass(frozen=True)
 class Axis:
-    """One path, the values that it takes in turn, and where each was written."""
+    """A path in a scenario, its values, and the source places of each value."""
 
     path: KeyPath
     values: tuple[Any, ...]
@@ -26,7 +26,7 @@ class Axis:
 
     @classmethod
     def of_compare(cls, document: Document, key: str) -> Axis:
-        """The axis under this key of ``compare``, which ``check_compare`` found nothing wrong with."""
+        """The axis under ``key`` of ``compare``, which ``check_compare`` must have accepted."""
         path, values = key_path(key), document.data["compare"][key]
         places = tuple(document.moved(("compare", key, i), path) or {path: Place(document.file)}
                        for i in range(len(values)))  # fmt: skip
@@ -36,30 +36,32 @@ class Axis:
     def of_text(cls, text: str) -> Axis:
         """The axis written as ``training.batch=8,16``: commas in brackets and quotes don't separate values.
 
-        Raises ScenarioError for what isn't so written, and for a value that stands there twice.
+        Raises ScenarioError for any other syntax and for a repeated value.
         """
-        place = f"--vary {text}"
+        origin = f"--vary {text}"
         path_text, equals, values_text = text.partition("=")
         if not equals or not values_text.strip():
-            raise ScenarioError("an axis is path=value,value, for example training.lr=1e-3,1e-2", file=place)
+            raise ScenarioError("an axis is path=value,value, for example training.lr=1e-3,1e-2", file=origin)
         try:
             path = key_path(path_text)
-            read = [read_value(part, place) for part in _split(values_text)]
+            parsed = [read_value(value_text, origin) for value_text in _split(values_text)]
         except ScenarioError as error:
-            raise ScenarioError(error.message, file=place) from None
-        for i, (value, _) in enumerate(read):
-            if value in [other for other, _ in read[:i]]:
-                raise ScenarioError(f"{show(value)} stands here twice", file=place, key=spell(path))
-        places = tuple({path: Place(place), **{path + p: w for p, w in inner.items()}} for _, inner in read)
-        return cls(path, tuple(value for value, _ in read), places)
+            raise ScenarioError(error.message, file=origin) from None
+        for i, (value, _) in enumerate(parsed):
+            if value in [other for other, _ in parsed[:i]]:
+                raise ScenarioError(f"{show(value)} is listed twice", file=origin, key=spell(path))
+        places = tuple(
+            {path: Place(origin), **{path + key: place for key, place in inner.items()}} for _, inner in parsed
+        )
+        return cls(path, tuple(value for value, _ in parsed), places)
 
     def applied(self, document: Document, index: int) -> Document:
-        """The document with the axis's value of this index.  Raises ScenarioError where it can't hold one."""
+        """The document with value ``index`` set.  Raises ScenarioError if the path can't hold a value."""
         return with_value(document, self.path, self.values[index], self.places[index])
 
 
 def _split(text: str) -> list[str]:
-    """The values between the commas that are not inside brackets or quotes."""
+    """Split at the commas that are outside brackets and quotes."""
     parts, depth, quote = [""], 0, ""
     for character in text:
         if quote:
@@ -80,10 +82,10 @@ def _split(text: str) -> list[str]:
 
 
 def check_compare(document: Document, compare: Any) -> list[ScenarioError]:
-    """What is wrong with ``compare``, but for the values themselves."""
+    """Errors in the form of ``compare``; the values themselves are checked later."""
     if not isinstance(compare, dict):
-        what = f"must map paths to lists, such as `schedule: [end-to-end, layerwise]`, not {show(compare)}"
-        return [document.error(("compare",), what)]
+        message = f"must map paths to lists, such as `schedule: [end-to-end, layerwise]`, not {show(compare)}"
+        return [document.error(("compare",), message)]
     errors, count = [], 1
     for key, values in compare.items():
         path: KeyPath = ("compare", key)
@@ -94,27 +96,27 @@ def check_compare(document: Document, compare: Any) -> list[ScenarioError]:
             continue
         known = [*TOP[:2], *SECTIONS]
         if target[0] not in known or target[0] == "name":
-            near = suggestion(str(target[0]), [k for k in known if k != "name"])
-            errors.append(document.error(path, f"{target[0]!r} can't be compared{near}", at_key=True))
+            hint = suggestion(str(target[0]), [key for key in known if key != "name"])
+            errors.append(document.error(path, f"{target[0]!r} can't be compared{hint}", at_key=True))
         elif not isinstance(values, list) or not values:
             errors.append(document.error(path, f"must be a list of the values to compare, not {show(values)}"))
         else:
             count *= len(values)
             for i, value in enumerate(values):
                 if value in values[:i] and type(value) is type(values[values.index(value)]):
-                    errors.append(document.error((*path, i), f"{show(value)} stands here twice"))
+                    errors.append(document.error((*path, i), f"{show(value)} is listed twice"))
     if count > MOST_COMBINATIONS:
         errors.append(document.error(("compare",), f"{count} combinations are more than {MOST_COMBINATIONS}"))
     return errors
 
 
 def complete_compare(document: Document, compare: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
-    """``compare`` with complete sections where it names them, so that it means the same in a resolved scenario.
+    """``compare`` with all defaults written into the values that are whole sections.
 
-    Raises ScenarioError for a section that isn't valid.
+    Raises ScenarioError for an invalid section.
     """
     complete: dict[str, list[Any]] = {}
-    bare = without_compare(document)
+    base = without_compare(document)
     errors: list[ScenarioError] = []
     for key in compare:
         axis = Axis.of_compare(document, key)
@@ -124,7 +126,7 @@ def complete_compare(document: Document, compare: Mapping[str, list[Any]]) -> di
         section = str(axis.path[0])
         for i in range(len(axis.values)):
             try:
-                complete[key][i] = plain_section(*read_section(axis.applied(bare, i), section))
+                complete[key][i] = plain_section(*read_section(axis.applied(base, i), section))
             except ScenarioError as error:
                 errors.append(error)
     raise_all(errors)

@@ -1,4 +1,4 @@
-"""What no room can see alone: sections of a scenario that are right by themselves and wrong together."""
+"""Checks across sections: options that are valid alone and inconsistent together."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from edgefl.work.training_options import TrainingOptions
 
 
 def disagreements(document: Document, parts: Mapping[str, BaseModel], names: Mapping[str, str]) -> list[ScenarioError]:
-    """What no room can see alone: client kinds without a tower, stages that the towers don't have."""
+    """Errors between sections, such as client kinds without a tower and more stages than blocks."""
     model = cast(ModelOptions, parts["model"])
     errors = []
     clients = cast(DataOptions, parts["data"]).clients
@@ -32,10 +32,10 @@ def disagreements(document: Document, parts: Mapping[str, BaseModel], names: Map
             if count and modality not in model.modalities:
                 message = f"{kind} clients need a tower for {modality}: add model.{modality}"
                 errors.append(document.error(("data", "clients", kind), message, at_key=True))
-    errors += _wrong_data(document, cast(DataOptions, parts["data"]))
+    errors += _data_errors(document, cast(DataOptions, parts["data"]))
     for section in ("data", "evaluation"):
         missing = cast(DataOptions | EvaluationOptions, parts[section]).missing
-        errors += _wrong_missing(document, cast(DataOptions, parts["data"]), section, missing)
+        errors += _missing_errors(document, cast(DataOptions, parts["data"]), section, missing)
     total = sum(clients.values())
     fleet = cast(FleetOptions, parts["fleet"])
     for key, amounts in (("devices", fleet.devices), ("links", fleet.links)):
@@ -49,57 +49,55 @@ def disagreements(document: Document, parts: Mapping[str, BaseModel], names: Map
             message = f"unknown kind {pattern!r}{suggestion(pattern, KINDS)}"
             errors.append(document.error(("training", "batch", pattern), message, at_key=True))
     round_ = cast(RoundOptions, parts["round"])
-    there = [kind for kind, count in clients.items() if count]
-    for left_out in round_.leave_out:
-        if left_out not in there:
-            message = f"there are no {left_out!r} clients{suggestion(left_out, there)}"
+    present = [kind for kind, count in clients.items() if count]
+    for absent in round_.leave_out:
+        if absent not in present:
+            message = f"there are no {absent!r} clients{suggestion(absent, present)}"
             errors.append(document.error(("round", "leave_out"), message))
     cohort = round_.cohort
     size = cohort if isinstance(cohort, int) else sum(max(int(cohort * n), 1) for n in clients.values() if n)
     if size > total:
         errors.append(
-            document.error(("round", "cohort"), f"{size} clients a round are more than the {total} there are")
+            document.error(("round", "cohort"), f"a cohort of {size} clients exceeds the {total} in data.clients")
         )
     elif round_.quorum > size and not registry.get("round policy", round_.policy).overlapping:
-        message = f"a quorum of {round_.quorum} is never reached: clients in a cohort: {size}"
+        message = f"a quorum of {round_.quorum} is never reached: a cohort has {size} clients"
         errors.append(document.error(("round", "quorum"), message))
     if cast(TrainingOptions, parts["training"]).mode == "none" and not registry.get(
         "selection", round_.selection_name
     ).blind(round_.selection):
         message = (
-            f"{round_.selection_name} chooses by losses, and training: none has none; say proxy: samples, or uniform"
+            f"{round_.selection_name} selects by losses, but training: none has none; use proxy: samples, or uniform"
         )
         errors.append(document.error(("round", "selection"), message))
-    errors += _wrong_aggregation(document, cast(AggregationOptions, parts["aggregation"]), round_)
+    errors += _aggregation_errors(document, cast(AggregationOptions, parts["aggregation"]), round_)
     try:
         schedule = registry.get("schedule", names["schedule"])(parts["schedule"], model.blocks)
     except EdgeflError as error:
-        where = ("schedule", "stages") if ("schedule", "stages") in document.places else ("schedule",)
-        errors.append(document.error(where, str(error)))
+        path = ("schedule", "stages") if ("schedule", "stages") in document.places else ("schedule",)
+        errors.append(document.error(path, str(error)))
     else:
-        errors += _wrong_rates(document, cast(TrainingOptions, parts["training"]), model, len(schedule.stages))
+        errors += _rate_errors(document, cast(TrainingOptions, parts["training"]), model, len(schedule.stages))
     return errors
 
 
-def _wrong_aggregation(
+def _aggregation_errors(
     document: Document, aggregation: AggregationOptions, round_: RoundOptions
 ) -> list[ScenarioError]:
-    """What needs several updates at a time, where each goes into the model alone."""
+    """Rules that need several updates at a time, under a policy that applies them one by one."""
     errors = []
     if registry.get("round policy", round_.policy).at_once:
-        alone = f"{round_.policy} mixes each update into the model alone"
+        reason = f"{round_.policy} applies updates one by one"
         if aggregation.rule != "mean":
-            message = (
-                f"a {aggregation.rule} is over several updates, but {alone}; write rule: mean, or policy: buffered"
-            )
+            message = f"{aggregation.rule} needs several updates, but {reason}; write rule: mean, or policy: buffered"
             errors.append(document.error(("aggregation", "rule"), message))
         if aggregation.compensation:
-            message = f"compensation is for the others of a cohort, but {alone}; write compensation: false"
+            message = f"compensation needs all updates of a cohort, but {reason}; write compensation: false"
             errors.append(document.error(("aggregation", "compensation"), message))
     return errors
 
 
-def _wrong_rates(
+def _rate_errors(
     document: Document, training: TrainingOptions, model: ModelOptions, stages: int
 ) -> list[ScenarioError]:
     """Learning rates of towers that the model doesn't have, and lists that don't fit the schedule's stages."""
@@ -108,37 +106,37 @@ def _wrong_rates(
         path: KeyPath = ("training", "rates", key)
         tower = key.partition(".")[0]
         if tower in TOWERS and tower not in (*model.blocks, "joint"):
-            have = ", ".join(model.blocks)
-            errors.append(document.error(path, f"the model has no {tower} tower, only {have}", at_key=True))
+            towers = ", ".join(model.blocks)
+            errors.append(document.error(path, f"the model has no {tower} tower, only {towers}", at_key=True))
         lr = stated(rate).get("lr")
         if isinstance(lr, list) and len(lr) != stages:
-            place = (*path, "lr") if isinstance(document.data["training"]["rates"][key], dict) else path
+            lr_path = (*path, "lr") if isinstance(document.data["training"]["rates"][key], dict) else path
             count = f"{stages} stage{'s' if stages > 1 else ''}"
             message = f"lists {len(lr)} learning rate{'s' if len(lr) > 1 else ''}, but the schedule has {count}"
-            errors.append(document.error(place, message))
+            errors.append(document.error(lr_path, message))
     return errors
 
 
-def _wrong_missing(
+def _missing_errors(
     document: Document, data: DataOptions, section: str, missing: Mapping[Kind, Mapping[str, Any]] | None
 ) -> list[ScenarioError]:
-    """Missing modalities that nobody would miss, or that leave no pair where pairs are what is learnt."""
-    lose = {kind: rates for kind, rates in (missing or {}).items() if any(rates.values())}
-    there = [kind for kind, count in data.clients.items() if count]
+    """Missing modalities of absent client kinds, and rates that leave no pairs to retrieve."""
+    affected = {kind: rates for kind, rates in (missing or {}).items() if any(rates.values())}
+    present = [kind for kind, count in data.clients.items() if count]
     message = ""
-    if lose and not set(lose) & set(there):
+    if affected and not set(affected) & set(present):
         message = (
-            f"a modality is missing of samples of {' or '.join(lose)} clients alone, and there are only "
-            f"{', '.join(there)} ones"
+            f"modalities are missing only from {' or '.join(affected)} clients, but all clients are of the kinds "
+            f"{', '.join(present)}"
         )
-    for kind in [kind for kind in lose if kind in there and data.task_of(kind) == "retrieve"]:
-        if not leaves_whole(kind, lose[kind]):
-            message = f"{kind} clients retrieve, which takes both modalities, and no sample would have them"
+    for kind in [kind for kind in affected if kind in present and data.task_of(kind) == "retrieve"]:
+        if not leaves_whole(kind, affected[kind]):
+            message = f"{kind} clients retrieve, which needs both modalities, but no sample would have both"
     return [document.error((section, "missing"), message)] if message else []
 
 
-def _wrong_data(document: Document, data: DataOptions) -> list[ScenarioError]:
-    """A data set or a partition that can't be: opening the data would find it only when the run begins."""
+def _data_errors(document: Document, data: DataOptions) -> list[ScenarioError]:
+    """Unknown data sets and invalid partitions, found before the data are opened."""
     errors = []
     named: dict[KeyPath, str] = {}
     if isinstance(data.source, str):
@@ -156,7 +154,7 @@ def _wrong_data(document: Document, data: DataOptions) -> list[ScenarioError]:
     for kind, count in data.clients.items():
         name, argument = data.partition_of(kind) if count else ("iid", None)
         try:
-            # one client that gets everything: only the name and the argument can be wrong
+            # with one client for all samples, only the name and the argument can be wrong
             generator = seeds.generator(0, "partition check")
             registry.get("partition", name)(np.zeros(100, np.int64), 1, argument, generator)
         except EdgeflError as error:

@@ -1,4 +1,4 @@
-"""A scenario's text as plain data that knows where each key and value was written, and overrides put into it."""
+"""A scenario's text as plain data, with the place of each key and value; setting values in it."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Document:
         return ScenarioError(message, file=file, line=line, key=spell(path) or None)
 
     def moved(self, source: KeyPath, target: KeyPath) -> dict[KeyPath, Place]:
-        """The places of what lies under ``source``, as if it had been written under ``target``."""
+        """The places under ``source``, with their paths moved to ``target``."""
         return {
             target + path[len(source) :]: place for path, place in self.places.items() if path[: len(source)] == source
         }
 
 
-def _refusing(file: str | None) -> yaml_lines.Refuse:
+def _error_factory(file: str | None) -> yaml_lines.Refuse:
     return lambda message, line, path: ScenarioError(message, file=file, line=line, key=spell(path) or None)
 
 
@@ -52,57 +52,57 @@ def read_file(path: Path, file: str) -> Document:
         raw = path.read_bytes()
     except OSError as error:
         raise ScenarioError(f"this file can't be read: {error.strerror}", file=file) from error
-    return read_text(yaml_lines.decode(raw, _refusing(file)), file)
+    return read_text(yaml_lines.decode(raw, _error_factory(file)), file)
 
 
 def read_text(text: str, file: str | None = None) -> Document:
     """The document in this text.  Raises ScenarioError if it is empty, not YAML or not a mapping."""
-    data, places = yaml_lines.read(text, _refusing(file), file=file, nouns="scenarios")
+    data, places = yaml_lines.read(text, _error_factory(file), file=file, nouns="scenarios")
     if not places:
         raise ScenarioError("this file is empty; a scenario begins with `edgefl: 1`", file=file)
     if not isinstance(data, dict):
-        what = "a list" if isinstance(data, list) else "a single value"
+        kind = "a list" if isinstance(data, list) else "a single value"
         raise ScenarioError(
-            f"a scenario is a mapping of sections (`key: value`), not {what}", file=file, line=places[()].value_line
+            f"a scenario is a mapping of sections (`key: value`), not {kind}", file=file, line=places[()].value_line
         )
     return Document(data, {**places, (): Place(file, 1, 1)}, file)
 
 
-def read_value(text: str, place: str) -> tuple[Any, dict[KeyPath, Place]]:
-    """The value written in an override, with the places of its parts; ``place`` is what messages call it."""
+def read_value(text: str, origin: str) -> tuple[Any, dict[KeyPath, Place]]:
+    """The value written in an override, with the places of its parts; messages call its source ``origin``."""
 
     def refuse(message: str, line: int | None, path: KeyPath) -> ScenarioError:
-        return ScenarioError(message, file=place, key=spell(path) or None)
+        return ScenarioError(message, file=origin, key=spell(path) or None)
 
     value, places = yaml_lines.read(text, refuse, nouns="scenarios")
-    return value, {path: Place(place) for path in places if path}
+    return value, {path: Place(origin) for path in places if path}
 
 
 def placed(document: Document, path: KeyPath, value: Any, places: dict[KeyPath, Place]) -> Document:
-    """The document with ``value`` at ``path`` (mappings on the way are made) and its places in place of the old ones.
+    """The document with ``value`` at ``path`` (mappings on the way are made) and the places of its parts.
 
-    Raises ScenarioError if the path leads through something that isn't a mapping or a list.
+    Raises ScenarioError if the path leads through a value that is neither a mapping nor a list.
     """
 
-    def put(held: Any, depth: int) -> Any:
+    def put(node: Any, depth: int) -> Any:
         if depth == len(path):
             return value
-        part = path[depth]
-        if held is None:
-            held = {}
-        if isinstance(held, list):
-            if not isinstance(part, int) or part >= len(held):
-                raise _lost(path, depth, f"a list of {len(held)}, numbered from 0", places)
-            return [put(item, depth + 1) if i == part else item for i, item in enumerate(held)]
-        if not isinstance(held, dict):
-            raise _lost(path, depth, f"{held!r}, which has no keys", places)
-        return {**held, str(part): put(held.get(str(part)), depth + 1)}
+        key = path[depth]
+        if node is None:
+            node = {}
+        if isinstance(node, list):
+            if not isinstance(key, int) or key >= len(node):
+                raise _path_error(path, depth, f"a list of {len(node)}, numbered from 0", places)
+            return [put(item, depth + 1) if i == key else item for i, item in enumerate(node)]
+        if not isinstance(node, dict):
+            raise _path_error(path, depth, f"{node!r}, which has no keys", places)
+        return {**node, str(key): put(node.get(str(key)), depth + 1)}
 
     data = put(document.data, 0)
-    kept = {p: place for p, place in document.places.items() if p[: len(path)] != path}
-    return replace(document, data=data, places={**kept, **places})
+    other_places = {other: place for other, place in document.places.items() if other[: len(path)] != path}
+    return replace(document, data=data, places={**other_places, **places})
 
 
-def _lost(path: KeyPath, depth: int, what: str, places: dict[KeyPath, Place]) -> ScenarioError:
+def _path_error(path: KeyPath, depth: int, description: str, places: dict[KeyPath, Place]) -> ScenarioError:
     file = next((place.file for place in places.values()), None)
-    return ScenarioError(f"{spell(path[:depth])} is {what}", file=file, key=spell(path))
+    return ScenarioError(f"{spell(path[:depth])} is {description}", file=file, key=spell(path))

@@ -1,4 +1,4 @@
-"""The fields of a scenario: read from its document, and written as plain data."""
+"""Read the fields of a scenario from its document, and write them as plain data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LARGEST_SEED = 2**63 - 1
 
 
 def read_fields(document: Document) -> tuple[dict[str, Any], list[ScenarioError]]:
-    """The fields of a ``Scenario`` but ``compare``, as far as they can be read, and everything that is wrong."""
+    """The valid fields of a ``Scenario`` except ``compare``, and all errors."""
     errors = _check_keys(document)
     names: dict[str, str] = {}
     options: dict[str, BaseModel] = {}
@@ -42,9 +42,9 @@ def read_fields(document: Document) -> tuple[dict[str, Any], list[ScenarioError]
 
 
 def read_section(document: Document, key: str) -> tuple[str | None, BaseModel]:
-    """The name of what a section chooses, None where it chooses nothing by name, and its options.
+    """The registered name that a section chooses (None for a section without one), and its options.
 
-    Raises ScenarioError.
+    Raises ScenarioError for an invalid section.
     """
     section, given = SECTIONS[key], document.data.get(key)
     if given is None:
@@ -66,8 +66,8 @@ def read_section(document: Document, key: str) -> tuple[str | None, BaseModel]:
 
 
 def plain_section(name: str | None, options: BaseModel) -> dict[str, Any]:
-    """A section as plain data with every default written out, of which ``read_section`` makes an equal one."""
-    # a round trip leaves out what is computed from other fields (the width of a ResNet), which nobody may write
+    """A section as plain data with every default written out, readable by ``read_section``."""
+    # round_trip omits computed fields (the width of a ResNet), which a scenario can't set
     fields = options.model_dump(mode="json", by_alias=True, round_trip=True)
     if name is None:
         return fields
@@ -75,7 +75,7 @@ def plain_section(name: str | None, options: BaseModel) -> dict[str, Any]:
 
 
 def _check_keys(document: Document) -> list[ScenarioError]:
-    """What is wrong with the keys at the top, and with the version of the format."""
+    """Errors in the top-level keys and in the version of the format."""
     data = document.data
     errors = []
     allowed = [VERSION, *TOP[:2], *SECTIONS, TOP[2]]
@@ -84,11 +84,11 @@ def _check_keys(document: Document) -> list[ScenarioError]:
             errors.append(document.error((key,), f"unknown key {key!r}{suggestion(key, allowed)}", at_key=True))
     version = data.get(VERSION)
     if version is None:
-        errors.append(document.error((VERSION,), f"is missing: a scenario says `edgefl: {FORMAT}`", at_key=True))
+        errors.append(document.error((VERSION,), f"is missing: write `edgefl: {FORMAT}`", at_key=True))
     elif version != FORMAT or isinstance(version, bool):
-        what = f"this edgefl reads version {FORMAT} of the format, not {show(version)}"
+        message = f"this edgefl reads version {FORMAT} of the format, not {show(version)}"
         newer = isinstance(version, int) and not isinstance(version, bool) and version > FORMAT
-        errors.append(document.error((VERSION,), what + ("; update edgefl" if newer else "")))
+        errors.append(document.error((VERSION,), message + ("; update edgefl" if newer else "")))
     return errors
 
 

@@ -1,4 +1,4 @@
-"""Labels: short words for the values of axes, fit for the names of folders."""
+"""Labels: short names for the values of axes, usable as folder names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edgefl.scenario.sections import SECTIONS
 
 
 def labels_of(axes: Sequence[Axis]) -> list[list[str]]:
-    """The label of each value of each axis; the labels of an axis differ, also where case doesn't count."""
+    """The label of each value of each axis, unique within the axis even if case is ignored."""
     lasts = [str(axis.path[-1]) for axis in axes]
     labels = []
     for axis in axes:
@@ -21,7 +21,7 @@ def labels_of(axes: Sequence[Axis]) -> list[list[str]]:
         short = section.short if section else None
         key = "" if short else (str(axis.path[-1]) if lasts.count(str(axis.path[-1])) == 1 else spell(axis.path)) + "="
         words = [folder_name(key + _word(value, short)) for value in axis.values]
-        if not _differ(words):  # several values of one name: what distinguishes them follows
+        if not _differ(words):  # values with the same name: append the fields that differ
             words = [folder_name(word + _difference(value, axis.values, short))
                      for word, value in zip(words, axis.values, strict=True)]  # fmt: skip
         if not _differ(words):
@@ -31,7 +31,7 @@ def labels_of(axes: Sequence[Axis]) -> list[list[str]]:
 
 
 def folder_name(word: str) -> str:
-    """The word without spaces and what a file system doesn't take."""
+    """``word`` without spaces; characters that are unsafe in file names become ``_``."""
     return re.sub(r"[^\w.,=%+#\[\]-]", "_", re.sub(r"\s+", "", word)).strip(".")[:80] or "_"
 
 
@@ -50,6 +50,6 @@ def _word(value: Any, short: str | None) -> str:
 def _difference(value: Any, values: Sequence[Any], short: str | None) -> str:
     if not isinstance(value, dict):
         return ""
-    alike = [v for v in values if isinstance(v, dict) and _word(v, short) == _word(value, short)]
-    differing = [k for k in value if any(v.get(k) != value[k] for v in alike)]
-    return "".join(f"-{_word(value[k], None)}" for k in differing)
+    namesakes = [other for other in values if isinstance(other, dict) and _word(other, short) == _word(value, short)]
+    differing = [key for key in value if any(other.get(key) != value[key] for other in namesakes)]
+    return "".join(f"-{_word(value[key], None)}" for key in differing)

@@ -1,4 +1,4 @@
-"""The shipped scenarios, and the file that a path or a shipped name stands for."""
+"""The shipped scenarios, and the lookup of a scenario by path or shipped name."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def find_document(path: str | Path) -> Document:
             return read_file(library_folder() / f"{name}.yaml", given)
         if direct.exists():
             return read_file(direct, given)
-    except OSError as error:  # a name longer than the file system takes, a folder that may not be entered
+    except OSError as error:  # the name is too long, or a folder is not accessible
         raise ScenarioError(f"this file can't be read: {error.strerror}", file=given) from error
     beside = [p.name for p in direct.parent.glob("*.y*ml")] if direct.parent.is_dir() else []
     near = get_close_matches(direct.name, beside, 1) or get_close_matches(name, names, 1, 0.5)

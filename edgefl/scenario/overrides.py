@@ -1,4 +1,4 @@
-"""Overrides: one value of a scenario's document set to another, from ``path=value`` or an axis of a grid."""
+"""Overrides: set a value in a scenario's document, from ``path=value`` or an axis of a grid."""
 
 from __future__ import annotations
 
@@ -19,48 +19,50 @@ def key_path(text: str) -> KeyPath:
 
 
 def with_override(document: Document, override: str) -> Document:
-    """The document with an override such as ``training.lr=1e-3``.  Raises ScenarioError."""
-    place = f"--set {override}"
+    """Apply an override such as ``training.lr=1e-3``.  Raises ScenarioError if it is invalid."""
+    origin = f"--set {override}"
     path_text, equals, value_text = override.partition("=")
     if not equals:
-        raise ScenarioError("an override is path=value, for example training.lr=1e-3", file=place)
+        raise ScenarioError("an override is path=value, for example training.lr=1e-3", file=origin)
     try:
         path = key_path(path_text)
-        value, places = read_value(value_text, place)
+        value, places = read_value(value_text, origin)
     except ScenarioError as error:
-        raise ScenarioError(error.message, file=place) from None
-    moved = {path + inner: where for inner, where in places.items()}
-    return with_value(document, path, value, {path: Place(place), **moved})
+        raise ScenarioError(error.message, file=origin) from None
+    moved = {path + inner: place for inner, place in places.items()}
+    return with_value(document, path, value, {path: Place(origin), **moved})
 
 
 def with_value(document: Document, path: KeyPath, value: Any, places: dict[KeyPath, Place]) -> Document:
-    """The document with ``value`` at ``path``; a word for a section keeps the fields that apply to what it names.
+    """The document with ``value`` at ``path``; a word for a section keeps the fields that still apply.
 
-    ``places`` are those of the value and its parts, by their paths in the document.  Raises ScenarioError for a path
-    through something that has no keys.
+    ``places`` maps the paths of the value and its parts to their places.  Raises ScenarioError for a path through a
+    value without keys.
     """
     section = SECTIONS.get(str(path[0]))
     if len(path) == 1 and section and section.short and isinstance(value, str):
         return _with_word(document, str(path[0]), section, section.short, value, places)
-    made = {path[:i]: places[path] for i in range(1, len(path)) if not _holds(document.data, path[:i])}
-    return placed(document, path, value, {**made, **places})
+    new_places = {path[:i]: places[path] for i in range(1, len(path)) if not _holds(document.data, path[:i])}
+    return placed(document, path, value, {**new_places, **places})
 
 
 def _with_word(
     document: Document, key: str, section: Section, short: str, word: str, places: dict[KeyPath, Place]
 ) -> Document:
     """The document with ``word`` in the ``short`` field of a section."""
-    held = document.data.get(key)
-    held = held if isinstance(held, dict) and not section.whole else {}
-    fields = {k: v for k, v in held.items() if k != short}
+    section_data = document.data.get(key)
+    section_data = section_data if isinstance(section_data, dict) and not section.whole else {}
+    fields = {k: v for k, v in section_data.items() if k != short}
     if section.noun:
         try:
             known = section.model({"name": word}).model_fields
         except EdgeflError:
             known = {}  # the unknown name is reported when the section is read
         fields = {k: v for k, v in fields.items() if k in known}
-    kept = {p: w for p, w in document.places.items() if len(p) > 1 and p[0] == key and p[1] in fields}
-    return placed(document, (key,), {short: word, **fields}, {**kept, **places, (key, short): places[(key,)]})
+    kept_places = {
+        path: place for path, place in document.places.items() if len(path) > 1 and path[0] == key and path[1] in fields
+    }
+    return placed(document, (key,), {short: word, **fields}, {**kept_places, **places, (key, short): places[(key,)]})
 
 
 def _holds(data: Any, path: KeyPath) -> bool:
@@ -78,7 +80,7 @@ def _holds(data: Any, path: KeyPath) -> bool:
 
 
 def long_forms(document: Document) -> Document:
-    """The document with every bare word of a section replaced by the mapping that it stands for."""
+    """The document with each section that is a bare word written as a mapping."""
     for key, section in SECTIONS.items():
         word = document.data.get(key)
         if isinstance(word, str) and section.short:

@@ -1,4 +1,4 @@
-"""What is wrong with a scenario, in short sentences: pydantic's errors never reach a user as they are."""
+"""Errors of a scenario in short sentences, translated from pydantic's errors."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from edgefl.errors import EdgeflError, ScenarioError, UnknownName, suggestion
 from edgefl.scenario.document import Document, KeyPath
 
 Nested = Callable[[KeyPath, Any], type[BaseModel] | None]
-"""The model of a value whose annotation doesn't say it, from its path in the section and the value."""
+"""Chooses the model of a value by its path in the section and its content, where the annotation can't."""
 
 
 class ScenarioErrors(ScenarioError):
-    """Several errors of one scenario, one a line; file, line, key and message are the first one's."""
+    """Several errors of one scenario, one per line; file, line, key and message are those of the first."""
 
     def __init__(self, errors: Sequence[ScenarioError]):
         first = errors[0]
@@ -30,8 +30,8 @@ class ScenarioErrors(ScenarioError):
 
 
 def raise_all(errors: Sequence[ScenarioError]) -> None:
-    """Raise them together, in the order of their lines; nothing if there are none."""
-    flat = [one for error in errors for one in (error.errors if isinstance(error, ScenarioErrors) else (error,))]
+    """Raise the errors together, in the order of their lines, if there are any."""
+    flat = [item for error in errors for item in (error.errors if isinstance(error, ScenarioErrors) else (error,))]
     unique = list({str(error): error for error in flat}.values())
     unique.sort(key=lambda error: (error.line is None, error.line or 0))
     if len(unique) == 1:
@@ -43,9 +43,9 @@ def raise_all(errors: Sequence[ScenarioError]) -> None:
 def validate(
     model: type[BaseModel], data: Mapping[str, Any], document: Document, path: KeyPath, nested: Nested | None = None
 ) -> BaseModel:
-    """The section at ``path`` as its model.  Raises ScenarioError for everything that is wrong with it."""
+    """Validate the section at ``path`` as its model.  Raises ScenarioError with all errors in it."""
     errors = [
-        document.error((*path, *inner), f"must be {_one_of(_spelled(kinds))}, not {show(value)}")
+        document.error((*path, *inner), f"must be {_alternatives_text(_spelled(kinds))}, not {show(value)}")
         for inner, value, kinds in _misplaced_booleans(model, data, nested)
     ]
     errors += [
@@ -53,20 +53,20 @@ def validate(
         for inner, value in leaves(data)
         if isinstance(value, float) and not isfinite(value)
     ]
-    wrong = {error.key for error in errors}
+    reported = {error.key for error in errors}
     try:
         section = model.model_validate(data)
     except ValidationError as error:
-        errors += [e for e in _translated(error, model, data, document, path, nested) if e.key not in wrong]
-    except EdgeflError as error:  # a room's own error passes through pydantic without its place
-        inner, at_key = _culprit(error, model, data)
+        errors += [e for e in _translated(error, model, data, document, path, nested) if e.key not in reported]
+    except EdgeflError as error:  # pydantic passes these on without the path of the value
+        inner, at_key = _error_path(error, model, data)
         errors.append(document.error((*path, *inner), str(error), at_key=at_key))
     raise_all(errors)
     return section
 
 
 def show(value: Any) -> str:
-    """A short spelling of a bad value."""
+    """A value as short text for an error message."""
     if isinstance(value, str):
         return repr(value if len(value) <= 60 else value[:57] + "...")
     if value is None:
@@ -78,8 +78,8 @@ def show(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-# What must stand there, by pydantic's error type; {fields} are of the error's context.  These are the errors of
-# numbers, texts, words, lists and mappings, which is all that options have; of any other the value alone is told.
+# The expected value by pydantic's error type; {fields} come from the error's context.  The table covers numbers, text,
+# literals, lists and mappings; a message about any other type shows the value only.
 _EXPECTED = {
     "int_type": "a whole number",
     "int_parsing": "a whole number",
@@ -111,10 +111,10 @@ _EXPECTED = {
 
 
 def sentence(kind: str, context: Mapping[str, Any], value: Any) -> str:
-    """What is wrong with ``value``, from the type and the context of a pydantic error."""
+    """The message about ``value`` for the type and the context of a pydantic error."""
     if kind in ("value_error", "assertion_error"):
-        said = str(context.get("error", "")).strip()
-        return said or f"{show(value)} isn't allowed here"
+        message = str(context.get("error", "")).strip()
+        return message or f"{show(value)} isn't allowed here"
     expected = _expected(kind, context)
     return f"must be {expected}, not {show(value)}" if expected else f"{show(value)} isn't allowed here"
 
@@ -123,9 +123,9 @@ def _expected(kind: str, context: Mapping[str, Any]) -> str | None:
     if kind in ("too_short", "too_long") and context.get("field_type") == "Dictionary":
         return (f"a mapping with at least {context['min_length']} keys" if kind == "too_short"
                 else f"a mapping with at most {context['max_length']} keys")  # fmt: skip
-    shown = {k: f"{v:g}" if isinstance(v, float) else v for k, v in context.items()}
+    formatted = {k: f"{v:g}" if isinstance(v, float) else v for k, v in context.items()}
     try:
-        return _EXPECTED[kind].format(**shown)
+        return _EXPECTED[kind].format(**formatted)
     except KeyError:
         return None
 
@@ -140,51 +140,55 @@ def _translated(
 ) -> Iterator[ScenarioError]:
     groups: dict[KeyPath, list[tuple[str, Mapping[str, Any], Any, bool]]] = {}
     for item in error.errors(include_url=False):
-        lacks = item["type"] == "missing"
-        key, exact = _locate(item["loc"], data, lacks)
+        is_missing = item["type"] == "missing"
+        key, exact = _locate(item["loc"], data, is_missing)
         of_key = item["loc"][-1:] == ("[key]",)
         kind = "bad_key" if of_key and item["type"] == "literal_error" else item["type"]
         groups.setdefault(key, []).append((kind, item.get("ctx", {}), item["input"], exact))
-    # of a union's alternatives the one that went deepest into the value is the one that was meant
+    # of the errors of a union, keep those of the member that matched deepest
     deeper = {key for key in groups for other in groups if len(other) > len(key) and other[: len(key)] == key}
-    for key, found in groups.items():
-        if key in deeper and not all(exact for *_, exact in found):
+    for key, items in groups.items():
+        if key in deeper and not all(exact for *_, exact in items):
             continue
-        kinds = {kind for kind, *_ in found}
-        full = (*path, *key)
+        kinds = {kind for kind, *_ in items}
+        full_path = (*path, *key)
         if "extra_forbidden" in kinds:
             allowed = sorted({n for m in models_at(model, key[:-1], data, nested) for n in _field_names(m)})
-            yield document.error(full, f"unknown key {str(key[-1])!r}{suggestion(str(key[-1]), allowed)}", at_key=True)
+            yield document.error(
+                full_path, f"unknown key {str(key[-1])!r}{suggestion(str(key[-1]), allowed)}", at_key=True
+            )
         elif "bad_key" in kinds:
-            allowed = re.findall(r"'([^']*)'", next((str(c["expected"]) for _, c, *_ in found if "expected" in c), ""))
-            yield document.error(full, f"unknown key {str(key[-1])!r}{suggestion(str(key[-1]), allowed)}", at_key=True)
+            allowed = re.findall(r"'([^']*)'", next((str(c["expected"]) for _, c, *_ in items if "expected" in c), ""))
+            yield document.error(
+                full_path, f"unknown key {str(key[-1])!r}{suggestion(str(key[-1]), allowed)}", at_key=True
+            )
         elif "missing" in kinds:
-            yield document.error(full, f"is missing{_description(model, key, data, nested)}", at_key=True)
+            yield document.error(full_path, f"is missing{_description(model, key, data, nested)}", at_key=True)
         else:
             at_key = not key
-            yield document.error(full, _merged(found), at_key=at_key)
+            yield document.error(full_path, _combined(items), at_key=at_key)
 
 
-def _merged(found: Sequence[tuple[str, Mapping[str, Any], Any, bool]]) -> str:
-    said = [sentence(kind, context, value) for kind, context, value, _ in found if kind == "value_error"]
-    if said:
-        return " or ".join(dict.fromkeys(said))
-    kind, context, value, _ = found[0]
-    expected = [e for k, c, *_ in found if (e := _expected(k, c))]
+def _combined(items: Sequence[tuple[str, Mapping[str, Any], Any, bool]]) -> str:
+    messages = [sentence(kind, context, value) for kind, context, value, _ in items if kind == "value_error"]
+    if messages:
+        return " or ".join(dict.fromkeys(messages))
+    kind, context, value, _ = items[0]
+    expected = [text for k, c, *_ in items if (text := _expected(k, c))]
     if not expected:
         return sentence(kind, context, value)
-    words = [word for k, c, *_ in found if k == "literal_error" for word in re.findall(r"'([^']*)'", c["expected"])]
-    near = get_close_matches(value, words, 1) if isinstance(value, str) else []
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"must be {_one_of(expected)}, not {show(value)}{hint}"
+    words = [word for k, c, *_ in items if k == "literal_error" for word in re.findall(r"'([^']*)'", c["expected"])]
+    matches = get_close_matches(value, words, 1) if isinstance(value, str) else []
+    hint = f"; did you mean {matches[0]!r}?" if matches else ""
+    return f"must be {_alternatives_text(expected)}, not {show(value)}{hint}"
 
 
-def _one_of(expected: Iterable[str]) -> str:
+def _alternatives_text(expected: Iterable[str]) -> str:
     return " or ".join(dict.fromkeys(expected))
 
 
-def _locate(loc: Sequence[str | int], data: Any, lacks: bool) -> tuple[KeyPath, bool]:
-    """The path in the data, without the names of union members that pydantic puts between; whether none stood there."""
+def _locate(loc: Sequence[str | int], data: Any, is_missing: bool) -> tuple[KeyPath, bool]:
+    """The path in the data without pydantic's names of union members, and whether it had none."""
     path: list[str | int] = []
     exact = True
     for i, part in enumerate(loc):
@@ -192,7 +196,7 @@ def _locate(loc: Sequence[str | int], data: Any, lacks: bool) -> tuple[KeyPath, 
         if in_list or (isinstance(data, Mapping) and part in data):
             path.append(part)
             data = data[part]
-        elif lacks and i == len(loc) - 1:
+        elif is_missing and i == len(loc) - 1:
             path.append(part)
         else:
             exact = False
@@ -200,7 +204,7 @@ def _locate(loc: Sequence[str | int], data: Any, lacks: bool) -> tuple[KeyPath, 
 
 
 def _alternatives(annotation: Any) -> Iterator[Any]:
-    """The members of a union, aliases and annotations taken off."""
+    """The members of a union, without aliases and annotations."""
     if hasattr(annotation, "__value__"):
         yield from _alternatives(annotation.__value__)
     elif get_origin(annotation) is Annotated:
@@ -220,25 +224,25 @@ def _annotations_at(
     model: type[BaseModel], path: KeyPath, data: Any, nested: Nested | None
 ) -> list[tuple[Any, tuple[Any, ...]]]:
     """``(alternative, metadata)`` of the value at ``path``."""
-    here: list[tuple[Any, tuple[Any, ...]]] = [(model, ())]
+    candidates: list[tuple[Any, tuple[Any, ...]]] = [(model, ())]
     for i, part in enumerate(path):
         data = data.get(part) if isinstance(data, Mapping) else None
-        step: list[tuple[Any, tuple[Any, ...]]] = []
-        known = nested(path[: i + 1], data) if nested else None
-        if known is not None:
-            here = [(known, ())]
+        next_candidates: list[tuple[Any, tuple[Any, ...]]] = []
+        nested_model = nested(path[: i + 1], data) if nested else None
+        if nested_model is not None:
+            candidates = [(nested_model, ())]
             continue
-        for annotation, _ in here:
+        for annotation, _ in candidates:
             if _is_model(annotation):
                 for name, info in annotation.model_fields.items():
                     if part in (name, info.alias):
-                        step += [(a, tuple(info.metadata)) for a in _alternatives(info.annotation)]
+                        next_candidates += [(a, tuple(info.metadata)) for a in _alternatives(info.annotation)]
             elif get_origin(annotation) in (dict, Mapping):
-                step += [(a, ()) for a in _alternatives(get_args(annotation)[1])]
+                next_candidates += [(a, ()) for a in _alternatives(get_args(annotation)[1])]
             elif get_origin(annotation) in (list, tuple, set, frozenset, Sequence):
-                step += [(a, ()) for member in get_args(annotation) for a in _alternatives(member)]
-        here = step
-    return here
+                next_candidates += [(a, ()) for member in get_args(annotation) for a in _alternatives(member)]
+        candidates = next_candidates
+    return candidates
 
 
 def models_at(model: type[BaseModel], path: KeyPath, data: Any, nested: Nested | None = None) -> list[type[BaseModel]]:
@@ -300,20 +304,20 @@ def _spelled(kinds: Iterable[Any]) -> Iterator[str]:
             yield _KINDS.get(get_origin(kind) or kind, "a mapping")
 
 
-def _culprit(error: EdgeflError, model: type[BaseModel], data: Mapping[str, Any]) -> tuple[KeyPath, bool]:
-    """The path of the value that raised a room's own error, and whether it is a key: found by what the error names."""
+def _error_path(error: EdgeflError, model: type[BaseModel], data: Mapping[str, Any]) -> tuple[KeyPath, bool]:
+    """The path of the value that raised an EdgeflError, and whether it is a key, searched by the error's text."""
 
     def search(value: Any, path: KeyPath) -> tuple[KeyPath, bool] | None:
         if isinstance(value, Mapping):
             for key, inner in value.items():
                 if isinstance(error, UnknownName) and key == error.name:
                     return (*path, key), True
-                if found := search(inner, (*path, key)):
-                    return found
+                if match := search(inner, (*path, key)):
+                    return match
         elif isinstance(value, list | tuple):
             for i, inner in enumerate(value):
-                if found := search(inner, (*path, i)):
-                    return found
+                if match := search(inner, (*path, i)):
+                    return match
         elif isinstance(error, UnknownName):
             return (path, False) if value == error.name else None
         elif isinstance(value, str) and value and repr(value) in str(error):

@@ -1,4 +1,4 @@
-"""A scenario: a file's sections as the rooms' own objects, and back."""
+"""The Scenario: a file's sections as validated options, and back to plain data."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from edgefl.work.training_options import TrainingOptions
 
 @dataclass(frozen=True)
 class Scenario:
-    """Everything that a run is a function of.  ``load`` makes one; two with equal fields give equal results.
+    """The complete input of a run, created by ``load``; equal scenarios give equal results.
 
-    ``compare`` maps a path ("schedule", "fleet.budgets.memory") to the values that it takes in turn; a section's
-    values are complete sections there.
+    ``compare`` maps a path ("schedule", "fleet.budgets.memory") to a list of values; values that are sections have
+    all defaults written out.
     """
 
     name: str
@@ -58,17 +58,17 @@ class Scenario:
     def combinations(self) -> list[tuple[str, Scenario]]:
         """``(label, scenario)`` for every combination of ``compare``; the scenario itself if it compares nothing.
 
-        Labels are unique, short and fit for a folder's name: ``layerwise``, ``fedcola,memory=16MiB``.
-        Raises ScenarioError if a combination isn't a valid scenario.
+        Labels are unique, short and usable as folder names: ``layerwise``, ``fedcola,memory=16MiB``.
+        Raises ScenarioError if a combination is invalid.
         """
         return combinations_of(self, [Axis.of_compare(self._document, path) for path in self.compare])
 
     def error(self, path: KeyPath, message: str) -> ScenarioError:
-        """What is wrong with the value at ``path``, with the file and line that it was written in."""
+        """A ScenarioError about the value at ``path``, with its file and line."""
         return self._document.error(path, message)
 
     def resolved(self) -> dict[str, Any]:
-        """The scenario as plain data with every default written out; ``load`` makes an equal scenario of it."""
+        """The scenario as plain data with every default written out; ``load`` reads it as an equal scenario."""
         sections: dict[str, Any] = {}
         for key, section in SECTIONS.items():
             name = getattr(self, f"{key}_name") if section.noun else None
@@ -82,10 +82,10 @@ class Scenario:
 
 
 def load(path: str | Path | dict[str, Any], overrides: Sequence[str] = ()) -> Scenario:
-    """The scenario in this file, of this shipped name (``quickstart``) or of these plain data.
+    """Read a scenario from a file, a shipped name (``quickstart``) or plain data.
 
     ``overrides`` are ``path=value`` with the value in YAML, applied in order.  Raises ScenarioError, which lists
-    everything that is wrong with file, line and key.
+    all errors with file, line and key.
     """
     document = Document({VERSION: FORMAT, **_plain(path)}) if isinstance(path, dict) else find_document(path)
     document = long_forms(document)
@@ -106,7 +106,7 @@ def _plain(data: Any) -> Any:
 
 
 def _compose(document: Document, *, comparing: bool = True) -> Scenario:
-    """The scenario of this document.  Raises ScenarioError for everything that is wrong with it."""
+    """Build the scenario of a document.  Raises ScenarioError with all errors in it."""
     fields, errors = read_fields(document)
     compare = document.data.get("compare") if comparing else None
     if compare is not None:
@@ -118,28 +118,28 @@ def _compose(document: Document, *, comparing: bool = True) -> Scenario:
     complete = complete_compare(document, compare)
     document = replace(document, data={**document.data, "compare": complete})
     scenario = replace(scenario, compare=complete, _document=document)
-    scenario.combinations()  # a combination that isn't valid is the file's error, not a surprise half-way through
+    scenario.combinations()  # report invalid combinations when the file is loaded
     return scenario
 
 
 def combinations_of(scenario: Scenario, axes: Sequence[Axis]) -> list[tuple[str, Scenario]]:
     """``(label, scenario)`` for every combination of the axes' values, the last axis running fastest.
 
-    Without axes there is the scenario itself.  Raises ScenarioError for every combination that isn't valid.
+    Without axes, the only combination is the scenario itself.  Raises ScenarioError with all invalid combinations.
     """
     if not axes:
         return [(folder_name(scenario.name), scenario)]
-    bare, labels = without_compare(scenario._document), labels_of(axes)
-    # a whole section goes in before one of its fields, whatever the order in the file
+    base, labels = without_compare(scenario._document), labels_of(axes)
+    # set whole sections before their fields, in any order of the file
     order = sorted(range(len(axes)), key=lambda i: len(axes[i].path))
     combinations: list[tuple[str, Scenario]] = []
     errors: list[ScenarioError] = []
     for choice in product(*(range(len(axis.values)) for axis in axes)):
-        document = bare
+        document = base
         try:
             for i in order:
                 document = axes[i].applied(document, choice[i])
-            label = ",".join(labels[i][c] for i, c in enumerate(choice))
+            label = ",".join(labels[i][index] for i, index in enumerate(choice))
             combinations.append((label, _compose(document, comparing=False)))
         except ScenarioErrors as error:
             errors += error.errors

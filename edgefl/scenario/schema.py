@@ -1,4 +1,4 @@
-"""The JSON Schema of the format, for editors: what is registered here and now is what it offers."""
+"""The JSON Schema of the scenario format, for editors, with all names that are registered."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def json_schema() -> dict[str, Any]:
         "properties": {
             VERSION: {"const": FORMAT, "description": "version of the format"},
             "name": {"type": "string", "minLength": 1, "maxLength": 100},
-            "seed": {"type": "integer", "minimum": 0, "default": 1, "description": "the only seed"},
+            "seed": {"type": "integer", "minimum": 0, "default": 1, "description": "seed of all random numbers"},
             **sections,
             "compare": {
-                "description": "one run per combination: paths, each with the values that it takes",
+                "description": "paths, each with a list of values; one run per combination",
                 "anyOf": [{"type": "object", "additionalProperties": values}, {"type": "null"}],
             },
         },
@@ -41,41 +41,44 @@ def _section(key: str, section: Section, definitions: dict[str, Any]) -> dict[st
     forms: list[dict[str, Any]] = []
     if section.noun:
         names = registry.names(section.noun)
-        forms = [_named(section.noun, n, "name", section.default, definitions, f"{key}.{n}") for n in names]
+        forms = [_named(section.noun, name, "name", section.default, definitions, f"{key}.{name}") for name in names]
         forms.append({"enum": names})
     else:
         assert section.owner is not None
         forms = [_define(section.owner, key, definitions)]
-        for name, (noun, at, default) in section.inner.items():
+        for name, (noun, name_key, default) in section.inner.items():
             alternatives = [
-                _named(noun, tower, at, default, definitions, f"{key}.{name}.{tower}") for tower in registry.names(noun)
+                _named(noun, tower, name_key, default, definitions, f"{key}.{name}.{tower}")
+                for tower in registry.names(noun)
             ]
-            old = definitions[key]["properties"][name]
-            # where a bare name stands for its options, it is text in what the field says of itself
-            bare = [form for form in old.get("anyOf", ()) if form.get("type") == "string"]
-            definitions[key]["properties"][name] = {**old, "anyOf": [*alternatives, *bare, {"type": "null"}]}
+            schema = definitions[key]["properties"][name]
+            # a field that also takes a bare name has a string among its own forms
+            text_forms = [form for form in schema.get("anyOf", ()) if form.get("type") == "string"]
+            definitions[key]["properties"][name] = {**schema, "anyOf": [*alternatives, *text_forms, {"type": "null"}]}
         if section.short:
             forms.append({"type": "string"})
     return {"description": section.title, "anyOf": [*forms, {"type": "null"}]}
 
 
-def _named(noun: str, name: str, at: str, default: str, definitions: dict[str, Any], definition: str) -> dict[str, Any]:
-    """The fields of what is registered under ``name``, with the key that names it."""
+def _named(
+    noun: str, name: str, name_key: str, default: str, definitions: dict[str, Any], definition: str
+) -> dict[str, Any]:
+    """Define the options registered under ``name``, including the key that holds the name; return the reference."""
     try:
         options = options_of(noun, name)
-    except EdgeflError:  # a plug-in that can't be imported: its name is all that is known
-        definitions[definition] = {"type": "object", "properties": {at: {"const": name}}, "required": [at]}
+    except EdgeflError:  # the plug-in can't be imported: allow its name only
+        definitions[definition] = {"type": "object", "properties": {name_key: {"const": name}}, "required": [name_key]}
         return {"$ref": f"#/$defs/{definition}"}
     reference = _define(options, definition, definitions)
     body = definitions[definition]
-    body["properties"] = {**body.get("properties", {}), at: {"const": name}}
-    required = set(body.get("required", [])) - {at} | (set() if name == default else {at})
+    body["properties"] = {**body.get("properties", {}), name_key: {"const": name}}
+    required = set(body.get("required", [])) - {name_key} | (set() if name == default else {name_key})
     body["required"] = sorted(required)
     return reference
 
 
 def _define(model: type[BaseModel], definition: str, definitions: dict[str, Any]) -> dict[str, Any]:
-    """Add the model's schema under this name, its own definitions under longer ones; return the reference to it."""
+    """Add the model's schema under ``definition``, its inner ones under longer names; return the reference."""
     body = model.model_json_schema(ref_template="#/$defs/" + definition + ".{model}")
     for name, inner in body.pop("$defs", {}).items():
         definitions[f"{definition}.{name}"] = inner

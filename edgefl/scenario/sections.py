@@ -1,4 +1,4 @@
-"""The sections of a scenario: which room owns each, and what a bare word in its place means."""
+"""The sections of a scenario: the options model of each, and the field that a bare word sets."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ FORMAT = 1
 """The version of the format that this package reads and writes."""
 
 VERSION, TOP = "edgefl", ("name", "seed", "compare")
-"""The keys that are not sections."""
+"""The top-level keys that are not sections."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """One heading of a scenario.
+    """One top-level section of a scenario.
 
-    ``owner`` is the model of its fields, or for a section whose fields depend on a name, the registry's ``noun`` and
-    the ``default`` name.  ``short`` is the field that a bare word stands for; with ``whole`` a bare word in an override
-    replaces all other fields too.  ``inner`` gives for a field whose
-    annotation doesn't tell it the noun, the key of the name and the default name of the model that reads it.
+    ``owner`` is the model of its fields.  Where a name chooses the fields, ``noun`` is the kind of registered object
+    and ``default`` its default name.  ``short`` is the field that a bare word sets; with ``whole`` a bare word in an
+    override also resets all other fields.  ``inner`` lists fields whose model depends on a name, each with the noun,
+    the key of the name and the default name.
     """
 
     title: str
@@ -53,7 +53,7 @@ class Section:
         return options_of(self.noun, data.get("name", self.default))
 
     def nested(self, path: tuple[str | int, ...], data: Any) -> type[BaseModel] | None:
-        """The model of the value at ``path`` in the section, where only a name in it decides."""
+        """The model of the value at ``path`` in the section, if a name in the value chooses it; else None."""
         if len(path) != 1 or path[0] not in self.inner or not isinstance(data, Mapping):
             return None
         noun, key, default = self.inner[str(path[0])]
@@ -74,21 +74,21 @@ def options_of(noun: str, name: str) -> type[BaseModel]:
 
 
 SECTIONS: dict[str, Section] = {
-    "data": Section("the data and how clients share it", DataOptions, short="source"),
+    "data": Section("the data set and its partition over clients", DataOptions, short="source"),
     "model": Section(
         "one tower per modality",
         ModelOptions,
         inner={modality: ("tower", "tower", default) for modality, default in MODALITIES.items()},
     ),
-    "pretrain": Section("what towers learn at the server beforehand", PretrainOptions),
+    "pretrain": Section("pretraining of towers at the server", PretrainOptions),
     "method": Section("the federated method", short="name", noun="method", default="fedavg"),
-    "schedule": Section("what trains in which round", short="name", noun="schedule", default="end-to-end"),
-    "training": Section("what a client does in a round", TrainingOptions, short="mode"),
-    "payload": Section("in what form models and tables travel", PayloadOptions),
-    "aggregation": Section("how the server makes one model of many", AggregationOptions, short="rule"),
+    "schedule": Section("which blocks train in which round", short="name", noun="schedule", default="end-to-end"),
+    "training": Section("local training of a client in a round", TrainingOptions, short="mode"),
+    "payload": Section("encoding of models and tables for transfer", PayloadOptions),
+    "aggregation": Section("how the server combines updates", AggregationOptions, short="rule"),
     "fleet": Section("the clients' devices, links and budgets", FleetOptions, short="like", whole=True),
     "round": Section(
-        "who takes part and when a round ends",
+        "client selection and the end of a round",
         RoundOptions,
         short="policy",
         inner={"selection": ("selection", "name", "random")},

@@ -47,7 +47,7 @@ def test_groups_stay_together_and_each_client_keeps_its_share():
     assert all(len(part) == 5 * len(groups) for part, groups in zip(fewer, held))
     assert len(set.union(*held)) == sum(map(len, held))
     for argument in (0.5, [0, 1], [0.9, 0.5], "all"):
-        with pytest.raises(DataError, match="is no range of shares; write groups"):
+        with pytest.raises(DataError, match="is not a range of shares; write groups"):
             partition.groups(of, 10, argument, np.random.default_rng(0))
 
 

@@ -58,7 +58,7 @@ def test_what_is_no_tokenizer_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"there is no file .*nothing.json; allowed: a size such as 1000, minilm"):
         tokenizer_file(str(tmp_path / "nothing.json"))
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(DataError, match="is no tokenizer of the tokenizers library"):
+    with pytest.raises(DataError, match="is not a tokenizer of the tokenizers library"):
         ready_tokenizer(tmp_path / "tokenizer.json", 4)
 
 

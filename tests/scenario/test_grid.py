@@ -61,7 +61,7 @@ def test_axes_multiply_and_keep_commas_inside_brackets() -> None:
         ("training.lr", "an axis is path=value,value"),
         ("training.lr=", "an axis is path=value,value"),
         ("training.lr=1,,2", "a value is missing beside a comma"),
-        ("training.lr=1,1", "1 stands here twice"),
+        ("training.lr=1,1", "1 is listed twice"),
         ("training.lr=1,0", "training.lr: must be greater than 0, not 0"),
         ("training.lrr=1,0", "training.lrr: unknown key 'lrr'; did you mean 'lr'?"),
         ("trainin.lr=1,0", "trainin: unknown key 'trainin'; did you mean 'training'?"),
@@ -91,7 +91,7 @@ WRONG = {
         r"grid.yaml:1: training.bacth: unknown key 'bacth'; did you mean",
     ),
     "a wrong value": ("training.batch:\n- 8\n- -1\n", r"grid.yaml:3: training.batch"),
-    "twice the same": ("training.batch: [8, 8]\n", r"8 stands here twice"),
+    "twice the same": ("training.batch: [8, 8]\n", r"8 is listed twice"),
     "not YAML": ("training.batch: [8\n", r"grid.yaml:"),
     "too many": (
         f"seed: {list(range(101))}\nround.quorum: {list(range(1, 102))}\n",

@@ -1,6 +1,6 @@
-"""Sets as the hub keeps them: parquet files, or a folder that ``datasets``' ``save_to_disk`` wrote.
+"""Data sets in the formats of the Hugging Face hub: parquet files, or a folder of ``datasets``' ``save_to_disk``.
 
-pyarrow reads both; it is asked for only where such files lie.
+pyarrow reads both; it is required only where such files exist.
 """
 
 from __future__ import annotations
@@ -23,42 +23,42 @@ OFFICIAL = {"train": 0, "validation": 1, "valid": 1, "val": 1, "dev": 1, "test":
 
 @dataclass(frozen=True)
 class HubTable:
-    """One split: its columns, and the names of the classes of those that have some."""
+    """One split: its columns, and the class names of its label columns."""
 
     files: Sequence[Path]
     table: Any
 
     def column(self, name: str) -> list[Any]:
-        """The values of a column.  Raises DataError with the columns there are."""
+        """The values of a column.  Raises DataError if there is none of this name."""
         if name not in self.table.column_names:
             raise DataError(f"{self.files[0]}: there is no column {name!r}{suggestion(name, self.table.column_names)}")
         return list(self.table.column(name).to_pylist())
 
     def classes(self, name: str) -> tuple[str, ...]:
-        """The names of a column's classes, as the hub writes them into the schema; () if it doesn't say."""
+        """The class names of a column, which the hub writes into the schema; () if there are none."""
         try:
-            about = json.loads((self.table.schema.metadata or {})[b"huggingface"])
-            return tuple(map(str, about["info"]["features"][name]["names"]))
+            metadata = json.loads((self.table.schema.metadata or {})[b"huggingface"])
+            return tuple(map(str, metadata["info"]["features"][name]["names"]))
         except (KeyError, ValueError, TypeError):
             return ()
 
 
 def hub_tables(folder: Path, name: str) -> Mapping[int, HubTable]:
-    """By official split (0 train, 1 validation, 2 test) what lies in the first folder with such files; {} if none does.
+    """Tables by official split (0 train, 1 validation, 2 test) in a folder and its subfolders; {} if there are none.
 
-    Raises DataError if pyarrow is needed and not there, or can't read them.
+    Raises DataError if pyarrow is needed but missing, or can't read a file.
     """
     by_split: dict[int, list[Path]] = {}
     suffix = ""
-    for place in folders(folder, 3):
-        for kind in (".parquet", ".arrow"):
-            if suffix in ("", kind):
-                for path in sorted(place.glob(f"*{kind}")):
-                    # save_to_disk has a folder for each split; parquet files say it in their names
-                    known = SPLIT.match(path.name) or SPLIT.fullmatch(path.parent.name)
-                    if known:
-                        suffix = kind
-                        by_split.setdefault(OFFICIAL[known[1]], []).append(path)
+    for subfolder in folders(folder, 3):
+        for extension in (".parquet", ".arrow"):
+            if suffix in ("", extension):
+                for path in sorted(subfolder.glob(f"*{extension}")):
+                    # save_to_disk writes a folder for each split; parquet files have the split in their names
+                    match = SPLIT.match(path.name) or SPLIT.fullmatch(path.parent.name)
+                    if match:
+                        suffix = extension
+                        by_split.setdefault(OFFICIAL[match[1]], []).append(path)
     if not by_split:
         return {}
     if find_spec("pyarrow") is None:
@@ -68,17 +68,17 @@ def hub_tables(folder: Path, name: str) -> Mapping[int, HubTable]:
 
 
 def _read(paths: Sequence[Path]) -> Any:
-    pyarrow, parts = import_module("pyarrow"), []
+    pyarrow, tables = import_module("pyarrow"), []
     for path in paths:
         try:
             if path.suffix == ".parquet":
-                parts.append(import_module("pyarrow.parquet").ParquetFile(path).read())
+                tables.append(import_module("pyarrow.parquet").ParquetFile(path).read())
             else:
                 with pyarrow.memory_map(str(path)) as source:
-                    parts.append(import_module("pyarrow.ipc").open_stream(source).read_all())
+                    tables.append(import_module("pyarrow.ipc").open_stream(source).read_all())
         except (OSError, pyarrow.ArrowException) as error:
             raise DataError(f"{path}: pyarrow can't read it: {str(error).splitlines()[0]}") from error
     try:
-        return pyarrow.concat_tables(parts)
+        return pyarrow.concat_tables(tables)
     except pyarrow.ArrowException as error:
         raise DataError(f"{paths[0]} and the files beside it have different columns") from error

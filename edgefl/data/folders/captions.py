@@ -1,6 +1,6 @@
-"""Photographs with several captions each: what is common to such sets, and Flickr30k.
+"""Photographs with several captions each: functions for such data sets, and Flickr30k.
 
-Flickr30k's pictures are one folder; its captions are read from whichever usual copy lies there, in this order:
+Flickr30k's pictures are one folder; its captions are read from the first of these files that exists:
 
 - ``train.csv`` and ``test.csv`` in the form of results.csv: FedCola's split (10,000 and 5,000 pictures)
 - ``dataset_flickr30k.json`` or ``flickr_annotations_30k.csv``: Karpathy's split (29,000, 1,014 and 1,000)
@@ -19,7 +19,7 @@ import numpy as np
 
 from edgefl.data.collection import Collection, FolderSet, Wanted
 from edgefl.data.folders.pictures import read_pictures
-from edgefl.data.folders.places import Published, holding, left_out, located
+from edgefl.data.folders.places import Published, holding, located, report_left_out
 from edgefl.data.folders.rows import lines, named_rows, numbered_in_order, read_json, rows
 from edgefl.errors import DataError
 
@@ -33,39 +33,41 @@ FLICKR30K = Published(
 KARPATHY = {"train": 0, "restval": 0, "val": 1, "validation": 1, "test": 2}
 
 Caption = tuple[str, str, int]
-"""Picture, caption, official split (-1 for none)."""
+"""Name of the picture, caption, official split (-1 for none)."""
 
 
-def captioned(found: Iterable[tuple[Path, str, int]], wanted: Wanted, name: str) -> Collection:
-    """The collection of these captions: pictures are read once each; what lacks one or is empty is left out."""
+def captioned(captions: Iterable[tuple[Path, str, int]], wanted: Wanted, name: str) -> Collection:
+    """A collection of captions; each picture is read once.  Empty, repeated and unreadable samples are left out."""
     counts = {"empty captions": 0, "repeated captions": 0, "captions without their picture": 0}
-    kept: dict[tuple[Path, str], int] = {}
+    split_by_caption: dict[tuple[Path, str], int] = {}
     total = 0
-    for path, caption, split in found:
+    for path, caption, split in captions:
         total += 1
         caption = caption.strip()
         counts["empty captions"] += not caption
-        counts["repeated captions"] += bool(caption) and (path, caption) in kept
+        counts["repeated captions"] += bool(caption) and (path, caption) in split_by_caption
         if caption:
-            kept.setdefault((path, caption), split)
-    if not kept:
+            split_by_caption.setdefault((path, caption), split)
+    if not split_by_caption:
         raise DataError(f"{name}: there are no captions in {wanted.folder}")
-    of = numbered_in_order([path for path, _ in kept])
-    paths = list(dict.fromkeys(path for path, _ in kept))
-    images, place = read_pictures(paths, wanted, name)
-    image = place[of]
-    there = image >= 0
-    counts["captions without their picture"] = int((~there).sum())
-    left_out(wanted.on_message, name, counts, total)
-    texts = tuple(text for (_, text), is_there in zip(kept, there.tolist(), strict=True) if is_there)
-    split_of = np.array(list(kept.values()), np.int64)[there]
+    picture_of = numbered_in_order([path for path, _ in split_by_caption])
+    paths = list(dict.fromkeys(path for path, _ in split_by_caption))
+    images, position = read_pictures(paths, wanted, name)
+    image = position[picture_of]
+    readable = image >= 0
+    counts["captions without their picture"] = int((~readable).sum())
+    report_left_out(wanted.on_message, name, counts, total)
+    texts = tuple(
+        text for (_, text), is_readable in zip(split_by_caption, readable.tolist(), strict=True) if is_readable
+    )
+    split_of = np.array(list(split_by_caption.values()), np.int64)[readable]
     n = len(texts)
     return Collection(
         classes=(),
         label=np.zeros(n, np.int64),
-        group=image[there],
+        group=image[readable],
         images=images,
-        image=image[there],
+        image=image[readable],
         text=np.arange(n),
         texts=texts,
         masked=texts,
@@ -74,49 +76,49 @@ def captioned(found: Iterable[tuple[Path, str, int]], wanted: Wanted, name: str)
 
 
 def flickr30k(wanted: Wanted) -> Collection:
-    """31,783 photographs of people, five captions each."""
-    found = _captions(wanted.folder)
-    if not found:
+    """Flickr30k: 31,783 photographs of people with five captions each."""
+    captions = _captions(wanted.folder)
+    if not captions:
         raise FLICKR30K.wrong(wanted.folder, "no captions")
-    names = list(dict.fromkeys(name for name, _, _ in found))
-    place = holding(wanted.folder, names[:: max(len(names) // 50, 1)])
-    if place is None:
+    names = list(dict.fromkeys(name for name, _, _ in captions))
+    folder = holding(wanted.folder, names[:: max(len(names) // 50, 1)])
+    if folder is None:
         raise FLICKR30K.wrong(wanted.folder, f"no folder has pictures such as {names[0]}")
-    return captioned(((place / name, caption, split) for name, caption, split in found), wanted, FLICKR30K.name)
+    return captioned(((folder / name, caption, split) for name, caption, split in captions), wanted, FLICKR30K.name)
 
 
 def _captions(folder: Path) -> list[Caption]:
-    """The captions of the first kind of file that is there."""
-    own = located(folder, "train.csv", "test.csv")
-    if own is not None:
-        return [(*row, split) for split, name in ((0, "train.csv"), (2, "test.csv")) for row in _table(own / name)]
+    """The captions of the first supported file; [] if there is none."""
+    split_folder = located(folder, "train.csv", "test.csv")
+    if split_folder is not None:
+        return [
+            (*row, split) for split, name in ((0, "train.csv"), (2, "test.csv")) for row in _table(split_folder / name)
+        ]
     for name, read in READERS.items():
-        place = located(folder, name)
-        if place is not None:
-            return list(read(place / name))
+        subfolder = located(folder, name)
+        if subfolder is not None:
+            return list(read(subfolder / name))
     return []
 
 
 def _table(path: Path) -> Iterator[tuple[str, str]]:
     """Picture and caption of rows ``name| number| caption`` or ``name,number,caption`` or ``name,caption``.
 
-    One row of the usual copy lacks a bar: its caption begins with the number.  A caption may have commas of its own.
+    One row of the usual copy lacks a bar: its caption begins with the number.  A caption may contain commas.
     """
     first = next(lines(path), "")
     bar = "|" in first
     header = [part.strip().lower() for part in first.split("|" if bar else ",")]
     if header[0] not in ("image_name", "image") or header[-1] not in ("comment", "caption"):
-        raise DataError(
-            f"{path}:1: expected are the columns image_name, comment_number, comment; found {first.strip()!r}"
-        )
-    places = len(header)
+        raise DataError(f"{path}:1: expected the columns image_name, comment_number, comment; found {first.strip()!r}")
+    columns = len(header)
     table = rows(path, "|" if bar else ",")
     next(table)
     for line, row in table:
         if len(row) == 1:
-            raise DataError(f"{path}:{line}: a picture and a caption are expected; found {row[0]!r}")
-        text = ("|" if bar else ",").join(row[min(places, len(row)) - 1 :])
-        yield row[0].strip(), re.sub(r"^\s*\d+\s\s+", "", text) if len(row) < places else text
+            raise DataError(f"{path}:{line}: expected a picture and a caption; found {row[0]!r}")
+        text = ("|" if bar else ",").join(row[min(columns, len(row)) - 1 :])
+        yield row[0].strip(), re.sub(r"^\s*\d+\s\s+", "", text) if len(row) < columns else text
 
 
 def _token(path: Path) -> Iterator[Caption]:
@@ -125,9 +127,7 @@ def _token(path: Path) -> Iterator[Caption]:
         if line.strip():
             name, tab, caption = line.rstrip("\r\n").partition("\t")
             if not tab or "#" not in name:
-                raise DataError(
-                    f"{path}:{number}: expected is picture#number, a tab and a caption; found {line[:60]!r}"
-                )
+                raise DataError(f"{path}:{number}: expected picture#number, a tab and a caption; found {line[:60]!r}")
             yield name.rpartition("#")[0].strip(), caption, -1
 
 
@@ -151,7 +151,7 @@ def _karpathy(path: Path) -> Iterator[Caption]:
             for sentence in image["sentences"]:
                 yield str(image["filename"]), str(sentence["raw"]), KARPATHY[image["split"]]
     except (KeyError, TypeError) as error:
-        raise DataError(f"{path}: expected are images with filename, split and sentences ({error!r})") from error
+        raise DataError(f"{path}: expected images with filename, split and sentences ({error!r})") from error
 
 
 def _unsplit(path: Path) -> Iterator[Caption]:
@@ -167,12 +167,12 @@ READERS: dict[str, Callable[[Path], Iterator[Caption]]] = {
 }
 
 
-def entries(found: Any, key: str, fields: tuple[str, ...], path: Path) -> list[tuple[Any, ...]]:
-    """``fields`` of every entry of the list under ``key``.  Raises DataError if they aren't there."""
+def entries(content: Any, key: str, fields: tuple[str, ...], path: Path) -> list[tuple[Any, ...]]:
+    """``fields`` of every entry of the list under ``key``.  Raises DataError if the list or a field is missing."""
     try:
-        return [tuple(each[field] for field in fields) for each in found[key]]
+        return [tuple(entry[field] for field in fields) for entry in content[key]]
     except (KeyError, TypeError, IndexError):
-        raise DataError(f"{path}: expected is a list {key!r} of entries with {', '.join(fields)}") from None
+        raise DataError(f"{path}: expected a list {key!r} of entries with {', '.join(fields)}") from None
 
 
 FLICKR30K_SET = FolderSet(flickr30k, FLICKR30K.find)

@@ -1,6 +1,6 @@
 """CIFAR-10 and CIFAR-100: the binary version as published, or the hub's parquet and arrow files.
 
-The python version is a pickle, which could run anything: it is named and never read.
+The python version is a pickle, which can run code: it is recognised but never read.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ CIFAR100 = Published(
 
 def build(published: Published, wanted: Wanted) -> Collection:
     """60,000 colour pictures of 32 x 32 pixels, 50,000 of them to train on; CIFAR-100 by its fine labels."""
-    hundred = published is CIFAR100
-    train = ["train.bin"] if hundred else [f"data_batch_{i}.bin" for i in range(1, 6)]
-    test, names = ("test.bin", "fine_label_names.txt") if hundred else ("test_batch.bin", "batches.meta.txt")
-    place = located(wanted.folder, *train, test)
-    if place is None:
+    is_cifar100 = published is CIFAR100
+    train = ["train.bin"] if is_cifar100 else [f"data_batch_{i}.bin" for i in range(1, 6)]
+    test, names = ("test.bin", "fine_label_names.txt") if is_cifar100 else ("test_batch.bin", "batches.meta.txt")
+    folder = located(wanted.folder, *train, test)
+    if folder is None:
         return _from_hub(published, wanted)
-    classes = _names(place / names, 100 if hundred else 10)
-    parts = [_records(place / name, 1 + hundred, len(classes)) for name in (*train, test)]
+    classes = _names(folder / names, 100 if is_cifar100 else 10)
+    parts = [_records(folder / name, 1 + is_cifar100, len(classes)) for name in (*train, test)]
     label, images = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     official = np.repeat([0, 2], [len(label) - len(parts[-1][0]), len(parts[-1][0])])
     return Collection(classes, label, np.arange(len(label)), scaled(images, wanted, published.name), official=official)
@@ -53,7 +53,7 @@ def _names(path: Path, number: int) -> tuple[str, ...]:
         return tuple(f"class {i}" for i in range(number))
     names = tuple(line.strip() for line in lines(path) if line.strip())
     if not 2 <= len(names) <= number or len(set(names)) < len(names):
-        raise DataError(f"{path}: {len(names)} names; {number} different ones are expected, one a line")
+        raise DataError(f"{path}: {len(names)} names; expected {number} different ones, one per line")
     return names
 
 
@@ -73,8 +73,8 @@ def _from_hub(published: Published, wanted: Wanted) -> Collection:
     tables = hub_tables(wanted.folder, published.name)
     if not tables:
         pickled = ("train", "test", "meta") if published is CIFAR100 else ("data_batch_1", "test_batch")
-        why = "this is the python version, pickles, which are never read" if located(wanted.folder, *pickled) else ""
-        raise published.wrong(wanted.folder, why)
+        reason = "this is the python version, pickles, which are never read" if located(wanted.folder, *pickled) else ""
+        raise published.wrong(wanted.folder, reason)
     label: list[int] = []
     sources: list[bytes] = []
     official: list[int] = []
@@ -88,21 +88,21 @@ def _from_hub(published: Published, wanted: Wanted) -> Collection:
         classes = classes or table.classes(fine)
     classes = classes or tuple(f"class {i}" for i in range(100 if published is CIFAR100 else 10))
     size = wanted.size or 32
-    images, place = read_pictures(
+    images, position = read_pictures(
         sources, Wanted(size, wanted.folder, wanted.on_message, wanted.scratch, wanted.columns), published.name
     )
-    there = place >= 0
-    found = np.array(label, np.int64)[there]
-    if found.min() < 0 or found.max() >= len(classes):
-        raise DataError(f"{wanted.folder}: labels are {found.min()}..{found.max()}; there are {len(classes)} classes")
-    return Collection(classes, found, np.arange(len(found)), images, official=np.array(official)[there])
+    readable = position >= 0
+    labels = np.array(label, np.int64)[readable]
+    if labels.min() < 0 or labels.max() >= len(classes):
+        raise DataError(f"{wanted.folder}: labels are {labels.min()}..{labels.max()}; there are {len(classes)} classes")
+    return Collection(classes, labels, np.arange(len(labels)), images, official=np.array(official)[readable])
 
 
 def _bytes(picture: object, files: Sequence[Path]) -> bytes:
-    """The encoded bytes of a picture, as the hub keeps them: {bytes, path}."""
+    """The encoded bytes of a picture, which the hub stores as {bytes, path}."""
     data = picture.get("bytes") if isinstance(picture, dict) else picture
     if not isinstance(data, bytes):
-        raise DataError(f"{files[0]}: pictures are expected as {{bytes, path}}, the bytes of a PNG")
+        raise DataError(f"{files[0]}: expected pictures as {{bytes, path}} with the bytes of a PNG")
     return data
 
 

@@ -29,71 +29,75 @@ COCO_50K = Published(
     beside="coco",
 )
 FEW = 50_000
-"""Captions of the smaller set."""
+"""Training captions of the smaller set."""
 TESTED = 5_000
-"""Pictures that the smaller set is tested on."""
+"""Test pictures of the smaller set."""
 
-Found = tuple[Path, str, int, int]
-"""Picture, caption, number of the caption, number of the picture."""
+Annotation = tuple[Path, str, int, int]
+"""Path of the picture, caption, id of the caption, id of the picture."""
 
 
 def build(published: Published, wanted: Wanted) -> Collection:
-    """All captions, or the smaller set: the first 50,000 of the list of the papers, and 5,000 pictures to test on.
+    """All captions, or the smaller set: the first 50,000 of the papers' list, and 5,000 test pictures.
 
-    Without that list they are the captions of the first pictures in the order of the file.
+    Without that list, the smaller set has the captions of the first pictures in the order of the file.
     """
-    few = published is COCO_50K
-    for year in ("2014", "2017") if few else ("2017", "2014"):
-        names = [f"captions_{part}{year}.json" for part in ("train", "val")]
-        place = located(wanted.folder, *names)
-        if place is not None:
+    is_small = published is COCO_50K
+    for year in ("2014", "2017") if is_small else ("2017", "2014"):
+        names = [f"captions_{annotations}{year}.json" for annotations in ("train", "val")]
+        folder = located(wanted.folder, *names)
+        if folder is not None:
             break
     else:
         raise published.wrong(wanted.folder)
-    train, test = (_read(place / name, wanted.folder, published) for name in names)
-    if few:
+    train, test = (_read(folder / name, wanted.folder, published) for name in names)
+    if is_small:
         train, test = (
             _chosen(train, wanted.folder, "coco_train_ids.npy"),
             _chosen(test, wanted.folder, "coco_test_ids.npy"),
         )
         train = train[:FEW]
-        shown = list(dict.fromkeys(number for *_, number in test))[:TESTED]
-        allowed = set(shown)
-        test = [each for each in test if each[-1] in allowed]
-    found = ((path, text, split) for split, part in ((0, train), (2, test)) for path, text, *_ in part)
-    return captioned(found, wanted, published.name)
+        tested = list(dict.fromkeys(number for *_, number in test))[:TESTED]
+        allowed = set(tested)
+        test = [annotation for annotation in test if annotation[-1] in allowed]
+    captions = ((path, text, split) for split, annotations in ((0, train), (2, test)) for path, text, *_ in annotations)
+    return captioned(captions, wanted, published.name)
 
 
-def _read(path: Path, folder: Path, published: Published) -> list[Found]:
-    """The captions of one file, picture after picture in its order, with where each picture lies."""
+def _read(path: Path, folder: Path, published: Published) -> list[Annotation]:
+    """The captions of one file, ordered by picture as in the file, with the paths of the pictures."""
     content: Any = read_json(path)
     files = dict(entries(content, "images", ("id", "file_name"), path))
-    order = {number: place for place, number in enumerate(files)}
+    order = {image_id: directory for directory, image_id in enumerate(files)}
     captions = entries(content, "annotations", ("image_id", "id", "caption"), path)
-    known = sorted((each for each in captions if each[0] in files), key=lambda each: (order[each[0]], each[1]))
-    if not known:
-        raise DataError(f"{path}: no caption is of a picture that it lists")
-    names = [str(files[number]) for number, *_ in known]
-    place = holding(folder, names[:: max(len(names) // 50, 1)])
-    if place is None:
+    matched = sorted(
+        (annotation for annotation in captions if annotation[0] in files),
+        key=lambda annotation: (order[annotation[0]], annotation[1]),
+    )
+    if not matched:
+        raise DataError(f"{path}: no caption belongs to a picture in its list")
+    names = [str(files[image_id]) for image_id, *_ in matched]
+    directory = holding(folder, names[:: max(len(names) // 50, 1)])
+    if directory is None:
         raise published.wrong(folder, f"no folder has pictures such as {names[0]}")
     return [
-        (place / name, str(text), int(own), int(number)) for name, (number, own, text) in zip(names, known, strict=True)
+        (directory / name, str(text), int(caption_id), int(image_id))
+        for name, (image_id, caption_id, text) in zip(names, matched, strict=True)
     ]
 
 
-def _chosen(found: list[Found], folder: Path, name: str) -> list[Found]:
-    """The captions whose numbers a list has, in its order; all of them if there is no list."""
-    path = next((place / name for place in folders(folder) if (place / name).is_file()), None)
+def _chosen(annotations: list[Annotation], folder: Path, name: str) -> list[Annotation]:
+    """The captions whose ids are in the file ``name``, in its order; all captions if there is no such file."""
+    path = next((subfolder / name for subfolder in folders(folder) if (subfolder / name).is_file()), None)
     if path is None:
-        return found
+        return annotations
     try:
         numbers = np.load(path, allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
         raise DataError(f"{path}: it can't be read as .npy of plain numbers ({error})") from error
     if numbers.dtype.kind not in "uif" or numbers.ndim != 1:
-        raise DataError(f"{path}: {numbers.dtype} {list(numbers.shape)}; expected is a list of numbers of captions")
-    by_number = {each[2]: each for each in found}
+        raise DataError(f"{path}: {numbers.dtype} {list(numbers.shape)}; expected a list of caption ids")
+    by_number = {annotation[2]: annotation for annotation in annotations}
     chosen = [by_number[number] for number in map(int, numbers.tolist()) if number in by_number]
     if not chosen:
         raise DataError(
@@ -102,4 +106,4 @@ def _chosen(found: list[Found], folder: Path, name: str) -> list[Found]:
     return chosen
 
 
-COCO_SET, COCO_50K_SET = (FolderSet(partial(build, each), each.find) for each in (COCO, COCO_50K))
+COCO_SET, COCO_50K_SET = (FolderSet(partial(build, published), published.find) for published in (COCO, COCO_50K))

@@ -8,7 +8,7 @@ import numpy as np
 
 from edgefl.data.collection import Collection, FolderSet, Wanted
 from edgefl.data.folders.pictures import SUFFIXES, read_pictures
-from edgefl.data.folders.places import SPLITS, Published, left_out
+from edgefl.data.folders.places import SPLITS, Published, report_left_out
 
 IMAGES = Published(
     "images",
@@ -18,36 +18,38 @@ IMAGES = Published(
 
 
 def images(wanted: Wanted) -> Collection:
-    """Pictures whose class is the name of their folder; grey ones become colour ones, as all must be alike."""
+    """Pictures with their folder's name as class; grey pictures are converted to colour."""
     subfolders = _subfolders(wanted.folder)
-    parts = {name: _subfolders(path) for name, path in subfolders.items() if name.lower() in SPLITS}
-    split = bool(parts) and len(parts) == len(subfolders) and any(parts.values())
-    tops = [(SPLITS[name.lower()], inner) for name, inner in parts.items()] if split else [(0, subfolders)]
-    classes = tuple(sorted({name for _, inner in tops for name in inner}))
+    split_folders = {name: _subfolders(path) for name, path in subfolders.items() if name.lower() in SPLITS}
+    is_split = bool(split_folders) and len(split_folders) == len(subfolders) and any(split_folders.values())
+    class_folders = (
+        [(SPLITS[name.lower()], inner) for name, inner in split_folders.items()] if is_split else [(0, subfolders)]
+    )
+    classes = tuple(sorted({name for _, inner in class_folders for name in inner}))
     if len(classes) < 2:
         raise IMAGES.wrong(
             wanted.folder, f"{len(classes)} class folder{'s' * (len(classes) != 1)}; at least 2 are needed"
         )
-    paths, label, official, other = [], [], [], 0
-    for which, inner in tops:
+    paths, label, official, skipped = [], [], [], 0
+    for split_index, inner in class_folders:
         for name in sorted(inner):
             files = sorted(path for path in inner[name].iterdir() if path.is_file() and not path.name.startswith("."))
             pictures = [path for path in files if path.suffix.lower() in SUFFIXES]
-            other += len(files) - len(pictures)
+            skipped += len(files) - len(pictures)
             paths += pictures
             label += [classes.index(name)] * len(pictures)
-            official += [which] * len(pictures)
+            official += [split_index] * len(pictures)
     if not paths:
         raise IMAGES.wrong(wanted.folder, f"no file in the class folders ends in {', '.join(sorted(SUFFIXES))}")
-    left_out(wanted.on_message, IMAGES.name, {"files that are no pictures": other}, len(paths) + other)
-    pixels, place = read_pictures(paths, wanted, IMAGES.name)
-    kept = place >= 0
+    report_left_out(wanted.on_message, IMAGES.name, {"files that are not pictures": skipped}, len(paths) + skipped)
+    pixels, position = read_pictures(paths, wanted, IMAGES.name)
+    readable = position >= 0
     return Collection(
         classes,
-        np.array(label)[kept],
-        np.arange(int(kept.sum())),
+        np.array(label)[readable],
+        np.arange(int(readable.sum())),
         pixels,
-        official=np.array(official)[kept] if split else None,
+        official=np.array(official)[readable] if is_split else None,
     )
 
 

@@ -1,6 +1,6 @@
 """MedMNIST: medical pictures in one .npz for each set, as medmnist.com publishes them and its package downloads them.
 
-The files carry no names of classes; those of the organ sets are written here.
+The files contain no class names; those of the organ sets are defined here.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ SPLITS = ("train", "val", "test")
 
 def _published(name: str) -> Published:
     file = f"{name}.npz" if name != "medmnist" else "one .npz of a MedMNIST set"
-    fetch = (
+    command = (
         f"python -c \"from medmnist import {name[:5].title()}{name[5:6].upper()}MNIST as s; s('train', download=True)\""
     )
-    also = f", or {fetch}" if name != "medmnist" else ""
-    more = ("~/.medmnist",) if name != "medmnist" else ()
-    return Published(name, file, f"https://medmnist.com (zenodo.org/records/10519652){also}", more=more, file=True)
+    alternative = f", or {command}" if name != "medmnist" else ""
+    default_folders = ("~/.medmnist",) if name != "medmnist" else ()
+    return Published(
+        name, file, f"https://medmnist.com (zenodo.org/records/10519652){alternative}", more=default_folders, file=True
+    )
 
 
 def build(published: Published, wanted: Wanted) -> Collection:
@@ -48,21 +50,21 @@ def _chosen(published: Published, wanted: Wanted) -> Path:
     if wanted.folder.is_file():
         return wanted.folder
     pattern = "*.npz" if published.name == "medmnist" else f"{published.name}*.npz"
-    found = next((files for place in folders(wanted.folder, 1) if (files := sorted(place.glob(pattern)))), [])
-    if not found:
+    archives = next((files for folder in folders(wanted.folder, 1) if (files := sorted(folder.glob(pattern)))), [])
+    if not archives:
         raise published.wrong(wanted.folder)
-    stems = {path.stem.partition("_")[0] for path in found}
+    stems = {path.stem.partition("_")[0] for path in archives}
     if len(stems) > 1:
         raise DataError(
-            f"{published.name}: {found[0].parent} holds several sets, {', '.join(sorted(stems))}: name one file"
+            f"{published.name}: {archives[0].parent} holds several sets, {', '.join(sorted(stems))}: name one file"
         )
 
     def pixels(path: Path) -> int:
         size = path.stem.rpartition("_")[2]
         return int(size) if size.isdecimal() else 28
 
-    found.sort(key=pixels)
-    return next((path for path in found if pixels(path) >= (wanted.size or 0)), found[-1])
+    archives.sort(key=pixels)
+    return next((path for path in archives if pixels(path) >= (wanted.size or 0)), archives[-1])
 
 
 def _arrays(path: Path) -> tuple[Pixels, IntArray, IntArray]:
@@ -87,13 +89,13 @@ def _arrays(path: Path) -> tuple[Pixels, IntArray, IntArray]:
         square = len(shape) == 2 or (len(shape) == 3 and shape[2] == 3)
         if picture.dtype != np.uint8 or picture.shape[1:] != shape or not square or shape[0] != shape[1]:
             raise DataError(
-                f"{path}: {name}_images is {picture.dtype} {list(picture.shape)}; expected are bytes [n, size, size] "
-                "or [n, size, size, 3], one size for all (volumes have no place here)"
+                f"{path}: {name}_images is {picture.dtype} {list(picture.shape)}; expected bytes [n, size, size] "
+                "or [n, size, size, 3], one size for all (volumes are not supported)"
             )
         if label.ndim not in (1, 2) or (label.ndim == 2 and label.shape[1] != 1) or label.dtype.kind not in "ui":
             raise DataError(
-                f"{path}: {name}_labels is {label.dtype} {list(label.shape)}; expected is one class a picture, [n, 1] "
-                "(several labels a picture, as chestmnist has, are not read)"
+                f"{path}: {name}_labels is {label.dtype} {list(label.shape)}; expected one class per picture, [n, 1] "
+                "(several labels per picture, as in chestmnist, are not supported)"
             )
         if len(label) != len(picture):
             raise DataError(f"{path}: {len(picture)} {name}_images, but {len(label)} {name}_labels")
@@ -103,6 +105,6 @@ def _arrays(path: Path) -> tuple[Pixels, IntArray, IntArray]:
 
 
 ORGANAMNIST, ORGANCMNIST, ORGANSMNIST, ANY = (
-    FolderSet(partial(build, place := _published(name)), place.find)
+    FolderSet(partial(build, published := _published(name)), published.find)
     for name in ("organamnist", "organcmnist", "organsmnist", "medmnist")
 )

@@ -1,4 +1,4 @@
-"""Pictures of a folder, decoded and resized into a memory map: a set may be larger than memory."""
+"""Pictures of a folder, decoded and resized into a memory map, so that a set may be larger than memory."""
 
 from __future__ import annotations
 
@@ -27,31 +27,33 @@ Source = Path | bytes
 
 
 def read_pictures(sources: Sequence[Source], wanted: Wanted, name: str) -> tuple[Pixels, IntArray]:
-    """The pictures [m, 3, size, size] that can be read, and for each source which of them it is, -1 for none.
+    """The readable pictures [m, 3, size, size], and the index of each source's picture, -1 for none.
 
-    A picture is scaled to a square (bilinear), whatever its form.  Missing files and pictures that can't be decoded
-    are counted and told.  Raises DataError if none is left, or the disk hasn't the room.
+    Pictures of any shape are scaled to a square (bilinear).  Missing and undecodable files are counted in a message.
+    Raises DataError if no picture can be read, or if the disk has too little space.
     """
     size = wanted.size or SIZE
-    place = np.full(len(sources), -1, np.int64)
-    made = _room(wanted, (len(sources), 3, size, size), name)
-    wrong: dict[str, list[str]] = {"missing": [], "unreadable": []}
-    kept = 0
-    for at, found in _mapped(lambda source: _decoded(source, size), sources, wanted, f"{name}: pictures"):
-        if isinstance(found, str):
-            source = sources[at]
-            wrong[found].append(str(source) if isinstance(source, Path) else f"number {at}")
+    position = np.full(len(sources), -1, np.int64)
+    pixels = _allocated(wanted, (len(sources), 3, size, size), name)
+    failures: dict[str, list[str]] = {"missing": [], "unreadable": []}
+    count = 0
+    for index, result in _mapped(lambda source: _decoded(source, size), sources, wanted, f"{name}: pictures"):
+        if isinstance(result, str):
+            source = sources[index]
+            failures[result].append(str(source) if isinstance(source, Path) else f"number {index}")
         else:
-            made[kept], place[at] = found, kept
-            kept += 1
-    told = [f"{len(paths):,} {what} (first: {paths[0]})" for what, paths in wrong.items() if paths]
-    if not kept:
-        raise DataError(f"{name}: none of {len(sources):,} pictures can be read: {', '.join(told) or 'there are none'}")
-    if told:
-        wanted.on_message(
-            f"{name}: of {len(sources):,} pictures: {', '.join(told)}; samples that need them are left out"
+            pixels[count], position[index] = result, count
+            count += 1
+    summary = [f"{len(paths):,} {reason} (first: {paths[0]})" for reason, paths in failures.items() if paths]
+    if not count:
+        raise DataError(
+            f"{name}: none of {len(sources):,} pictures can be read: {', '.join(summary) or 'there are none'}"
         )
-    return made[:kept], place
+    if summary:
+        wanted.on_message(
+            f"{name}: of {len(sources):,} pictures: {', '.join(summary)}; samples that need them are left out"
+        )
+    return pixels[:count], position
 
 
 def scaled(images: Pixels, wanted: Wanted, name: str) -> Pixels:
@@ -59,14 +61,14 @@ def scaled(images: Pixels, wanted: Wanted, name: str) -> Pixels:
     size = wanted.size
     if size is None or images.shape[2:] == (size, size):
         return images
-    made = _room(wanted, (*images.shape[:2], size, size), name)
-    for at, found in _mapped(lambda picture: _resized(picture, size), images, wanted, f"{name}: pictures"):
-        made[at] = found
-    return made
+    pixels = _allocated(wanted, (*images.shape[:2], size, size), name)
+    for index, result in _mapped(lambda picture: _resized(picture, size), images, wanted, f"{name}: pictures"):
+        pixels[index] = result
+    return pixels
 
 
-def _room(wanted: Wanted, shape: tuple[int, ...], name: str) -> Pixels:
-    """An array on disk.  It is copied when it is kept, so twice its size must be free."""
+def _allocated(wanted: Wanted, shape: tuple[int, ...], name: str) -> Pixels:
+    """A memory map on disk.  It is copied into the cache, so twice its size must be free."""
     need, free = int(np.prod(shape)), shutil.disk_usage(wanted.scratch).free
     if 2 * need > free:
         raise DataError(
@@ -81,15 +83,15 @@ def _room(wanted: Wanted, shape: tuple[int, ...], name: str) -> Pixels:
 
 
 def _mapped(work: Callable[[Any], Any], items: Any, wanted: Wanted, what: str) -> Iterator[tuple[int, Any]]:
-    """``work`` of every item in order, by threads (decoding runs beside Python), a bounded number at a time."""
+    """Yield the index and ``work(item)`` of every item in order, from threads, ``CHUNK`` items at a time."""
     total = len(items)
-    told = step = max(total // 20, 4 * CHUNK)
+    next_message = step = max(total // 20, 4 * CHUNK)
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         for start in range(0, total, CHUNK):
             yield from enumerate(pool.map(work, items[start : start + CHUNK]), start)
-            if start + CHUNK >= told:
+            if start + CHUNK >= next_message:
                 wanted.on_message(f"{what}: {min(start + CHUNK, total):,} of {total:,}")
-                told += step
+                next_message += step
 
 
 def _decoded(source: Source, size: int) -> Pixels | str:
@@ -101,7 +103,7 @@ def _decoded(source: Source, size: int) -> Pixels | str:
         return np.asarray(colours).transpose(2, 0, 1)
     except FileNotFoundError:
         return "missing"
-    except Exception:  # what a decoder raises for a broken file depends on the format and on where it breaks
+    except Exception:  # the exception for a broken file depends on the decoder
         return "unreadable"
 
 

@@ -1,4 +1,4 @@
-"""Where the folder of a data set is looked for, and what is said if its files aren't there."""
+"""The search for the folder of a data set, and the errors about missing files."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pathlib import Path
 from edgefl.errors import DataError
 
 SHOWN = 6
-"""Names of a folder's content that an error shows."""
+"""Maximum names of a folder's content in an error."""
 
 SPLITS = {"train": 0, "training": 0, "val": 1, "valid": 1, "validation": 1, "dev": 1, "test": 2, "testing": 2}
-"""The names of splits in folders and tables, as the official split that each stands for: train, validation, test."""
+"""Official split (0 train, 1 validation, 2 test) by its name in folders and tables."""
 
 
 @dataclass(frozen=True)
 class Published:
-    """A data set as it is published: its ``name`` here, its ``files`` in words, and the ``source`` they come from.
+    """A published data set: its ``name`` here, a description of its ``files``, and their ``source``.
 
-    ``beside`` is the set whose folder it may share, ``more`` are places where another program may have put it; ``file``
-    says that a file may stand for the folder.
+    ``beside`` is the set whose folder it may share, and ``more`` are folders of other programs that may have it.  With
+    ``file`` a single file may be given instead of a folder.
     """
 
     name: str
@@ -32,37 +32,37 @@ class Published:
     file: bool = False
 
     def find(self, given: Path | None) -> Path:
-        """The folder ``given``, else the first that is there of $EDGEFL_DATA/<name>, data/<name> and ``more``.
+        """The folder ``given``, else the first that exists of $EDGEFL_DATA/<name>, data/<name> and ``more``.
 
-        Raises DataError with every place tried.
+        Raises DataError with every folder tried.
         """
         if given is not None:
-            if self._fits(place := given.expanduser()):
-                return place.absolute()
-            wrong = "is a file, not a folder" if place.is_file() else "is not there"
-            raise DataError(f"{self.name}: {place}, which data.folders names, {wrong}; it should hold {self.files}")
-        root = os.environ.get("EDGEFL_DATA")
+            if self._fits(path := given.expanduser()):
+                return path.absolute()
+            problem = "is a file, not a folder" if path.is_file() else "is not there"
+            raise DataError(f"{self.name}: {path}, which data.folders names, {problem}; it should hold {self.files}")
+        data_root = os.environ.get("EDGEFL_DATA")
         names = dict.fromkeys(filter(None, (self.name, self.beside)))
-        roots = [*([Path(root).expanduser()] if root else []), Path("data")]
-        places = [each / name for each in roots for name in names] + [Path(place).expanduser() for place in self.more]
-        for place in places:
-            if self._fits(place):
-                return place.absolute()
-        tried = ", ".join(str(place.absolute()) for place in places)
-        unset = "" if root else " (EDGEFL_DATA is not set)"
+        roots = [*([Path(data_root).expanduser()] if data_root else []), Path("data")]
+        paths = [folder / name for folder in roots for name in names] + [Path(path).expanduser() for path in self.more]
+        for path in paths:
+            if self._fits(path):
+                return path.absolute()
+        tried = ", ".join(str(path.absolute()) for path in paths)
+        unset = "" if data_root else " (EDGEFL_DATA is not set)"
         raise DataError(
-            f"{self.name} is read from a folder of yours with {self.files}; there is none: tried {tried}{unset}; name "
-            f"another with data.folders: {{{self.name}: PATH}}, or get it from {self.source}"
+            f"{self.name} is read from a local folder with {self.files}; found none: tried {tried}{unset}; name "
+            f"one with data.folders: {{{self.name}: PATH}}, or get it from {self.source}"
         )
 
-    def _fits(self, place: Path) -> bool:
-        return place.is_dir() or (self.file and place.is_file())
+    def _fits(self, path: Path) -> bool:
+        return path.is_dir() or (self.file and path.is_file())
 
-    def wrong(self, folder: Path, why: str = "") -> DataError:
-        """The error for a folder that holds something else."""
-        more = f": {why}" if why else ""
+    def wrong(self, folder: Path, reason: str = "") -> DataError:
+        """The error about a folder with other content."""
+        detail = f": {reason}" if reason else ""
         return DataError(
-            f"{self.name}: looked for {self.files} in {folder} and its subfolders; found {content(folder)}{more}; "
+            f"{self.name}: looked for {self.files} in {folder} and its subfolders; found {content(folder)}{detail}; "
             f"get it from {self.source}"
         )
 
@@ -72,39 +72,41 @@ def content(folder: Path) -> str:
     if folder.is_file():
         return f"the file {folder.name}"
     names = sorted(path.name + ("/" if path.is_dir() else "") for path in folder.iterdir())
-    left = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return (", ".join(names[:SHOWN]) + left) if names else "nothing"
+    remaining = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return (", ".join(names[:SHOWN]) + remaining) if names else "nothing"
 
 
 def folders(folder: Path, depth: int = 2) -> Iterator[Path]:
-    """The folder, then its subfolders, level by level, in order of the alphabet; hidden ones are left out."""
+    """The folder, then its subfolders level by level, sorted by name, without hidden ones."""
     level = [folder]
-    for left in range(depth, -1, -1):
+    for depth_left in range(depth, -1, -1):
         yield from level
-        if left:
+        if depth_left:
             level = sorted(
                 Path(entry.path)
-                for above in level
-                for entry in os.scandir(above)
+                for parent in level
+                for entry in os.scandir(parent)
                 if entry.is_dir() and not entry.name.startswith(".")
             )
 
 
 def located(folder: Path, *names: str) -> Path | None:
-    """The first folder, from the top, that holds files of all these names."""
-    return next((place for place in folders(folder) if all((place / name).is_file() for name in names)), None)
+    """The first of the folder and its subfolders with files of all these names; None if there is none."""
+    return next(
+        (subfolder for subfolder in folders(folder) if all((subfolder / name).is_file() for name in names)), None
+    )
 
 
 def holding(folder: Path, names: Iterable[str]) -> Path | None:
-    """The folder, of this and its subfolders, that holds the most of these files (the first of equals), if any does."""
+    """The folder or subfolder with the most of these files (the first among equals); None if none has any."""
     wanted = list(names)
-    found = [(sum((place / name).is_file() for name in wanted), place) for place in folders(folder, 3)]
-    most = max(found, key=lambda pair: pair[0])
-    return most[1] if most[0] else None
+    counts = [(sum((subfolder / name).is_file() for name in wanted), subfolder) for subfolder in folders(folder, 3)]
+    best = max(counts, key=lambda pair: pair[0])
+    return best[1] if best[0] else None
 
 
-def left_out(on_message: Callable[[str], None], name: str, counts: dict[str, int], of: int) -> None:
-    """Tell what was left out of ``of`` samples, by reason, if anything was."""
-    told = [f"{count:,} {reason}" for reason, count in counts.items() if count]
-    if told:
-        on_message(f"{name}: of {of:,} samples, left out: {', '.join(told)}")
+def report_left_out(on_message: Callable[[str], None], name: str, counts: dict[str, int], of: int) -> None:
+    """Report the samples left out, by reason, if there are any; ``of`` is the total."""
+    reasons = [f"{count:,} {reason}" for reason, count in counts.items() if count]
+    if reasons:
+        on_message(f"{name}: of {of:,} samples, left out: {', '.join(reasons)}")

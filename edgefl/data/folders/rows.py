@@ -1,4 +1,4 @@
-"""Text files as people publish them: tables with commas, bars or tabs, and JSON."""
+"""Readers of published text files: tables with commas, bars or tabs, and JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Row = tuple[int, list[str]]
 
 
 def lines(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 file.  Raises DataError with the first line that is something else."""
+    """The lines of a UTF-8 file.  Raises DataError with the number of the first line that isn't UTF-8."""
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
@@ -26,12 +26,12 @@ def lines(path: Path) -> Iterator[str]:
             except UnicodeDecodeError as error:
                 byte = line[error.start]
                 raise DataError(
-                    f"{path}:{number}: byte {byte:#04x} is no UTF-8; save the file as UTF-8 (iconv -t UTF-8)"
+                    f"{path}:{number}: byte {byte:#04x} is not UTF-8; save the file as UTF-8 (iconv -t UTF-8)"
                 ) from None
 
 
 def rows(path: Path, delimiter: str = ",") -> Iterator[Row]:
-    """The rows of a table, without empty ones.  Raises DataError with the line of what can't be read."""
+    """The non-empty rows of a table.  Raises DataError with the number of a line that can't be read."""
     reader = csv.reader(lines(path), delimiter=delimiter)
     try:
         for row in reader:
@@ -42,7 +42,7 @@ def rows(path: Path, delimiter: str = ",") -> Iterator[Row]:
 
 
 def named_rows(path: Path, wanted: Sequence[str], delimiter: str = ",") -> Iterator[tuple[int, dict[str, str]]]:
-    """The rows of a table whose first row has the names of its columns: those ``wanted`` must be among them.
+    """The rows of a table by column name, from its first row; the columns ``wanted`` must exist.
 
     A field that is missing at the end of a row is empty.
     """
@@ -57,25 +57,25 @@ def named_rows(path: Path, wanted: Sequence[str], delimiter: str = ",") -> Itera
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file says.  Raises DataError with the line where it isn't JSON."""
+    """Parse a JSON file.  Raises DataError with the number of the invalid line."""
     try:
         return orjson.loads(path.read_bytes().removeprefix(b"\xef\xbb\xbf"))
     except orjson.JSONDecodeError as error:
-        raise DataError(f"{path}:{error.lineno}: no JSON: {error.msg}") from error
+        raise DataError(f"{path}:{error.lineno}: invalid JSON: {error.msg}") from error
 
 
 def numbered_in_order(keys: Sequence[Any]) -> IntArray:
-    """Equal keys to equal numbers, in order of appearance."""
+    """Number the distinct keys in order of appearance."""
     numbers: dict[Any, int] = {}
     return np.fromiter((numbers.setdefault(key, len(numbers)) for key in keys), np.int64, len(keys))
 
 
 def class_number(text: str, classes: int, where: str, first: int = 0) -> int:
-    """The class that a number in a file says, which counts from ``first``.  Raises DataError for another."""
+    """Parse a class number that counts from ``first`` in a file.  Raises DataError if it is out of range."""
     try:
-        found = int(text) - first
+        number = int(text) - first
     except ValueError:
-        found = -1
-    if not 0 <= found < classes:
-        raise DataError(f"{where}: {text!r} is no class; classes are {first}..{first + classes - 1}")
-    return found
+        number = -1
+    if not 0 <= number < classes:
+        raise DataError(f"{where}: {text!r} is not a class; classes are {first}..{first + classes - 1}")
+    return number

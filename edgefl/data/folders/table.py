@@ -11,7 +11,7 @@ import numpy as np
 
 from edgefl.data.collection import Collection, FolderSet, IntArray, Wanted
 from edgefl.data.folders.pictures import read_pictures
-from edgefl.data.folders.places import SPLITS, Published, left_out
+from edgefl.data.folders.places import SPLITS, Published, report_left_out
 from edgefl.data.folders.rows import lines, named_rows, numbered_in_order
 from edgefl.errors import DataError, suggestion
 
@@ -25,82 +25,80 @@ ROLES = ("image", "text", "label", "split", "client", "group")
 
 
 def table(wanted: Wanted) -> Collection:
-    """A sample for each row that has all of the table's modalities; paths of pictures start at the table's folder.
+    """A sample for each row with all of the table's modalities; picture paths are relative to the table's folder.
 
     Without a column ``group``, rows with the same picture (else the same text) are held out together.
     """
-    read = [
+    samples = [
         (line, values, split)
-        for path, which in _tables(wanted.folder)
-        for line, values, split in _values(path, wanted.columns, which)
+        for path, file_split in _tables(wanted.folder)
+        for line, values, split in _values(path, wanted.columns, file_split)
     ]
-    if not read:
+    if not samples:
         raise DataError(f"table: {wanted.folder} has no rows")
-    there = set.intersection(*(set(values) for _, values, _ in read))
-    if not there & {"image", "text"}:
-        raise DataError(
-            "table: there is no column image or text; say with data.columns: {text: NAME} what yours is called"
-        )
-    empty = [not all(values[role] for role in ("image", "text") if role in there) for _, values, _ in read]
-    counts = {"with an empty image or text": sum(empty)}
-    kept = [each for each, lacks in zip(read, empty, strict=True) if not lacks]
+    roles = set.intersection(*(set(values) for _, values, _ in samples))
+    if not roles & {"image", "text"}:
+        raise DataError("table: there is no column image or text; name yours with data.columns: {text: NAME}")
+    is_empty_at = [not all(values[role] for role in ("image", "text") if role in roles) for _, values, _ in samples]
+    counts = {"with an empty image or text": sum(is_empty_at)}
+    complete = [sample for sample, is_empty in zip(samples, is_empty_at, strict=True) if not is_empty]
     pictures, image = None, None
-    if "image" in there and kept:
-        at = numbered_in_order([values["image"] for _, values, _ in kept])
-        pictures, place = read_pictures(
-            [Path(p) for p in dict.fromkeys(v["image"] for _, v, _ in kept)], wanted, TABLE.name
+    if "image" in roles and complete:
+        picture_of = numbered_in_order([values["image"] for _, values, _ in complete])
+        pictures, position = read_pictures(
+            [Path(path) for path in dict.fromkeys(values["image"] for _, values, _ in complete)], wanted, TABLE.name
         )
-        image = place[at]
+        image = position[picture_of]
         counts["without their picture"] = int((image < 0).sum())
-        kept = [each for each, number in zip(kept, image.tolist(), strict=True) if number >= 0]
+        complete = [sample for sample, index in zip(complete, image.tolist(), strict=True) if index >= 0]
         image = image[image >= 0]
-    left_out(wanted.on_message, TABLE.name, counts, len(read))
-    if not kept:
-        raise DataError(f"table: no row of {wanted.folder} has all of {', '.join(sorted(there & {'image', 'text'}))}")
-    by_role = {role: [values[role] for _, values, _ in kept] for role in there}
+    report_left_out(wanted.on_message, TABLE.name, counts, len(samples))
+    if not complete:
+        raise DataError(f"table: no row of {wanted.folder} has all of {', '.join(sorted(roles & {'image', 'text'}))}")
+    by_role = {role: [values[role] for _, values, _ in complete] for role in roles}
     texts = tuple(by_role.get("text", ()))
-    classes, label = _classes(by_role.get("label", [""] * len(kept)))
-    same = by_role.get("group") or by_role.get("image") or by_role["text"]
-    split_of = [split for *_, split in kept]
+    classes, label = _classes(by_role.get("label", [""] * len(complete)))
+    group_keys = by_role.get("group") or by_role.get("image") or by_role["text"]
+    split_of = [split for *_, split in complete]
     return Collection(
         classes=classes,
         label=label,
-        group=numbered_in_order(same),
+        group=numbered_in_order(group_keys),
         images=pictures,
         image=image,
         text=np.arange(len(texts)) if texts else None,
         texts=texts,
         masked=texts,
-        owner=numbered_in_order(by_role["client"]) if "client" in there else None,
+        owner=numbered_in_order(by_role["client"]) if "client" in roles else None,
         official=np.array(split_of) if min(split_of) >= 0 else None,
     )
 
 
 def _classes(labels: Sequence[str]) -> tuple[tuple[str, ...], IntArray]:
-    """The different labels, numbers in their order, words in the alphabet's; an empty one is no class."""
-    found = {label for label in labels if label}
-    numbers = all(label.lstrip("-").isdecimal() for label in found)
-    classes = tuple(sorted(found, key=lambda label: (int(label) if numbers else 0, label)))
-    place = {label: index for index, label in enumerate(classes)} | {"": len(classes)}
-    return classes, np.array([place[label] for label in labels], np.int64)
+    """Distinct labels, sorted as numbers or as text, and the class of each row; an empty label has no class."""
+    distinct = {label for label in labels if label}
+    numbers = all(label.lstrip("-").isdecimal() for label in distinct)
+    classes = tuple(sorted(distinct, key=lambda label: (int(label) if numbers else 0, label)))
+    index_of = {label: index for index, label in enumerate(classes)} | {"": len(classes)}
+    return classes, np.array([index_of[label] for label in labels], np.int64)
 
 
 def _tables(folder: Path) -> list[tuple[Path, int]]:
-    """The tables of a folder, each with its split (-1: its rows say it, if anything does)."""
+    """The tables of a folder, each with its split (-1: its column ``split`` has it, if there is one)."""
     if folder.is_file():
         return [(folder, -1)]
-    found = sorted(path for path in folder.iterdir() if path.suffix.lower() in (".csv", ".jsonl"))
-    named = [(path, SPLITS[path.stem.lower()]) for path in found if path.stem.lower() in SPLITS]
-    if named and len(named) == len(found) and any(split == 0 for _, split in named):
-        return sorted(named, key=lambda each: each[1])
-    if len(found) != 1:
-        several = f"{len(found)} tables: name one of them with data.folders" if found else ""
+    paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in (".csv", ".jsonl"))
+    named = [(path, SPLITS[path.stem.lower()]) for path in paths if path.stem.lower() in SPLITS]
+    if named and len(named) == len(paths) and any(split == 0 for _, split in named):
+        return sorted(named, key=lambda item: item[1])
+    if len(paths) != 1:
+        several = f"{len(paths)} tables: name one of them with data.folders" if paths else ""
         raise TABLE.wrong(folder, several)
-    return [(found[0], -1)]
+    return [(paths[0], -1)]
 
 
 def _values(path: Path, columns: Mapping[str, str], split: int) -> Iterator[tuple[int, dict[str, str], int]]:
-    """Line, what each role's column says, and split, of every row."""
+    """Line number, values by role, and split of every row."""
     for role in columns:
         if role not in ROLES:
             raise DataError(f"data.columns: unknown column {role!r}{suggestion(role, ROLES)}")
@@ -113,10 +111,12 @@ def _values(path: Path, columns: Mapping[str, str], split: int) -> Iterator[tupl
             values["image"] = str(path.parent / values["image"])
         if "client" in values and not values["client"]:
             raise DataError(f"{path}:{line}: the client is empty; every row must name one, or none have the column")
-        said = values.get("split", "")
-        if split < 0 and "split" in values and said.lower() not in SPLITS:
-            raise DataError(f"{path}:{line}: unknown split {said!r}{suggestion(said, ('train', 'validation', 'test'))}")
-        yield line, values, SPLITS[said.lower()] if split < 0 and said else split
+        split_name = values.get("split", "")
+        if split < 0 and "split" in values and split_name.lower() not in SPLITS:
+            raise DataError(
+                f"{path}:{line}: unknown split {split_name!r}{suggestion(split_name, ('train', 'validation', 'test'))}"
+            )
+        yield line, values, SPLITS[split_name.lower()] if split < 0 and split_name else split
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
@@ -128,9 +128,9 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
             try:
                 row: Any = json.loads(text)
             except json.JSONDecodeError as error:
-                raise DataError(f"{path}:{line}: no JSON: {error.msg}") from error
+                raise DataError(f"{path}:{line}: invalid JSON: {error.msg}") from error
             if not isinstance(row, dict):
-                raise DataError(f"{path}:{line}: expected is an object {{...}} on each line")
+                raise DataError(f"{path}:{line}: expected an object {{...}} on each line")
             yield line, {str(key): "" if value is None else str(value) for key, value in row.items()}
 
 

@@ -1,7 +1,7 @@
 """ADVANCE: 5,075 aerial photographs of 13 kinds of scenes, each with ten seconds of sound recorded there (Hu et al.,
 ECCV 2020), as published: ``vision/<class>/<name>.jpg`` and ``sound/<class>/<name>.wav``.
 
-Sound as LW-FedMML's AST reads it: 128 mel bins, 1,024 frames, zeros behind a clip that is shorter.
+Sound as LW-FedMML's AST reads it: 128 mel bins, 1,024 frames, shorter clips are padded with zeros.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from edgefl.data.audio import REMEDY, fitted, log_mel, read_wav, resampled
 from edgefl.data.collection import Collection, FolderSet, Wanted, package_folder
 from edgefl.data.folders.pictures import SUFFIXES, read_pictures
-from edgefl.data.folders.places import Published, folders, left_out
+from edgefl.data.folders.places import Published, folders, report_left_out
 from edgefl.errors import DataError
 
 FRAMES, BINS = 1024, 128
@@ -26,36 +26,36 @@ Sound = npt.NDArray[np.float32]
 
 
 def build(wanted: Wanted) -> Collection:
-    """Pictures [n, 3, size, size] and log mel energies [n, 1024, 128] of every photograph that has its sound.
+    """Pictures [n, 3, size, size] and log mel energies [n, 1024, 128] of all photographs with their sound.
 
-    Raises DataError for another layout.
+    Raises DataError for any other layout.
     """
     package_folder("scipy", REMEDY)
-    root = next((place for place in folders(wanted.folder) if _both(place)), None)
+    root = next((folder for folder in folders(wanted.folder) if _has_both(folder)), None)
     if root is None:
         raise ADVANCE.wrong(wanted.folder)
     vision, sound = (_files(root / side, fits) for side, fits in (("vision", _is_picture), ("sound", _is_sound)))
     keys = sorted(vision.keys() & sound.keys())
     if not keys:
         raise ADVANCE.wrong(wanted.folder, "no picture has a sound of its class and name")
-    images, place = read_pictures([vision[key] for key in keys], wanted, ADVANCE.name)
-    readable = np.flatnonzero(place >= 0)
-    audio, heard = _spectrograms([sound[keys[row]] for row in readable], wanted)
-    kept = readable[heard]
-    lonely = len(vision.keys() ^ sound.keys())
+    images, position = read_pictures([vision[key] for key in keys], wanted, ADVANCE.name)
+    readable = np.flatnonzero(position >= 0)
+    audio, readable_sounds = _spectrograms([sound[keys[row]] for row in readable], wanted)
+    complete = readable[readable_sounds]
+    unpaired = len(vision.keys() ^ sound.keys())
     counts = {
-        "without their picture or sound": lonely,
+        "without their picture or sound": unpaired,
         "with a picture that can't be read": len(keys) - len(readable),
-        "with a sound that can't be read": len(readable) - len(kept),
+        "with a sound that can't be read": len(readable) - len(complete),
     }
-    left_out(wanted.on_message, ADVANCE.name, counts, len(keys) + lonely)
-    classes = sorted({keys[row][0] for row in kept})
-    label = np.array([classes.index(keys[row][0]) for row in kept], np.int64)
-    return Collection(tuple(classes), label, np.arange(len(kept)), images, image=place[kept], audio=audio)
+    report_left_out(wanted.on_message, ADVANCE.name, counts, len(keys) + unpaired)
+    classes = sorted({keys[row][0] for row in complete})
+    label = np.array([classes.index(keys[row][0]) for row in complete], np.int64)
+    return Collection(tuple(classes), label, np.arange(len(complete)), images, image=position[complete], audio=audio)
 
 
-def _both(place: Path) -> bool:
-    return (place / "vision").is_dir() and (place / "sound").is_dir()
+def _has_both(folder: Path) -> bool:
+    return (folder / "vision").is_dir() and (folder / "sound").is_dir()
 
 
 def _is_picture(path: Path) -> bool:
@@ -67,31 +67,31 @@ def _is_sound(path: Path) -> bool:
 
 
 def _files(folder: Path, fits: Callable[[Path], bool]) -> dict[tuple[str, str], Path]:
-    """Files by class and name."""
+    """The files in ``folder`` that ``fits`` accepts, by class and name."""
     return {(path.parent.name, path.stem): path for path in sorted(folder.glob("*/*")) if fits(path)}
 
 
 def _spectrograms(paths: list[Path], wanted: Wanted) -> tuple[Sound, list[int]]:
-    """Those that can be read, in a memory map, and which they are."""
+    """Spectrograms [m, frames, bins] of the readable files, as a memory map, and the indices of these files."""
     file = wanted.scratch / "sound.npy"
-    made: Sound = np.lib.format.open_memmap(file, mode="w+", dtype=np.float32, shape=(len(paths), FRAMES, BINS))
-    heard: list[int] = []
-    wrong: list[str] = []
-    for number, path in enumerate(paths):
-        if number % 500 == 0:
-            wanted.on_message(f"{ADVANCE.name}: sounds: {number:,} of {len(paths):,}")
+    energies: Sound = np.lib.format.open_memmap(file, mode="w+", dtype=np.float32, shape=(len(paths), FRAMES, BINS))
+    readable: list[int] = []
+    errors: list[str] = []
+    for index, path in enumerate(paths):
+        if index % 500 == 0:
+            wanted.on_message(f"{ADVANCE.name}: sounds: {index:,} of {len(paths):,}")
         try:
             wave = resampled(*read_wav(path))
         except DataError as error:
-            wrong.append(str(error))
+            errors.append(str(error))
             continue
-        made[len(heard)] = fitted(log_mel(wave, bins=BINS), FRAMES, fill=0.0)
-        heard.append(number)
-    if not heard:
-        raise DataError(f"{ADVANCE.name}: none of {len(paths):,} sounds can be read: {wrong[0]}")
-    if wrong:
-        wanted.on_message(f"{ADVANCE.name}: {wrong[0]}")
-    return made[: len(heard)], heard
+        energies[len(readable)] = fitted(log_mel(wave, bins=BINS), FRAMES, fill=0.0)
+        readable.append(index)
+    if not readable:
+        raise DataError(f"{ADVANCE.name}: none of {len(paths):,} sounds can be read: {errors[0]}")
+    if errors:
+        wanted.on_message(f"{ADVANCE.name}: {errors[0]}")
+    return energies[: len(readable)], readable
 
 
 ADVANCE_SET = FolderSet(build, ADVANCE.find)

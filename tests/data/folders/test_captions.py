@@ -84,11 +84,11 @@ def test_flickr_without_pictures_or_with_another_table(read, tmp_path):
     with pytest.raises(DataError, match=r"found results_20130124.token: no folder has pictures such as 1.jpg"):
         read("flickr30k", tmp_path)
     write(tmp_path / "results_20130124.token", "1.jpg A dog\n")
-    with pytest.raises(DataError, match=r"token:1: expected is picture#number, a tab and a caption"):
+    with pytest.raises(DataError, match=r"token:1: expected picture#number, a tab and a caption"):
         read("flickr30k", tmp_path)
     (tmp_path / "results_20130124.token").unlink()
     write(tmp_path / "results.csv", "a,b,c\n")
-    with pytest.raises(DataError, match=r"results.csv:1: expected are the columns image_name, comment_number, comment"):
+    with pytest.raises(DataError, match=r"results.csv:1: expected the columns image_name, comment_number, comment"):
         read("flickr30k", tmp_path)
 
 
@@ -128,15 +128,15 @@ def test_coco_laid_out_otherwise(read, tmp_path):
     path = tmp_path / "annotations" / "captions_val2017.json"
     content = json.loads(path.read_text())
     for wrong, said in (
-        ({"images": content["images"]}, "expected is a list 'annotations' of entries with image_id, id, caption"),
-        ({**content, "annotations": [{"image_id": 5, "id": 1, "caption": "x"}]}, "no caption is of a picture"),
-        ([], "expected is a list 'images'"),
+        ({"images": content["images"]}, "expected a list 'annotations' of entries with image_id, id, caption"),
+        ({**content, "annotations": [{"image_id": 5, "id": 1, "caption": "x"}]}, "no caption belongs to a picture"),
+        ([], "expected a list 'images'"),
     ):
         write(path, json.dumps(wrong))
         with pytest.raises(DataError, match=said):
             read("coco", tmp_path)
     write(path, '{"images": [\n}')
-    with pytest.raises(DataError, match=r"captions_val2017.json:2: no JSON"):
+    with pytest.raises(DataError, match=r"captions_val2017.json:2: invalid JSON"):
         read("coco", tmp_path)
 
 
@@ -242,7 +242,7 @@ def test_a_wrong_table_is_one_line(content, columns, said, read, tmp_path):
 
 def test_two_tables_or_lines_that_are_no_objects(read, tmp_path):
     write(tmp_path / "a.jsonl", "[1]\n")
-    with pytest.raises(DataError, match=r"a.jsonl:1: expected is an object"):
+    with pytest.raises(DataError, match=r"a.jsonl:1: expected an object"):
         read("table", tmp_path)
     write(tmp_path / "b.csv", "text\na\n")
     with pytest.raises(DataError, match="2 tables: name one of them with data.folders"):

@@ -97,8 +97,8 @@ def test_any_medmnist_file_is_read_by_name(read, tmp_path):
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        ({"test_labels": np.zeros((11, 14), np.uint8)}, "several labels a picture"),
-        ({"val_images": np.zeros((11, 28, 28, 28), np.uint8)}, "volumes have no place"),
+        ({"test_labels": np.zeros((11, 14), np.uint8)}, "several labels per picture"),
+        ({"val_images": np.zeros((11, 28, 28, 28), np.uint8)}, "volumes are not supported"),
         ({"val_labels": np.zeros((3, 1), np.uint8)}, "11 val_images, but 3 val_labels"),
         ({"train_labels": np.full((22, 1), 11, np.uint8)}, "a label is 11; classes are 0..10"),
         ({"test_labels": np.array([None] * 11)}, "plain arrays"),
@@ -139,7 +139,7 @@ def test_own_pictures_by_folder(read, tmp_path):
     assert made.images[1].max((1, 2)).tolist() == [37, 91, 53]  # picture 1, as a PNG
     assert (made.images[4] == 77).all()
     assert any("1 unreadable (first: " in said and "torn.png" in said for said in read.said)
-    assert any("1 files that are no pictures" in said for said in read.said)
+    assert any("1 files that are not pictures" in said for said in read.said)
 
 
 def test_own_pictures_may_have_published_splits(read, tmp_path):

@@ -38,10 +38,10 @@ def test_ag_news_with_a_header_empty_texts_and_copies(read, tmp_path):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("5,title,text\n", r"train.csv:1: '5' is no class; classes are 1..4"),
-        ("1,title,text\nSports,title,text\n", r"train.csv:2: 'Sports' is no class; classes are 1..4"),
-        ("1,title\n", r"train.csv:1: 2 fields; class, title and description are expected"),
-        (b"1,caf\xc3\xa9,x\n1,caf\xe9,x\n", r"train.csv:2: byte 0xe9 is no UTF-8"),
+        ("5,title,text\n", r"train.csv:1: '5' is not a class; classes are 1..4"),
+        ("1,title,text\nSports,title,text\n", r"train.csv:2: 'Sports' is not a class; classes are 1..4"),
+        ("1,title\n", r"train.csv:1: 2 fields; expected class, title and description"),
+        (b"1,caf\xc3\xa9,x\n1,caf\xe9,x\n", r"train.csv:2: byte 0xe9 is not UTF-8"),
         ("", "there is no text in"),
     ],
 )

@@ -213,8 +213,8 @@ def test_every_method_that_averages_takes_them(games: Games, method: str, name: 
         ("aggregation: {optimizer: adam, momentum: 0.5}", "aggregation", "belongs to optimizer momentum, not adam"),
         ("aggregation: {optimizer: adagrad, beta2: 0.5}", "aggregation", "beta2 belongs to optimizer adam or yogi"),
         ("aggregation: {optimiser: adam}", "aggregation.optimiser", "optimizer"),
-        ("aggregation: median\nround: asynchronous", "aggregation.rule", "a median is over several updates"),
-        ("aggregation: {compensation: true}\nround: asynchronous", "aggregation.compensation", "for the others"),
+        ("aggregation: median\nround: asynchronous", "aggregation.rule", "median needs several updates"),
+        ("aggregation: {compensation: true}\nround: asynchronous", "aggregation.compensation", "needs all updates"),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_refused_with_its_line(tmp_path: Any, told: str, key: str, said: str) -> None:
