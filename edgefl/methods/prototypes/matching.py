@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from edgefl.methods.prototypes.steps import Fusing
 from edgefl.models.multiway import MODALITIES
 from edgefl.work.description import Edit, Pass
-from edgefl.work.scoring import ScoreClassify, place_among
+from edgefl.work.scoring import ScoreClassify, top_k_hits
 from edgefl.work.steps import CLIP_SCALE, Context, Step, clip_loss
 
 DISTANCES = ("l1", "l2", "cosine")
@@ -252,7 +252,7 @@ class ScoreCompleted(ScoreClassify):
         else:
             scores = nearness(own.float(), prototypes, inference)
         real = (label >= 0).to(torch.float32)
-        among = [(place_among(scores, label.clamp_min(0), k) * real).sum() for k in MATCHED]
+        among = [(top_k_hits(scores, label.clamp_min(0), k) * real).sum() for k in MATCHED]
         ctx.outputs[f"matched[{pattern}]"].add_(torch.stack([*among, real.sum()]))
         completion = mixed(scores, table, args["mix"])
         return completion if known is None else completion * known
