@@ -402,7 +402,7 @@ def test_an_evaluation_looks_at_pairs_in_three_ways() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"inference": "classifier"}, r"set matching: \{round: N\} with the schedule's number of rounds"),
+        ({"inference": "classifier"}, r"set matching: \{round: N\}, with N usually the schedule's last round"),
         ({"inference": "l1", "matching": {"round": 3}}, "inference l1 needs no matching model: remove matching"),
         (
             {"inference": "oracle", "mix": 5},
