@@ -239,8 +239,8 @@ REFUSALS: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"method": {"name": "creamfl", "pcme": {}}, "data": {**PUBLIC, **CLASSIFY}}, "pcme is a loss of retrieval"),
     ],
     "`contrast` or another aggregation with `reamfl-*`": [
-        ({"method": {"name": "reamfl-mean", "contrast": 1}, "data": PUBLIC}, "take creamfl for it"),
-        ({"method": {"name": "reamfl-avg", "aggregation": "gca"}, "data": PUBLIC}, "take creamfl for it"),
+        ({"method": {"name": "reamfl-mean", "contrast": 1}, "data": PUBLIC}, "use creamfl instead"),
+        ({"method": {"name": "reamfl-avg", "aggregation": "gca"}, "data": PUBLIC}, "use creamfl instead"),
     ],
     "`fedcola`'s gates between towers that aren't of one shape": [
         ({"method": "fedcola", "model": APART}, "complementary training needs blocks of the same shape"),

@@ -93,12 +93,12 @@ def features(ctx: Context, batch: Mapping[str, Tensor], pattern: str, args: Mapp
 
     The model's own features come first.  ``args.modalities`` are both, in the order in which they are fused.
     """
-    found = cast(Fusing, ctx.model).features({m: batch[m] for m in pattern.split("-")})
-    like = next(iter(found.values()))
+    by_modality = cast(Fusing, ctx.model).features({m: batch[m] for m in pattern.split("-")})
+    like = next(iter(by_modality.values()))
     for modality in args.get("modalities", MODALITIES):
-        if modality not in found:
-            found[modality] = _replacement(ctx, modality, like, batch["label"], args)
-    return found
+        if modality not in by_modality:
+            by_modality[modality] = _replacement(ctx, modality, like, batch["label"], args)
+    return by_modality
 
 
 def _replacement(ctx: Context, modality: str, like: Tensor, label: Tensor, args: Mapping[str, Any]) -> Tensor:
@@ -110,9 +110,9 @@ def _replacement(ctx: Context, modality: str, like: Tensor, label: Tensor, args:
     return torch.randn_like(empty) if args["mask"] == "random" else empty
 
 
-def joined(ctx: Context, found: Mapping[str, Tensor], args: Mapping[str, Any]) -> Tensor:
+def joined(ctx: Context, by_modality: Mapping[str, Tensor], args: Mapping[str, Any]) -> Tensor:
     """The joint feature of both modalities."""
-    first, second = (found[m] for m in args.get("modalities", MODALITIES))
+    first, second = (by_modality[m] for m in args.get("modalities", MODALITIES))
     return cast(Fusing, ctx.model).fuse(first, second)
 
 
@@ -172,22 +172,22 @@ class ClassMeans(Step):
         of: Sequence[str] = args["of"]
         if not of:
             return
-        found = features(ctx, batch, pattern, args)
+        by_modality = features(ctx, batch, pattern, args)
         if "fused" in of or "predicted" in of:
-            found["fused"] = joined(ctx, found, args)
+            by_modality["fused"] = joined(ctx, by_modality, args)
         if "predicted" in of:
-            scores = cast(Fusing, ctx.model).scores(found["fused"]).float()
-            found["predicted"] = (scores / args["softening"]).softmax(1)
+            scores = cast(Fusing, ctx.model).scores(by_modality["fused"]).float()
+            by_modality["predicted"] = (scores / args["softening"]).softmax(1)
         real = (batch["label"] >= 0).to(torch.float32)
         label = batch["label"].clamp_min(0)
         weights = batch["target"] * real[:, None] if "target" in batch else None
         for table in of:
             sums, seen = ctx.outputs[f"prototypes.{table}"], ctx.outputs[f"seen.{table}"]
             if weights is None:
-                sums.index_add_(0, label, found[table].float() * real[:, None])
+                sums.index_add_(0, label, by_modality[table].float() * real[:, None])
                 seen.index_add_(0, label, real)
             else:
-                sums.add_(weights.T @ found[table].float())
+                sums.add_(weights.T @ by_modality[table].float())
                 seen.add_(weights.sum(0))
 
     def finish(self, ctx: Context, pass_: Pass) -> None:
