@@ -190,9 +190,9 @@ REFUSALS: dict[str, list[tuple[dict[str, Any], str]]] = {
         for name in ("layerwise", "progressive", "elastic")
     ],
     "`depthfl` with more `exits` than blocks": [
-        ({"method": {"name": "depthfl", "exits": 3}}, "3 exits are more than the 2 blocks")
+        ({"method": {"name": "depthfl", "exits": 3}}, "method.exits is 3, but the")
     ],
-    "`depthfl` with the multiway model": [({"method": "depthfl", **ANSWERS}, "depthfl reads towers at several depths")],
+    "`depthfl` with the multiway model": [({"method": "depthfl", **ANSWERS}, "depthfl needs a model of towers")],
     "`pmcmfl`, `fedpac`, `fedhkd` with towers, unless all clients have pairs": [
         ({"method": name, "data": CLASSIFY}, f"{name} needs the multiway model") for name in ("pmcmfl", "fedpac")
     ],
@@ -218,7 +218,7 @@ REFUSALS: dict[str, list[tuple[dict[str, Any], str]]] = {
         for name in ("creamfl", "fedmd")
     ],
     "`creamfl` and its kin without public pairs": [
-        ({"method": name}, "the data have 0: raise data.public") for name in ("creamfl", "reamfl-avg", "fedgems")
+        ({"method": name}, "the data have 0: increase data.public") for name in ("creamfl", "reamfl-avg", "fedgems")
     ],
     "`creamfl` and its kin with towers of different widths and no common dimension": [
         ({"method": "creamfl", "data": PUBLIC, "model": APART}, "set model.dimension, and model.dimension_for: all")
@@ -231,7 +231,7 @@ REFUSALS: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"method": {"name": "creamfl", "server": "federated"}, "data": {**SINGLE, **PUBLIC}}, "there are none"),
         (
             {"method": {"name": "creamfl", "server": "federated", "clients": "private"}, "data": PUBLIC},
-            "they can't stay private",
+            "clients can't be private",
         ),
     ],
     "`pcme` without pairs that retrieve": [
@@ -239,11 +239,11 @@ REFUSALS: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"method": {"name": "creamfl", "pcme": {}}, "data": {**PUBLIC, **CLASSIFY}}, "pcme is a loss of retrieval"),
     ],
     "`contrast` or another aggregation with `reamfl-*`": [
-        ({"method": {"name": "reamfl-mean", "contrast": 1}, "data": PUBLIC}, "take creamfl for it"),
-        ({"method": {"name": "reamfl-avg", "aggregation": "gca"}, "data": PUBLIC}, "take creamfl for it"),
+        ({"method": {"name": "reamfl-mean", "contrast": 1}, "data": PUBLIC}, "use creamfl instead"),
+        ({"method": {"name": "reamfl-avg", "aggregation": "gca"}, "data": PUBLIC}, "use creamfl instead"),
     ],
     "`fedcola`'s gates between towers that aren't of one shape": [
-        ({"method": "fedcola", "model": APART}, "complementary training needs blocks of one shape"),
+        ({"method": "fedcola", "model": APART}, "complementary training needs blocks of the same shape"),
         ({"method": "fedcola", "model": GRU}, "complementary training takes transformer blocks"),
         ({"method": "fedcola", **ANSWERS}, "complementary training takes transformer blocks"),
     ],
@@ -251,14 +251,14 @@ REFUSALS: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"method": {"name": "fedcola", "range": "all"}}, "compensation is not defined for range 'all'")
     ],
     "`fedcola-mat` with towers that aren't of one shape": [
-        ({"method": "fedcola-mat", "model": APART}, "shared parameters have one shape for all modalities")
+        ({"method": "fedcola-mat", "model": APART}, "shared parameters need the same shape in all modalities")
     ],
     "`fedcola-mat` without clients of one modality, or of the one that decides": [
-        ({"method": "fedcola-mat", "data": PAIRED}, "serves clients of one modality each, and there are none"),
+        ({"method": "fedcola-mat", "data": PAIRED}, "needs clients of one modality each, and there are none"),
         ({"method": {"name": "fedcola-mat", "share": "language-attention"}, "data": ONE}, "share needs text clients"),
     ],
     "`fediot` sharing layers that a common tower doesn't have": [
-        ({"method": {"name": "fediot", "share": "attention"}, "model": GRU}, "finds no such layers in the text tower")
+        ({"method": {"name": "fediot", "share": "attention"}, "model": GRU}, "matches no layers in the text tower")
     ],
     "a median, a trimmed mean or `compensation` under `asynchronous`": [
         ({"aggregation": "median", "round": {"policy": "asynchronous"}}, "median needs several updates"),
@@ -281,7 +281,7 @@ REFUSALS: dict[str, list[tuple[dict[str, Any], str]]] = {
                 **ANSWERS,
                 "round": {"policy": "asynchronous"},
             },
-            "combine: ensemble is of a round's",
+            "combine: ensemble selects from all",
         ),
     ],
     "`over_selection` or a `quorum` where nobody waits for a cohort": [

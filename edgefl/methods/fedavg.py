@@ -1,4 +1,4 @@
-"""FedAvg: every client kind averages its own model (McMahan et al. 2017)."""
+"""FedAvg: the models of each client kind are averaged separately (McMahan et al. 2017)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from edgefl.methods.protocol import Method
 
 
 class FedAvg(Method):
-    """Weighted by samples, one global model per client kind: the protocol's defaults, nothing more."""
+    """One global model per client kind, weighted by samples: the defaults of ``Method``."""
 
     class Options(Method.Options):
         """``method: fedavg``."""

@@ -1,7 +1,7 @@
-"""FedIoT: parameters of a modality are averaged over client kinds, and samples of pairs count a hundred times.
+"""FedIoT: parameters of a modality are averaged over client kinds, and pairs have 100 times the weight.
 
 The baseline of the FedCola and PmcmFL papers after Zhao, Barnaghi and Haddadi (2022): clients train as in FedAvg, the
-server trusts those with several modalities more.
+server gives those with several modalities more weight.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from edgefl.methods.state import ServerState, Update
 from edgefl.work import Address
 
 LAYERS = {"attention": ("attn", "attention"), "mlp": ("mlp", "ffn")}
-"""What a block calls its layers of each scope."""
+"""Names of a block's layers in each scope."""
 
 
 class FedIoT(Method):
-    """Sharing over client kinds by name, weights by samples with pairs in front: see docs/explanation/methods.md."""
+    """Averages parameters over client kinds, with more weight for pairs: see docs/explanation/methods.md."""
 
     class Options(Method.Options):
         """``method: {name: fediot, pair_weight: 100, share: blocks}``."""
@@ -42,8 +42,8 @@ class FedIoT(Method):
 
     def __init__(self, options: Any, setting: Setting):
         super().__init__(options, setting)
-        one_model = any(kind.model["name"] == "multiway" for kind in setting.kinds.values())
-        self.share = options.share or ("all" if one_model else "blocks")
+        multiway = any(kind.model["name"] == "multiway" for kind in setting.kinds.values())
+        self.share = options.share or ("all" if multiway else "blocks")
         self.holders = self._holders()
         for name, (first, *others) in self.holders.items():
             for other in others:
@@ -51,31 +51,31 @@ class FedIoT(Method):
                 if a != b:
                     raise MethodError(
                         f"fediot averages {name} over client kinds, but it is {a} in {first} and {b} in {other}; "
-                        "give their models one width and as many classes, or set method.share: none"
+                        "give their models the same width and number of classes, or set method.share: none"
                     )
-        found = {name.split(".")[0] for name in self.holders}
+        shared_towers = {name.split(".")[0] for name in self.holders}
         for tower, kinds in self._towers().items():
-            if self.share != "none" and len(kinds) > 1 and tower not in found:
+            if self.share != "none" and len(kinds) > 1 and tower not in shared_towers:
                 raise MethodError(
-                    f"share: {self.share} finds no such layers in the {tower} tower, which {' and '.join(kinds)} "
+                    f"share: {self.share} matches no layers in the {tower} tower, which {' and '.join(kinds)} "
                     "clients have in common; set method.share: all, or none"
                 )
 
     def _holders(self) -> dict[str, list[str]]:
         """The kinds that have each shared parameter, by its name in their models."""
-        found: dict[str, list[str]] = {}
+        holders: dict[str, list[str]] = {}
         for kind in self.setting.kinds.values():
             for name in filter(self.shared, kind.parameters()):
-                found.setdefault(name, []).append(kind.name)
-        return found
+                holders.setdefault(name, []).append(kind.name)
+        return holders
 
     def _towers(self) -> dict[str, list[str]]:
         """The kinds that have each tower."""
-        found: dict[str, list[str]] = {}
+        holders: dict[str, list[str]] = {}
         for kind in self.setting.kinds.values():
             for tower in kind.model.get("towers", ("multiway",)):
-                found.setdefault(tower, []).append(kind.name)
-        return found
+                holders.setdefault(tower, []).append(kind.name)
+        return holders
 
     def shared(self, name: str) -> bool:
         """Whether a parameter is averaged over client kinds."""
@@ -87,18 +87,18 @@ class FedIoT(Method):
     # server -----------------------------------------------------------------------------------------------------
 
     def weight(self, update: Update) -> float:
-        """``pair_weight n_pair + n_single``; for a client with pairs alone that is its samples a hundred times."""
+        """``pair_weight n_pair + n_single``, from a client's samples of pairs and of single modalities."""
         pairs = sum(n for pattern, n in update.samples.items() if "-" in pattern)
         return self.options.pair_weight * pairs + update.total - pairs
 
     def mix(self, address: Address, cohort: Cohort) -> Mapping[Address, float]:
-        """Shares of the kinds that sent the parameter, by these weights."""
+        """Shares of the kinds that sent the parameter, by ``weight``."""
         name = address.split("/", 1)[1]
         if name not in self.holders:
             return {address: 1.0}
-        sent = {b: n for kind in self.holders[name] if (n := cohort.by_address.get(b := f"{kind}/{name}", 0.0))}
-        total = sum(sent.values())
-        return {b: n / total for b, n in sent.items()}
+        weights = {b: n for kind in self.holders[name] if (n := cohort.by_address.get(b := f"{kind}/{name}", 0.0))}
+        total = sum(weights.values())
+        return {b: n / total for b, n in weights.items()}
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         """Shared and own parameters in one coefficient table."""

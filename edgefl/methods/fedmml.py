@@ -1,6 +1,6 @@
 """FedMML: federated contrastive or supervised learning of two towers (LW-FedMML's end-to-end baseline).
 
-Under ``progressive`` it is Prog-FedMML, under ``layerwise`` LW-FedMML: the method knows nothing of it.
+With the schedule ``progressive`` it is Prog-FedMML, with ``layerwise`` LW-FedMML; the method itself is the same.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from edgefl.work import Work
 class FedMML(Method):
     """FedAvg of everything that trains, batch statistics included, on the paper's loss for each task.
 
-    Pairs without classes: symmetric cross-entropy of ``z_a . z_b / temperature`` over the batch (METHODS 5.1).  With
-    classes, and clients of one modality: cross-entropy.
+    Pairs without classes: symmetric cross-entropy of ``z_a . z_b / temperature`` over the batch.  With classes, and
+    for clients of one modality: cross-entropy.
     """
 
     class Options(Method.Options):
@@ -26,7 +26,7 @@ class FedMML(Method):
 
         name: Literal["fedmml"] = "fedmml"
         temperature: PositiveFloat = Field(
-            0.05, description="temperature of the contrast between the two sides of a pair; it doesn't train"
+            0.05, description="temperature of the contrast between the two modalities of a pair; it is fixed"
         )
         captions: Literal["one", "all"] = Field(
             "one",
@@ -38,10 +38,10 @@ class FedMML(Method):
     options: FedMML.Options
 
     def work(self, kind: str, round: int) -> Work:
-        """FedAvg's work with the paper's temperature, and one caption of an image an epoch."""
+        """FedAvg's work with the paper's temperature, and one caption per image in each epoch."""
         work = super().work(kind, round)
-        more: dict[str, Any] = {"scale": 1 / self.options.temperature}
+        args: dict[str, Any] = {"scale": 1 / self.options.temperature}
         if self.options.captions == "one" and "group" in self.setting.kinds[kind].extras:
-            more["once"] = True
-        passes = (replace(p, args={**p.args, **more}) if p.step == "contrast" else p for p in work.passes)
+            args["once"] = True
+        passes = (replace(p, args={**p.args, **args}) if p.step == "contrast" else p for p in work.passes)
         return replace(work, passes=tuple(passes))

@@ -1,4 +1,4 @@
-"""FedProx: FedAvg whose clients are held near the model that they received (Li et al. 2020)."""
+"""FedProx: FedAvg with a proximal term that keeps clients near the received model (Li et al. 2020)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class FedProx(Method):
         mu: float = Field(0.001, ge=0, description="weight mu of the proximal term")
         norm: Literal["squared", "tensor"] = Field(
             "squared",
-            description="norm in the proximal term: squared, of all parameters together; or the sum of each tensor's "
-            "norm (tensor, FedCola's public code)",
+            description="norm in the proximal term: the squared norm of all parameters (squared), or the sum of each "
+            "tensor's norm (tensor, FedCola's public code)",
         )
 
     summary = "FedAvg with a proximal term in the client's loss"

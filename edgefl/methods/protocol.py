@@ -1,4 +1,4 @@
-"""What a method is: the works it gives, and what it makes of what comes back."""
+"""Base class of methods: works of clients and server, and the aggregation of updates."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from edgefl.work.training_options import TrainingOptions
 class Kind:
     """A kind of client: its modalities, its task ("classify" or "retrieve") and its model at full depth.
 
-    ``weights`` names for some towers where their first values come from; no cost depends on it.  ``patterns`` are the
-    modality patterns that its samples may have, the whole one first: one alone unless samples lack modalities.
-    ``extras`` are fields that its data have besides: ``target`` (soft answers), ``group`` (captions of one image).
+    ``weights`` names for some towers the source of their initial values; no cost depends on it.  ``patterns`` are the
+    modality patterns that its samples may have, the complete one first, and only this unless samples lack modalities.
+    ``extras`` are further fields of its data: ``target`` (soft answers), ``group`` (captions of one image).
     """
 
     name: str
@@ -46,16 +46,16 @@ class Kind:
 
     @property
     def pattern(self) -> str:
-        """The modality pattern of its samples, if they lack nothing."""
+        """The modality pattern of its complete samples."""
         return "-".join(self.modalities)
 
     def parameters(self) -> dict[str, TensorSpec]:
-        """Parameters and buffers of the model by name, in order; costs nothing after the first time."""
+        """Parameters and buffers of the model by name, in order; cached."""
         parameters, buffers = _tensors(_Frozen(self.model))
         return {**parameters, **buffers}
 
     def trainable(self) -> tuple[str, ...]:
-        """Names of the parameters, which can train as buffers can't."""
+        """Names of the parameters; buffers can't train."""
         return tuple(_tensors(_Frozen(self.model))[0])
 
     @property
@@ -65,7 +65,7 @@ class Kind:
 
 
 class _Frozen:
-    """A description as a key of a cache."""
+    """A model's description as a hashable cache key."""
 
     def __init__(self, description: Mapping[str, Any]):
         self.description = description
@@ -89,20 +89,20 @@ def _dimension(key: _Frozen) -> int:
 
 @cache
 def _tensors(key: _Frozen) -> tuple[Specs, Specs]:
-    """Parameters and buffers of a description: as remembered on disk, since a large model takes a while to build."""
+    """Parameters and buffers of a description; cached on disk, since building a large model takes time."""
     folder, name = (
         cache_folder() / "shapes",
         digest([key.description, *models.versions(), *models.code(key.description)]),
     )
-    found = remembered(folder, name, _specs, "shapes")
-    if found is None:
+    specs = remembered(folder, name, _specs, "shapes")
+    if specs is None:
         module = models.on_meta(key.description)
-        found = (
+        specs = (
             {n: TensorSpec.of(t) for n, t in module.named_parameters()},
             {n: TensorSpec.of(t) for n, t in module.named_buffers()},
         )
-        remember(folder, name, [[[n, list(s.shape), s.dtype] for n, s in part.items()] for part in found])
-    return found
+        remember(folder, name, [[[n, list(s.shape), s.dtype] for n, s in part.items()] for part in specs])
+    return specs
 
 
 def _specs(raw: Any) -> tuple[Specs, Specs]:
@@ -112,11 +112,11 @@ def _specs(raw: Any) -> tuple[Specs, Specs]:
 
 @dataclass(frozen=True)
 class Setting:
-    """What a method is told: the client kinds, how clients train, and how the server evaluates.
+    """Inputs of a method: the client kinds, the training options and the evaluation options.
 
-    For a method with a model of the server's own: ``model`` and ``facts`` are what clients' models are described from,
-    ``public`` counts the public samples by pattern.  ``missing`` says by kind what samples lack in an evaluation.
-    ``pretrained`` gives the first values that towers have from pre-training, by name (``image.blocks.0...``).
+    Methods with a model of the server's own read ``model`` and ``facts``, from which clients' models are described,
+    and ``public``, the number of public samples by pattern.  ``missing`` has by kind what samples lack in an
+    evaluation.  ``pretrained`` returns pre-trained initial values of towers by name (``image.blocks.0...``).
     """
 
     kinds: Mapping[str, Kind]
@@ -133,7 +133,7 @@ class Setting:
 
     @cached_property
     def buffers(self) -> frozenset[Address]:
-        """Addresses of the buffers of all client models: names that the model has and that can't train."""
+        """Addresses of the buffers of all client models."""
         return frozenset(
             f"{kind.name}/{name}"
             for kind in self.kinds.values()
@@ -156,18 +156,18 @@ class Method:
     summary: ClassVar[str] = ""
     """One line for ``edgefl methods``."""
     needs: ClassVar[Mapping[str, Any]] = {}
-    """Sections of a scenario that the method can't do without; ``check_method`` adds them to its federation."""
+    """Sections of a scenario that the method requires; ``check_method`` adds them to its federation."""
 
     @property
     def together(self) -> str:
-        """What it makes of a round's updates together, so that none can be handed over alone; "" if nothing."""
+        """Why a round's updates can't be aggregated one by one, as a clause for a message; "" if they can."""
         return ""
 
     def __init__(self, options: Any, setting: Setting):
         self.options, self.setting = options, setting
 
     def initial(self, seed: int) -> ServerState:
-        """Random initial models, or pre-trained towers.  Those of the same name and shape start equal in every kind."""
+        """Initial models, random or pre-trained.  Tensors of the same name and shape start equal in every kind."""
         common: dict[str, Tensor] = dict(self.setting.pretrained()) if self.setting.pretrained else {}
         tensors: dict[Address, Tensor] = {}
         for kind in self.setting.kinds.values():
@@ -181,7 +181,7 @@ class Method:
         return ServerState.first(tensors)
 
     def check_rounds(self, rounds: int) -> None:
-        """Raises MethodError if the options speak of a round that a run of so many doesn't have."""
+        """Raises MethodError if the options name a round after the last one, ``rounds``."""
 
     def participates(self, kind: str, round: int) -> bool:
         """Whether clients of this kind may be drawn in this round."""
@@ -193,8 +193,8 @@ class Method:
         step = "classify" if described.task == "classify" else "contrast"
 
         def args(pattern: str) -> dict[str, Any]:
-            asked = self.asked_fields(kind, pattern) if described.task == "classify" else {}
-            return asked | self.mask(kind, pattern)
+            fields = self.asked_fields(kind, pattern) if described.task == "classify" else {}
+            return fields | self.mask(kind, pattern)
 
         passes = tuple(
             Pass(step, "private", (pattern,), training.batch_of(pattern), True, args(pattern))
@@ -215,22 +215,21 @@ class Method:
         )
 
     def trained_patterns(self, kind: str) -> tuple[str, ...]:
-        """The modality patterns that clients of this kind train on: retrieval has no use for half a pair."""
+        """The modality patterns that clients of this kind train on; retrieval needs complete pairs."""
         described = self.setting.kinds[kind]
         if described.task != "classify" or self.setting.training.missing == "ignore":
             return (described.pattern,)
         return described.patterns
 
     def mask(self, kind: str, pattern: str) -> dict[str, Any]:
-        """What a step is told of what stands for a modality that samples of this pattern lack; nothing for zeros."""
+        """Step arguments for a modality that samples of this pattern lack; empty for zeros, the default."""
         described = self.setting.kinds[kind]
-        # a model of both modalities (multiway) lacks one in every sample of a client that has the other
+        # a multiway model has both modalities, of which a single-modality client's samples lack one
         lacks = "-" not in pattern and ("-" in described.pattern or described.model["name"] == "multiway")
         return {"mask": "random"} if lacks and self.setting.training.missing == "random" else {}
 
     def asked_fields(self, kind: str, pattern: str = "") -> dict[str, Any]:
-        """What a pass asks for if its step reads more than the modalities (the whole kind's, or a pattern's) and the
-        label."""
+        """Pass arguments that request the kind's extra fields, with the modalities (all, or a pattern's) and label."""
         described = self.setting.kinds[kind]
         modalities = pattern.split("-") if pattern else described.modalities
         return {"fields": [*modalities, "label", *described.extras]} if described.extras else {}
@@ -245,14 +244,14 @@ class Method:
         return ()
 
     def after(self, state: ServerState, round: int) -> Sequence[Work]:
-        """Works of the server once updates are aggregated."""
+        """Works of the server after updates are aggregated."""
         return ()
 
     def absorb(self, state: ServerState, work: Work, result: Result) -> ServerState:
-        """The state after a server work: what it sends up replaces what stands at those addresses."""
+        """The state after a server work: the tensors that it sends up replace those at their addresses."""
         sent = {i.source: result.payloads[p.name][i.name] for p in work.up for i in p.items}
-        held = {a: state.tensors.get(a, value) for a, value in sent.items()}
-        return state.changed({a: value.to(held[a].dtype) for a, value in sent.items()})
+        old = {a: state.tensors.get(a, value) for a, value in sent.items()}
+        return state.changed({a: value.to(old[a].dtype) for a, value in sent.items()})
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         """The next state.  Pure, and independent of the order of ``updates``.  Default: FedAvg per client kind."""
@@ -267,9 +266,9 @@ class Method:
         weight: Callable[[Update], float] = by_samples,
         among: str = "",
     ) -> dict[Address, Tensor]:
-        """The parameters that change, as the scenario's ``aggregation`` section has it; tables are the method's own.
+        """New values of the parameters that change, by the scenario's ``aggregation`` section; no method's tables.
 
-        What the server's optimizer remembers is among them.  ``among`` limits it to the addresses that begin so.
+        The state of the server's optimizer is included.  ``among`` limits this to addresses with that prefix.
         """
 
         def limited(address: Address, cohort: Cohort) -> Mapping[Address, float]:
@@ -297,5 +296,5 @@ class Method:
         pass_ = Pass(step, split, patterns, setting.evaluation_batch, False, args)  # type: ignore[arg-type]
         attention = self.setting.training.attention
         if attention in ("flash", "cudnn"):
-            attention = "device"  # an evaluation is in float32, which these don't take on a GPU
+            attention = "device"  # an evaluation is in float32, which these don't support on a GPU
         return Work(kind, described.model, (), (pass_,), (self.model_payload(kind),), attention=attention)

@@ -1,4 +1,4 @@
-"""What the server holds, and what a client sends up."""
+"""State of the server, and updates of clients."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from edgefl.work.slices import Cut, take
 
 @dataclass(frozen=True)
 class ServerState:
-    """All that the server holds, by address, with a version that counts each tensor's changes.
+    """All tensors of the server by address, with a version that counts each tensor's changes.
 
-    Tensors are never changed in place, so states share what is equal.
+    Tensors are never changed in place, so states share unchanged tensors.
     """
 
     tensors: Mapping[Address, Tensor]
@@ -23,7 +23,7 @@ class ServerState:
 
     @classmethod
     def first(cls, tensors: Mapping[Address, Tensor]) -> ServerState:
-        """Everything at version 0, which clients have preinstalled."""
+        """A state with all tensors at version 0, which clients have preinstalled."""
         return cls(dict(tensors), dict.fromkeys(tensors, 0))
 
     def changed(self, tensors: Mapping[Address, Tensor]) -> ServerState:
@@ -32,20 +32,20 @@ class ServerState:
         return ServerState({**self.tensors, **tensors}, versions)
 
     def items(self, work: Work) -> dict[str, Tensor]:
-        """What the server has for the items of a work, by their names: of a narrower model, its slices."""
+        """The server's tensors for a work's ``down`` items, by item name; slices for a narrower model."""
         return {i.name: take(self.tensors[i.source], i.cut) for p in work.down for i in p.items}
 
     def wire(self, work: Work, held: Container[str] = ()) -> dict[str, Tensor]:
-        """What a work's node is sent, or has from when it was sent; items in ``held`` it has as the server does."""
+        """Wire tensors of a work's ``down`` payloads; items in ``held`` aren't encoded, as the node has them."""
         tensors = self.items(work)
         return {name: value for p in work.down for name, value in p.encoded(tensors, {}, held).items()}
 
     def inputs(self, work: Work, held: Container[str] = ()) -> dict[str, Tensor]:
-        """What a work starts from, by item name, as it arrives."""
+        """Tensors that a work starts from, by item name, as the node decodes them."""
         return dict(work.received(self.wire(work, held)))
 
     def base(self, work: Work, inputs: Mapping[str, Tensor] | None = None) -> dict[Address, Tensor]:
-        """The same by address and in the server's precision: what an update is the difference to."""
+        """The inputs by address, in the server's precision; updates are differences to these."""
         inputs = self.inputs(work) if inputs is None else inputs
         sent = ((i.source, inputs[i.name]) for p in work.down for i in p.items)
         return {address: value.to(self.tensors[address].dtype) for address, value in sent}
@@ -53,10 +53,10 @@ class ServerState:
 
 @dataclass(frozen=True)
 class Update:
-    """What a client sends up, with what it started from.
+    """The upload of a client, with the values that it started from.
 
-    ``samples`` counts its private samples by pattern; ``payloads`` are as they arrive, decoded; ``base`` are the values
-    it started from, by address; ``discount`` is the round policy's factor on its weight, applied after normalising.
+    ``samples`` counts its private samples by pattern; ``payloads`` are decoded; ``base`` are the values that it
+    started from, by address; ``discount`` is the round policy's factor on its weight, applied after normalising.
     """
 
     client: int
@@ -71,15 +71,15 @@ class Update:
 
     @property
     def total(self) -> int:
-        """Samples over all patterns."""
+        """Number of samples over all patterns."""
         return sum(self.samples.values())
 
     def sent(self) -> Iterable[tuple[Address, Tensor]]:
-        """Every tensor sent up, by address; of a narrower model, its slice (``cuts``)."""
+        """Address and value of every tensor sent up; slices for a narrower model (``cuts``)."""
         for payload in self.work.up:
             for item in payload.items:
                 yield item.source, self.payloads[payload.name][item.name]
 
     def cuts(self) -> dict[Address, Cut]:
-        """Which part of the server's tensor was sent, for addresses of which not all was."""
+        """The part of the server's tensor that was sent, for addresses of which not all was sent."""
         return {i.source: i.cut for p in self.work.up for i in p.items if i.cut is not None}

@@ -1,6 +1,6 @@
-"""Which kernel computes attention: torch's choice on this machine, one that is asked for, or a GPU's without a GPU.
+"""Choice of the attention kernel: torch's own, a named back-end, or a GPU's kernel without a GPU.
 
-Every tower calls ``torch.nn.functional.scaled_dot_product_attention``; memory, FLOPs and speed depend on what answers.
+Every tower calls ``torch.nn.functional.scaled_dot_product_attention``; memory, FLOPs and speed depend on the kernel.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ BACKENDS = {
 _FLASH_HEAD, _FLASH_STEP = 256, 8
 _HALF = (torch.float16, torch.bfloat16)
 
-_WHOLE = frozenset({F.layer_norm, F.group_norm, F.softmax, F.log_softmax, torch.softmax, torch.log_softmax})
-"""What a GPU's autocast computes in float32, a CPU's in half precision."""
+_FLOAT32_ON_GPU = frozenset({F.layer_norm, F.group_norm, F.softmax, F.log_softmax, torch.softmax, torch.log_softmax})
+"""Functions that autocast computes in float32 on a GPU, but in half precision on a CPU."""
 
 
 @contextmanager
 def attention(choice: str, device: torch.device, kernels: str) -> Iterator[None]:
-    """Compute attention by ``choice`` ("device" or a key of BACKENDS) inside.
+    """Compute attention by ``choice`` ("device" or a key of BACKENDS) within the context.
 
-    ``kernels`` "cuda" on a CPU stands for a GPU that isn't there: its attention and dropout kernels are then called by
-    name, which fake tensors allow.  Raises MethodError for a back-end that a CPU doesn't have, and inside for what a
-    GPU's refuses.
+    ``kernels`` "cuda" on a CPU simulates a GPU: its attention and dropout kernels are called by name, which fake
+    tensors allow.  Raises MethodError for a back-end that a CPU lacks, and within the context for inputs that a GPU's
+    kernel rejects.
     """
     if kernels == "cuda" and device.type == "cpu":
-        with _AsOnCuda(choice) as mode:
-            # torch answers a call of backward() outside of the mode that it is made in
-            outer = RECOMPUTING.set(mode)
+        with _CudaKernels(choice) as mode:
+            # torch runs backward() outside of the mode in which it is called
+            token = RECOMPUTING.set(mode)
             try:
                 yield
             finally:
-                RECOMPUTING.reset(outer)
+                RECOMPUTING.reset(token)
     elif choice == "device":
         yield
     elif device.type == "cpu" and choice not in ("math", "flash"):
@@ -59,8 +59,8 @@ def attention(choice: str, device: torch.device, kernels: str) -> Iterator[None]
             yield
 
 
-class _AsOnCuda(TorchFunctionMode):
-    """Calls the kernels that a CUDA build would choose, on tensors of a CPU that hold no data."""
+class _CudaKernels(TorchFunctionMode):
+    """Mode that calls the kernels of a CUDA device on CPU tensors without data."""
 
     def __init__(self, choice: str):
         super().__init__()
@@ -72,9 +72,9 @@ class _AsOnCuda(TorchFunctionMode):
             return self._attend(*args, **kwargs)
         if func in (F.dropout, torch.dropout):
             return _dropout(*args, **kwargs)
-        if func in _WHOLE and torch.is_autocast_enabled("cpu"):
+        if func in _FLOAT32_ON_GPU and torch.is_autocast_enabled("cpu"):
             with torch.autocast("cpu", enabled=False):
-                return func(*map(_whole, args), **{name: _whole(value) for name, value in kwargs.items()})
+                return func(*map(_to_float32, args), **{name: _to_float32(value) for name, value in kwargs.items()})
         return func(*args, **kwargs)
 
     def _attend(
@@ -99,11 +99,11 @@ class _AsOnCuda(TorchFunctionMode):
                 )
         if choice in ("flash", "cudnn") and query.dtype not in _HALF:
             raise MethodError(
-                f"training.attention is {choice!r}, which on a GPU takes half precision alone: set training.precision "
-                "to bfloat16 or float16, or training.attention to efficient"
+                f"training.attention is {choice!r}, which on a GPU supports half precision only: set "
+                "training.precision to bfloat16 or float16, or training.attention to efficient"
             )
         if choice == "flash" and attn_mask is not None:
-            raise MethodError("training.attention is 'flash', which takes no mask: set it to device or efficient")
+            raise MethodError("training.attention is 'flash', which supports no mask: set it to device or efficient")
         grads = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
         if choice == "flash":
             width = query.shape[-1]
@@ -127,12 +127,12 @@ class _AsOnCuda(TorchFunctionMode):
         return "flash" if query.dtype in _HALF and mask is None and query.shape[-1] <= _FLASH_HEAD else "efficient"
 
 
-def _whole(value: Any) -> Any:
+def _to_float32(value: Any) -> Any:
     return value.float() if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
 def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """A GPU's dropout keeps a mask of one byte an element, where a CPU's keeps the scaled noise."""
+    """Dropout as on a GPU, which saves a mask of 1 byte per element; a CPU saves the scaled noise."""
     if not training or p == 0:
         return input
     return torch.native_dropout(input, p, training)[0]

@@ -1,20 +1,20 @@
-"""Codecs: how a tensor of a payload travels, and what arrives.
+"""Codecs: encode the tensors of a payload for transfer, and decode them.
 
-A float tensor of more than one element travels in a narrower dtype, as its largest changes only, or both; whatever
-else a payload holds (integers, scalars, buffers) travels as it is.  Names, shapes and dtypes of the wire tensors
+A float tensor of more than one element travels in a narrower dtype, as its largest changes only, or both.  All other
+tensors of a payload (integers, scalars, buffers) travel unchanged.  Names, shapes and dtypes of the wire tensors
 follow from the tensor's own, so that bytes are known without data.
 
-``float16``, ``bfloat16``  rounded to nearest; a finite value beyond the largest finite one becomes that one (its sign
-kept), infinities and NaN stay: a model that diverged is not made to look sound, one outlier doesn't break it.
+``float16``, ``bfloat16``  round to nearest.  Finite values beyond the dtype's range become its largest finite value
+with their sign; infinities and NaN stay, so that a diverged model is still recognised.
 
-``int8``  ``x ~ scale q`` with whole q in -127..127 and ``scale = max|x| / 127`` in float32, one per tensor: the same
-rule for a matrix, an embedding and a handful of chosen values, which have no common axis, at 4 bytes a tensor.  The
-error is at most scale / 2.  A tensor with an infinity or a NaN arrives as NaN altogether.
+``int8``  ``x ~ scale q`` with integer q in -127..127 and ``scale = max|x| / 127`` in float32.  Each tensor has one
+scale (4 bytes), as matrices, embeddings and top-k values have no common axis.  The error is at most scale / 2.  A
+tensor with an infinity or a NaN arrives as all NaN.
 
-Uploads are updates: where both ends know the value that was sent down (``base``), what is narrowed is the difference
-to it, whose range, and so the error, is smaller than the weights'.  ``top_k`` keeps the ceil(share n) largest
-differences by size, equal sizes by lower index, and 0 for the others; in full precision the values of these places
-travel rather than their differences, which would round once more, so that 100 % gives the plain tensor to the bit.
+Uploads are updates: where both ends know the value that was sent down (``base``), the difference to it is narrowed.
+Its range is smaller than that of the weights, and so is the error.  ``top_k`` keeps the ceil(share n) largest
+differences by magnitude, ties by lower index, and 0 for the others.  In full precision the values at these indices
+travel instead of their differences, which would round once more, so that 100 % gives the plain tensor to the bit.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from edgefl.errors import MethodError
 
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
 
-# no attribute of a module has a colon in its name: these are nobody's parameters
+# parameter names have no colon, so these names are never those of parameters
 VALUES, INDICES, SCALE = ":values", ":indices", ":scale"
-# the largest scale whose 127-fold is finite in float32
+# the largest scale with 127 * scale finite in float32
 _LARGEST_SCALE = 2.6793e36
 
 
@@ -41,9 +41,9 @@ _LARGEST_SCALE = 2.6793e36
 class Codec:
     """How the tensors of a payload travel, as plain data.
 
-    ``dtype`` is float16, bfloat16, int8, or float32 for each as it is; a tensor that is as narrow already stays.
-    ``top_k`` is the share of the places of an update that travel, None for all; indices are int32.
-    ``exact`` are the names of tensors that travel as they are.
+    ``dtype`` is float16, bfloat16, int8, or float32 for no change; tensors that are already as narrow keep theirs.
+    ``top_k`` is the share of an update's elements that travel, None for all; indices are int32.
+    ``exact`` are the names of tensors that travel unchanged.
     """
 
     dtype: str = "float32"
@@ -55,77 +55,77 @@ class Codec:
         return self.dtype != "float32" and _BYTES[self.dtype] < _BYTES.get(dtype, 0)
 
     def applies(self, name: str, shape: tuple[int, ...], dtype: str) -> bool:
-        """Whether a tensor travels otherwise than as it is."""
+        """Whether a tensor is encoded; otherwise it travels unchanged."""
         if dtype not in _BYTES or dtype == "int8" or prod(shape) <= 1 or name in self.exact:
             return False
         return self.top_k is not None or self.narrows(dtype)
 
     def kept(self, elements: int) -> int:
-        """Places of so many that travel."""
-        # by its shortest spelling: 7 % of 100 are 7, which 0.07 as a binary fraction exceeds
+        """Number of elements that travel, out of ``elements``."""
+        # as a decimal fraction: 7 % of 100 is 7, but the binary 0.07 is slightly more
         return elements if self.top_k is None else ceil(Fraction(repr(self.top_k)) * elements)
 
     def wire(self, name: str, shape: tuple[int, ...], dtype: str) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Shapes and dtypes of what travels for this tensor, by the names that ``encode`` gives."""
+        """Shapes and dtypes of the wire tensors of this tensor, by the names that ``encode`` gives."""
         if not self.applies(name, shape, dtype):
             return {name: (shape, dtype)}
         travels = self.dtype if self.narrows(dtype) else dtype
         if self.top_k is None and travels != "int8":
             return {name: (shape, travels)}
         count = (self.kept(prod(shape)),)
-        found = {name + VALUES: (shape if self.top_k is None else count, travels)}
+        tensors = {name + VALUES: (shape if self.top_k is None else count, travels)}
         if self.top_k is not None:
-            found[name + INDICES] = (count, "int32")
+            tensors[name + INDICES] = (count, "int32")
         if travels == "int8":
-            found[name + SCALE] = ((), "float32")
-        return found
+            tensors[name + SCALE] = ((), "float32")
+        return tensors
 
     def encode(self, name: str, value: Tensor, base: Tensor | None = None) -> dict[str, Tensor]:
-        """What travels for this tensor; ``base`` is what the receiver has of it already.
+        """The wire tensors of this tensor, by name; ``base`` is the value that the receiver already has.
 
-        Raises MethodError for a share of an update without anything that it updates.
+        Raises MethodError for ``top_k`` without a ``base``.
         """
         dtype = _name(value.dtype)
         if not self.applies(name, tuple(value.shape), dtype):
             return {name: value}
         if self.top_k is not None and base is None:
-            raise MethodError(f"the largest changes of {name!r} can't travel: the other side has no value of it")
-        narrow, sent, places = self.narrows(dtype), value, None
+            raise MethodError(f"can't send only the largest changes of {name!r}: the receiver has no value of it")
+        narrow, entries, indices = self.narrows(dtype), value, None
         if base is not None:
             change = value - base.to(value.dtype)
-            sent = change if narrow else value
+            entries = change if narrow else value
             if self.top_k is not None:
-                places = _largest(change.reshape(-1), self.kept(change.numel()))
-                sent = sent.reshape(-1)[places]
+                indices = _largest(change.reshape(-1), self.kept(change.numel()))
+                entries = entries.reshape(-1)[indices]
         if not narrow:
-            found = {name + VALUES: sent}
+            wire = {name + VALUES: entries}
         elif self.dtype == "int8":
-            values, scale = _quantised(sent)
-            found = {name + VALUES: values, name + SCALE: scale}
+            values, scale = _quantised(entries)
+            wire = {name + VALUES: values, name + SCALE: scale}
         else:
-            found = {name + VALUES if places is not None else name: _cast(sent, getattr(torch, self.dtype))}
-        if places is not None:
-            found[name + INDICES] = places.to(torch.int32)
-        return found
+            wire = {name + VALUES if indices is not None else name: _cast(entries, getattr(torch, self.dtype))}
+        if indices is not None:
+            wire[name + INDICES] = indices.to(torch.int32)
+        return wire
 
     def decode(
         self, name: str, shape: tuple[int, ...], dtype: torch.dtype, wire: Mapping[str, Tensor], base: Tensor | None
     ) -> Tensor:
-        """The tensor that arrives, given what travelled and the same ``base``; what is there as it is stays so."""
+        """The tensor decoded from its wire tensors and the same ``base``; returned as it is if it isn't encoded."""
         values = wire[name] if name in wire else wire[name + VALUES]
         if name in wire and values.dtype == dtype:
             return values
-        # sums are made in float32 at least
+        # sums are computed in float32 at least
         exact = torch.promote_types(dtype, torch.float32)
         narrow, values = values.dtype != dtype, values.to(exact)
         if name + SCALE in wire:
             values = values * wire[name + SCALE]
         if name + INDICES in wire:
             assert base is not None
-            places = wire[name + INDICES].long()
-            whole = base.to(exact).reshape(-1).clone()
-            whole[places] = whole[places] + values if narrow else values
-            values = whole
+            indices = wire[name + INDICES].long()
+            flat = base.to(exact).reshape(-1).clone()
+            flat[indices] = flat[indices] + values if narrow else values
+            values = flat
         elif base is not None:
             values = base.to(exact).reshape(-1) + values.reshape(-1)
         return _cast(values.reshape(shape), dtype)
@@ -136,30 +136,30 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def _cast(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """Rounded to nearest, and to the largest finite value where rounding would make an infinity of a number."""
-    most = torch.finfo(dtype).max
-    if torch.finfo(values.dtype).max <= most or all(end.abs() <= most for end in values.aminmax()):
+    """Round to nearest; finite values beyond the dtype's range become its largest finite value."""
+    largest = torch.finfo(dtype).max
+    if torch.finfo(values.dtype).max <= largest or all(extreme.abs() <= largest for extreme in values.aminmax()):
         return values.to(dtype)
-    return torch.where(values.isinf(), values, values.clamp(-most, most)).to(dtype)
+    return torch.where(values.isinf(), values, values.clamp(-largest, largest)).to(dtype)
 
 
 def _quantised(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Whole numbers -127..127 and the scale, a scalar; with a scale of NaN where there is no largest value."""
+    """Integers -127..127 and the scale, a scalar tensor; the scale is NaN if not all values are finite."""
     values = values.float()
-    low, high = values.aminmax()  # NaN if one is among them
+    low, high = values.aminmax()  # NaN if any value is NaN
     scale = torch.maximum(low.abs(), high.abs()) / 127
     if not scale.isfinite():
         return torch.zeros_like(values, dtype=torch.int8), torch.full_like(scale, torch.nan)
     scale = scale.clamp(max=_LARGEST_SCALE)
-    if not scale:  # nothing but zeros, or next to it
+    if not scale:  # all values are zero, or so small that the scale is
         return torch.zeros_like(values, dtype=torch.int8), scale
     return (values / scale).round_().clamp_(-127, 127).to(torch.int8), scale
 
 
 def _largest(change: Tensor, count: int) -> Tensor:
-    """Indices, ascending, of the ``count`` largest entries by size; of equal ones those that come first.
+    """Ascending indices of the ``count`` largest entries by magnitude; ties go to the lower index.
 
-    topk itself promises no order among equals: its smallest value decides, not its indices.
+    ``topk`` guarantees no order among ties, so only its smallest value is used, not its indices.
     """
     if count == change.numel():
         return torch.arange(count)

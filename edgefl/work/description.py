@@ -1,7 +1,7 @@
 """Work: what a node does in one round, as plain data.
 
 A Work holds no client id, no sample count and no round, so that equal works are equal values: their cost is
-predicted once and shared by every client that does them.  What a round gives to a work (``scalars``) goes beside it.
+predicted once and shared by every client that does them.  Numbers that change with the round are its ``scalars``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from edgefl.work.codecs import Codec
 from edgefl.work.slices import Cut
 
 Address = str
-"""A name at the server: ``<kind>/<tower>.<part>[.i].<rest>``, or ``table/<name>`` for what is not a parameter."""
+"""Name of a tensor at the server: ``<kind>/<tower>.<part>[.i].<rest>``, or ``table/<name>`` if not a parameter."""
 
 Json = Mapping[str, Any]
 
@@ -40,7 +40,7 @@ class TensorSpec:
 
     @property
     def bytes(self) -> int:
-        """Bytes of its elements."""
+        """Size of the elements in bytes."""
         return prod(self.shape) * DTYPES[self.dtype].itemsize
 
     @classmethod
@@ -49,7 +49,7 @@ class TensorSpec:
         return cls(tuple(tensor.shape), DTYPE_NAMES[tensor.dtype])
 
     def empty(self) -> Tensor:
-        """A tensor of it without values, on torch's device of the moment."""
+        """An uninitialised tensor of this spec on torch's default device."""
         return torch.empty(self.shape, dtype=DTYPES[self.dtype])
 
 
@@ -58,8 +58,8 @@ class Item:
     """One tensor of a payload.
 
     ``name`` is the client's own name for it; ``source`` is its address at the server, the only map between client
-    kinds; ``shape`` and ``dtype`` are what travels unless the payload has a codec, and what arrives in any case.
-    ``cut`` says which part of the server's tensor it is, if not all.
+    kinds; ``shape`` and ``dtype`` are those of the tensor that arrives, and without a codec of the one that travels.
+    ``cut`` is the part of the server's tensor that it is, None for all of it.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Item:
 
     @property
     def spec(self) -> TensorSpec:
-        """Shape and dtype."""
+        """Shape and dtype as a TensorSpec."""
         return TensorSpec(self.shape, self.dtype)
 
 
@@ -78,8 +78,8 @@ class Item:
 class Payload:
     """Named tensors that travel together: ``model``, ``partner``, ``prototypes``, ...
 
-    Under a schedule's stage a payload on its way down follows what is ``attached``, or only what is ``trained``.
-    ``codec`` says how the tensors travel, if not as they are.
+    ``follows`` says which items go down at a schedule's stage: ``attached`` parameters, or only ``trained`` ones.
+    ``codec`` encodes the tensors; without one they travel unchanged.
     """
 
     name: str
@@ -105,24 +105,24 @@ class Payload:
         """The tensors that travel for one item."""
         if self.codec is None:
             return {item.name: item.spec}
-        found = self.codec.wire(item.name, item.shape, item.dtype)
-        return {name: TensorSpec(*spec) for name, spec in found.items()}
+        tensors = self.codec.wire(item.name, item.shape, item.dtype)
+        return {name: TensorSpec(*spec) for name, spec in tensors.items()}
 
     def encoded(
         self, tensors: Mapping[str, Tensor], base: Mapping[str, Tensor], held: Container[str] = ()
     ) -> dict[str, Tensor]:
-        """What travels, given the items' tensors and what the other side has of them; ``held`` stay as they are."""
-        found: dict[str, Tensor] = {}
+        """Wire tensors of the items' ``tensors``; ``base`` are the receiver's values, ``held`` items aren't encoded."""
+        wire: dict[str, Tensor] = {}
         for item in self.items:
             value = tensors[item.name].to(DTYPES[item.dtype])
             if self.codec is None or item.name in held:
-                found[item.name] = value
+                wire[item.name] = value
             else:
-                found |= self.codec.encode(item.name, value, base.get(item.name))
-        return found
+                wire |= self.codec.encode(item.name, value, base.get(item.name))
+        return wire
 
     def decoded(self, wire: Mapping[str, Tensor], base: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The items' tensors as they arrive, given what travelled and the same ``base``."""
+        """The items' tensors, decoded from the wire tensors and the same ``base``."""
         if self.codec is None:
             return {item.name: wire[item.name] for item in self.items}
         decode = self.codec.decode
@@ -135,10 +135,11 @@ class Payload:
 
 @dataclass(frozen=True)
 class Pass:
-    """One sweep over a data split: ``step`` names a registered Step; places of equal passes are numbered 0, 1, ...
+    """One sweep over a data split: ``step`` names a registered Step.
 
     ``patterns`` are modality patterns of the samples ("image", "text", "image-text"), visited in this order, one
-    pattern per batch; ``train`` says whether parameters move; ``args`` is what the step reads.
+    pattern per batch; ``train`` says whether parameters are updated; ``args`` are the step's arguments.  A work may
+    contain equal passes; these occurrences are numbered 0, 1, ...
     """
 
     step: str
@@ -151,7 +152,7 @@ class Pass:
 
 @dataclass(frozen=True)
 class Edit:
-    """A registered change of the model for the time of the work (FedCola's gates): its name and its arguments."""
+    """A registered change of the model that lasts for one work, such as FedCola's gates: name and arguments."""
 
     name: str
     args: Json = field(default_factory=dict)
@@ -162,15 +163,15 @@ OPTIMIZER_SCALARS = ("lr", "weight_decay", "betas", "momentum", "rates")
 
 
 class Scalars(dict[str, Any]):
-    """Numbers that a round gives to a work: learning rates and weights of loss terms, by name.
+    """Numbers of a work that may change with the round, by name: learning rates and weights of loss terms.
 
-    A work costs the same whatever they are, but for zero, with which a term may be left out of the graph.  So two
-    ``Scalars`` are equal if they have the same names and the same of them are zero.
+    They don't affect the cost, except that a term with weight zero may be left out of the graph.  So two ``Scalars``
+    are equal if they have the same names and the same of them are zero.
     """
 
     def zeros(self) -> dict[str, Any]:
-        """Of each number whether it is something; a list in which nothing is zero counts as one number."""
-        return {name: _something(value) for name, value in self.items()}
+        """Whether each number is nonzero, by name; a list without zeros counts as one number."""
+        return {name: _nonzero(value) for name, value in self.items()}
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Scalars):
@@ -183,26 +184,27 @@ class Scalars(dict[str, Any]):
     __hash__ = None
 
 
-def _something(value: Any) -> Any:
+def _nonzero(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: _something(inner) for name, inner in value.items()}
+        return {name: _nonzero(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        inner = [_something(one) for one in value]
+        inner = [_nonzero(item) for item in value]
         return inner if False in inner else True
     return bool(value)
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a node does in one round, as plain data.  Works that are equal cost the same.
+    """What a node does in one round, as plain data.  Equal works cost the same.
 
     ``model`` describes the module (edgefl.models.build); ``trainable`` names the parameters that train, after
-    edits; ``optimizer``, ``precision`` and ``attention`` are plain settings; ``passes`` come in true order; ``down``
-    and ``up`` travel; ``keep`` names items of ``down`` that stay on the node: they have their first value from there,
-    never travel, and start every later round as the node left them; ``reference`` asks for a frozen copy of the model
-    as it starts.  ``scalars`` go with the work and aren't part of what it is: learning rates and weights of loss
-    terms, which may be others in each round.  Steps read them as ``ctx.work.scalars``; the optimizer's own
-    (``OPTIMIZER_SCALARS``) may be given among its settings too, and are moved.
+    edits; ``optimizer``, ``precision`` and ``attention`` are settings; ``passes`` are in order of execution; ``down``
+    and ``up`` travel; ``reference`` asks for a frozen copy of the model as it starts.
+
+    ``keep`` names items of ``down`` that stay on the node and never travel.  Their first value is the server's; every
+    later round starts with the value that the node left.  ``scalars`` are learning rates and weights of loss terms,
+    which may change with the round.  Steps read them as ``ctx.work.scalars``; those of the optimizer
+    (``OPTIMIZER_SCALARS``) may also be given in ``optimizer``, from which they are moved.
     """
 
     kind: str
@@ -233,7 +235,7 @@ class Work:
 
     @property
     def loss_weights(self) -> dict[str, Any]:
-        """The scalars that no optimizer reads."""
+        """The scalars that the optimizer doesn't read."""
         return {name: value for name, value in self.scalars.items() if name not in OPTIMIZER_SCALARS}
 
     def encode(self) -> str:
@@ -266,26 +268,26 @@ class Work:
         )
 
     def received(self, wire: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """What the node starts from, by item name, given what travelled to it and what it has already."""
+        """Tensors that the node starts from, by item name; ``wire`` holds wire tensors and kept items."""
         if not any(p.codec for p in self.down):
             return wire
-        found = {name: value for p in self.down for name, value in p.decoded(wire, {}).items()}
-        return found | {name: wire[name] for name in self.keep if name in wire}
+        tensors = {name: value for p in self.down for name, value in p.decoded(wire, {}).items()}
+        return tensors | {name: wire[name] for name in self.keep if name in wire}
 
     def bases(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Of what a node started from, that of which an upload is an update: not tables, nor what a node keeps."""
-        kept = set(self.keep)
+        """The inputs to which uploads are differences: neither tables nor kept items."""
+        keep = set(self.keep)
         return {
             i.name: inputs[i.name]
             for p in self.down
             for i in p.items
-            if not i.source.startswith("table/") and i.name not in kept
+            if not i.source.startswith("table/") and i.name not in keep
         }
 
     def fitted(self, size: Callable[[Pass], int]) -> Work:
-        """This work for a node with ``size(pass)`` samples: a private batch is never larger than the samples there.
+        """This work for a node with ``size(pass)`` samples: private batches are limited to that size.
 
-        Such a client has a smaller peak, and its cost follows because the batch is part of the cost key.
+        A smaller batch lowers the peak memory.  The cost follows, because the batch is part of the cost key.
         """
         return replace(
             self,
@@ -301,18 +303,18 @@ def _cut(raw: Any) -> Cut:
 
 @runtime_checkable
 class Source(Protocol):
-    """The data side of a work: read as shapes for a prediction, as batches for training."""
+    """The data of a work: shapes for a prediction, batches for training."""
 
     def spec(self, pass_: Pass, pattern: str) -> dict[str, TensorSpec]:
         """The largest shapes of a batch of this pattern, by field ("image", "text", "label")."""
         ...
 
     def counts(self, pass_: Pass) -> dict[str, int]:
-        """Batches per pattern in one place of the pass."""
+        """Batches per pattern in one occurrence of the pass."""
         ...
 
     def size(self, pass_: Pass) -> int:
-        """Samples that one place of the pass draws from, over all its patterns."""
+        """Samples that one occurrence of the pass draws from, over all its patterns."""
         ...
 
     def batches(self, pass_: Pass, seed: int) -> Iterator[tuple[str, dict[str, Tensor]]]:
@@ -324,8 +326,8 @@ _SAFETENSORS = {
     "int64": "I64", "float64": "F64", "float32": "F32", "int32": "I32", "bfloat16": "BF16", "float16": "F16",
     "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL",
 }  # fmt: skip
-# in the order in which the format's own writer puts dtypes: the digits of the offsets depend on it
-_ORDER = {dtype: place for place, dtype in enumerate(_SAFETENSORS)}
+# in the order in which safetensors writes dtypes: the number of digits in the offsets depends on it
+_ORDER = {dtype: index for index, dtype in enumerate(_SAFETENSORS)}
 
 
 def serialised_bytes(specs: Mapping[str, TensorSpec]) -> int:

@@ -14,7 +14,7 @@ from edgefl.work.description import Edit
 
 
 class EditKind(Protocol):
-    """What a registered edit offers."""
+    """Interface of a registered edit."""
 
     @staticmethod
     def names(edit: Edit) -> set[str]:
@@ -28,17 +28,17 @@ class EditKind(Protocol):
 
     @staticmethod
     def apply(edit: Edit, module: nn.Module, received: Mapping[str, Tensor]) -> None:
-        """Change the module."""
+        """Change the module in place, before any pass runs."""
         ...
 
     @staticmethod
     def fold(edit: Edit, module: nn.Module) -> None:
-        """Merge what was learnt into the module's own parameters and restore its structure."""
+        """Merge what was learnt into the module's own parameters, and restore its structure."""
         ...
 
 
 class GatedLinear(nn.Linear):
-    """``y = (W + g A) x + b``: a linear layer with another modality's weight A behind a scalar gate g."""
+    """``y = (W + g A) x + b``: a linear layer plus another modality's weight A times a scalar gate g."""
 
     partner: nn.Parameter
     gate: nn.Parameter
@@ -49,10 +49,10 @@ class GatedLinear(nn.Linear):
 
 
 class Gate:
-    """FedCola's complementary local training (eq. of the gated layer): args ``layers``, names of linear layers.
+    """FedCola's complementary local training (eq. of the gated layer); ``args.layers`` names linear layers.
 
-    Each gets ``<layer>.partner``, received, and ``<layer>.gate``, shape [1], starting at 0.  Folding sets
-    ``W <- W + g A``, exact because the layer is linear.
+    Each layer gets ``<layer>.partner``, as received, and ``<layer>.gate``, shape [1], which starts at 0.  Folding
+    sets ``W <- W + g A``, which is exact because the layer is linear.
     """
 
     @staticmethod
@@ -63,12 +63,12 @@ class Gate:
     @staticmethod
     def restrict(edit: Edit, active: Callable[[str], bool], received: set[str]) -> Edit | None:
         """Keep the layers that are active and whose partner is received."""
-        layers = [x for x in edit.args["layers"] if active(f"{x}.weight") and f"{x}.partner" in received]
+        layers = [name for name in edit.args["layers"] if active(f"{name}.weight") and f"{name}.partner" in received]
         return Edit(edit.name, {**edit.args, "layers": layers}) if layers else None
 
     @staticmethod
     def apply(edit: Edit, module: nn.Module, received: Mapping[str, Tensor]) -> None:
-        """Turn the layers into gated ones: all of them or, where one isn't linear or its partner is missing, none."""
+        """Turn the layers into gated ones.  Raises MethodError, and changes none, if one isn't linear or lacks A."""
         layers = {}
         for name in edit.args["layers"]:
             layer, partner = module.get_submodule(name), received.get(f"{name}.partner")
@@ -84,7 +84,7 @@ class Gate:
 
     @staticmethod
     def fold(edit: Edit, module: nn.Module) -> None:
-        """Merge the partners and turn the layers back."""
+        """Merge the partners into the weights, and restore plain linear layers."""
         with torch.no_grad():
             for name in edit.args["layers"]:
                 layer = cast(GatedLinear, module.get_submodule(name))

@@ -1,7 +1,7 @@
-"""The one interpreter of a Work.
+"""Interpreter of a Work.
 
-``execute`` runs the passes and nothing else: a prediction calls it with tensors that hold no data, a measurement under
-other meters.  ``run`` is what a node does in a round: ``execute`` with the draws seeded, then what is sent and kept.
+``execute`` only runs the passes: a prediction calls it with tensors without data, a measurement with other meters.
+``run`` is a node's round: it seeds the generators, executes the work, and collects what is sent and kept.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from edgefl.work.steps import Context, Step
 
 @dataclass(frozen=True)
 class Result:
-    """What a work gives back: payloads by name, metrics, kept tensors, mean training loss, and the trace if metered."""
+    """Result of a work: payloads by name, metrics, kept tensors, mean training loss, and the trace if metered."""
 
     payloads: Mapping[str, Mapping[str, Tensor]]
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -37,18 +37,18 @@ class Result:
 
 
 def distinct(work: Work) -> list[Pass]:
-    """The different passes of a work in order of their first place."""
-    found: list[Pass] = []
+    """The distinct passes of a work in order of first occurrence."""
+    passes: list[Pass] = []
     for pass_ in work.passes:
-        if pass_ not in found:
-            found.append(pass_)
-    return found
+        if pass_ not in passes:
+            passes.append(pass_)
+    return passes
 
 
 def make_optimizer(work: Work, named: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer:
     """The optimizer of a work for parameters by name, in groups where rates differ by part.
 
-    Raises MethodError for an unknown one.
+    Raises MethodError for an unknown optimizer.
     """
     settings = {**work.optimizer, **work.scalars}
     implementation = settings.get("implementation", "fused")
@@ -56,7 +56,7 @@ def make_optimizer(work: Work, named: Mapping[str, nn.Parameter]) -> torch.optim
     rates = {"lr": settings["lr"], "weight_decay": settings.get("weight_decay", 0.0)}
     parameters: list[Any] = list(named.values())
     if settings.get("rates"):
-        parameters = [{**own, "params": [named[n] for n in names]} for own, names in grouped(settings, named)]
+        parameters = [{**group, "params": [named[n] for n in names]} for group, names in grouped(settings, named)]
     match settings["name"]:
         case "sgd":
             return torch.optim.SGD(parameters, momentum=settings.get("momentum", 0.0), **rates, **flags)
@@ -68,14 +68,14 @@ def make_optimizer(work: Work, named: Mapping[str, nn.Parameter]) -> torch.optim
 
 @contextmanager
 def _edited(work: Work, module: nn.Module, received: Mapping[str, Tensor]) -> Iterator[None]:
-    done = []
+    applied = []
     try:
         for edit in work.edits:
             registry.get("edit", edit.name).apply(edit, module, received)
-            done.append(edit)
+            applied.append(edit)
         yield
     finally:
-        for edit in reversed(done):
+        for edit in reversed(applied):
             registry.get("edit", edit.name).fold(edit, module)
 
 
@@ -90,39 +90,39 @@ def execute(
     meter: Meter | None = None,
     kernels: str | None = None,
 ) -> tuple[Context, Tensor, int]:
-    """Run every pass of ``work`` on ``module``; gives the context, the summed training loss and its steps.
+    """Run every pass of ``work`` on ``module``; returns the context, the summed training loss and its steps.
 
     ``inputs`` are tensors by the client's own item names, from which ``module`` is loaded; those with a source
-    ``table/...`` stay in memory as received.  In the end the edits are folded into the module, and nothing is sent:
-    what the work has made is in the module and in the context's outputs.  Draws follow torch's generators as they
-    stand, and the order of samples ``seed``.  ``kernels`` is the type of device whose kernels are meant where it isn't
-    ``device``'s (a prediction's "cuda").  Raises MethodError if the work trains what its model lacks.
+    ``table/...`` stay in memory as received.  At the end the edits are folded into the module, and nothing is sent:
+    results are in the module and in the context's outputs.  Random draws use torch's generators in their current
+    state, the order of samples uses ``seed``.  ``kernels`` is the device type whose kernels are simulated, if not
+    ``device``'s (a prediction's "cuda").  Raises MethodError if the work trains a parameter that its model lacks.
     """
     tables = {i.name for p in work.down for i in p.items if i.source.startswith("table/")}
-    own = dict(module.named_parameters()) | dict(module.named_buffers())
+    tensors = dict(module.named_parameters()) | dict(module.named_buffers())
     with torch.no_grad():
         for name, value in inputs.items():
-            if name in own:
-                own[name].copy_(value)
-    extra = {n: v.to(device) for n, v in inputs.items() if n not in own}
+            if name in tensors:
+                tensors[name].copy_(value)
+    extra = {n: v.to(device) for n, v in inputs.items() if n not in tensors}
     with _edited(work, module, extra):
         parameters = dict(module.named_parameters())
-        wanted = set(work.trainable)
-        if missing := wanted - parameters.keys():
+        trainable = set(work.trainable)
+        if missing := trainable - parameters.keys():
             raise MethodError(f"a work of kind {work.kind!r} trains {sorted(missing)[0]!r}, which its model lacks")
         for name, parameter in parameters.items():
-            parameter.requires_grad_(name in wanted)
+            parameter.requires_grad_(name in trainable)
         received = {n: v for n, v in extra.items() if n in tables}
         extra.clear()
-        whole = {**parameters, **dict(module.named_buffers())}
-        reference = {n: t.detach().clone() for n, t in whole.items()} if work.reference else {}
+        originals = {**parameters, **dict(module.named_buffers())}
+        reference = {n: t.detach().clone() for n, t in originals.items()} if work.reference else {}
         ctx = Context(work, module, source, device, received, reference)
         if meter:
             meter.adopt(parameters.values(), "parameters")
             meter.adopt(module.buffers(), "buffers")
             meter.adopt(received.values(), "received")
             meter.adopt(reference.values(), "reference")
-        trained = {n: p for n, p in parameters.items() if n in wanted}
+        trained = {n: p for n, p in parameters.items() if n in trainable}
         hooks = []
         if meter:
             hooks = [
@@ -148,38 +148,38 @@ def _passes(ctx: Context, trained: Mapping[str, nn.Parameter], seed: int, meter:
     training = any(p.train for p in work.passes)
     update = Update(work, trained, ctx.device) if training and trained else None
     order = distinct(work)
-    most = metered_steps(work)
-    places: Counter[int] = Counter()
+    limit = metered_steps(work)
+    occurrences: Counter[int] = Counter()
     total, steps = torch.zeros((), device=ctx.device), 0
     if meter:
         meter.adopt([total], "outputs")
     for pass_ in work.passes:
         index = order.index(pass_)
-        place = places[index]
-        places[index] += 1
-        metered = meter if meter and place < meter.most else None
+        occurrence = occurrences[index]
+        occurrences[index] += 1
+        metered = meter if meter and occurrence < meter.most else None
         step: Step = registry.get("step", pass_.step)()
         ctx.model.train(pass_.train)
         with _once(ctx, metered, index):
             step.start(ctx, pass_)
-        seen: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         with torch.set_grad_enabled(pass_.train):
-            for pattern, batch in batches(ctx.source, pass_, seeds.key(seed, "shuffle", index, place)):
-                seen[pattern] += 1
+            for pattern, batch in batches(ctx.source, pass_, seeds.key(seed, "shuffle", index, occurrence)):
+                counts[pattern] += 1
                 batch = {name: value.to(ctx.device, non_blocking=True) for name, value in batch.items()}
-                now = metered if metered and seen[pattern] <= most else None
-                if now:
-                    now.adopt(batch.values(), "inputs")
-                with now.step(index, pattern) if now else nullcontext():
-                    loss = _step(ctx, step, batch, pattern, pass_, update, now)
+                step_meter = metered if metered and counts[pattern] <= limit else None
+                if step_meter:
+                    step_meter.adopt(batch.values(), "inputs")
+                with step_meter.step(index, pattern) if step_meter else nullcontext():
+                    loss = _step(ctx, step, batch, pattern, pass_, update, step_meter)
                     if loss is not None:
                         total.add_(loss)
                         steps += 1
                 del batch, loss
                 if update and update.every > 1 and update.pending == update.every:
-                    update.alone(index, now)
-            if update and update.pending:  # a pass's last few batches are an update too
-                update.alone(index, metered)
+                    update.apply_metered(index, step_meter)
+            if update and update.pending:  # the remaining batches of a pass make an update too
+                update.apply_metered(index, metered)
         with torch.no_grad(), _once(ctx, metered, index, last=True):
             step.finish(ctx, pass_)
     return total, steps
@@ -187,7 +187,7 @@ def _passes(ctx: Context, trained: Mapping[str, nn.Parameter], seed: int, meter:
 
 @contextmanager
 def _once(ctx: Context, meter: Meter | None, index: int, last: bool = False) -> Iterator[None]:
-    """Meter a start or finish; what it preallocates counts as outputs."""
+    """Meter a pass's start or finish; tensors that it preallocates count as outputs."""
     before = set(ctx.outputs)
     if meter is None:
         yield
@@ -198,9 +198,9 @@ def _once(ctx: Context, meter: Meter | None, index: int, last: bool = False) -> 
     meter.adopt(ctx.metrics.values(), "outputs")
 
 
-# what torch refuses because of settings that no room can judge alone, by a part of its message
-_REFUSED = {
-    "more than 1 value per channel": "its model's BatchNorm gets a single value a channel from a batch of 1; set "
+# advice for errors of torch that come from a combination of settings, by a part of torch's message
+_ADVICE = {
+    "more than 1 value per channel": "its model's BatchNorm gets a single value per channel from a batch of 1; set "
     "training.batch to 2 or more, and give each client 2 samples or more (data.samples, data.clients)",
     "No available kernel": "no kernel that training.attention allows computes its model's attention (flash takes no "
     "mask, on a CPU no dropout, on a GPU no float32); set training.attention to device or math",
@@ -222,8 +222,8 @@ def _step(
         with autocast:
             loss = step.loss(ctx, batch, pattern, pass_)
     except (RuntimeError, ValueError) as error:
-        if told := next((told for sign, told in _REFUSED.items() if sign in str(error)), None):
-            raise MethodError(f"a work of kind {ctx.work.kind!r} can't be done: {told}") from error
+        if advice := next((advice for part, advice in _ADVICE.items() if part in str(error)), None):
+            raise MethodError(f"a work of kind {ctx.work.kind!r} can't run: {advice}") from error
         raise
     if not pass_.train or loss is None or update is None:
         return None
@@ -236,10 +236,10 @@ def _step(
 
 
 class Update:
-    """The optimizer of a work, and the batches whose gradients it has not used yet.
+    """The optimizer of a work, with gradient accumulation and loss scaling.
 
-    ``every`` batches make an update: their losses count as a mean.  In float16 the loss is scaled, and an update that
-    overflows is left out, as is usual.
+    ``every`` batches make one update of their mean loss; ``pending`` counts those not used yet.  In float16 the loss
+    is scaled, and an update that overflows is skipped.
     """
 
     def __init__(self, work: Work, trained: Mapping[str, nn.Parameter], device: torch.device):
@@ -250,7 +250,7 @@ class Update:
         self.scaler = torch.amp.GradScaler(device.type) if work.precision == "float16" else None
 
     def backward(self, loss: Tensor) -> None:
-        """Add a batch's gradients to what is there."""
+        """Accumulate a batch's gradients."""
         self.pending += 1
         if self.every > 1:
             loss = loss / self.every
@@ -258,21 +258,21 @@ class Update:
             loss = self.scaler.scale(loss)
         loss.backward()
 
-    def alone(self, index: int, meter: Meter | None) -> None:
-        """Use up the gradients of several steps, metered as a step of its own."""
+    def apply_metered(self, index: int, meter: Meter | None) -> None:
+        """Apply the gradients of several batches, metered as a separate step."""
         with meter.step(index, UPDATE) if meter else nullcontext():
             self(meter)
 
     def __call__(self, meter: Meter | None) -> None:
-        """Use the gradients up."""
+        """Apply the accumulated gradients and clear them."""
         if meter:
             meter.enter("optimizer")
         if clip := self.settings.get("clip"):
             if self.scaler is not None:
                 self.scaler.unscale_(self.optimizer)
-            # said outright: torch's own choice differs between real and fake tensors
-            together = self.settings.get("implementation") != "for-loop"
-            nn.utils.clip_grad_norm_(self.trained, clip, foreach=together)
+            # explicit, because torch's default differs between real and fake tensors
+            foreach = self.settings.get("implementation") != "for-loop"
+            nn.utils.clip_grad_norm_(self.trained, clip, foreach=foreach)
         if self.scaler is not None:
             self.scaler.step(self.optimizer)
             self.scaler.update()
@@ -286,9 +286,9 @@ class Update:
 
 
 def metered_steps(work: Work) -> int:
-    """Steps of a pattern that are metered at a place: from the last of them on nothing changes.
+    """Steps of a pattern that are metered in an occurrence of a pass; later steps cost as much as the last of them.
 
-    Where several batches make an update, the first batch of the second update has the optimizer's state but no
+    With accumulation, the first batch of the second update has the optimizer's state but no
     gradients yet, and the second has both.
     """
     return METERED if work.accumulation == 1 else work.accumulation + METERED
@@ -304,30 +304,30 @@ def run(
     seed: int,
     meter: Meter | None = None,
 ) -> Result:
-    """Execute the work and collect what it sends up, encoded, and what it keeps.
+    """Execute the work, and collect its encoded payloads and its kept tensors.
 
     ``module`` must have been built from ``work.model``; it is loaded from ``inputs`` (tensors by item name) and
-    changed.  The global generators are forked around the work, so its draws depend on ``seed`` alone.
-    A kept table is what the step left in the output of its name, or stays what it was.
-    Raises MethodError if a payload names what neither the model nor the outputs hold.
+    changed.  The global generators are forked around the work, so its random draws depend on ``seed`` alone.
+    A kept table is the output of its name, or unchanged if no step wrote that output.
+    Raises MethodError if a payload names a tensor that neither the model nor the outputs hold.
     """
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices):
         torch.manual_seed(seed)
         ctx, total, steps = execute(work, inputs, source, module=module, device=device, seed=seed, meter=meter)
     held = {**ctx.outputs, **dict(module.named_buffers()), **dict(module.named_parameters())}
-    if lost := [name for name in work.keep if name not in held and name not in ctx.received]:
+    if missing := [name for name in work.keep if name not in held and name not in ctx.received]:
         raise MethodError(
-            f"a work of kind {work.kind!r} keeps {lost[0]!r}, which neither model, outputs nor tables hold"
+            f"a work of kind {work.kind!r} keeps {missing[0]!r}, which neither model, outputs nor tables hold"
         )
     payloads: dict[str, dict[str, Tensor]] = {}
     for payload in work.up:
-        if lost := [item.name for item in payload.items if item.name not in held]:
-            raise MethodError(f"payload {payload.name!r} sends {lost[0]!r}, which neither model nor outputs hold")
-        sent = {i.name: held[i.name].detach().to("cpu", DTYPES[i.dtype], copy=True) for i in payload.items}
-        # by now gradients, optimizer and activations are gone, so that encoding one tensor after the other never is
-        # the peak; what was sent down is read again from the node's storage
-        payloads[payload.name] = payload.encoded(sent, work.bases(inputs)) if payload.codec else sent
+        if missing := [item.name for item in payload.items if item.name not in held]:
+            raise MethodError(f"payload {payload.name!r} sends {missing[0]!r}, which neither model nor outputs hold")
+        tensors = {i.name: held[i.name].detach().to("cpu", DTYPES[i.dtype], copy=True) for i in payload.items}
+        # gradients, optimizer and activations are freed by now, so that encoding tensor by tensor is never the peak;
+        # what was sent down is read again from the node's storage
+        payloads[payload.name] = payload.encoded(tensors, work.bases(inputs)) if payload.codec else tensors
     return Result(
         payloads,
         {name: float(value) for name, value in ctx.metrics.items()},

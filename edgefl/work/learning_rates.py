@@ -11,15 +11,15 @@ from edgefl.errors import suggestion
 from edgefl.models import MODALITIES
 
 TOWERS = (*MODALITIES, "multiway", "joint")
-"""What a parameter's name begins with: a tower, or what no tower owns."""
+"""First part of a parameter's name: a tower, or ``joint`` for parameters outside of towers."""
 PARTS = ("embedding", "blocks", "pooler", "norm", "rep", "head", "fusion", "exit")
-"""What follows; an exit is a classifier within the blocks."""
+"""Second part of a parameter's name; an exit is a classifier within the blocks."""
 
 Settings = Mapping[str, Any]
 
 
 class PartRate(BaseModel):
-    """Both settings of a part; what is absent comes from the next key, in the end from ``training``."""
+    """Rate and weight decay of a part; an absent one is taken from the next key, and last from ``training``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -29,7 +29,7 @@ class PartRate(BaseModel):
     weight_decay: NonNegativeFloat | None = Field(None, description="weight decay of these parameters")
 
     def stated(self) -> dict[str, Any]:
-        """The settings that are there."""
+        """The settings that are given, by name."""
         return self.model_dump(exclude_none=True)
 
 
@@ -54,11 +54,11 @@ def stated(rate: Any) -> dict[str, Any]:
 
 def scaled(lr: float | list[float], factor: float) -> float | list[float]:
     """A rate, or every rate of a list, times ``factor``."""
-    return [one * factor for one in lr] if isinstance(lr, list) else lr * factor
+    return [rate * factor for rate in lr] if isinstance(lr, list) else lr * factor
 
 
 def at_stage(settings: Settings, stage: int) -> Settings:
-    """A work's scalars with each list's value for this stage (from 1)."""
+    """A work's scalars, each list of rates replaced by its value for this stage (from 1)."""
     rates: Mapping[str, Mapping[str, Any]] = settings.get("rates", {})
     if not any(isinstance(rate.get("lr"), list) for rate in rates.values()):
         return settings
@@ -71,7 +71,7 @@ def _chosen(rate: Mapping[str, Any], stage: int) -> dict[str, float]:
 
 
 def keys_of(name: str) -> tuple[str, str, str]:
-    """The keys that speak of a parameter, the most specific first: ``<tower>.<part>``, the part, the tower."""
+    """The keys that apply to a parameter, the most specific first: ``<tower>.<part>``, the part, the tower."""
     tower, part = (*name.split("."), "")[:2]
     if part == "blocks" and ".exit." in name:
         part = "exit"
@@ -81,18 +81,18 @@ def keys_of(name: str) -> tuple[str, str, str]:
 def grouped(settings: Settings, names: Iterable[str]) -> list[tuple[dict[str, float], list[str]]]:
     """Parameters in groups with their learning rate and weight decay.
 
-    A group is what has both from the same keys, whatever their values, so that another rate makes no other groups.
-    A list that no stage has chosen from counts as its last value: a model outside the schedule is at full depth.
+    Parameters that take both from the same keys form a group, so that groups don't depend on the values.  A list of
+    rates without a stage counts as its last value: a model outside the schedule is at full depth.
     """
     rates: Mapping[str, Mapping[str, Any]] = settings.get("rates", {})
-    found: dict[tuple[str, str], list[str]] = {}
+    names_by_keys: dict[tuple[str, str], list[str]] = {}
     for name in names:
         keys = keys_of(name)
         lr, decay = (next((k for k in keys if f in rates.get(k, {})), "") for f in ("lr", "weight_decay"))
-        found.setdefault((lr, decay), []).append(name)
+        names_by_keys.setdefault((lr, decay), []).append(name)
     groups = []
-    for (lr, decay), members in found.items():
+    for (lr, decay), members in names_by_keys.items():
         rate = rates[lr]["lr"] if lr else settings["lr"]
-        own = rates[decay]["weight_decay"] if decay else settings.get("weight_decay", 0.0)
-        groups.append(({"lr": rate[-1] if isinstance(rate, list) else rate, "weight_decay": own}, members))
+        weight_decay = rates[decay]["weight_decay"] if decay else settings.get("weight_decay", 0.0)
+        groups.append(({"lr": rate[-1] if isinstance(rate, list) else rate, "weight_decay": weight_decay}, members))
     return groups

@@ -1,4 +1,4 @@
-"""The meter: live tensor storage by part, FLOPs, and what each operator touches; on real and on fake tensors alike."""
+"""The meter: live tensor storage by part, FLOPs, and bytes touched by operators, on real and on fake tensors."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ CUDA_ROUNDING = 512
 """PyTorch's CUDA caching allocator rounds every block up to a multiple of 512 bytes."""
 
 START, FINISH, UPDATE = "<", ">", "="
-"""Stand for a pattern where the cost is of a pass's start or finish, once a place, or of an update of several steps."""
+"""Used in place of a pattern: a pass's start and finish, once per occurrence, and an update of several batches."""
 
 METERED = 2
-"""Places of a distinct pass, and steps of a pattern in them, that are metered: from the second on nothing changes."""
+"""Metered occurrences of a distinct pass, and metered steps of a pattern in each; later ones cost as the second."""
 
 WITHOUT_GRADIENT = "without gradient"
-"""Stands for a part of the model where a training step runs it without gradient."""
+"""Used in place of a model part for what a training step runs without gradient."""
 
 aten = torch.ops.aten
 _DEVICE = torch.ops.prim.device.default
@@ -58,40 +58,40 @@ def _cpu_flash_backward(grad: Tensor, query: Tensor, key: Tensor, value: Tensor,
     return int(sdpa_backward_flop_count(grad.shape, query.shape, key.shape, value.shape))
 
 
-def _convolved(places: Tensor, weight: Tensor) -> int:
-    # the whole kernel once at every place that it is put to, whatever the number of groups
-    return int(2 * (places.numel() // max(places.shape[1], 1)) * weight.numel())
+def _convolved(positions: Tensor, weight: Tensor) -> int:
+    # the whole kernel is applied once at every position, whatever the number of groups
+    return int(2 * (positions.numel() // max(positions.shape[1], 1)) * weight.numel())
 
 
-def _convolution(x: Tensor, weight: Tensor, *rest: Any, out_val: Tensor, **named: Any) -> int:
-    transposed = named.get("transposed", rest[4] if len(rest) > 4 else False)
+def _convolution(x: Tensor, weight: Tensor, *args: Any, out_val: Tensor, **kwargs: Any) -> int:
+    transposed = kwargs.get("transposed", args[4] if len(args) > 4 else False)
     return _convolved(x if transposed else out_val, weight)
 
 
-def _convolution_backward(gradient: Tensor, x: Tensor, weight: Tensor, *rest: Any, **_: Any) -> int:
-    # grad of the input and of the weight, where they are wanted
-    transposed, wanted = rest[4], rest[7]
-    return int(sum(wanted[:2])) * _convolved(x if transposed else gradient, weight)
+def _convolution_backward(gradient: Tensor, x: Tensor, weight: Tensor, *args: Any, **_: Any) -> int:
+    # gradients of the input and of the weight, as the output mask requires
+    transposed, output_mask = args[4], args[7]
+    return int(sum(output_mask[:2])) * _convolved(x if transposed else gradient, weight)
 
 
 def _cudnn_rnn(input: Tensor, weight: list[Tensor], *_: Any, **__: Any) -> int:
-    # every matrix meets every token once
+    # one product of every matrix with every token
     return 2 * input.shape[0] * input.shape[1] * sum(w.numel() for w in weight if w.dim() == 2)
 
 
-# torch's own counter has no formula for attention on a CPU, and would count it as nothing
+# torch's own counter has no formula for attention on a CPU, and would count it as 0
 _FLOPS: dict[Any, Callable[..., int]] = {
     **{packet: (lambda *a, _f=formula, **k: int(_f(*a, **k))) for packet, formula in flop_registry.items()},
     aten._scaled_dot_product_flash_attention_for_cpu: lambda *a, out_val=None, **k: _cpu_flash(*a, **k),
     aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda *a, out_val=None, **k: _cpu_flash_backward(
         *a, **k
     ),
-    # torch's own formula for the gradient of a weight takes no notice of groups
+    # torch's own formula for the gradient of a weight ignores groups
     aten.convolution: _convolution,
     aten.convolution_backward: lambda *a, out_val=None, **k: _convolution_backward(*a, **k),
     aten._cudnn_rnn: lambda *a, out_val=None, **k: _cudnn_rnn(*a, **k),
     aten._cudnn_rnn_backward: lambda *a, out_val=None, **k: 2 * _cudnn_rnn(*a, **k),
-    # pointwise, whatever their names say: the products of a cell are operators of their own
+    # pointwise, despite their names: a cell's matrix products are separate operators
     aten._thnn_fused_gru_cell: lambda *a, **k: 0,
     aten._thnn_fused_gru_cell_backward: lambda *a, **k: 0,
 }
@@ -110,7 +110,7 @@ def _is_matmul(packet: Any) -> bool:
 
 @dataclass
 class StepCost:
-    """What one step of a pass costs, once warm.
+    """Cost of one step of a pass, after warm-up.
 
     FLOPs are 2 x MAC of matmul-class operators as executed; ``macs`` are forward MACs by part of the model in
     fvcore's convention (LayerNorm 5 per element); ``operators`` counts equal pairs (FLOPs, bytes touched).
@@ -124,7 +124,7 @@ class StepCost:
 
 @dataclass(frozen=True)
 class Trace:
-    """What the meter saw: peak bytes by part at the highest moment, and the cost of each distinct step.
+    """Result of a meter: bytes by part at the peak, and the cost of each distinct step.
 
     ``steps`` is keyed ``(distinct pass, pattern)``, with START, FINISH and UPDATE beside patterns.
     """
@@ -134,7 +134,7 @@ class Trace:
     steps: Mapping[tuple[int, str], StepCost]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Plain data from which ``from_json`` makes an equal Trace."""
         return {
             "peak": self.peak_memory_bytes,
             "memory": dict(self.memory_bytes),
@@ -155,10 +155,10 @@ class Trace:
 
 
 class Meter(TorchDispatchMode):
-    """Follows every tensor storage from its birth to its death, and every operator, while ``on``.
+    """Tracks tensor storages from allocation to release, and the operators that run within ``step``.
 
     Each storage counts once, with its size rounded up to ``rounding`` bytes.  Of each distinct pass the first
-    ``most`` places are metered.  ``moments``, if given, is filled with the live memory after every operator.
+    ``most`` occurrences are metered.  ``moments``, if given, is filled with the live memory after every operator.
     """
 
     def __init__(self, rounding: int = 1, most: int = METERED, moments: list[Moment] | None = None):
@@ -172,7 +172,7 @@ class Meter(TorchDispatchMode):
         self._step: StepCost | None = None
         self._trains = False
         self._scope: list[str] = []
-        self._place, self._phase, self._behind = (0, "", 0), "", ""
+        self._position, self._phase, self._backward_scope = (0, "", 0), "", ""
         self._seen: Counter[tuple[int, str]] = Counter()
         self.steps: dict[tuple[int, str], StepCost] = {}
 
@@ -192,37 +192,37 @@ class Meter(TorchDispatchMode):
             size = -(-storage.nbytes() // self.rounding) * self.rounding
             if not size:
                 continue
-            self._live[key] = (size, part, weakref.ref(storage, partial(self._died, key)))
+            self._live[key] = (size, part, weakref.ref(storage, partial(self._released, key)))
             self._totals[part] += size
             self._current += size
         if self._current > self.peak:
             self.peak = self._current
             self._peak_parts = dict(self._totals)
 
-    def _died(self, key: int, _: Any) -> None:
+    def _released(self, key: int, _: Any) -> None:
         size, part, _ = self._live.pop(key)
         self._totals[part] -= size
         self._current -= size
 
-    # where we are -----------------------------------------------------------------------------------------------
+    # position in the work ---------------------------------------------------------------------------------------
 
     @contextmanager
     def step(self, distinct_pass: int, pattern: str) -> Iterator[None]:
-        """Meter what runs inside as one step; the last step under a key is the one that is kept."""
+        """Meter the operators within the context as one step; of several steps with a key the last one counts."""
         self._step = self.steps[distinct_pass, pattern] = StepCost()
         self._part, self._backward, self._trains = "activations", False, torch.is_grad_enabled()
         self._seen[distinct_pass, pattern] += 1
-        self._place = distinct_pass, pattern, self._seen[distinct_pass, pattern]
-        self._phase, self._behind = {START: "start", FINISH: "finish"}.get(pattern, "forward"), ""
+        self._position = distinct_pass, pattern, self._seen[distinct_pass, pattern]
+        self._phase, self._backward_scope = {START: "start", FINISH: "finish"}.get(pattern, "forward"), ""
         with self:
             yield
         self._step = None
 
     def enter(self, phase: str) -> None:
-        """The next operators belong to the ``forward``, ``backward`` or ``optimizer`` phase of the step."""
+        """Assign the next operators to the ``forward``, ``backward`` or ``optimizer`` phase of the step."""
         self._part = "activations" if phase == "forward" else "temporaries"
         self._backward = phase == "backward"
-        self._phase, self._behind = phase, ""
+        self._phase, self._backward_scope = phase, ""
 
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[None]:
@@ -231,7 +231,7 @@ class Meter(TorchDispatchMode):
         for name, module in parts(model):
             handles.append(module.register_forward_pre_hook(lambda _, __, name=name: self._scope.append(name)))
             handles.append(
-                module.register_forward_hook(lambda _, __, out, name=name: self._left(name, out), always_call=True)
+                module.register_forward_hook(lambda _, __, out, name=name: self._leave(name, out), always_call=True)
             )
         try:
             yield
@@ -240,35 +240,35 @@ class Meter(TorchDispatchMode):
                 handle.remove()
             self._scope.clear()
 
-    def _left(self, name: str, out: Any) -> None:
-        # a recomputation that is stopped early leaves parts without having entered them
+    def _leave(self, name: str, out: Any) -> None:
+        # a recomputation that stops early can leave parts that it hasn't entered
         if self._scope:
             self._scope.pop()
         if self.moments is not None:
             for tensor in tree_leaves(out):
                 if isinstance(tensor, Tensor) and tensor.requires_grad:
-                    # its gradient is there: what comes next in the backward pass is this part's
-                    tensor.register_hook(lambda _: setattr(self, "_behind", name))
+                    # its gradient is complete: the next backward operators belong to this part
+                    tensor.register_hook(lambda _: setattr(self, "_backward_scope", name))
 
     # operators --------------------------------------------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _DEVICE and isinstance(args[0], FakeTensor):
-            return args[0].fake_device  # asked several times an operator, and no work
+            return args[0].fake_device  # called several times per operator, and free of cost
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
         outs = [out] if isinstance(out, Tensor) else [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
         packet = func._overloadpacket
         if not func.is_view:
             self.adopt([t for t in outs if t.untyped_storage()._cdata not in self._live], self._part)
-            # a question, which only fake tensors are asked, is no work
-            works = outs or func._schema.is_mutable
-            if works and packet not in _FREE and self._step is not None:
+            # queries, which occur on fake tensors only, are free of cost
+            computes = outs or func._schema.is_mutable
+            if computes and packet not in _FREE and self._step is not None:
                 self._charge(packet, args, kwargs, out, outs)
-            if works and self.moments is not None:
-                scope = self._scope[0] if self._scope else self._behind
+            if computes and self.moments is not None:
+                scope = self._scope[0] if self._scope else self._backward_scope
                 totals = tuple(self._totals.values())
-                self.moments.append(Moment(str(packet), scope, self._phase, *self._place, totals))
+                self.moments.append(Moment(str(packet), scope, self._phase, *self._position, totals))
         return out
 
     def _charge(self, packet: Any, args: Any, kwargs: Any, out: Any, outs: list[Tensor]) -> None:
@@ -289,18 +289,18 @@ class Meter(TorchDispatchMode):
                 macs = flops // 2
                 if packet is aten.native_layer_norm:
                     macs = 5 * outs[0].numel()
-                # a forward of a frozen copy within a training step has no backward, whatever the part trains
-                aside = self._trains and not torch.is_grad_enabled()
-                self._step.macs[WITHOUT_GRADIENT if aside else self._scope[0]] += macs
+                # a frozen copy's forward within a training step has no backward, even if the part trains
+                without_gradient = self._trains and not torch.is_grad_enabled()
+                self._step.macs[WITHOUT_GRADIENT if without_gradient else self._scope[0]] += macs
         if packet in _GATHERS:
             touched = 2 * sum(t.numel() * t.element_size() for t in outs)
         else:
-            seen = {id(t): t for t in (*_tensors(args), *_tensors(kwargs.values()), *outs)}
-            touched = sum(t.numel() * t.element_size() for t in seen.values())
+            tensors = {id(t): t for t in (*_tensors(args), *_tensors(kwargs.values()), *outs)}
+            touched = sum(t.numel() * t.element_size() for t in tensors.values())
         self._step.operators[flops, touched] += 1
 
     def trace(self) -> Trace:
-        """What was seen so far."""
+        """The peak and the step costs so far."""
         return Trace(self.peak, dict(self._peak_parts), dict(self.steps))
 
 
@@ -313,7 +313,7 @@ def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
 
 
 def parts(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The parts of a model: each child of a tower, and each of its blocks by itself, with the layers of its exit."""
+    """The parts of a model: each child of a tower, and each block separately with the layers of its exit."""
     for tower, module in model.named_children():
         for part, child in module.named_children():
             if part == "blocks":

@@ -1,4 +1,4 @@
-"""The edit ``scale``: a narrow model's activations at the scale of the whole one's while it trains (HeteroFL)."""
+"""The edit ``scale``: rescales a narrow model's activations to those of the full model in training (HeteroFL)."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ def _scaled(share: float, layer: nn.Module, args: tuple[Any, ...], out: Tensor) 
 
 
 class Scale:
-    """HeteroFL's scaler: args ``layers``, the share of its width that each linear layer has left.
+    """HeteroFL's scaler; ``args.layers`` has for each linear layer the share of its width that remains.
 
-    While training a layer's output is divided by that share; at inference it isn't.
+    In training a layer's output is divided by that share; at inference it isn't.
     """
 
     @staticmethod
     def names(edit: Edit) -> set[str]:
-        """It adds no parameter."""
+        """The empty set: the edit adds no parameter."""
         return set()
 
     @staticmethod
     def restrict(edit: Edit, active: Callable[[str], bool], received: set[str]) -> Edit | None:
-        """It doesn't depend on what trains."""
+        """The edit itself, which doesn't depend on what trains."""
         return edit
 
     @staticmethod
     def apply(edit: Edit, module: nn.Module, received: Mapping[str, Tensor]) -> None:
-        """Hook the layers."""
+        """Register the hooks that scale the layers' outputs."""
         for name, share in edit.args["layers"].items():
             layer: Any = module.get_submodule(name)
             layer.scaled = layer.register_forward_hook(partial(_scaled, share))
 
     @staticmethod
     def fold(edit: Edit, module: nn.Module) -> None:
-        """Take the hooks off."""
+        """Remove the hooks from the layers."""
         for name in edit.args["layers"]:
             layer: Any = module.get_submodule(name)
             layer.scaled.remove()

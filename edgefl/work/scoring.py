@@ -1,5 +1,7 @@
-"""Steps that score: classification from confusion matrices, retrieval from ranks.  Streamed: neither ever holds all
-logits or similarities at once.  They never call ``.item()`` and no shape depends on data."""
+"""Scoring steps: classification from confusion matrices, retrieval from ranks.
+
+They never hold all logits or similarities at once, never call ``.item()``, and no shape depends on data.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +14,19 @@ from edgefl.work.description import Pass
 from edgefl.work.steps import Context, Step
 
 TOP = 5
-"""Where there are more classes, it counts too whether the true one is among so many best."""
+"""k of the top-k accuracy, which is reported for more than k classes."""
 
 
 def class_metrics(hits: Tensor, true: Tensor, predicted: Tensor) -> dict[str, Tensor]:
-    """Metrics of counts by class ``[classes]``: rightly predicted, there, predicted.
+    """Metrics from counts by class ``[classes]``: of correct predictions, of samples, and of predictions.
 
-    Classes without samples don't enter the means; a class that is never predicted has precision 0.
+    Classes without samples are left out of the means; a class that is never predicted has precision 0.
     """
     present = (true > 0).float()
     classes = present.sum().clamp_min(1)
     recall, precision = hits / true.clamp_min(1), hits / predicted.clamp_min(1)
     f1 = 2 * hits / (true + predicted).clamp_min(1)
-    mean = {name: (each * present).sum() / classes for name, each in (("p", precision), ("r", recall), ("f", f1))}
+    mean = {name: (values * present).sum() / classes for name, values in (("p", precision), ("r", recall), ("f", f1))}
     return {
         "accuracy": hits.sum() / true.sum().clamp_min(1),
         "balanced_accuracy": mean["r"],
@@ -34,8 +36,8 @@ def class_metrics(hits: Tensor, true: Tensor, predicted: Tensor) -> dict[str, Te
     }
 
 
-def place_among(scores: Tensor, label: Tensor, k: int) -> Tensor:
-    """``[batch]``: whether the label is among the ``k`` best of ``[batch, classes]``; equal scores share places."""
+def top_k_hits(scores: Tensor, label: Tensor, k: int) -> Tensor:
+    """``[batch]``: the chance that the label is among the ``k`` best of ``[batch, classes]``, ties in random order."""
     own = scores.gather(1, label[:, None])
     above, tied = (scores > own).sum(1), (scores == own).sum(1)
     return ((k - above) / tied.clamp_min(1)).clamp(0, 1)
@@ -44,12 +46,12 @@ def place_among(scores: Tensor, label: Tensor, k: int) -> Tensor:
 class ScoreClassify(Step):
     """Accuracy, balanced accuracy, macro precision, recall and F1, and top 5; samples labelled -1 are padding.
 
-    Where the pass has several patterns, each metric is of all of them, and ``<metric>[<pattern>]`` of one.  Where the
-    pass asks for the field ``target`` [batch, classes], ``soft_score`` is the mean score of the predicted class (VQA).
+    With several patterns, ``<metric>`` is over all of them, and ``<metric>[<pattern>]`` over one.  With the field
+    ``target`` [batch, classes], ``soft_score`` is the mean score of the predicted class (VQA).
     """
 
     def start(self, ctx: Context, pass_: Pass) -> None:
-        """Empty confusion matrices ``[classes, classes]``, rows true, and sums ``[patterns]``."""
+        """Allocate confusion matrices ``[classes, classes]``, with rows of true classes, and sums ``[patterns]``."""
         for pattern in pass_.patterns:
             classes = self._classes(ctx, pass_)
             ctx.output(self._confusion(pass_, pattern), (classes, classes)).zero_()
@@ -57,47 +59,47 @@ class ScoreClassify(Step):
             ctx.output(name, (len(pass_.patterns),)).zero_()
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> None:
-        """Count predictions."""
+        """Add the batch's predictions to the confusion matrix and the sums."""
         scores = self.scores(ctx, batch, pattern, pass_)
         confusion = ctx.outputs[self._confusion(pass_, pattern)]
         predicted, real = scores.argmax(-1), (batch["label"] >= 0).to(confusion.dtype)
         label = batch["label"].clamp_min(0)
         confusion.view(-1).index_add_(0, label * confusion.shape[1] + predicted, real)
-        place = pass_.patterns.index(pattern)
+        index = pass_.patterns.index(pattern)
         for name in self._sums(ctx, pass_):
             if name == "soft":
-                worth = batch["target"].gather(1, predicted[:, None])[:, 0]
+                credit = batch["target"].gather(1, predicted[:, None])[:, 0]
             else:
-                worth = place_among(scores, label, TOP)
-            ctx.outputs[name][place] += (worth * real).sum()
+                credit = top_k_hits(scores, label, TOP)
+            ctx.outputs[name][index] += (credit * real).sum()
 
     def scores(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
-        """Class scores ``[batch, classes]``: a step that completes what is missing in its own way has its own."""
+        """Class scores ``[batch, classes]``; steps that complete missing modalities differently override this."""
         return ctx.client_model.classify(pattern, batch, pass_.args.get("mask", "zero"))
 
     def finish(self, ctx: Context, pass_: Pass) -> None:
-        """The metrics, of all patterns and, if there are several, of each that has samples."""
+        """Write the metrics over all patterns and, if there are several, over each that has samples."""
         tables = [ctx.outputs[self._confusion(pass_, pattern)] for pattern in pass_.patterns]
         counts = [torch.stack([c.diagonal(), c.sum(1), c.sum(0)]) for c in tables]
         sums = {name: ctx.outputs[name] for name in self._sums(ctx, pass_)}
-        self._tell(ctx, torch.stack(counts).sum(0), {name: each.sum() for name, each in sums.items()}, "")
+        self._write(ctx, torch.stack(counts).sum(0), {name: total.sum() for name, total in sums.items()}, "")
         if len(pass_.patterns) > 1:
             batches = ctx.source.counts(pass_)
-            for place, pattern in enumerate(pass_.patterns):
+            for index, pattern in enumerate(pass_.patterns):
                 if batches[pattern]:
-                    self._tell(ctx, counts[place], {n: each[place] for n, each in sums.items()}, f"[{pattern}]")
+                    self._write(ctx, counts[index], {n: total[index] for n, total in sums.items()}, f"[{pattern}]")
 
     @staticmethod
-    def _tell(ctx: Context, counts: Tensor, sums: Mapping[str, Tensor], of: str) -> None:
+    def _write(ctx: Context, counts: Tensor, sums: Mapping[str, Tensor], suffix: str) -> None:
         hits, true, predicted = counts
         for name, value in class_metrics(hits, true, predicted).items():
-            ctx.metrics[f"{name}{of}"] = value
+            ctx.metrics[f"{name}{suffix}"] = value
         for name, value in sums.items():
-            ctx.metrics[f"{name}_{'score' if name == 'soft' else 'accuracy'}{of}"] = value / true.sum().clamp_min(1)
+            ctx.metrics[f"{name}_{'score' if name == 'soft' else 'accuracy'}{suffix}"] = value / true.sum().clamp_min(1)
 
     @staticmethod
     def _classes(ctx: Context, pass_: Pass) -> int:
-        # a model that classifies pairs tells what lacks a modality apart into the same classes
+        # a model of pairs has the same classes for samples that lack a modality
         return ctx.client_model.classes(pass_.patterns[0])
 
     @staticmethod
@@ -112,7 +114,7 @@ class ScoreClassify(Step):
 
 RECALLS = (1, 5, 10, 50)
 NEAR = 1e-6
-"""Similarities that differ by no more count as equal: a sum's order moves them by so much."""
+"""Similarities that differ by at most this count as equal; the order of summation changes them by as much."""
 BLOCK = 256
 """Rows that are ranked at a time."""
 
@@ -120,72 +122,72 @@ BLOCK = 256
 def recalled(above: Tensor, own: Tensor, tied: Tensor) -> Tensor:
     """``[recalls, rows]``: the chance that one of ``own`` items is among the first 1, 5, 10, 50.
 
-    ``above`` items come before, ``tied`` others have the same score; their order is a matter of chance, so that a
-    constant model scores what guessing does: 1 - C(tied, free) / C(tied + own, free) with free = k - above.
+    ``above`` items rank higher, ``tied`` others have the same score.  Ties are in random order, so that a constant
+    model scores as guessing does: 1 - C(tied, free) / C(tied + own, free) with free = k - above.
     """
     draw = torch.arange(max(RECALLS), device=above.device)
     left = (tied + own)[:, None].sub(draw).clamp_min(1)
     missed = ((tied[:, None] - draw) / left).clamp(0, 1).cumprod(1)
-    # one of them is found at this draw and at none before: sums of small chances are exact where 1 - missed isn't
+    # chance of the first own item at each draw: sums of small chances are exact where 1 - missed isn't
     before = torch.cat([torch.ones_like(missed[:, :1]), missed[:, :-1]], 1)
-    found = (before * (own[:, None] / left).clamp_max(1)).cumsum(1)
+    hit = (before * (own[:, None] / left).clamp_max(1)).cumsum(1)
     by_recall = []
     for k in RECALLS:
         free = k - above.long()
-        chance = found.gather(1, (free - 1).clamp_min(0)[:, None])[:, 0]
+        chance = hit.gather(1, (free - 1).clamp_min(0)[:, None])[:, 0]
         by_recall.append(torch.where(free > 0, chance, torch.zeros_like(chance)))
     return torch.stack(by_recall).clamp(0, 1)
 
 
 class Groups:
-    """Which rows belong together, and which fold each is in.
+    """Groups of rows, such as the captions of an image, and the fold of each row.
 
-    ``group`` [rows] has equal numbers for all captions of an image.  ``share`` [rows] is 1 / the rows of its group.
-    Folds are of ``fold`` groups each, in the order in which groups first occur; ``whole`` [folds] marks the complete
-    ones (the first one too where none is).
+    ``group`` [rows] has equal numbers for all rows of a group.  ``share`` [rows] is 1 / the rows of its group.
+    Folds have ``fold`` groups each, in order of first occurrence; ``whole`` [folds] is 1 for complete folds, and
+    always for the first.
     """
 
     def __init__(self, group: Tensor, fold: int):
         rows = len(group)
-        place = torch.arange(rows, device=group.device)
+        position = torch.arange(rows, device=group.device)
         self.group, self.folds = group, -(-rows // fold) if fold and rows > fold else 0
         self.share = torch.empty(rows, device=group.device)
-        first = torch.empty_like(place)
+        first = torch.empty_like(position)
         for row in range(0, rows, BLOCK):
             block = slice(row, row + BLOCK)
             same = group[block, None] == group
             self.share[block] = 1 / same.sum(1)
-            first[block] = torch.where(same, place, rows).amin(1)
+            first[block] = torch.where(same, position, rows).amin(1)
         if self.folds:
-            begins = (first == place).long()
-            self.fold = (begins.cumsum(0)[first] - 1) // fold
-            sizes = torch.zeros(self.folds, dtype=torch.int64, device=group.device).index_add_(0, self.fold, begins)
+            starts = (first == position).long()
+            self.fold = (starts.cumsum(0)[first] - 1) // fold
+            sizes = torch.zeros(self.folds, dtype=torch.int64, device=group.device).index_add_(0, self.fold, starts)
             self.whole = (sizes == fold).float()
             self.whole[0] = 1
 
     def recalls(self, query: Tensor, key: Tensor, weight: Tensor, times: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Recalls ``[recalls]`` over all rows and as the mean over folds; an own item is one of the row's group.
+        """Recalls ``[recalls]`` over all rows and as the mean over folds; a row's own items are those of its group.
 
-        ``weight`` [rows] is what a row counts as a query, ``times`` [rows] what it counts as an item.
+        ``weight`` [rows] is a row's weight as a query, ``times`` [rows] its weight as an item.
         """
         rows = len(query)
-        found = torch.zeros(2 if self.folds else 1, len(RECALLS), rows, device=query.device)
+        chances = torch.zeros(2 if self.folds else 1, len(RECALLS), rows, device=query.device)
         for row in range(0, rows, BLOCK):
             block = slice(row, row + BLOCK)
             scores = query[block] @ key.T
             same = self.group[block, None] == self.group
             scores -= scores.masked_fill(~same, -torch.inf).amax(1, keepdim=True)
             near = (scores.abs() <= NEAR) * times
-            # shares of an image add up to one but for rounding
+            # an image's shares add up to 1, except for rounding
             own = (near * same).sum(1).round().clamp_min(1)
-            for scope in range(len(found)):
-                seen = ~same if scope == 0 else (self.fold[block, None] == self.fold) & ~same
-                above, tied = ((scores > NEAR) * times * seen).sum(1).round(), (near * seen).sum(1).round()
-                found[scope, :, block] = recalled(above, own, tied)
-        over_all = (found[0] * weight).sum(1) / weight.sum()
+            for scope in range(len(chances)):
+                others = ~same if scope == 0 else (self.fold[block, None] == self.fold) & ~same
+                above, tied = ((scores > NEAR) * times * others).sum(1).round(), (near * others).sum(1).round()
+                chances[scope, :, block] = recalled(above, own, tied)
+        over_all = (chances[0] * weight).sum(1) / weight.sum()
         if not self.folds:
             return over_all, None
-        hits = torch.zeros(len(RECALLS), self.folds, device=query.device).index_add_(1, self.fold, found[1] * weight)
+        hits = torch.zeros(len(RECALLS), self.folds, device=query.device).index_add_(1, self.fold, chances[1] * weight)
         count = torch.zeros(self.folds, device=query.device).index_add_(0, self.fold, weight)
         return over_all, (hits / count.clamp_min(NEAR) * self.whole).sum(1) / self.whole.sum()
 
@@ -193,15 +195,15 @@ class Groups:
 class ScoreRetrieve(Step):
     """Recall at 1, 5, 10, 50 in both directions over all pairs of the split, their means, and the sum of the R@1.
 
-    Where the pass asks for the field ``group`` [batch], pairs of a group share their first item (an image with several
-    captions): the image counts once, and finds its captions if one of them is among the first.  With ``args.fold``
-    and more pairs than that, ``<direction>_r@<k>_fold`` is the mean over disjoint folds of so many images, each
-    ranked by itself, and ``r@1_sum_folds`` the sum of the R@1 of folds and whole, both directions: of 1,000 in 5,000
-    images the papers' R@1_sum on 1K and 5K.
+    With the field ``group`` [batch], pairs of a group share their first item (an image with several captions): the
+    image counts once, and is a hit if one of its captions is among the first k.  With ``args.fold`` = n and more than
+    n pairs, ``<direction>_r@<k>_fold`` is the mean over disjoint folds of n images, each ranked separately, and
+    ``r@1_sum_folds`` adds R@1 of both directions, of the folds and of the whole: for n = 1,000 of 5,000 images the
+    papers' R@1_sum on 1K and 5K.
     """
 
     def start(self, ctx: Context, pass_: Pass) -> None:
-        """Room for both modalities' embeddings ``[pairs, dim]`` and for the pairs' groups."""
+        """Allocate both modalities' embeddings ``[pairs, dim]``, and the pairs' groups."""
         (pattern,) = pass_.patterns
         rows = ctx.source.counts(pass_)[pattern] * pass_.batch
         for modality in pattern.split("-"):
@@ -211,7 +213,7 @@ class ScoreRetrieve(Step):
         ctx.notes["row"] = 0
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> None:
-        """Embed a batch of pairs."""
+        """Write the embeddings and groups of a batch of pairs."""
         block = slice(ctx.notes["row"], ctx.notes["row"] + pass_.batch)
         for modality in pattern.split("-"):
             ctx.outputs[f"embedding.{modality}"][block].copy_(ctx.client_model.embed(modality, batch[modality]))
@@ -220,26 +222,26 @@ class ScoreRetrieve(Step):
         ctx.notes["row"] += pass_.batch
 
     def finish(self, ctx: Context, pass_: Pass) -> None:
-        """Rank by cosine, a few hundred rows at a time."""
+        """Rank by cosine similarity, ``BLOCK`` rows at a time, and write the recalls."""
         (pattern,) = pass_.patterns
         first, second = pattern.split("-")
         pairs = ctx.source.size(pass_)
         a, b = (ctx.outputs[f"embedding.{m}"][:pairs] for m in (first, second))
-        alone = torch.arange(pairs, device=ctx.device)
-        groups = Groups(ctx.outputs["group"][:pairs] if "group" in ctx.outputs else alone, pass_.args.get("fold", 0))
-        each = torch.ones(pairs, device=ctx.device)
+        singles = torch.arange(pairs, device=ctx.device)
+        groups = Groups(ctx.outputs["group"][:pairs] if "group" in ctx.outputs else singles, pass_.args.get("fold", 0))
+        ones = torch.ones(pairs, device=ctx.device)
         directions = {
-            f"{first}_to_{second}": groups.recalls(a, b, groups.share, each),
-            f"{second}_to_{first}": groups.recalls(b, a, each, groups.share),
+            f"{first}_to_{second}": groups.recalls(a, b, groups.share, ones),
+            f"{second}_to_{first}": groups.recalls(b, a, ones, groups.share),
         }
         for name, (over_all, over_folds) in directions.items():
-            for place, k in enumerate(RECALLS):
-                ctx.metrics[f"{name}_r@{k}"] = over_all[place]
+            for index, k in enumerate(RECALLS):
+                ctx.metrics[f"{name}_r@{k}"] = over_all[index]
                 if over_folds is not None:
-                    ctx.metrics[f"{name}_r@{k}_fold"] = over_folds[place]
-        there, back = directions.values()
-        for place, k in enumerate(RECALLS):
-            ctx.metrics[f"r@{k}"] = (there[0][place] + back[0][place]) / 2
-        ctx.metrics["r@1_sum"] = there[0][0] + back[0][0]
-        if there[1] is not None and back[1] is not None:
-            ctx.metrics["r@1_sum_folds"] = ctx.metrics["r@1_sum"] + there[1][0] + back[1][0]
+                    ctx.metrics[f"{name}_r@{k}_fold"] = over_folds[index]
+        forward, backward = directions.values()
+        for index, k in enumerate(RECALLS):
+            ctx.metrics[f"r@{k}"] = (forward[0][index] + backward[0][index]) / 2
+        ctx.metrics["r@1_sum"] = forward[0][0] + backward[0][0]
+        if forward[1] is not None and backward[1] is not None:
+            ctx.metrics["r@1_sum_folds"] = ctx.metrics["r@1_sum"] + forward[1][0] + backward[1][0]

@@ -1,7 +1,7 @@
 """Slices: the part of a server's tensor that a narrower model has, as plain data.
 
-A ``Cut`` has for each dimension the ranges ``(start, stop)`` that stay, in order; several where a dimension is made of
-parts that are cut each (query, key and value).
+A ``Cut`` has for each dimension the ranges ``(start, stop)`` that remain, in order.  A dimension has several ranges if
+its parts are cut separately (query, key and value).
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ Cut = tuple[tuple[tuple[int, int], ...], ...]
 def cut_between(
     full: Sequence[int], narrow: Sequence[int], parts: Mapping[int, tuple[Sequence[int], Sequence[int]]] = {}
 ) -> Cut | None:
-    """The cut that leaves the leading ``narrow`` of a ``full`` shape; None where nothing is cut away.
+    """The cut that keeps the leading ``narrow`` of a ``full`` shape; None if the shapes are equal.
 
-    ``parts`` says of a dimension the sizes of the parts that it is made of, full and narrow: the leading of each stays.
-    Raises ValueError for shapes that no cut is between.
+    ``parts`` maps a dimension to the full and narrow sizes of its parts, each of which keeps its leading elements.
+    Raises ValueError if ``narrow`` doesn't fit into ``full``.
     """
     if len(full) != len(narrow) or any(n > f for f, n in zip(full, narrow, strict=True)):
-        raise ValueError(f"no slice of {tuple(full)} is {tuple(narrow)}")
+        raise ValueError(f"no slice of {tuple(full)} has the shape {tuple(narrow)}")
     if tuple(full) == tuple(narrow):
         return None
-    found = []
+    cut = []
     for dimension, (whole, left) in enumerate(zip(full, narrow, strict=True)):
         sizes, lengths = parts.get(dimension, ((whole,), (left,)))
         starts = [sum(sizes[:i]) for i in range(len(sizes))]
-        found.append(tuple((start, start + length) for start, length in zip(starts, lengths, strict=True)))
-    return tuple(found)
+        cut.append(tuple((start, start + length) for start, length in zip(starts, lengths, strict=True)))
+    return tuple(cut)
 
 
 def shape_of(cut: Cut) -> tuple[int, ...]:
-    """The shape that a cut leaves."""
+    """The shape that remains after a cut."""
     return tuple(sum(stop - start for start, stop in ranges) for ranges in cut)
 
 
 def fits(cut: Cut | None, full: Sequence[int], shape: Sequence[int]) -> bool:
-    """Whether this cut of a tensor of shape ``full`` has this shape."""
+    """Whether the cut of a tensor of shape ``full`` has the shape ``shape``."""
     if cut is None:
         return tuple(full) == tuple(shape)
     inside = len(cut) == len(full) and all(r[-1][1] <= size for r, size in zip(cut, full, strict=True))
@@ -48,15 +48,15 @@ def fits(cut: Cut | None, full: Sequence[int], shape: Sequence[int]) -> bool:
 
 
 def take(tensor: Tensor, cut: Cut | None) -> Tensor:
-    """What the cut leaves of a tensor: itself where nothing is cut away."""
+    """The part of a tensor that a cut keeps; the tensor itself if the cut is None."""
     for dimension, ranges in enumerate(cut or ()):
-        kept = [tensor.narrow(dimension, start, stop - start) for start, stop in ranges]
-        tensor = torch.cat(kept, dimension) if len(kept) > 1 else kept[0]
+        pieces = [tensor.narrow(dimension, start, stop - start) for start, stop in ranges]
+        tensor = torch.cat(pieces, dimension) if len(pieces) > 1 else pieces[0]
     return tensor if cut is None else tensor.contiguous()
 
 
 def put(tensor: Tensor, cut: Cut | None, value: Tensor) -> None:
-    """Write a value, shaped as the cut leaves it, into its place in a tensor."""
+    """Write ``value``, of the cut's shape, into the part of the tensor that the cut keeps."""
     _put(tensor, cut if cut is not None else tuple(((0, size),) for size in tensor.shape), value, 0)
 
 
@@ -64,15 +64,15 @@ def _put(tensor: Tensor, cut: Cut, value: Tensor, dimension: int) -> None:
     if dimension == len(cut):
         tensor.copy_(value)
         return
-    at = 0
+    offset = 0
     for start, stop in cut[dimension]:
         length = stop - start
-        _put(tensor.narrow(dimension, start, length), cut, value.narrow(dimension, at, length), dimension + 1)
-        at += length
+        _put(tensor.narrow(dimension, start, length), cut, value.narrow(dimension, offset, length), dimension + 1)
+        offset += length
 
 
 def covers(outer: Cut | None, inner: Cut | None) -> bool:
-    """Whether all that ``inner`` leaves is also left by ``outer``."""
+    """Whether ``outer`` keeps every element that ``inner`` keeps."""
     if outer is None or inner is None:
         return outer is None
     return all(
@@ -82,14 +82,14 @@ def covers(outer: Cut | None, inner: Cut | None) -> bool:
 
 
 def within(outer: Cut | None, inner: Cut | None) -> Cut | None:
-    """The cut that leaves of what ``outer`` left what ``inner`` leaves of the whole."""
+    """The cut of ``outer``'s part that keeps the elements of ``inner``, which must be covered."""
     if outer is None or inner is None or outer == inner:
         return inner if outer is None else None
-    found = []
-    for mine, wanted in zip(outer, inner, strict=True):
-        at, ranges = 0, []
-        for (start, stop), (first, last) in zip(mine, wanted, strict=True):
-            ranges.append((at + first - start, at + last - start))
-            at += stop - start
-        found.append(tuple(ranges))
-    return tuple(found)
+    cut = []
+    for outer_ranges, inner_ranges in zip(outer, inner, strict=True):
+        offset, ranges = 0, []
+        for (start, stop), (first, last) in zip(outer_ranges, inner_ranges, strict=True):
+            ranges.append((offset + first - start, offset + last - start))
+            offset += stop - start
+        cut.append(tuple(ranges))
+    return tuple(cut)

@@ -1,4 +1,4 @@
-"""The timeline of live memory: what every operator of a work left alive, by part."""
+"""Timeline of live memory: bytes that are alive after every operator of a work, by part."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 class Moment:
     """Live memory after one operator.
 
-    ``operator`` is torch's name (``aten.addmm``); ``scope`` the part of the model at work (``image.blocks.3``), empty
-    outside of it, and in the backward phase the part whose gradients are being made; ``phase`` is start, forward,
+    ``operator`` is torch's name (``aten.addmm``); ``scope`` the running part of the model (``image.blocks.3``), empty
+    outside of it, and in the backward phase the part whose gradients are computed; ``phase`` is start, forward,
     backward, optimizer or finish; ``step`` counts the metered steps of this pass and pattern from 1.  ``totals`` are
     bytes in the order of ``edgefl.work.PARTS``.
     """
@@ -26,7 +26,7 @@ class Moment:
 
     @property
     def bytes(self) -> int:
-        """All parts together."""
+        """Live bytes, summed over all parts."""
         return sum(self.totals)
 
 
@@ -38,5 +38,5 @@ class Timeline:
 
     @property
     def peak(self) -> int:
-        """Index of the first of the highest moments."""
+        """Index of the first moment with the most bytes."""
         return max(range(len(self.moments)), key=lambda i: (self.moments[i].bytes, -i))

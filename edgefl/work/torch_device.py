@@ -8,7 +8,7 @@ from edgefl.errors import TrainingError
 
 
 def device_of(name: str) -> torch.device:
-    """``auto`` takes CUDA where there is one.  Raises TrainingError if CUDA is asked for and absent."""
+    """The torch device; ``auto`` is CUDA if available, else CPU.  Raises TrainingError for cuda without CUDA."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
@@ -19,9 +19,9 @@ def device_of(name: str) -> torch.device:
 
 
 def warm(device: torch.device) -> None:
-    """Let a GPU allocate what belongs to no work: the workspaces of its first matrix product, forward and backward.
+    """Allocate a GPU's workspaces for matrix products, forward and backward, so that no work is charged for them.
 
-    The backward pass runs in a thread of its own, which gets a workspace of its own.
+    The backward pass runs in a separate thread, which gets a separate workspace.
     """
     if device.type == "cuda":
         matrix = torch.zeros(8, 8, device=device, requires_grad=True)

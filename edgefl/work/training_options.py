@@ -1,4 +1,4 @@
-"""The scenario's ``training`` section: what a local step is, for every client."""
+"""The scenario's ``training`` section: how every client trains locally."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ class TrainingOptions(BaseModel):
 
     mode: Literal["real", "none"] = Field(
         "real",
-        description="real trains; none prices everything and trains nothing: the same records, without losses "
-        "and metrics",
+        description="real trains; none only computes costs: the same records, without losses and metrics",
     )
     optimizer: Literal["adamw", "adam", "sgd"] = Field(
         "adamw", description="the clients' optimizer; its state starts anew in every round"
@@ -27,14 +26,14 @@ class TrainingOptions(BaseModel):
     weight_decay: float = Field(0.0, ge=0, description="weight decay of the optimizer")
     rates: dict[str, Rate] = Field(
         default_factory=dict,
-        description="learning rates by tower or part, of which the most specific key counts (image.rep before "
+        description="learning rates by tower or part, of which the most specific key applies (image.rep before "
         "rep before image); each is a rate, a list with one rate per stage, or {lr, weight_decay}: {image: 1e-7, "
         "text: [1e-7, 1e-5], head: {lr: 3e-4, weight_decay: 1e-6}}",
     )
     scale_with_batch: PositiveInt | None = Field(
         None,
-        description="batch size that the learning rates are meant for: they are multiplied by the actual batch "
-        "over it; null: no scaling",
+        description="batch size for which the learning rates are given: they are multiplied by the actual batch size "
+        "and divided by this one; null: no scaling",
     )
     betas: tuple[float, float] = Field((0.9, 0.999), description="decay rates of both moments, of adam and adamw")
     momentum: float = Field(0.0, ge=0, lt=1, description="momentum of sgd")
@@ -97,11 +96,11 @@ class TrainingOptions(BaseModel):
         return self
 
     def batch_of(self, pattern: str) -> int:
-        """The batch size of this modality pattern (32 where a listing leaves it out)."""
+        """The batch size of this modality pattern (32 if a mapping lacks it)."""
         return self.batch if isinstance(self.batch, int) else self.batch.get(pattern, 32)
 
     def settings(self) -> dict[str, Any]:
-        """The optimizer's settings, as a Work carries them: the same in every round."""
+        """The optimizer's settings for a Work: the same in every round."""
         settings: dict[str, Any] = {"name": self.optimizer, "implementation": self.implementation}
         if self.accumulation > 1:
             settings["accumulation"] = self.accumulation
@@ -110,9 +109,9 @@ class TrainingOptions(BaseModel):
         return settings
 
     def scalars_of(self, round: int, pattern: str = "") -> dict[str, Any]:
-        """The optimizer's numbers in ``round`` (from 1) for batches of this pattern, as a Work carries them beside it.
+        """The optimizer's scalars for a Work in ``round`` (from 1), for batches of this pattern.
 
-        Lists with a rate for each stage are still lists: which stage it is, only the schedule knows.
+        Lists with a rate for each stage stay lists, since only the schedule knows the stage.
         """
         factor = self.lr_decay ** (round - 1)
         if self.scale_with_batch is not None:
@@ -127,7 +126,7 @@ class TrainingOptions(BaseModel):
         return scalars
 
     def server_scalars_of(self, round: int, lr: float) -> dict[str, Any]:
-        """The same for a model of the server's own, with a learning rate of its own: no rates by part, no scaling."""
+        """The optimizer's scalars for the server's own model at rate ``lr``: no rates by part, no scaling."""
         return self._scalars(lr * self.lr_decay ** (round - 1))
 
     def _scalars(self, lr: float) -> dict[str, Any]:

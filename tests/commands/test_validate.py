@@ -36,7 +36,7 @@ def test_towers_that_a_method_cannot_pair_are_found(tiny: Tiny) -> None:
         "image": {"blocks": 2, "width": 16, "heads": 2},
         "text": {"blocks": 2, "width": 32, "heads": 2, "tokens": 12},
     }
-    with pytest.raises(ScenarioError, match="method: .*blocks of one shape"):
+    with pytest.raises(ScenarioError, match="method: .*blocks of the same shape"):
         edgefl.validate(tiny(data=DECLARED, model=models, method="fedcola"))
 
 

@@ -136,7 +136,7 @@ def test_unequal_widths_are_refused() -> None:
 def test_a_share_that_finds_nothing_is_refused() -> None:
     tower = {"tower": "gru", "hidden": 8, "embedding": 4, "tokens": 6}
     recurrent = setting({**TOWERS, "text": tower, "dimension": 16, "dimension_for": "all"})
-    told = "share: attention finds no such layers in the text tower, which text and image-text clients have in common"
+    told = "share: attention matches no layers in the text tower, which text and image-text clients have in common"
     with pytest.raises(MethodError, match=told):
         method(recurrent, share="attention")
     method(recurrent, share="all")

@@ -74,7 +74,7 @@ def test_results_do_not_depend_on_the_kernel() -> None:
 
 @pytest.mark.parametrize("kernel", ["flash", "cudnn"])
 def test_a_gpu_that_is_not_there_refuses_what_one_that_is_would(kernel: str) -> None:
-    with pytest.raises(MethodError, match="half precision alone: set training.precision to bfloat16"):
+    with pytest.raises(MethodError, match="half precision only: set training.precision to bfloat16"):
         predict(work(kernel), Toy(), "cuda")
 
 

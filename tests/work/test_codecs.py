@@ -201,7 +201,7 @@ def test_a_narrowed_upload_is_a_difference(dtype: str) -> None:
 
 
 def test_an_update_needs_a_base() -> None:
-    with pytest.raises(MethodError, match="largest changes of 'w'"):
+    with pytest.raises(MethodError, match="only the largest changes of 'w'"):
         Codec(top_k=0.5).encode("w", torch.ones(3))
 
 

@@ -34,5 +34,5 @@ def test_the_companion_goes_round_and_round_in_another_order() -> None:
 
 def test_a_companion_without_a_batch_is_said_rather_than_waited_for() -> None:
     pass_ = Pass("x", "private", ("image",), 4, True, {"beside": {**OTHER, "batch": 41}})
-    with pytest.raises(MethodError, match="no public batch of 41 samples"):
+    with pytest.raises(MethodError, match="public data have no batch of 41 samples"):
         list(batches(Toy(), pass_, 3))

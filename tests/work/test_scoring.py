@@ -19,7 +19,7 @@ from edgefl import models
 from edgefl.cost import predict
 from edgefl.models.client import ClientModel
 from edgefl.work import Context, Meter, Pass, TensorSpec, Work, run
-from edgefl.work.scoring import BLOCK, RECALLS, ScoreClassify, ScoreRetrieve, place_among, recalled
+from edgefl.work.scoring import BLOCK, RECALLS, ScoreClassify, ScoreRetrieve, recalled, top_k_hits
 
 Array = np.ndarray[Any, Any]
 
@@ -185,7 +185,7 @@ def test_each_pattern_has_its_own_metrics_and_all_have_one() -> None:
         best = samples["scores"].argmax(-1).numpy()
         soft = samples["target"].numpy()[np.arange(len(best)), best].mean()
         assert found[f"soft_score{of}"] == pytest.approx(float(soft))
-        top = place_among(samples["scores"], samples["label"], 5).mean()
+        top = top_k_hits(samples["scores"], samples["label"], 5).mean()
         assert found[f"top5_accuracy{of}"] == pytest.approx(float(top))
     assert not [name for name in found if "[text]" in name], "no samples, no metrics"
 
@@ -193,8 +193,8 @@ def test_each_pattern_has_its_own_metrics_and_all_have_one() -> None:
 def test_equal_scores_share_their_places() -> None:
     scores = torch.tensor([[3.0, 2, 2, 2, 1], [0, 0, 0, 0, 0], [9, 8, 7, 6, 5]])
     label = torch.tensor([2, 4, 4])
-    assert place_among(scores, label, 2).tolist() == pytest.approx([1 / 3, 2 / 5, 0])
-    assert place_among(scores, label, 4).tolist() == pytest.approx([1, 4 / 5, 0])
+    assert top_k_hits(scores, label, 2).tolist() == pytest.approx([1 / 3, 2 / 5, 0])
+    assert top_k_hits(scores, label, 4).tolist() == pytest.approx([1, 4 / 5, 0])
 
 
 def brute_force(a: Array, b: Array, k: int) -> float:

@@ -1,4 +1,4 @@
-"""How the server makes one model of many updates.
+"""Aggregation of updates at the server.
 
 Means weighted by samples, robust rules, and server optimizers.
 """

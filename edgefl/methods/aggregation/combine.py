@@ -17,14 +17,14 @@ from edgefl.work import Address
 from edgefl.work.slices import Cut, covers, put, shape_of, take, within
 
 Mix = Callable[[Address, "Cohort"], Mapping[Address, float]]
-"""Of an address: whose deltas move it, and how much."""
+"""Maps an address to the addresses whose deltas change it, with their coefficients."""
 Parts = dict[Address, list[tuple[float, Tensor]]]
-"""What moves each address: coefficients and deltas, in the order in which they are added."""
+"""Coefficients and deltas of each address, in order of addition."""
 
 
 @dataclass(frozen=True)
 class Cohort:
-    """Sample counts of a round's updates: per kind (who took part) and per address (over whom its mean is)."""
+    """Sample counts of a round's updates: by kind (participants) and by address (denominator of its mean)."""
 
     by_kind: Mapping[str, float]
     by_address: Mapping[Address, float]
@@ -32,9 +32,9 @@ class Cohort:
 
 @dataclass(frozen=True)
 class Contribution:
-    """One client's part in the delta of an address: what it sent, from where, and how much that counts.
+    """One client's part in the delta of an address: its value, base, weight and factor.
 
-    ``cut`` is the part of the server's tensor that they are of, if not all.
+    ``cut`` is the part of the server's tensor that value and base cover, None for all of it.
     """
 
     value: Tensor
@@ -44,13 +44,13 @@ class Contribution:
     cut: Cut | None = None
 
     def within(self, cut: Cut | None) -> Contribution:
-        """The contribution to a part that this one covers."""
+        """This contribution, limited to ``cut``, which it must cover."""
         inner = within(self.cut, cut)
         return replace(self, value=take(self.value, inner), base=take(self.base, inner), cut=cut)
 
 
 def by_samples(update: Update) -> float:
-    """An update's weight unless a method says otherwise."""
+    """Default weight of an update: its number of samples."""
     return update.total
 
 
@@ -61,9 +61,9 @@ def combine(
     weight: Callable[[Update], float] = by_samples,
     options: AggregationOptions = MEAN,
 ) -> dict[Address, Tensor]:
-    """The tensors that change: ``w_a + sum_b mix(a)[b] D_b``, with ``D_b`` as ``deltas`` has it.
+    """The tensors that change: ``w_a + sum_b mix(a)[b] D_b``, with ``D_b`` from ``deltas``.
 
-    Coefficients that sum to 1 give a plain weighted mean; what they lack keeps the old value (compensation).
+    Coefficients that sum to 1 give a weighted mean; with a smaller sum, the rest is the old value (compensation).
     Independent of the order of updates.
     """
     return {a: moved(tensors[a], parts) for a, parts in parts_of(tensors, updates, mix, weight, options).items()}
@@ -76,10 +76,10 @@ def parts_of(
     weight: Callable[[Update], float],
     options: AggregationOptions,
 ) -> Parts:
-    """The deltas that meet in each of these addresses, with their coefficients; addresses without any are left out."""
-    found, cohort = deltas(tensors, updates, weight, options)
-    parts = {a: [(c, found[b]) for b, c in mix(a, cohort).items() if b in found and c] for a in tensors}
-    return {a: each for a, each in parts.items() if each}
+    """Coefficients and deltas of each address; addresses without any are left out."""
+    changes, cohort = deltas(tensors, updates, weight, options)
+    parts = {a: [(c, changes[b]) for b, c in mix(a, cohort).items() if b in changes and c] for a in tensors}
+    return {a: terms for a, terms in parts.items() if terms}
 
 
 def moved(value: Tensor, parts: Sequence[tuple[float, Tensor]], lr: float = 1.0) -> Tensor:
@@ -104,7 +104,7 @@ def deltas(
     updates = sorted(updates, key=lambda update: update.client)
     by_kind: Counter[str] = Counter()
     senders: Counter[Address] = Counter()
-    of_kinds: dict[Address, set[str]] = {}
+    kinds_of: dict[Address, set[str]] = {}
     sent: dict[Address, list[Contribution]] = {}
     for update in updates:
         counts, factor = weight(update), update.discount * clipping(update, options.clip)
@@ -112,51 +112,54 @@ def deltas(
         cuts = update.cuts()
         for address, value in update.sent():
             senders[address] += counts  # type: ignore[assignment]
-            of_kinds.setdefault(address, set()).add(update.kind)
+            kinds_of.setdefault(address, set()).add(update.kind)
             base = update.base.get(address)
             if base is not None and base.is_floating_point():
                 sent.setdefault(address, []).append(Contribution(value, base, counts, factor, cuts.get(address)))
     by_address: Mapping[Address, float] = senders
     if options.compensation:
-        # a parameter that nobody of its kind sent counts too, where it meets those of other kinds
-        kinds = {a: {a.split("/", 1)[0]} & by_kind.keys() or of_kinds.get(a, set()) for a in {**tensors, **of_kinds}}
-        by_address = {a: sum(by_kind[kind] for kind in of) for a, of in kinds.items() if of}
-    found = {}
-    for address, each in sent.items():
+        # a parameter that no client of its kind sent has a denominator too, if it is shared with other kinds
+        kinds = {a: {a.split("/", 1)[0]} & by_kind.keys() or kinds_of.get(a, set()) for a in {**tensors, **kinds_of}}
+        by_address = {a: sum(by_kind[kind] for kind in names) for a, names in kinds.items() if names}
+    changes = {}
+    for address, contributions in sent.items():
         if not by_address[address]:
             continue
-        if any(one.cut is not None for one in each):
-            all_of = by_address[address] if options.compensation else None
-            found[address] = delta_by_element(each, tensors[address], all_of, options)
+        if any(contribution.cut is not None for contribution in contributions):
+            total = by_address[address] if options.compensation else None
+            changes[address] = delta_by_element(contributions, tensors[address], total, options)
         else:
-            found[address] = delta(each, senders[address], by_address[address], options)
-    return found, Cohort(by_kind, by_address)
+            changes[address] = delta(contributions, senders[address], by_address[address], options)
+    return changes, Cohort(by_kind, by_address)
 
 
 def delta(sent: Sequence[Contribution], senders: float, total: float, options: AggregationOptions) -> Tensor:
-    """The mean change of an address over ``total`` samples, of which ``senders`` are theirs who sent it."""
-    found = torch.zeros_like(sent[0].base)
+    """The mean change of an address over ``total`` samples, of which ``senders`` are of clients that sent it."""
+    mean = torch.zeros_like(sent[0].base)
     if options.rule == "mean":
-        for one in sent:
-            found.add_(one.value.to(found.dtype) - one.base, alpha=one.weight / total * one.factor)
-        return found
-    changes = [(one.value.to(found.dtype) - one.base) * one.factor for one in sent if one.weight]
-    return centre(torch.stack(changes), options) * (senders / total) if changes else found
+        for item in sent:
+            mean.add_(
+                item.value.to(mean.dtype) - item.base,
+                alpha=item.weight / total * item.factor,
+            )
+        return mean
+    changes = [(item.value.to(mean.dtype) - item.base) * item.factor for item in sent if item.weight]
+    return centre(torch.stack(changes), options) * (senders / total) if changes else mean
 
 
 def delta_by_element(
     sent: Sequence[Contribution], whole: Tensor, total: float | None, options: AggregationOptions
 ) -> Tensor:
-    """The mean change of each element over those who sent it (HeteroFL), 0 where nobody did.
+    """The mean change of each element over the clients that sent it (HeteroFL), 0 if none did.
 
-    Slices lie one within the other, so that the elements of the smallest were sent by all.  The mean is over ``total``
-    samples if it is given.
+    Slices are nested, so that all clients sent the elements of the smallest.  The mean is over ``total`` samples if
+    it is given.
     """
-    found = torch.zeros_like(whole)
-    # the largest first: within a smaller one more have sent their part
-    for cut in sorted({one.cut for one in sent}, key=lambda cut: -prod(shape_of(cut) if cut else whole.shape)):
-        part = [one.within(cut) for one in sent if covers(one.cut, cut)]
-        senders = sum(one.weight for one in part)
+    mean = torch.zeros_like(whole)
+    # the largest first: smaller slices overwrite their part with the mean over more clients
+    for cut in sorted({item.cut for item in sent}, key=lambda cut: -prod(shape_of(cut) if cut else whole.shape)):
+        part = [item.within(cut) for item in sent if covers(item.cut, cut)]
+        senders = sum(item.weight for item in part)
         if senders:
-            put(found, cut, delta(part, senders, senders if total is None else total, options))
-    return found
+            put(mean, cut, delta(part, senders, senders if total is None else total, options))
+    return mean

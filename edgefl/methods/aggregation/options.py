@@ -1,4 +1,4 @@
-"""How the server makes one model of many: the fields of a scenario's ``aggregation`` section."""
+"""Fields of a scenario's ``aggregation`` section: how the server combines updates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ADAPTIVE = ("adagrad", "adam", "yogi")
 
 
 class AggregationOptions(BaseModel):
-    """``aggregation: {rule: median, clip: 1.0, optimizer: adam}``; every method that averages parameters has these."""
+    """``aggregation: {rule: median, clip: 1.0, optimizer: adam}``; for every method that averages parameters."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -58,8 +58,8 @@ class AggregationOptions(BaseModel):
 
     @model_validator(mode="after")
     def _used(self) -> AggregationOptions:
-        where = {"momentum": ("momentum",), "beta1": ADAPTIVE, "beta2": ADAPTIVE[1:], "tau": ADAPTIVE}
-        for name, optimizers in where.items():
+        optimizers_of = {"momentum": ("momentum",), "beta1": ADAPTIVE, "beta2": ADAPTIVE[1:], "tau": ADAPTIVE}
+        for name, optimizers in optimizers_of.items():
             if getattr(self, name) is not None and self.optimizer not in optimizers:
                 raise ValueError(f"{name} belongs to optimizer {' or '.join(optimizers)}, not {self.optimizer}")
         if self.trim is not None and self.rule != "trimmed-mean":
@@ -68,9 +68,9 @@ class AggregationOptions(BaseModel):
 
     @property
     def plain(self) -> bool:
-        """Whether parameters are averaged as ever: nothing here changes what a method does with them."""
+        """Whether all fields but ``non_finite`` have their defaults."""
         return self.model_copy(update={"non_finite": "reject"}) == MEAN
 
 
 MEAN = AggregationOptions.model_validate({})
-"""The mean by samples, and nothing else."""
+"""The defaults: the mean by samples."""

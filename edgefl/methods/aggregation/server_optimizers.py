@@ -1,7 +1,7 @@
 """The server's step along the mean update: FedAvgM, FedAdagrad, FedAdam, FedYogi (Reddi et al. 2021, algorithm 2).
 
-The mean update is the gradient's negative.  There is no bias correction, as published.  What an optimizer remembers
-stands among the server's tables, so that it is kept with the rest, never travels and has the parameter's shape.
+The mean update is the negative gradient.  There is no bias correction, as published.  Moments are stored among the
+server's tables, in the shape of their parameter: they are saved with the state and never travel.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from edgefl.methods.aggregation.options import ADAPTIVE, AggregationOptions
 from edgefl.work import Address
 
 MEAN_OF, SQUARE_OF = "table/server-optimizer.mean/", "table/server-optimizer.square/"
-"""Where moments of a parameter stand: one of these, and its address."""
+"""Prefixes of the addresses of moments, followed by the address of their parameter."""
 
 MOMENTUM, BETA2, TAU = 0.9, 0.99, 1e-3
-"""The paper's; its beta1 is 0.9 too, for adam and yogi."""
+"""Defaults from the paper; its beta1 of adam and yogi is 0.9 too."""
 ADAPTIVE_LR = 0.01
 
 
 def learning_rate(options: AggregationOptions) -> float:
-    """The server's; the paper tunes it for each task, so 0.01 of the adaptive ones is only where to begin."""
+    """The server's rate; 0.01 for adaptive optimizers is only a first guess, as the paper tunes it for each task."""
     if options.lr is not None:
         return options.lr
     return ADAPTIVE_LR if options.optimizer in ADAPTIVE else 1.0
@@ -33,13 +33,13 @@ def learning_rate(options: AggregationOptions) -> float:
 def stepped(
     tensors: Mapping[Address, Tensor], parts: Parts, buffers: Container[Address], options: AggregationOptions
 ) -> dict[Address, Tensor]:
-    """All that changes; buffers, which are statistics, are averaged whatever the optimizer."""
+    """New values and moments of all addresses; buffers are statistics, which every optimizer averages."""
     changed: dict[Address, Tensor] = {}
-    for address, each in parts.items():
+    for address, terms in parts.items():
         if address in buffers:
-            changed[address] = moved(tensors[address], each)
+            changed[address] = moved(tensors[address], terms)
         else:
-            changed |= step(tensors, address, each, options)
+            changed |= step(tensors, address, terms, options)
     return changed
 
 

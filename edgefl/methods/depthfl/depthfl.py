@@ -1,6 +1,6 @@
 """DepthFL: clients train as many blocks as they can, each depth with a classifier of its own (Kim et al. 2023).
 
-A client of a smaller depth has the first blocks with their exits; which depth that is, a schedule says.
+A client of a smaller depth has the first blocks with their exits; the schedule decides the depth.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ STEPS = {"classify": "classify-exits", "contrast": "contrast-exits"}
 
 
 class DepthFL(Method):
-    """The exits' losses added up, mutual self-distillation, and each part averaged over those who have it.
+    """The sum of the exits' losses, with mutual self-distillation; each part is averaged over clients that have it.
 
     ``L = sum_i L_i + w(t) / (d - 1) sum_i sum_{j != i} KL(p_j || p_i)`` over a client's d exits, with
-    ``w(t) = distillation exp(-5 (1 - t / ramp)^2)`` for t rounds done, and ``distillation`` from then on.
+    ``w(t) = distillation exp(-5 (1 - t / ramp)^2)`` after t < ramp rounds, and ``distillation`` afterwards.
     """
 
     class Options(Method.Options):
@@ -32,20 +32,19 @@ class DepthFL(Method):
         name: Literal["depthfl"] = "depthfl"
         exits: Literal["all"] | PositiveInt = Field(
             "all",
-            description="number of depths with a classifier of their own, evenly spaced; all: one behind every block",
+            description="number of exits, which are classifiers at evenly spaced depths; all: one after every block",
         )
         distillation: float = Field(1.0, ge=0, description="weight of the distillation between exits; 0: none")
         ramp: NonNegativeInt = Field(
             300,
-            description="rounds in which that weight rises from 0.7% of it to all of it; 0: at once",
+            description="rounds in which the weight of the distillation rises from 0.7% to its full value; 0: at once",
         )
         evaluate: Literal["deepest", "ensemble"] = Field(
             "deepest",
-            description="what the server's metrics are of: the deepest exit, or the mean of all exits' scores "
-            "(ensemble)",
+            description="what the server evaluates: the deepest exit, or the mean of all exits' scores (ensemble)",
         )
 
-    summary = "a classifier at every depth, taught by the others; clients train as deep as they can (DepthFL)"
+    summary = "a classifier at every depth, distilled from the others; clients train as deep as they can (DepthFL)"
     options: DepthFL.Options
 
     def __init__(self, options: Any, setting: Setting):
@@ -56,15 +55,13 @@ class DepthFL(Method):
 
     @staticmethod
     def with_exits(kind: Kind, exits: Literal["all"] | int) -> dict[str, Any]:
-        """A kind's model with exits.  Raises MethodError where there are more than blocks, or no towers."""
+        """A kind's model with exits.  Raises MethodError for more exits than blocks, or without towers."""
         if kind.model["name"] != "towers":
-            raise MethodError(
-                f"depthfl reads towers at several depths; {kind.name} clients have {kind.model['name']!r}"
-            )
+            raise MethodError(f"depthfl needs a model of towers; {kind.name} clients have {kind.model['name']!r}")
         counts = {modality: tower["blocks"] for modality, tower in kind.model["towers"].items()}
         least = min(counts, key=lambda modality: counts[modality])
         if exits != "all" and exits > counts[least]:
-            raise MethodError(f"{exits} exits are more than the {counts[least]} blocks of the {least} tower")
+            raise MethodError(f"method.exits is {exits}, but the {least} tower has only {counts[least]} blocks")
         return {**kind.model, "name": "exits", "exits": counts[least] if exits == "all" else exits}
 
     def work(self, kind: str, round: int) -> Work:
@@ -79,6 +76,6 @@ class DepthFL(Method):
         return float(self.options.distillation * exp(-5 * left**2))
 
     def evaluate(self, kind: str, split: str) -> Work:
-        """FedAvg's evaluation at the deepest exit, or of all."""
+        """FedAvg's evaluation, at the deepest exit or of the ensemble of all exits."""
         work = super().evaluate(kind, split)
         return replace(work, model={**work.model, "ensemble": True}) if self.options.evaluate == "ensemble" else work

@@ -1,4 +1,4 @@
-"""Steps on a model with exits: the sum of their losses, and what they learn from each other (DepthFL)."""
+"""Steps on a model with exits: the sum of their losses, and mutual distillation (DepthFL)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WEIGHT = "distillation"
 def mutual(scores: Sequence[Tensor]) -> Tensor:
     """``sum_i sum_{j != i} KL(p_j || p_i) / (exits - 1)`` of exits' scores ``[batch, n]``, mean over the batch.
 
-    Who teaches gets no gradient.
+    No gradient flows to the teacher p_j.
     """
     logs = [F.log_softmax(z, -1) for z in scores]
     terms = [
@@ -32,18 +32,18 @@ def mutual(scores: Sequence[Tensor]) -> Tensor:
     return torch.stack(terms).sum() / (len(logs) - 1)
 
 
-def together(ctx: Context, losses: Sequence[Tensor], scores: Sequence[Sequence[Tensor]]) -> Tensor:
-    """The sum of the exits' losses and their weighted distillation; ``scores`` are tables, each with all exits'."""
+def joint_loss(ctx: Context, losses: Sequence[Tensor], scores: Sequence[Sequence[Tensor]]) -> Tensor:
+    """The exits' losses and their weighted distillation, summed; ``scores`` are tables with one entry per exit."""
     total = torch.stack(list(losses)).sum()
     weight = ctx.work.scalars.get(WEIGHT, 0.0)
     if not weight or len(losses) < 2:
         return total
-    learnt: Tensor = weight * torch.stack([mutual(table) for table in scores]).mean()
-    return total + learnt
+    distilled: Tensor = weight * torch.stack([mutual(table) for table in scores]).mean()
+    return total + distilled
 
 
 class ClassifyExits(Step):
-    """Cross-entropy of every exit that trains (VQA's loss where batches have soft answers), and distillation."""
+    """Cross-entropy of every exit that trains (VQA's loss for batches with soft answers), and distillation."""
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
         """A sum over exits of means over the batch."""
@@ -55,21 +55,21 @@ class ClassifyExits(Step):
             losses = [F.binary_cross_entropy_with_logits(s, target, reduction="sum") / s.shape[0] for s in scores]
         else:
             losses = [F.cross_entropy(s, batch["label"]) for s in scores]
-        return together(ctx, losses, [scores])
+        return joint_loss(ctx, losses, [scores])
 
 
 class ContrastExits(Step):
-    """CLIP's loss at every exit that trains; exits teach each other which pairs are alike, in both directions."""
+    """CLIP's loss at every exit that trains, and mutual distillation of similarities in both directions."""
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
         """A sum over exits of means over both directions."""
         model = cast(ExitModel, ctx.model)
         places, scale = model.training_places(), pass_.args.get("scale", CLIP_SCALE)
-        one, other = (model.exit_features(m, batch[m], places) for m in pattern.split("-"))
+        first, second = (model.exit_features(m, batch[m], places) for m in pattern.split("-"))
         tables = [
             scale * F.normalize(a.float(), dim=-1) @ F.normalize(b.float(), dim=-1).T
-            for a, b in zip(one, other, strict=True)
+            for a, b in zip(first, second, strict=True)
         ]
-        own = torch.arange(tables[0].shape[0], device=tables[0].device)
-        losses = [(F.cross_entropy(t, own) + F.cross_entropy(t.T, own)) / 2 for t in tables]
-        return together(ctx, losses, [tables, [t.T for t in tables]])
+        target = torch.arange(tables[0].shape[0], device=tables[0].device)
+        losses = [(F.cross_entropy(t, target) + F.cross_entropy(t.T, target)) / 2 for t in tables]
+        return joint_loss(ctx, losses, [tables, [t.T for t in tables]])

@@ -60,12 +60,12 @@ class FedCola(Method):
             "both (all)",
         )
         compensation: bool = Field(
-            True, description="whether an update is damped by the share of samples that it comes from"
+            True, description="whether an update is scaled by the share of samples that it comes from"
         )
         text_init: Literal["image", "random"] = Field(
             "image",
-            description="whether text blocks start as the image blocks (image, paper) or on their own (random, "
-            "public code)",
+            description="initial values of text blocks: those of the image blocks (image, paper), or random ones "
+            "(random, public code)",
         )
 
         @model_validator(mode="after")
@@ -91,13 +91,13 @@ class FedCola(Method):
     def work(self, kind: str, round: int) -> Work:
         """FedAvg's work, gated where the kind has a partner."""
         work = super().work(kind, round)
-        found = self.partner_of(kind)
-        if found is None or self.options.complementary == "none":
+        partner = self.partner_of(kind)
+        if partner is None or self.options.complementary == "none":
             return work
-        tower, other, other_tower = found
-        mine, theirs = self.setting.kinds[kind].parameters(), self.setting.kinds[other].parameters()
-        for name, own in ((kind, tower), (other, other_tower)):
-            layer = f"{own}.blocks.0.{LAYERS[self.options.complementary][0]}"
+        tower, other, other_tower = partner
+        specs, partner_specs = self.setting.kinds[kind].parameters(), self.setting.kinds[other].parameters()
+        for name, modality in ((kind, tower), (other, other_tower)):
+            layer = f"{modality}.blocks.0.{LAYERS[self.options.complementary][0]}"
             if f"{layer}.weight" not in self.setting.kinds[name].parameters():
                 raise MethodError(
                     f"complementary training takes transformer blocks from the other modality's tower, and {name} "
@@ -109,17 +109,17 @@ class FedCola(Method):
         for index in range(blocks):
             for layer in LAYERS[self.options.complementary]:
                 name, source = f"{tower}.blocks.{index}.{layer}", f"{other_tower}.blocks.{index}.{layer}"
-                if mine[f"{name}.weight"] != theirs[f"{source}.weight"]:
+                if specs[f"{name}.weight"] != partner_specs[f"{source}.weight"]:
                     raise MethodError(
-                        f"complementary training needs blocks of one shape: {name} is "
-                        f"{mine[f'{name}.weight'].shape}, {source} is {theirs[f'{source}.weight'].shape}; "
+                        f"complementary training needs blocks of the same shape: {name} is "
+                        f"{specs[f'{name}.weight'].shape}, {source} is {partner_specs[f'{source}.weight'].shape}; "
                         "give both towers the same width, or set complementary: none"
                     )
                 layers.append(name)
-                items += self._partner_items(name, f"{other}/{source}", theirs[f"{source}.weight"].shape)
+                items += self._partner_items(name, f"{other}/{source}", partner_specs[f"{source}.weight"].shape)
             if self.options.complementary == "blocks" and self.options.partner_payload == "all":
                 for norm in NORMS:
-                    shape = theirs[f"{other_tower}.blocks.{index}.{norm}.weight"].shape
+                    shape = partner_specs[f"{other_tower}.blocks.{index}.{norm}.weight"].shape
                     items += self._partner_items(
                         f"{tower}.blocks.{index}.{norm}", f"{other}/{other_tower}.blocks.{index}.{norm}", shape
                     )
@@ -141,15 +141,15 @@ class FedCola(Method):
     # server -----------------------------------------------------------------------------------------------------
 
     def initial(self, seed: int) -> ServerState:
-        """Random models; text blocks start as the image blocks where shapes agree, if so asked."""
+        """Initial models; with ``text_init: image`` text blocks start as the image blocks where shapes agree."""
         state = super().initial(seed)
         if self.options.text_init == "random":
             return state
-        first = self.setting.pretrained() if self.setting.pretrained else {}
-        if any(name.startswith("text.") for name in first) or any(
+        pretrained = self.setting.pretrained() if self.setting.pretrained else {}
+        if any(name.startswith("text.") for name in pretrained) or any(
             "text" in kind.weights for kind in self.setting.kinds.values()
         ):
-            return state  # what was asked for by name stays
+            return state  # pre-trained text weights stay
         image = {a.split("/", 1)[1]: t for a, t in state.tensors.items() if "/image.blocks." in a}
         tensors = dict(state.tensors)
         for address, value in state.tensors.items():
@@ -160,38 +160,38 @@ class FedCola(Method):
 
     def shared(self, name: str) -> bool:
         """Whether a parameter is averaged over client kinds."""
-        tower_part = name.split(".")
-        if self.options.collaborate == "none" or tower_part[1] != "blocks":
+        parts = name.split(".")
+        if self.options.collaborate == "none" or parts[1] != "blocks":
             return False
         if self.options.collaborate == "blocks":
             return True
-        return tower_part[3] == {"attention": "attn", "mlp": "mlp"}[self.options.collaborate]
+        return parts[3] == {"attention": "attn", "mlp": "mlp"}[self.options.collaborate]
 
     def siblings(self, address: Address) -> list[Address]:
-        """The addresses whose deltas meet in this one, itself included: one per stack in range."""
+        """The addresses whose deltas change this one, itself included: one per tower in range."""
         name = address.split("/", 1)[1]
         if not self.shared(name):
             return [address]
-        tower, rest = name.split(".", 1)
-        found = []
+        tower, suffix = name.split(".", 1)
+        addresses = []
         for other in self.setting.kinds.values():
             towers = other.modalities if self.options.range == "all" else (tower,)
-            found += [f"{other.name}/{t}.{rest}" for t in towers if f"{t}.{rest}" in other.parameters()]
-        return found
+            addresses += [f"{other.name}/{t}.{suffix}" for t in towers if f"{t}.{suffix}" in other.parameters()]
+        return addresses
 
     def mix(self, address: Address, cohort: Cohort) -> dict[Address, float]:
         """A row of the paper's Omega (its 4th row corrected: the first entry is n_vl, not n_l).
 
-        Without compensation the shares are over those who sent a sibling.  With it the denominator is the samples of
-        every kind that shares a modality with this one, so that rows of the image-text model sum to less than 1.
+        Without compensation the shares are over the clients that sent a sibling.  With it the denominator is over all
+        clients of kinds that share a modality with this one, so that rows of the image-text model sum to less than 1.
         """
-        sent = {b: cohort.by_address.get(b, 0.0) for b in self.siblings(address)}
+        counts = {b: cohort.by_address.get(b, 0.0) for b in self.siblings(address)}
         if not self.options.compensation:
-            total = sum(sent.values())
+            total = sum(counts.values())
         else:
             own = set(self.setting.kinds[address.split("/", 1)[0]].modalities)
             total = sum(n for k, n in cohort.by_kind.items() if own & set(self.setting.kinds[k].modalities))
-        return {b: n / total for b, n in sent.items() if n} if total else {}
+        return {b: n / total for b, n in counts.items() if n} if total else {}
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         """Uni-modal and collaborative aggregation in one coefficient table."""

@@ -1,8 +1,8 @@
 """FedCola's modality-agnostic version: image and text clients train one transformer, parts of which are private.
 
-Clients have one modality each.  Chosen block parameters are one for all modalities (phi^ms in the paper), the others
-one for each; the server compensates for the modality that an update doesn't come from, gives modalities equal weight,
-and may begin with rounds of one modality alone.
+Clients have one modality each.  Chosen block parameters are shared by all modalities (phi^ms in the paper), the others
+are private to one.  The server compensates for the modality that an update doesn't come from, gives modalities equal
+weight, and may start with rounds of a single modality.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from edgefl.methods.state import ServerState, Update
 from edgefl.work import Address, Work
 
 LAYERS = {"attention": ("attn", "attention"), "ffn": ("mlp", "ffn")}
-"""What a block calls its layers of each scope."""
+"""Names of a block's layers in each scope."""
 SOURCES = {"vision-attention": "image", "language-attention": "text"}
-"""The modality whose clients alone decide a shared part."""
+"""The only modality whose clients update the shared part, by option."""
 
 
 class WarmUp(BaseModel):
@@ -31,9 +31,9 @@ class WarmUp(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     modality: Literal["image", "text", "audio"] = Field(
-        "image", description="modality whose clients train alone at first"
+        "image", description="modality whose clients train first, without the others"
     )
-    rounds: PositiveInt = Field(5, description="rounds with this modality alone")
+    rounds: PositiveInt = Field(5, description="rounds with this modality only")
     heat: NonNegativeInt = Field(
         0, description="further rounds in which the other clients train their private part only (heat distribution)"
     )
@@ -49,10 +49,10 @@ class FedColaMat(Method):
         share: Literal["none", "all", "attention", "ffn", "vision-attention", "language-attention"] = Field(
             "attention",
             description="block parameters that all modalities share; vision-attention and language-attention share "
-            "attention and let one modality's clients change it; none: Uni-FedAVG",
+            "attention, which only that modality's clients update; none: Uni-FedAVG",
         )
         compensation: bool = Field(
-            True, description="whether an update is damped by the share of the cohort's samples that it comes from"
+            True, description="whether an update is scaled by the share of the cohort's samples that it comes from"
         )
         balance: Literal["none", "mean", "scale"] = Field(
             "scale",
@@ -65,7 +65,7 @@ class FedColaMat(Method):
         )
         init: Literal["common", "own"] = Field(
             "common",
-            description="what starts equal in all modalities: all blocks (common), or only what is shared (own)",
+            description="parameters that start equal in all modalities: all blocks (common), or the shared ones (own)",
         )
 
     summary = "one transformer for uni-modal clients of several modalities (FedCola, modality-agnostic version)"
@@ -75,30 +75,30 @@ class FedColaMat(Method):
         super().__init__(options, setting)
         self.single: dict[str, Kind] = {k.modalities[0]: k for k in setting.kinds.values() if len(k.modalities) == 1}
         if not self.single:
-            raise MethodError("fedcola-mat serves clients of one modality each, and there are none")
+            raise MethodError("fedcola-mat needs clients of one modality each, and there are none")
         source, warm = SOURCES.get(options.share), options.warmup.modality if options.warmup else None
         for field, modality in (("share", source), ("warmup.modality", warm)):
             if modality and modality not in self.single:
                 raise MethodError(
-                    f"{field} needs {modality} clients; there are {', '.join(self.single)} ones"
+                    f"{field} needs {modality} clients; there are only {', '.join(self.single)} clients"
                     f"{suggestion(modality, self.single)}"
                 )
         if options.share != "none":
             self._check_shared()
 
     def _check_shared(self) -> None:
-        """Raises MethodError unless what is shared has one shape in every tower."""
+        """Raises MethodError unless shared parameters have the same shape in every tower."""
         first, *others = ((m, self._shared_shapes(k)) for m, k in self.single.items())
         if not first[1]:
-            raise MethodError(f"share: {self.options.share} finds no such layers in the blocks of the {first[0]} tower")
+            raise MethodError(f"share: {self.options.share} matches no layers in the blocks of the {first[0]} tower")
         for modality, shapes in others:
-            apart = sorted(shapes.items() ^ first[1].items())
-            if apart:
-                name = apart[0][0]
+            different = sorted(shapes.items() ^ first[1].items())
+            if different:
+                name = different[0][0]
                 raise MethodError(
-                    f"shared parameters have one shape for all modalities, but {name} is "
+                    f"shared parameters need the same shape in all modalities, but {name} is "
                     f"{first[1].get(name, 'absent')} in {first[0]} and {shapes.get(name, 'absent')} in {modality}; "
-                    "give the towers blocks of one kind, width and number, or set share: none"
+                    "give the towers blocks of the same kind, width and number, or set share: none"
                 )
 
     def _shared_shapes(self, kind: Kind) -> dict[str, tuple[int, ...]]:
@@ -106,7 +106,7 @@ class FedColaMat(Method):
         return {n.split(".", 1)[1]: s.shape for n, s in kind.parameters().items() if self.shared(n)}
 
     def shared(self, name: str) -> bool:
-        """Whether a parameter is one for all modalities; embeddings, final norms and heads never are."""
+        """Whether a parameter is shared by all modalities; embeddings, final norms and heads never are."""
         _, part, _, layer, *_ = (*name.split("."), "", "", "")
         if part != "blocks" or self.options.share == "none":
             return False
@@ -114,7 +114,7 @@ class FedColaMat(Method):
         return scope == "all" or layer in LAYERS[scope]
 
     def initial(self, seed: int) -> ServerState:
-        """Random models whose blocks, or shared parameters, start equal; given weights come before random ones."""
+        """Initial models with equal blocks, or equal shared parameters; pre-trained weights override random ones."""
         tensors = dict(super().initial(seed).tensors)
         order = sorted(self.single.items(), key=lambda item: item[0] not in item[1].weights)
         model, kind = order[0]
@@ -130,16 +130,16 @@ class FedColaMat(Method):
     # client -----------------------------------------------------------------------------------------------------
 
     def participates(self, kind: str, round: int) -> bool:
-        """Clients of one modality; in warm-up only those of the modality that begins."""
+        """True for clients of one modality; in warm-up only for those of the warm-up modality."""
         modalities, warmup = self.setting.kinds[kind].modalities, self.options.warmup
         if len(modalities) > 1:
             return False
         return warmup is None or round > warmup.rounds or modalities == (warmup.modality,)
 
     def work(self, kind: str, round: int) -> Work:
-        """FedAvg's work; in heat distribution the shared part of the other modalities is frozen, and sent all the same.
+        """FedAvg's work; in heat distribution the shared part of the other modalities is frozen, but still sent.
 
-        That damps the shared update, as the public code does.
+        This damps the shared update, as in the public code.
         """
         work, warmup = super().work(kind, round), self.options.warmup
         if warmup is None or not warmup.rounds < round <= warmup.rounds + warmup.heat:
@@ -151,33 +151,33 @@ class FedColaMat(Method):
     # server -----------------------------------------------------------------------------------------------------
 
     def mix(self, address: Address, cohort: Cohort) -> Mapping[Address, float]:
-        """Shares of the updates that meet in this address.
+        """Shares of the updates that change this address.
 
         Compensation gives every update n_i over the samples of the whole cohort, which is the paper's extension of
-        each client's model by last round's values; without it n_i is taken over those who sent the parameter.
+        each client's model by last round's values; without it n_i is taken over the clients that sent it.
         """
         options, (kind, name) = self.options, address.split("/", 1)
         modalities = self.setting.kinds[kind].modalities
         if len(modalities) > 1:
             return {address: 1.0}
         present = {m: n for m, k in self.single.items() if (n := cohort.by_kind.get(k.name, 0.0))}
-        most = max(present.values(), default=0.0)
-        scale = {m: most / n if options.balance == "scale" else 1.0 for m, n in present.items()}
+        largest = max(present.values(), default=0.0)
+        scale = {m: largest / n if options.balance == "scale" else 1.0 for m, n in present.items()}
         shared = self.shared(name)
         if shared and options.balance == "mean":
-            scale = {m: most / n for m, n in present.items()}
-        meeting = modalities
+            scale = {m: largest / n for m, n in present.items()}
+        sources = modalities
         if shared:
             source = SOURCES.get(options.share)
-            meeting = (source,) if source else tuple(self.single)
-        rest = name.split(".", 1)[1]
-        sent = {
+            sources = (source,) if source else tuple(self.single)
+        suffix = name.split(".", 1)[1]
+        weights = {
             b: scale[m] * n
-            for m in meeting
-            if m in present and (n := cohort.by_address.get(b := f"{self.single[m].name}/{m}.{rest}", 0.0))
+            for m in sources
+            if m in present and (n := cohort.by_address.get(b := f"{self.single[m].name}/{m}.{suffix}", 0.0))
         }
-        total = sum(scale[m] * n for m, n in present.items()) if options.compensation else sum(sent.values())
-        return {b: n / total for b, n in sent.items()} if total else {}
+        total = sum(scale[m] * n for m, n in present.items()) if options.compensation else sum(weights.values())
+        return {b: n / total for b, n in weights.items()} if total else {}
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         """Shared and private parameters in one coefficient table."""

@@ -1,7 +1,7 @@
-"""FedHKD (Chen et al. 2023): class means of features and of soft predictions, hyper-knowledge, are distilled.
+"""FedHKD (Chen et al. 2023): distils class means of features and of soft predictions (hyper-knowledge).
 
-As PmcmFL compares with it: one model for everybody and noise for what is missing.  Without the noise that FedHKD itself
-can add to what travels for privacy.
+This is the variant that PmcmFL compares with: one model for all clients, and noise for missing modalities.  FedHKD's
+optional privacy noise on payloads is left out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class FedHKD(LibraryMethod):
     """Adds ``a mean_j ||softmax(G(H_j) / T) - Q_j|| + b mean ||h - H_y||`` from round 2 on.
 
     H [classes, dim] are the mean joint features of each class and Q [classes, classes] the mean predictions at
-    temperature T; both travel, each way.
+    temperature T; both travel down and up.
     """
 
     class Options(LibraryMethod.Options):
@@ -48,7 +48,7 @@ class FedHKD(LibraryMethod):
         return ("fused", "predicted")
 
     def terms(self, round: int) -> Mapping[str, Any]:
-        """Both terms, once there is knowledge."""
+        """Both terms, from round 2 on."""
         return {
             "predictions": self.options.predictions if round > 1 else 0.0,
             "representations": self.options.representations if round > 1 else 0.0,

@@ -1,7 +1,7 @@
-"""FedPAC's feature alignment (Xu et al. 2023): joint features are held near the shared prototype of their class.
+"""FedPAC's feature alignment (Xu et al. 2023): joint features are pulled towards the prototype of their class.
 
-As PmcmFL compares with it: one model for everybody, noise for what is missing, and of FedPAC's two parts the alignment
-alone, not the combination of classifiers.
+This is the variant that PmcmFL compares with: one model for all clients, noise for missing modalities, and only
+FedPAC's alignment, without its combination of classifiers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class FedPAC(LibraryMethod):
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """Of joint features alone."""
+        """The table of joint features, if they are aligned."""
         return ("fused",) if self.options.weight else ()
 
     def alone(self, modality: str) -> tuple[str, ...]:
@@ -38,5 +38,5 @@ class FedPAC(LibraryMethod):
         return ("fused",)
 
     def terms(self, round: int) -> Mapping[str, Any]:
-        """The alignment, once there are prototypes."""
+        """The alignment, from round 2 on."""
         return {"alignment": self.options.weight if round > 1 else 0.0}

@@ -1,9 +1,9 @@
-"""Matching: which class a sample with one modality looks like, so that its other modality's prototype completes it.
+"""Matching: estimates the class of a sample with one modality, whose prototype completes the other modality.
 
-PmcmFL's uni-modal inference.  Without a model, a feature is compared with the prototypes of its own modality; with one,
-a small network that clients trained says so: a ``classifier`` of features, or a ``prior`` that maps a feature to its
-class's prototype.  Matching models are linear layers with GELUs between them, ``matching.<modality>.<2 i>.weight`` and
-``bias``.
+This is PmcmFL's uni-modal inference.  Without a model, a feature is compared with the prototypes of its own modality.
+With a model, a small network that clients trained predicts the class: a ``classifier`` of features, or a ``prior``
+that maps a feature to its class's prototype.  Matching models are linear layers with GELUs between them,
+``matching.<modality>.<2 i>.weight`` and ``bias``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from edgefl.methods.prototypes.steps import Fusing
 from edgefl.models.multiway import MODALITIES
 from edgefl.work.description import Edit, Pass
-from edgefl.work.scoring import ScoreClassify, place_among
+from edgefl.work.scoring import ScoreClassify, top_k_hits
 from edgefl.work.steps import CLIP_SCALE, Context, Step, clip_loss
 
 DISTANCES = ("l1", "l2", "cosine")
@@ -27,9 +27,9 @@ DISTANCES = ("l1", "l2", "cosine")
 MODELS = ("classifier", "prior")
 """Matchings by a model that clients train."""
 MATCHED = (1, 5, 10, 20)
-"""Among how many best matches the true class is looked for."""
+"""Values of k for which the true class is looked for among the k best matches."""
 ROWS = 32
-"""Prototypes whose elements are compared with a batch's at a time (L1)."""
+"""Number of prototypes that are compared with a batch at a time (L1)."""
 
 
 # models -------------------------------------------------------------------------------------------------------------
@@ -47,23 +47,23 @@ def layers(received: Mapping[str, Tensor], prefix: str) -> list[tuple[Tensor, Te
 
 def shapes(widths: Sequence[int]) -> dict[str, tuple[int, ...]]:
     """Names and shapes of a matching model's parameters: ``widths`` from its input to its output."""
-    found: dict[str, tuple[int, ...]] = {}
-    for place, (into, out) in enumerate(pairwise(widths)):
-        found |= {f"{2 * place}.weight": (out, into), f"{2 * place}.bias": (out,)}
-    return found
+    parameters: dict[str, tuple[int, ...]] = {}
+    for index, (into, out) in enumerate(pairwise(widths)):
+        parameters |= {f"{2 * index}.weight": (out, into), f"{2 * index}.bias": (out,)}
+    return parameters
 
 
 def through(x: Tensor, model: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
     """``[batch, dim] -> [batch, out]``: linear layers with GELUs between them."""
-    for place, (weight, bias) in enumerate(model):
-        x = F.linear(F.gelu(x) if place else x, weight, bias)
+    for index, (weight, bias) in enumerate(model):
+        x = F.linear(F.gelu(x) if index else x, weight, bias)
     return x
 
 
 class Attach:
-    """The edit ``matching``: args ``modalities``, whose matching models, as received, train beside the model.
+    """The edit ``matching``; ``args.names`` are parameters of matching models, as received, that train in the model.
 
-    They are copied to the outputs by the step that trains them: folding leaves the model as it was.
+    The step that trains them copies them to the outputs; folding removes them from the model.
     """
 
     @staticmethod
@@ -73,12 +73,12 @@ class Attach:
 
     @staticmethod
     def restrict(edit: Edit, active: Callable[[str], bool], received: set[str]) -> Edit:
-        """Matching models belong to no stage."""
+        """The edit itself, as matching models belong to no stage."""
         return edit
 
     @staticmethod
     def apply(edit: Edit, module: nn.Module, received: Mapping[str, Tensor]) -> None:
-        """Put what was received under ``matching``."""
+        """Add the received parameters to the module as ``matching``."""
         matching = nn.ModuleDict()
         for name in edit.args["names"]:
             _, modality, layer, kind = name.split(".")
@@ -92,53 +92,53 @@ class Attach:
 
     @staticmethod
     def fold(edit: Edit, module: nn.Module) -> None:
-        """Take them away."""
+        """Remove ``matching`` from the module."""
         del module.matching
 
 
 class Features(Step):
-    """Writes ``features.<pattern>.<modality>`` [samples, dim]: one modality of each sample by itself, as it is matched.
+    """Writes ``features.<pattern>.<modality>`` [samples, dim]: features of one modality of each sample.
 
     Args: ``modality``.
     """
 
     def start(self, ctx: Context, pass_: Pass) -> None:
-        """Room for every sample."""
+        """Allocate features for all samples."""
         (pattern,) = pass_.patterns
         width = ctx.received[f"prototypes.{pass_.args['modality']}"].shape[1]
         ctx.output(f"features.{pattern}.{pass_.args['modality']}", (ctx.source.size(pass_), width))
         ctx.notes["row"] = 0
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> None:
-        """The features of a batch; what only fills the last one is left out."""
+        """Write the features of a batch; padding of the last batch is left out."""
         modality, row = pass_.args["modality"], ctx.notes["row"]
         rows = ctx.outputs[f"features.{pattern}.{modality}"][row : row + pass_.batch]
-        found = cast(Fusing, ctx.model).features({modality: batch[modality]})[modality]
-        rows.copy_(found[: rows.shape[0]])
+        features = cast(Fusing, ctx.model).features({modality: batch[modality]})[modality]
+        rows.copy_(features[: rows.shape[0]])
         ctx.notes["row"] = row + pass_.batch
 
 
 class TrainMatching(Step):
     """Trains the matching model of ``args.modality`` on ``features.<pattern>.<modality>``, by ``args.loss``.
 
-    ``classes``: cross-entropy of a classifier; ``clip``: CLIP's loss between what a prior makes of a feature and the
-    prototype of its class; ``distance``: their mean squared distance.  The pass asks for ``index`` and ``label``.
+    ``classes``: cross-entropy of a classifier; ``clip``: CLIP's loss between the prior's output for a feature and
+    the prototype of its class; ``distance``: their mean squared distance.  The pass asks for ``index`` and ``label``.
     """
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
         """Mean over the batch."""
         modality, label = pass_.args["modality"], batch["label"]
         own = ctx.outputs[f"features.{pattern}.{modality}"][batch["index"]]
-        made = through(own, self._model(ctx, modality)).float()
+        output = through(own, self._model(ctx, modality)).float()
         if pass_.args["loss"] == "classes":
-            return F.cross_entropy(made, label)
+            return F.cross_entropy(output, label)
         near = ctx.received[f"prototypes.{modality}"][label]
         if pass_.args["loss"] == "clip":
-            return clip_loss(F.normalize(made, dim=-1), F.normalize(near, dim=-1))
-        return F.mse_loss(made, near)
+            return clip_loss(F.normalize(output, dim=-1), F.normalize(near, dim=-1))
+        return F.mse_loss(output, near)
 
     def finish(self, ctx: Context, pass_: Pass) -> None:
-        """Copy the model out: it isn't part of what the client is left with."""
+        """Copy the matching model to the outputs, as folding removes it from the model."""
         prefix = f"matching.{pass_.args['modality']}."
         for name, parameter in ctx.model.named_parameters():
             if name.startswith(prefix):
@@ -153,7 +153,7 @@ class TrainMatching(Step):
 
 
 def nearness(feature: Tensor, prototypes: Tensor, distance: str) -> Tensor:
-    """``[batch, classes]``: minus the distance of ``[batch, dim]`` to ``[classes, dim]``; or their cosine."""
+    """``[batch, classes]``: negative distance of ``[batch, dim]`` to ``[classes, dim]``, or their cosine."""
     if distance == "cosine":
         return F.normalize(feature, dim=-1) @ F.normalize(prototypes, dim=-1).T
     if distance == "l2":
@@ -169,45 +169,45 @@ def nearness(feature: Tensor, prototypes: Tensor, distance: str) -> Tensor:
 def model_scores(
     feature: Tensor, models: Sequence[Sequence[tuple[Tensor, Tensor]]], weights: Tensor, prototypes: Tensor, kind: str
 ) -> Tensor:
-    """``[batch, classes]``: the weighted mean of what several matching models say; ``weights`` [models].
+    """``[batch, classes]``: the weighted mean of several matching models' scores; ``weights`` [models].
 
-    A classifier's are log-probabilities, those of a prior cosines with the prototypes, at CLIP's scale.
+    A classifier's scores are log-probabilities; a prior's are cosines with the prototypes times CLIP's scale.
     """
     shares = weights / weights.sum().clamp_min(1e-12)
     total = torch.zeros(feature.shape[0], prototypes.shape[0], device=feature.device)
     for model, share in zip(models, shares, strict=True):
-        made = through(feature, model).float()
+        output = through(feature, model).float()
         if kind == "classifier":
-            total = total + share * made.softmax(1)
+            total = total + share * output.softmax(1)
         else:
-            total = total + share * CLIP_SCALE * nearness(made, prototypes, "cosine")
+            total = total + share * CLIP_SCALE * nearness(output, prototypes, "cosine")
     return total.clamp_min(1e-30).log() if kind == "classifier" else total
 
 
 def mixed(scores: Tensor, prototypes: Tensor, k: int) -> Tensor:
     """ProtoMix: the prototypes ``[classes, dim]`` of the ``k`` best classes, weighted by the softmax of their scores.
 
-    A classifier's scores being log-probabilities, its weights are the probabilities of the k best, made to add up to
-    1.  With k = 1 it is the prototype of the best.
+    A classifier's scores are log-probabilities, so that its weights are the probabilities of the k best, normalised.
+    With k = 1 this is the prototype of the best class.
     """
     best, classes = scores.topk(min(k, scores.shape[1]), dim=1)
-    found: Tensor = (best.softmax(1)[..., None] * prototypes[classes]).sum(1)
-    return found
+    mixture: Tensor = (best.softmax(1)[..., None] * prototypes[classes]).sum(1)
+    return mixture
 
 
 class ScoreCompleted(ScoreClassify):
-    """Scores samples of which some have one modality, completed as ``args.inference`` says; and how well they match.
+    """Scores samples, completed by ``args.inference`` if they lack a modality, and the matching itself.
 
-    ``zero``, ``random`` (normal noise) and ``oracle`` (the prototype of the true class) match nothing; ``l1``,
-    ``l2`` and ``cosine`` match the feature at hand to the prototypes of its modality; ``classifier`` and ``prior`` ask
-    the matching model ``matching.<modality>.*``, or several that are stacked in a first dimension, whose weights are
-    ``matched.<modality>`` [models]: 0 for all of them before any was trained, when zeros complete.  ``args.mix``
-    classes are mixed.  ``matched@<k>[<pattern>]`` is how often the true class is among the k best.  A pass
-    ``args.apart`` looks at the same samples in another way: its metrics are ``<metric>[<pattern>]``.
+    ``zero``, ``random`` (normal noise) and ``oracle`` (the prototype of the true class) don't match; ``l1``, ``l2``
+    and ``cosine`` compare the given feature with the prototypes of its modality; ``classifier`` and ``prior`` use the
+    matching model ``matching.<modality>.*``, or several that are stacked in a first dimension.  The models' weights
+    are ``matched.<modality>`` [models]; before any is trained all are 0, and zeros complete.  Prototypes of the
+    ``args.mix`` best classes are mixed.  ``matched@<k>[<pattern>]`` is how often the true class is among the k best.
+    A pass with ``args.apart`` scores the same samples by one modality: its metrics are ``<metric>[<pattern>]``.
     """
 
     def start(self, ctx: Context, pass_: Pass) -> None:
-        """Room for sums ``matched`` [patterns, places], too."""
+        """Allocate also the sums ``matched[<pattern>]``, one for each k and the number of samples."""
         super().start(ctx, pass_)
         if self._matches(pass_):
             for pattern in self._single(pass_):
@@ -216,23 +216,23 @@ class ScoreCompleted(ScoreClassify):
     def scores(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
         """Class scores ``[batch, classes]``."""
         model, args = cast(Fusing, ctx.model), pass_.args
-        found = model.features({m: batch[m] for m in pattern.split("-")})
+        features = model.features({m: batch[m] for m in pattern.split("-")})
         modalities: Sequence[str] = args.get("modalities", MODALITIES)
         for other in modalities:
-            if other not in found:
-                found[other] = self._completion(ctx, batch, found, pattern, other, args)
-        return model.scores(model.fuse(*(found[m] for m in modalities)))
+            if other not in features:
+                features[other] = self._completion(ctx, batch, features, pattern, other, args)
+        return model.scores(model.fuse(*(features[m] for m in modalities)))
 
     def _completion(
         self,
         ctx: Context,
         batch: Mapping[str, Tensor],
-        found: Mapping[str, Tensor],
+        features: Mapping[str, Tensor],
         pattern: str,
         other: str,
         args: Mapping[str, Any],
     ) -> Tensor:
-        own, inference = found[pattern], args["inference"]
+        own, inference = features[pattern], args["inference"]
         if inference in ("zero", "random"):
             width = args.get("widths", {}).get(other, own.shape[1])
             empty = own.new_zeros(own.shape[0], width)
@@ -240,7 +240,7 @@ class ScoreCompleted(ScoreClassify):
         table, label = ctx.received[f"prototypes.{other}"], batch["label"]
         if inference == "oracle":
             return table[label.clamp_min(0)]
-        prototypes, known = ctx.received[f"prototypes.{pattern}"], None
+        prototypes, trained = ctx.received[f"prototypes.{pattern}"], None
         if inference in MODELS:
             weights = ctx.received[f"matched.{pattern}"]
             stacked = layers(ctx.received, f"matching.{pattern}.")
@@ -248,32 +248,32 @@ class ScoreCompleted(ScoreClassify):
             if stacked[0][0].dim() == 3:
                 models = [[(w[i], b[i]) for w, b in stacked] for i in range(weights.shape[0])]
             scores = model_scores(own.float(), models, weights, prototypes, inference)
-            known = (weights.sum() > 0).to(own.dtype)
+            trained = (weights.sum() > 0).to(own.dtype)
         else:
             scores = nearness(own.float(), prototypes, inference)
         real = (label >= 0).to(torch.float32)
-        among = [(place_among(scores, label.clamp_min(0), k) * real).sum() for k in MATCHED]
-        ctx.outputs[f"matched[{pattern}]"].add_(torch.stack([*among, real.sum()]))
+        matches = [(top_k_hits(scores, label.clamp_min(0), k) * real).sum() for k in MATCHED]
+        ctx.outputs[f"matched[{pattern}]"].add_(torch.stack([*matches, real.sum()]))
         completion = mixed(scores, table, args["mix"])
-        return completion if known is None else completion * known
+        return completion if trained is None else completion * trained
 
     def finish(self, ctx: Context, pass_: Pass) -> None:
-        """The metrics of ``ScoreClassify``, and how well single modalities matched."""
+        """Write the metrics of ``ScoreClassify``, and how often single modalities matched."""
         before = dict(ctx.metrics)
         super().finish(ctx, pass_)
         if pass_.args.get("apart"):
             (pattern,) = pass_.patterns
-            found = {f"{name}[{pattern}]": value for name, value in ctx.metrics.items() if "[" not in name}
+            metrics = {f"{name}[{pattern}]": value for name, value in ctx.metrics.items() if "[" not in name}
             for name in [name for name in ctx.metrics if "[" not in name]:
                 del ctx.metrics[name]
-            ctx.metrics.update({**before, **found})
+            ctx.metrics.update({**before, **metrics})
         if self._matches(pass_):
             batches = ctx.source.counts(pass_)
             for pattern in self._single(pass_):
                 sums = ctx.outputs[f"matched[{pattern}]"]
-                for place, k in enumerate(MATCHED):
+                for index, k in enumerate(MATCHED):
                     if batches[pattern]:
-                        ctx.metrics[f"matched@{k}[{pattern}]"] = sums[place] / sums[-1].clamp_min(1)
+                        ctx.metrics[f"matched@{k}[{pattern}]"] = sums[index] / sums[-1].clamp_min(1)
 
     @staticmethod
     def _matches(pass_: Pass) -> bool:

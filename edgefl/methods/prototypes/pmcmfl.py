@@ -1,8 +1,8 @@
-"""PmcmFL: prototypes of each class stand in for a modality that a sample lacks.
+"""PmcmFL: class prototypes replace a modality that a sample lacks.
 
-One model for everybody, image and text experts in one encoder, and a library of three tables of class prototypes: of
-images, of texts, of both fused.  All of it travels both ways in every round.  A sample with one modality is classified
-by matching it with a class, whose other prototype completes it.
+All clients share one model, an encoder with image and text experts, and a library of three tables of class prototypes:
+of images, of texts, and of both fused.  Model and library travel both ways in every round.  A sample with one modality
+is matched with a class, whose prototype completes the other modality.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Matching(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     round: PositiveInt = Field(
-        description="round from which on clients train matching models and nothing else, usually the schedule's "
-        "last; the paper trains them after the last round"
+        description="first round in which clients train matching models only, usually the schedule's last; the paper "
+        "trains them after the last round"
     )
     epochs: PositiveInt = Field(100, description="epochs of the classifier")
     clip_epochs: PositiveInt = Field(200, description="first epochs of the prior, by CLIP's loss")
@@ -46,8 +46,7 @@ class Matching(BaseModel):
 class PmcmFL(LibraryMethod):
     """Prototype mask and prototype contrast; every kind of client classifies.
 
-    What is missing is missing for a sample (``data.missing``), or for a whole client: an image or text client's
-    samples have one modality.
+    A modality may be missing from a sample (``data.missing``), or from all samples of an image or text client.
     """
 
     class Options(LibraryMethod.Options):
@@ -63,16 +62,16 @@ class PmcmFL(LibraryMethod):
             0.01, description="weight of the contrast between fused features and their prototypes, from round 2 on"
         )
         temperature: PositiveFloat = Field(0.07, description="temperature of that contrast")
-        initial: Literal["normal", "zeros"] = Field("normal", description="prototypes before any client has made some")
+        initial: Literal["normal", "zeros"] = Field("normal", description="prototypes before any client has sent some")
         prototypes_of: Literal["pairs", "all"] = Field(
             "pairs",
-            description="samples that make prototypes: those with both modalities (pairs, public code), or also "
-            "those with one, for that modality's table (all, paper)",
+            description="samples that prototypes are computed from: those with both modalities (pairs, public code), "
+            "or also those with one, for that modality's table (all, paper)",
         )
         absent: Literal["left-out", "received", "zero"] = Field(
             "left-out",
-            description="what a client without samples of a class does for its prototype: nothing (left-out), it "
-            "votes for the one that it received (received, public code), or for zero (zero, paper's equation)",
+            description="what a client without samples of a class contributes to its prototype: nothing (left-out), "
+            "the prototype that it received (received, public code), or zero (zero, paper's equation)",
         )
         alignment: NonNegativeFloat = Field(0.0, description="weight of FedPAC's feature alignment, from round 2 on")
         distillation: NonNegativeFloat = Field(
@@ -81,7 +80,7 @@ class PmcmFL(LibraryMethod):
         inference: Literal["zero", "random", "l1", "l2", "cosine", "classifier", "prior", "oracle"] = Field(
             "zero",
             description="what replaces a missing modality in an evaluation: zeros, normal noise, or a class's "
-            "prototype: of the nearest class (l1, l2, cosine), of the class that a trained matching model names "
+            "prototype: of the nearest class (l1, l2, cosine), of the class that a trained matching model predicts "
             "(classifier, prior), or of the true class (oracle)",
         )
         mix: PositiveInt = Field(
@@ -103,24 +102,24 @@ class PmcmFL(LibraryMethod):
         def _consistent(self) -> PmcmFL.Options:
             if self.inference in MODELS and self.matching is None:
                 raise ValueError(
-                    f"inference {self.inference} asks a model that clients train after the last round, which a method "
-                    "can't know: set matching: {round: N} with the schedule's number of rounds"
+                    f"inference {self.inference} needs matching models, which clients train from a given round on: "
+                    "set matching: {round: N}, with N usually the schedule's last round"
                 )
             if self.inference not in MODELS and self.matching is not None:
                 raise ValueError(f"inference {self.inference} needs no matching model: remove matching")
             if self.inference not in MODELS and self.combine != "fedavg":
                 raise ValueError(
-                    f"combine: {self.combine} is of clients' matching models, and inference {self.inference} has none"
+                    f"combine: {self.combine} applies to matching models, and inference {self.inference} uses none"
                 )
             if self.mix > 1 and self.inference not in (*DISTANCES, *MODELS):
                 raise ValueError(
-                    f"mix: {self.mix} mixes the classes that match best, but {self.inference} matches none"
+                    f"mix: {self.mix} mixes the classes that match best, but inference {self.inference} matches none"
                 )
             return self
 
         @property
         def library(self) -> bool:
-            """Whether prototypes are used, and so made and sent."""
+            """Whether prototypes are used, and therefore computed and sent."""
             terms = self.contrast or self.alignment or self.distillation
             return bool(self.mask == "prototype" or terms or self.inference not in ("zero", "random"))
 
@@ -134,17 +133,17 @@ class PmcmFL(LibraryMethod):
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """Of each modality and of both; of predictions where they are distilled."""
+        """The tables of each modality, of fused features and, if distilled, of predictions."""
         if not self.options.library:
             return ()
         return (*self.modalities, "fused", *(("predicted",) if self.options.distillation else ()))
 
     def alone(self, modality: str) -> tuple[str, ...]:
-        """Its own table."""
+        """The table of the modality itself."""
         return (modality,)
 
     def terms(self, round: int) -> Mapping[str, Any]:
-        """The contrast and what other methods add, once there are prototypes."""
+        """The contrast, and the optional terms of other methods, from round 2 on."""
         options = self.options
         terms: dict[str, Any] = {
             "contrast": options.contrast if round > 1 else 0.0,
@@ -158,11 +157,11 @@ class PmcmFL(LibraryMethod):
         return terms
 
     def weight(self, update: Update, table: str) -> int:
-        """1 and the client's samples of pairs, and for a modality's table those of that modality alone."""
+        """1 plus the client's pairs and, for a modality's table, its samples of only that modality."""
         return 1 + sum(n for pattern, n in update.samples.items() if "-" in pattern or pattern == table)
 
     def first(self, table: str) -> Tensor:
-        """Standard normal, so that the first round's mask is noise; what is distilled is nothing yet."""
+        """Standard normal, so that the first round's mask is noise; zeros for ``predicted``."""
         drawn = torch.randn(self.shape(table))
         return drawn * (self.options.initial == "normal" and table != "predicted")
 
@@ -170,27 +169,27 @@ class PmcmFL(LibraryMethod):
 
     @property
     def together(self) -> str:
-        """Members of an ensemble, and those of whom one has the most samples, are a round's."""
+        """Not empty if matching models are selected from a round's updates (``ensemble``, ``max-data``)."""
         chosen = self.options.combine in ("ensemble", "max-data") and self.options.inference in MODELS
-        return f"combine: {self.options.combine} is of a round's matching models together" if chosen else ""
+        return f"combine: {self.options.combine} selects from all matching models of a round" if chosen else ""
 
     def check_rounds(self, rounds: int) -> None:
-        """Raises MethodError where matching models would never be trained."""
+        """Raises MethodError if matching models would never be trained."""
         if self.options.matching and self.options.matching.round > rounds:
             raise MethodError(
                 f"matching models would be trained from round {self.options.matching.round} on, but the schedule ends "
-                f"with round {rounds}: set matching.round to that, or schedule.rounds"
+                f"with round {rounds}: decrease matching.round, or increase schedule.rounds"
             )
 
     def initial(self, seed: int) -> ServerState:
-        """The model, the library and the matching models that every client begins with."""
+        """The initial model, library and matching models."""
         state = super().initial(seed)
         matching = {}
         with torch.random.fork_rng([]):
             torch.manual_seed(seeds.key(seed, "matching"))
             for modality in self.matched():
                 for name, shape in self.parameters(modality).items():
-                    # as torch's linear layers begin: uniform within 1 / sqrt(inputs)
+                    # as torch initialises linear layers: uniform within 1 / sqrt(inputs)
                     bound = self.widths_of(modality)[int(name.split(".")[2]) // 2] ** -0.5
                     matching[f"table/{name}"] = torch.empty(shape).uniform_(-bound, bound)
                     if self.options.combine == "ensemble":
@@ -204,7 +203,7 @@ class PmcmFL(LibraryMethod):
         if self.options.inference not in MODELS:
             return ()
         kinds = self.setting.kinds.values() if kind is None else [self.setting.kinds[kind]]
-        return tuple(m for m in self.modalities if any(m in each.modalities for each in kinds))
+        return tuple(m for m in self.modalities if any(m in described.modalities for described in kinds))
 
     def widths_of(self, modality: str) -> tuple[int, ...]:
         """A matching model's widths, from the feature to scores (classifier) or to a prototype (prior)."""
@@ -217,40 +216,40 @@ class PmcmFL(LibraryMethod):
         return {f"matching.{modality}.{name}": shape for name, shape in shapes(self.widths_of(modality)).items()}
 
     def matching_payload(self, modalities: Sequence[str]) -> Payload:
-        """Matching models as they travel."""
+        """Payload of the matching models of these modalities."""
         named = {name: shape for m in modalities for name, shape in self.parameters(m).items()}
         return Payload("matching", tuple(Item(n, shape, "float32", f"table/{n}") for n, shape in named.items()))
 
     def work(self, kind: str, round: int) -> Work:
-        """As every method with prototypes; from ``matching.round`` on the matching models alone are trained.
+        """As every method with prototypes; from ``matching.round`` on only the matching models are trained.
 
-        They learn from features that the finished model makes once, of each modality by itself.
+        They are trained on features that the finished model computes once, for each modality separately.
         """
         work, matching = super().work(kind, round), self.options.matching
         if matching is None or round < matching.round:
             return work
         described, modalities = self.setting.kinds[kind], self.matched(kind)
         batch = matching.batch or self.setting.training.batch_of(described.pattern)
-        having = {m: [p for p in described.patterns if m in p.split("-")] for m in modalities}
-        look = [
+        patterns_with = {m: [p for p in described.patterns if m in p.split("-")] for m in modalities}
+        feature_passes = [
             Pass("features", "private", (pattern,), batch, False, {"modality": m, "fields": [m, "label"]})
             for m in modalities
-            for pattern in having[m]
+            for pattern in patterns_with[m]
         ]
         losses = {"classes": matching.epochs}
         if self.options.inference == "prior":
             losses = {"clip": matching.clip_epochs, "distance": matching.mse_epochs}
         fields = ["index", "label"]
-        train = [
+        matching_passes = [
             Pass("match", "private", (pattern,), batch, True, {"modality": m, "loss": loss, "fields": fields})
             for m in modalities
             for loss, epochs in losses.items()
             for _ in range(epochs)
-            for pattern in having[m]
+            for pattern in patterns_with[m]
         ]
         payload = self.matching_payload(modalities)
         names = tuple(item.name for item in payload.items)
-        # rates are of the model's parts; matching.image is no part of the image tower
+        # rates apply to the model's parts, and matching.image is not a part of the image tower
         scalars = {name: value for name, value in work.scalars.items() if name != "rates"}
         if matching.lr is not None:
             scalars["lr"] = matching.lr
@@ -258,14 +257,14 @@ class PmcmFL(LibraryMethod):
             work,
             trainable=names,
             edits=(Edit("matching", {"names": list(names)}),),
-            passes=(*look, *train),
+            passes=(*feature_passes, *matching_passes),
             down=(self.model_payload(kind), self.library(modalities), payload),
             up=(payload,),
             scalars=scalars,
         )
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
-        """The model and the library; what clients' matching models make together."""
+        """The model, the library and the matching models."""
         state = super().aggregate(state, updates)
         changed: dict[str, Tensor] = {}
         for modality in self.matched():
@@ -274,23 +273,25 @@ class PmcmFL(LibraryMethod):
                 for update in updates
                 if f"matching.{modality}.0.weight" in update.payloads.get("matching", {})
             ]
-            # the most samples first, of equal ones the first client
-            sent = sorted(((n, update) for n, update in sent if n), key=lambda each: (-each[0], each[1].client))
+            # the most samples first, ties by client id
+            sent = sorted(((n, update) for n, update in sent if n), key=lambda item: (-item[0], item[1].client))
             if sent:
-                changed |= self._together(state, modality, sent)
+                changed |= self._combined_matching(state, modality, sent)
         return state.changed(changed) if changed else state
 
-    def _together(self, state: ServerState, modality: str, sent: Sequence[tuple[float, Update]]) -> dict[str, Tensor]:
+    def _combined_matching(
+        self, state: ServerState, modality: str, sent: Sequence[tuple[float, Update]]
+    ) -> dict[str, Tensor]:
         changed: dict[str, Tensor] = {}
         if self.options.combine == "ensemble":
             sent = sent[: self.options.members]
             weights = torch.zeros(self.options.members)
-            for place, (samples, update) in enumerate(sent):
-                weights[place] = samples * update.discount
+            for index, (samples, update) in enumerate(sent):
+                weights[index] = samples * update.discount
             for name, shape in self.parameters(modality).items():
                 stacked = torch.zeros(self.options.members, *shape)
-                for place, (_, update) in enumerate(sent):
-                    stacked[place] = update.payloads["matching"][name]
+                for index, (_, update) in enumerate(sent):
+                    stacked[index] = update.payloads["matching"][name]
                 changed[f"table/ensemble.{name}"] = stacked
             return {**changed, f"table/matched.{modality}": weights}
         if self.options.combine == "max-data":
@@ -307,9 +308,9 @@ class PmcmFL(LibraryMethod):
     # evaluation -------------------------------------------------------------------------------------------------
 
     def evaluate(self, kind: str, split: str) -> Work:
-        """The metrics of complete samples and, of a kind with pairs, of the same samples by one modality alone.
+        """Evaluation on complete samples and, for a kind with pairs, on the same samples by one modality only.
 
-        Where the scenario's evaluation has samples that lack a modality, those count as they are.
+        If the scenario's evaluation has samples that lack a modality, the samples are scored as they are instead.
         """
         work, options, described = super().evaluate(kind, split), self.options, self.setting.kinds[kind]
         args = {"inference": options.inference, "mix": options.mix, **self.joint()}

@@ -1,9 +1,9 @@
-"""Steps with class prototypes: classifying what a prototype completes, and collecting the prototypes of a client.
+"""Steps with class prototypes: classifying completed samples, and computing the prototypes of a client.
 
 A prototype is the mean feature ``[dim]`` of a class: of its images, its texts, or both fused; or the mean prediction
 ``[classes]`` of its samples.  A table of them is ``[classes, dim]``, received and sent as
-``prototypes.<image|text|...|fused|predicted>``.  For models whose fusion takes features apart from the encoders that
-made them (``Fusing``).
+``prototypes.<image|text|...|fused|predicted>``.  The steps need models that compute and fuse features
+separately (``Fusing``).
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from edgefl.work.description import Pass
 from edgefl.work.steps import Context, Step
 
 TABLES = (*MODALITIES, "fused")
-"""What PmcmFL has prototypes of."""
+"""PmcmFL's tables of prototypes."""
 
 
 @runtime_checkable
 class Fusing(Protocol):
-    """A model of pairs whose features of single modalities are made apart from what joins them."""
+    """A model of pairs that computes the features of single modalities separately from their fusion."""
 
     def features(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The feature ``[batch, dim]`` of each modality in the batch."""
         ...
 
     def fuse(self, first: Tensor, second: Tensor) -> Tensor:
-        """The joint feature of two."""
+        """The joint feature of two features."""
         ...
 
     def scores(self, fused: Tensor) -> Tensor:
@@ -43,7 +43,7 @@ class Fusing(Protocol):
 def answer_loss(scores: Tensor, label: Tensor, target: Tensor | None = None) -> Tensor:
     """Binary cross-entropy of ``[batch, classes]`` logits: summed over classes, mean over the batch.
 
-    VQA's loss.  ``target`` [batch, classes] is what each class is worth; without one it is 1 for the sample's class.
+    VQA's loss.  ``target`` [batch, classes] has a score for each class; without one it is 1 for the sample's class.
     """
     if target is None:
         target = torch.zeros_like(scores).scatter_(1, label[:, None], 1.0)
@@ -53,13 +53,13 @@ def answer_loss(scores: Tensor, label: Tensor, target: Tensor | None = None) -> 
 def prototype_contrast(fused: Tensor, prototypes: Tensor, temperature: float) -> Tensor:
     """Mean of ``-log softmax_j(h_k . p_j / temperature)[k]``; p_j is the prototype of sample j's class, j of the batch.
 
-    Neither is normalised.  Another sample of the same class counts as a negative (METHODS: PmcmFL's L_c).
+    Neither is normalised.  Another sample of the same class counts as a negative (PmcmFL's L_c).
     """
     return F.cross_entropy(fused @ prototypes.T / temperature, torch.arange(fused.shape[0], device=fused.device))
 
 
 def alignment(fused: Tensor, table: Tensor, label: Tensor) -> Tensor:
-    """FedPAC's: squared distance to the prototype of a sample's class, mean over batch and elements.
+    """FedPAC's alignment: squared distance to the prototype of a sample's class, mean over batch and elements.
 
     A sample whose class has no prototype yet (a row of zeros) adds nothing.
     """
@@ -69,60 +69,60 @@ def alignment(fused: Tensor, table: Tensor, label: Tensor) -> Tensor:
 
 def prediction_distance(model: Fusing, table: Tensor, predicted: Tensor, temperature: float) -> Tensor:
     """FedHKD's first term: mean over classes of ``||softmax(G(H_j) / temperature) - Q_j||``; no gradient goes to H."""
-    there = present(table)
+    covered = present(table)
     scores = model.scores(table).float()
-    apart = torch.linalg.vector_norm((scores / temperature).softmax(1) - predicted, dim=1)
-    found: Tensor = (apart * there).sum() / there.sum().clamp_min(1)
-    return found
+    distances = torch.linalg.vector_norm((scores / temperature).softmax(1) - predicted, dim=1)
+    mean: Tensor = (distances * covered).sum() / covered.sum().clamp_min(1)
+    return mean
 
 
 def representation_distance(fused: Tensor, table: Tensor, label: Tensor) -> Tensor:
     """FedHKD's second term: mean over the batch of ``||h - H_y||``; 0 for a class that has no row yet."""
     near = table[label]
-    found: Tensor = (torch.linalg.vector_norm(fused - near, dim=1) * present(near)).mean()
-    return found
+    mean: Tensor = (torch.linalg.vector_norm(fused - near, dim=1) * present(near)).mean()
+    return mean
 
 
 def present(rows: Tensor) -> Tensor:
-    """``[rows]`` of 1 and 0: whether somebody had the class; a row of zeros says that nobody did."""
+    """``[rows]`` of 1 and 0: whether a client had the class; a row of zeros means that none did."""
     return (rows != 0).any(1).to(rows.dtype)
 
 
 def features(ctx: Context, batch: Mapping[str, Tensor], pattern: str, args: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Features of both modalities ``[batch, dim]``, one of them standing in for what the pattern lacks (``args.mask``).
+    """Features of both modalities ``[batch, dim]``; ``args.mask`` replaces one that the pattern lacks.
 
-    The model's own come first.  ``args.modalities`` are both, in the order in which they are fused.
+    The model's own features come first.  ``args.modalities`` are both, in the order in which they are fused.
     """
-    found = cast(Fusing, ctx.model).features({m: batch[m] for m in pattern.split("-")})
-    like = next(iter(found.values()))
+    by_modality = cast(Fusing, ctx.model).features({m: batch[m] for m in pattern.split("-")})
+    like = next(iter(by_modality.values()))
     for modality in args.get("modalities", MODALITIES):
-        if modality not in found:
-            found[modality] = _stand_in(ctx, modality, like, batch["label"], args)
-    return found
+        if modality not in by_modality:
+            by_modality[modality] = _replacement(ctx, modality, like, batch["label"], args)
+    return by_modality
 
 
-def _stand_in(ctx: Context, modality: str, like: Tensor, label: Tensor, args: Mapping[str, Any]) -> Tensor:
+def _replacement(ctx: Context, modality: str, like: Tensor, label: Tensor, args: Mapping[str, Any]) -> Tensor:
     if args["mask"] == "prototype":
-        # a sample that only fills a batch has label -1; what is made of it isn't used
+        # padding has label -1, and its result isn't used
         return ctx.received[f"prototypes.{modality}"][label.clamp_min(0)].to(like.dtype)
     width = args.get("widths", {}).get(modality, like.shape[1])
     empty = like.new_zeros(like.shape[0], width)
     return torch.randn_like(empty) if args["mask"] == "random" else empty
 
 
-def joined(ctx: Context, found: Mapping[str, Tensor], args: Mapping[str, Any]) -> Tensor:
+def joined(ctx: Context, by_modality: Mapping[str, Tensor], args: Mapping[str, Any]) -> Tensor:
     """The joint feature of both modalities."""
-    first, second = (found[m] for m in args.get("modalities", MODALITIES))
+    first, second = (by_modality[m] for m in args.get("modalities", MODALITIES))
     return cast(Fusing, ctx.model).fuse(first, second)
 
 
 class ClassifyCompleted(Step):
-    """``answer_loss`` of the fused feature, in which something stands for a missing modality; and terms for its class.
+    """``answer_loss`` of the fused feature, with a replacement for a missing modality, and terms for its class.
 
-    Args: ``mask``, what stands there: ``prototype`` (of the sample's class, as received), ``zero`` or ``random``
+    Args: ``mask``, the replacement: ``prototype`` (of the sample's class, as received), ``zero`` or ``random``
     (standard normal, drawn for every sample and step).  Weights of the terms, 0 or left out for none: ``contrast``
     (``prototype_contrast``, at ``temperature``), ``alignment``, and ``predictions`` and ``representations`` (FedHKD's
-    two, at ``softening``).  ``modalities`` and ``widths`` are the model's where they aren't image and text of one
+    two, at ``softening``).  ``modalities`` and ``widths`` are the model's, if they aren't image and text of one
     width.  No gradient goes to a prototype.
     """
 
@@ -149,16 +149,16 @@ class ClassifyCompleted(Step):
 class ClassMeans(Step):
     """Writes the client's own ``prototypes.*`` ``[classes, dim]``: the mean features of each class's samples.
 
-    A sample counts for its class, or where the batch has ``target`` [batch, classes] for every class by what that is
-    worth: ``P = (Y^T H) / (Y^T 1)``.  Args: ``tables`` that are sent; ``of``, the tables that this pass's samples make,
-    and ``made``, those that any pass's make; whether it is the ``first`` and the ``last`` of these passes; ``absent``,
-    what a row is whose class the client lacks, and any row of the other tables: ``zero``, or ``received``, the row that
-    it got; ``softening``, the temperature of ``predicted``; and what ``features`` reads.  Samples labelled -1 are
-    padding.
+    A sample counts for its class or, with ``target`` [batch, classes], for every class by its score:
+    ``P = (Y^T H) / (Y^T 1)``.  Args: ``tables`` that are sent; ``of``, the tables that this pass contributes to, and
+    ``made``, those that any pass contributes to; whether it is the ``first`` and the ``last`` of these passes;
+    ``absent``, the value of rows whose class the client lacks, and of all rows of other tables: ``zero``, or
+    ``received``, the row that it received; ``softening``, the temperature of ``predicted``; and the arguments of
+    ``features``.  Samples labelled -1 are padding.
     """
 
     def start(self, ctx: Context, pass_: Pass) -> None:
-        """Empty sums, and ``seen.<table>`` [classes] samples."""
+        """Allocate sums, and numbers of samples ``seen.<table>`` [classes]."""
         if not pass_.args["first"]:
             return
         for table in pass_.args["tables"]:
@@ -167,36 +167,36 @@ class ClassMeans(Step):
             ctx.output(f"seen.{table}", shape[:1]).zero_()
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> None:
-        """Add a batch."""
+        """Add the features of a batch to the sums."""
         args = pass_.args
         of: Sequence[str] = args["of"]
         if not of:
             return
-        found = features(ctx, batch, pattern, args)
+        by_modality = features(ctx, batch, pattern, args)
         if "fused" in of or "predicted" in of:
-            found["fused"] = joined(ctx, found, args)
+            by_modality["fused"] = joined(ctx, by_modality, args)
         if "predicted" in of:
-            scores = cast(Fusing, ctx.model).scores(found["fused"]).float()
-            found["predicted"] = (scores / args["softening"]).softmax(1)
+            scores = cast(Fusing, ctx.model).scores(by_modality["fused"]).float()
+            by_modality["predicted"] = (scores / args["softening"]).softmax(1)
         real = (batch["label"] >= 0).to(torch.float32)
         label = batch["label"].clamp_min(0)
-        worth = batch["target"] * real[:, None] if "target" in batch else None
+        weights = batch["target"] * real[:, None] if "target" in batch else None
         for table in of:
             sums, seen = ctx.outputs[f"prototypes.{table}"], ctx.outputs[f"seen.{table}"]
-            if worth is None:
-                sums.index_add_(0, label, found[table].float() * real[:, None])
+            if weights is None:
+                sums.index_add_(0, label, by_modality[table].float() * real[:, None])
                 seen.index_add_(0, label, real)
             else:
-                sums.add_(worth.T @ found[table].float())
-                seen.add_(worth.sum(0))
+                sums.add_(weights.T @ by_modality[table].float())
+                seen.add_(weights.sum(0))
 
     def finish(self, ctx: Context, pass_: Pass) -> None:
-        """Sums become means."""
+        """Divide the sums by the numbers of samples, after the last pass."""
         if not pass_.args["last"]:
             return
         for table in pass_.args["tables"]:
             seen = ctx.outputs[f"seen.{table}"][:, None]
-            # what soft targets add up to may be less than 1
+            # soft targets may add up to less than 1
             rows = ctx.outputs[f"prototypes.{table}"].div_(torch.where(seen > 0, seen, 1.0))
             if pass_.args["absent"] == "received":
                 old = ctx.received[f"prototypes.{table}"]

@@ -1,7 +1,7 @@
-"""What methods share whose clients and server exchange representations of public pairs instead of models.
+"""Base of methods whose clients and server exchange representations of public pairs instead of models.
 
-The server has a model of its own for the pairs; every client knows the pairs, and the models need nothing in common
-but the width of their representations.  What a method does with the tables is its own file's matter.
+The server has a model of its own for the pairs, and every client has the pairs.  Models need only have the width of
+their representations in common.  Subclasses define how the tables are used.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ CONTRIBUTED = "table/contributed"
 """For each modality, whether a client sent representations in the last round: 1 or 0."""
 
 Sent = Sequence[tuple[Update, Tensor]]
-"""Clients' tables ``[pairs, dim]`` of one modality, beside the updates that they came in, in order of clients."""
+"""Updates with their tables ``[pairs, dim]`` of one modality, in order of clients."""
 
 
 class Exchange(Method):
     """Clients keep their models; tables of the first ``pairs`` public pairs travel."""
 
     class Options(Method.Options):
-        """What a server with a model of its own can be told."""
+        """Fields of methods whose server has a model of its own."""
 
         model: ModelOptions | None = Field(
             None, description="towers of the server's own model; null: the clients' towers"
@@ -48,7 +48,7 @@ class Exchange(Method):
         distillation: NonNegativeFloat = Field(0.3, description="weight of the server's distillation loss")
         distance: Literal["mse", "norm"] = Field(
             "mse",
-            description="distance in the server's distillation: mean squared error (mse), or mean length of the "
+            description="distance in the server's distillation: mean squared error (mse), or mean L2 norm of the "
             "difference (norm)",
         )
         server_epochs: NonNegativeInt = Field(
@@ -59,7 +59,7 @@ class Exchange(Method):
         )
 
     needs: ClassVar[Mapping[str, Any]] = {
-        # a client that trains a narrower part of its towers still speaks in as many dimensions
+        # representations have the same width for a client that trains a narrower part of its towers
         "model": {
             "image": {"blocks": 2, "width": 16, "heads": 2, "patch": 8},
             "text": {"blocks": 2, "width": 16, "heads": 2, "tokens": 8},
@@ -71,30 +71,30 @@ class Exchange(Method):
 
     def __init__(self, options: Any, setting: Setting):
         super().__init__(options, setting)
-        there = {m for kind in setting.kinds.values() for m in kind.modalities}
-        self.modalities = tuple(m for m in MODALITIES if m in there)
+        present = {m for kind in setting.kinds.values() for m in kind.modalities}
+        self.modalities = tuple(m for m in MODALITIES if m in present)
         self.pattern = "-".join(self.modalities)
         if len(self.modalities) != 2:
             raise MethodError(
                 f"{options.name} exchanges representations between two modalities; the clients have "
                 + ", ".join(self.modalities)
             )
-        held = setting.public.get(self.pattern, 0)
-        self.pairs = options.pairs or held
-        if held < max(self.pairs, 2):
+        available = setting.public.get(self.pattern, 0)
+        self.pairs = options.pairs or available
+        if available < max(self.pairs, 2):
             raise MethodError(
-                f"{options.name} wants {max(self.pairs, 2)} public {self.pattern} samples or more; the data have "
-                f"{held}: raise data.public"
+                f"{options.name} needs at least {max(self.pairs, 2)} public {self.pattern} samples, but the data have "
+                f"{available}: increase data.public"
             )
         self.server = self.server_kind()
-        # what the server does with its model is what a client of one kind would
+        # the server trains and evaluates its model as FedAvg does a client kind
         self.side = Method(options, replace(setting, kinds={self.server.name: self.server}))
         self.dimension = self.server.dimension
         for kind in map(setting.kinds.__getitem__, self.contributors):
             if kind.dimension != self.dimension:
                 raise MethodError(
-                    f"representations of {kind.name} clients have {kind.dimension} dimensions, the server's "
-                    f"{self.dimension}: set model.dimension, and model.dimension_for: all"
+                    f"representations of {kind.name} clients have {kind.dimension} dimensions, but the server's "
+                    f"have {self.dimension}: set model.dimension, and model.dimension_for: all"
                 )
 
     def server_kind(self) -> Kind:
@@ -102,11 +102,11 @@ class Exchange(Method):
         options, setting = self.options, self.setting
         model = options.model or setting.model
         if model is None:
-            raise MethodError(f"{options.name} needs the towers of the server's own model")
+            raise MethodError(f"{options.name} needs a model for the server: set method.model")
         if setting.model is not None and model.tokens != setting.model.tokens:
             raise MethodError(
                 f"the server's own text tower reads {model.tokens} tokens, but public texts have the clients' "
-                f"{setting.model.tokens}: set method.model.text.tokens to that"
+                f"{setting.model.tokens}: set method.model.text.tokens to {setting.model.tokens}"
             )
         checkpointing = setting.training.checkpointing
         described = models.describe(model, self.modalities, "retrieve", setting.facts, checkpointing=checkpointing)
@@ -119,7 +119,7 @@ class Exchange(Method):
 
     @property
     def together(self) -> str:
-        """Each aggregation makes new tables of what was sent, for every modality that was."""
+        """Never empty: each aggregation computes new tables from all updates of a round."""
         return "the server learns from the representations of a round's clients together"
 
     def other(self, modality: str) -> str:
@@ -137,7 +137,7 @@ class Exchange(Method):
         return ServerState.first({**tensors, CONTRIBUTED: torch.ones(len(self.modalities))})
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """``[pairs, dim]`` of a table, ``[pairs]`` of what says how much each sample counts (``...-share``)."""
+        """``[pairs, dim]`` of a table, ``[pairs]`` of weights of samples (``...-share``)."""
         return (self.pairs,) if name.endswith("-share") else (self.pairs, self.dimension)
 
     # passes and payloads ----------------------------------------------------------------------------------------
@@ -145,35 +145,35 @@ class Exchange(Method):
     def public_pass(
         self, step: str, modalities: Sequence[str], *, train: bool = True, index: bool = False, **args: Any
     ) -> Pass:
-        """A pass over the public samples, of whose batches a node loads these modalities only."""
+        """A pass over the public samples that loads these modalities only."""
         batch = self.options.public_batch or self.setting.training.batch_of(self.pattern)
         fields = [*modalities, *(["index"] if index else [])]
         args = {"samples": self.pairs, "fields": fields, "modalities": list(modalities), **args}
         return Pass(step, "public", (self.pattern,), min(batch, self.pairs), train, args)
 
     def represent(self, modalities: Sequence[str]) -> Pass:
-        """Afterwards the outputs have tables ``represented.<modality>``."""
+        """A pass that writes the outputs ``represented.<modality>``."""
         return self.public_pass("represent", modalities, train=False, name="represented")
 
     def distil(self, modalities: Sequence[str], targets: Mapping[str, float]) -> Pass:
-        """Representations move to tables ``<target>.<modality>``, each with its weight."""
+        """A pass that trains representations towards tables ``<target>.<modality>``, each with its weight."""
         distance = self.options.distance
         return self.public_pass("distill", modalities, index=True, targets=dict(targets), distance=distance)
 
     def table(self, name: str, address: str, modalities: Sequence[str]) -> Payload:
-        """Tables ``<name>.<modality>`` that stand at ``table/<address>.<modality>``."""
+        """Payload of tables ``<name>.<modality>`` with the addresses ``table/<address>.<modality>``."""
         items = (Item(f"{name}.{m}", self.shape(name), "float32", f"table/{address}.{m}") for m in modalities)
         return Payload("representations", tuple(items))
 
     def tables(self, names: Sequence[str], modalities: Sequence[str]) -> Payload:
-        """Several tables that have their own names as addresses."""
+        """Payload of several tables whose addresses are their own names."""
         items = (item for name in names for item in self.table(name, name, modalities).items)
         return Payload("representations", tuple(items))
 
     # works ------------------------------------------------------------------------------------------------------
 
     def on_pairs(self, round: int, passes: Sequence[Pass]) -> Work:
-        """A work on the server's model, which goes back where it came from if it trains."""
+        """A work on the server's model with these passes; the model is sent back if one of them trains."""
         work = self.side.work(self.server.name, round)
         if self.options.server_lr is not None:
             work = replace(work, scalars=self.setting.training.server_scalars_of(round, self.options.server_lr))
@@ -182,7 +182,7 @@ class Exchange(Method):
         return replace(work, passes=tuple(passes))
 
     def supervised(self) -> list[Pass]:
-        """The server's epochs on the pairs."""
+        """The server's training epochs on the pairs."""
         return [self.public_pass("contrast", self.modalities)] * self.options.server_epochs
 
     def distilling(
@@ -193,15 +193,15 @@ class Exchange(Method):
         tables: Sequence[str] | None = None,
         first: Sequence[Pass] = (),
     ) -> Sequence[Work]:
-        """The server's work: after the passes ``first``, its model moves to the tables ``<target>.<modality>``.
+        """The server's work: the passes ``first``, then distillation from the tables ``<target>.<modality>``.
 
-        A target weighs so many times ``distillation``.  Down go ``tables``, the targets unless said otherwise.  Where
-        there is nothing to distil, the work is that of the first passes, and none without them.
+        ``targets`` maps tables to weights, relative to ``distillation``.  ``tables`` are sent down, by default the
+        targets.  With nothing to distil, the work has only the first passes, and without these there is none.
         """
         weight = self.options.distillation
         if not modalities or not weight:
             return (self.on_pairs(round, first),) if first else ()
-        weights = {name: weight * times for name, times in targets.items()}
+        weights = {name: weight * factor for name, factor in targets.items()}
         work = self.on_pairs(round, [*first, self.distil(modalities, weights)])
         return (replace(work, down=(*work.down, self.tables(tables or tuple(targets), modalities))),)
 
@@ -211,36 +211,36 @@ class Exchange(Method):
         return (replace(work, up=(*work.up, self.table("represented", "public", self.modalities))),)
 
     def evaluate(self, kind: str, split: str) -> Work:
-        """The server's own model, by retrieval, whichever kind is asked for."""
+        """Evaluates the server's own model by retrieval, whatever the kind."""
         return self.side.evaluate(self.server.name, split)
 
-    # what came back ---------------------------------------------------------------------------------------------
+    # updates ----------------------------------------------------------------------------------------------------
 
     def sent(self, updates: Sequence[Update], modality: str) -> Sent:
-        """Whoever sent a table of this modality."""
+        """The updates with a table of this modality, and their tables."""
         name = f"represented.{modality}"
         ordered = sorted(updates, key=lambda update: update.client)
-        found = ((update, update.payloads.get("representations", {})) for update in ordered)
-        return [(update, tables[name]) for update, tables in found if name in tables]
+        payloads = ((update, update.payloads.get("representations", {})) for update in ordered)
+        return [(update, tables[name]) for update, tables in payloads if name in tables]
 
     def contributed(self, updates: Sequence[Update]) -> dict[str, Tensor]:
-        """The flags of this round, which decide what the server does next: values also where all else is shapes."""
+        """The flags of this round, which decide the server's next work: on the CPU even if all else is on meta."""
         flags = [float(bool(self.sent(updates, m))) for m in self.modalities]
         return {CONTRIBUTED: torch.tensor(flags, device="cpu")}
 
     def reached(self, state: ServerState) -> list[str]:
         """The modalities that a client sent in the last round."""
         flags = state.tensors[CONTRIBUTED]
-        # a profile asks with a state of shapes alone: what does a round cost that everybody contributes to
-        seen = [True] * len(flags) if flags.is_meta else flags.tolist()
-        return [m for m, flag in zip(self.modalities, seen, strict=True) if flag]
+        # a profile's state has only shapes: its round has contributions of every modality
+        values = [True] * len(flags) if flags.is_meta else flags.tolist()
+        return [m for m, flag in zip(self.modalities, values, strict=True) if flag]
 
 
 class Digesting(Exchange):
-    """Clients move towards the server's tables at ``digested`` before they train (*digest*)."""
+    """Clients are distilled from the server's tables ``digested`` before they train (*digest*)."""
 
     class Options(Exchange.Options):
-        """Beside those of an exchange."""
+        """Fields of ``Exchange``, and the weight of the digest."""
 
         digest: NonNegativeFloat = Field(1.0, description="weight of the clients' distance to the server")
 
@@ -248,7 +248,7 @@ class Digesting(Exchange):
     digested: ClassVar[str] = "public"
 
     def work(self, kind: str, round: int) -> Work:
-        """Near the server's tables, then training on private data, then the public samples represented.
+        """Distillation from the server's tables, training on private data, then representing the public samples.
 
         The model stays with its client; the tables of its own modalities travel, down only if ``digest`` isn't 0.
         """
@@ -267,7 +267,7 @@ class Digesting(Exchange):
 def mixed(sent: Sent, shares: Tensor, old: Tensor) -> Tensor:
     """``sum_c shares[c] discount_c R_c``, shares ``[clients, samples]`` or ``[clients, 1]``.
 
-    A round policy's discount takes from a client's share without entering the sum; what is lacking is of ``old``.
+    A round policy's discount reduces a client's share without normalising; the remainder is taken from ``old``.
     """
     tables = [table for _, table in sent]
     discounts = [update.discount for update, _ in sent]
@@ -286,7 +286,7 @@ def weighed(tables: Sequence[Tensor], shares: Tensor) -> Tensor:
 
 
 def best_match(table: Tensor, other: Tensor, *, rows: int = 1024) -> Tensor:
-    """``[samples]``: for each row, the place of the nearest row of the other modality's table, the first of equals.
+    """``[samples]``: for each row, the index of the nearest row of the other modality's table, the lowest of ties.
 
     ``rows`` of ``[samples, samples]`` are in memory at a time; the result doesn't depend on it.
     """
@@ -297,7 +297,7 @@ def best_match(table: Tensor, other: Tensor, *, rows: int = 1024) -> Tensor:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """With more, sums of a product of matrices may differ from machine to machine."""
+    """Limit torch to one thread; with more, sums in matrix products may differ between machines."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,9 +1,9 @@
 """CreamFL: clients and server exchange representations of public pairs instead of models (Yu et al., ICLR 2023).
 
-Every round the server sends its representations of the public pairs; clients train on their own data and, on the
-public samples of their modality, against those tables; they send back their representations, which the server weighs
-against each other sample by sample (GCA) and learns from.  FedCola's adapted form (``server: federated``) has the
-average of the image-text clients for the server's model.
+In every round the server sends its representations of the public pairs.  Clients train on private data, and contrast
+public samples of their modality with those tables.  They send back their representations, which the server weighs
+for each sample (GCA) and is distilled from.  In FedCola's adapted form (``server: federated``) the server's model is
+the average of the image-text clients.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from edgefl.methods.state import ServerState, Update
 from edgefl.work import Pass, Work
 
 IOT = 100.0
-"""FedIoT's factor on clients with pairs."""
+"""FedIoT's weight factor of clients with pairs."""
 
 
 class Pcme(BaseModel):
-    """What PCME's loss of clients with pairs can be told."""
+    """Options of PCME's loss for clients with pairs."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -49,8 +49,8 @@ class CreamFL(Exchange):
         name: Literal["creamfl"] = "creamfl"
         server: Literal["own", "federated"] = Field(
             "own",
-            description="what the server's model is: one of its own, trained on the public pairs (own), or the "
-            "average of the clients with pairs, which then travels (federated, FedCola's adaptation)",
+            description="the server's model: one of its own, trained on the public pairs (own), or the average of the "
+            "clients with pairs, which then travels (federated, FedCola's adaptation)",
         )
         clients: Literal["private", "averaged"] | None = Field(
             None,
@@ -64,8 +64,8 @@ class CreamFL(Exchange):
         )
         denominator: Literal["others", "all"] = Field(
             "others",
-            description="samples in the sum of GCA's weights: all but the sample's own pair (others), or that too "
-            "(all, public code)",
+            description="samples in the sum of GCA's weights: all but the sample's own pair (others), or all of "
+            "them (all, public code)",
         )
         inter: bool = Field(True, description="whether clients contrast with the other modality's representations")
         intra: bool = Field(
@@ -76,7 +76,7 @@ class CreamFL(Exchange):
         contrast: NonNegativeFloat = Field(0.5, description="weight of the clients' contrast loss")
         steps: Literal["separate", "joint"] = Field(
             "separate",
-            description="when clients contrast: in an epoch of its own after each private epoch (separate, public "
+            description="when clients contrast: in a separate epoch after each private epoch (separate, public "
             "code), or at every private step, with a public batch beside the private one and one update for both "
             "losses (joint, paper)",
         )
@@ -84,8 +84,8 @@ class CreamFL(Exchange):
         temperature: PositiveFloat = Field(0.5, description="temperature of the clients' contrast")
         old: Literal["copy", "table"] = Field(
             "copy",
-            description="how a client's representations of the round's start are had: from a frozen copy of its "
-            "model at every step (copy), or computed once (table), which takes less compute, and less memory where "
+            description="how a client's representations of the round's start are computed: by a frozen copy of "
+            "its model at every step (copy), or once (table), which takes less compute, and less memory where "
             "there are few public samples",
         )
         pair_clients: Literal["contrast", "plain"] | None = Field(
@@ -107,12 +107,12 @@ class CreamFL(Exchange):
         def _defined(self) -> CreamFL.Options:
             if self.server == "federated":
                 if self.clients == "private":
-                    raise ValueError("server: federated averages the clients' models: they can't stay private")
+                    raise ValueError("server: federated averages the clients' models, so clients can't be private")
                 for field in ("model", "order", "server_epochs"):
                     if getattr(self, field) != type(self).model_fields[field].default:
-                        raise ValueError(f"{field} is of a server's own model: it has no meaning with federated")
+                        raise ValueError(f"{field} applies to server: own only, but server is federated")
             if not self.averaged and not self.pairs_contribute:
-                raise ValueError("clients with pairs would exchange nothing: plain goes with clients: averaged")
+                raise ValueError("pair_clients: plain needs clients: averaged, or clients with pairs send nothing")
             return self
 
         @property
@@ -125,7 +125,7 @@ class CreamFL(Exchange):
             """Whether clients with pairs contrast and send representations."""
             return (self.pair_clients or ("contrast" if self.server == "own" else "plain")) == "contrast"
 
-    summary = "representations of public pairs instead of models, weighed by contrast (CreamFL)"
+    summary = "representations of public pairs instead of models, weighted by contrast (CreamFL)"
     options: CreamFL.Options
 
     def server_kind(self) -> Kind:
@@ -155,7 +155,7 @@ class CreamFL(Exchange):
     # client -----------------------------------------------------------------------------------------------------
 
     def work(self, kind: str, round: int) -> Work:
-        """Training on private data, with the contrast beside or behind it; at last public samples are represented."""
+        """Training on private data with the contrast in or after it, then representing the public samples."""
         work, options = Method.work(self, kind, round), self.options
         if options.pcme is not None and kind == self.pattern:
             step, args = "contrast-probabilistic", options.pcme.model_dump()
@@ -187,18 +187,18 @@ class CreamFL(Exchange):
         )
 
     def _with_contrast(self, private: Sequence[Pass], contrast: Pass) -> list[Pass]:
-        """Each private pass with public batches beside its own, or each epoch with a public one behind it."""
+        """Each private pass with public batches beside its own, or each private epoch followed by a public one."""
         if self.options.steps == "joint":
             beside = {**asdict(contrast), "patterns": list(contrast.patterns)}
             return [replace(p, step="joint", args={**p.args, "alone": p.step, "beside": beside}) for p in private]
         epochs = self.setting.training.epochs
-        each = len(private) // epochs
-        return [p for e in range(epochs) for p in (*private[e * each : (e + 1) * each], contrast)]
+        per_epoch = len(private) // epochs
+        return [p for e in range(epochs) for p in (*private[e * per_epoch : (e + 1) * per_epoch], contrast)]
 
     # server -----------------------------------------------------------------------------------------------------
 
     def before(self, state: ServerState, round: int) -> Sequence[Work]:
-        """The server trains on the pairs, if it does so first, and represents them for the clients."""
+        """The server trains on the pairs (server-first), and represents them for the clients."""
         first = self.options.server == "own" and self.options.order == "server-first"
         work = self.on_pairs(round, [*(self.supervised() if first else []), self.represent(self.modalities)])
         return (replace(work, up=(*work.up, self.table("represented", "public", self.modalities))),)
@@ -213,12 +213,12 @@ class CreamFL(Exchange):
         return state.changed({**changed, **self.contributed(updates)})
 
     def _shares(self, state: ServerState, modality: str, sent: Sent) -> Tensor:
-        """Of each client in what the server is to learn of a modality: ``[clients, pairs]`` or ``[clients, 1]``."""
+        """Shares of the clients in the target of a modality: ``[clients, pairs]`` or ``[clients, 1]``."""
         options = self.options
         if options.aggregation == "gca":
-            seen = state.tensors[f"table/public.{self.other(modality)}"]
+            other = state.tensors[f"table/public.{self.other(modality)}"]
             with one_thread():
-                scores = [gca_scores(table, seen, own_pair=options.denominator == "all") for _, table in sent]
+                scores = [gca_scores(table, other, own_pair=options.denominator == "all") for _, table in sent]
             return torch.stack(scores).softmax(0)
         counts = torch.ones(len(sent))
         if options.aggregation != "mean":
@@ -228,21 +228,21 @@ class CreamFL(Exchange):
         return (counts / counts.sum().clamp_min(1))[:, None]
 
     def after(self, state: ServerState, round: int) -> Sequence[Work]:
-        """The server trains on the pairs, if it does so last, and learns from the targets of this round."""
+        """The server trains on the pairs (server-last), and is distilled from this round's targets."""
         last = self.options.server == "own" and self.options.order == "server-last"
         return self.distilling(round, self.reached(state), {"target": 1.0}, first=self.supervised() if last else ())
 
     def evaluate(self, kind: str, split: str) -> Work:
-        """The server's own model, by retrieval, wherever the server has no model of the clients to score."""
+        """Evaluates an averaged model of clients, or the server's own by retrieval for pairs and private clients."""
         if self.options.server == "federated" or (self.options.averaged and kind != self.pattern):
             return Method.evaluate(self, kind, split)
         return super().evaluate(kind, split)
 
 
 def probabilistic(setting: Setting) -> Setting:
-    """The same clients, those with pairs with deviations beside the means of their embeddings.
+    """The setting with probabilistic models, which have deviations of embeddings, for clients with pairs.
 
-    Raises MethodError where there are no such clients, or they don't retrieve.
+    Raises MethodError if there are no such clients, or if they don't retrieve by two towers.
     """
     kinds = dict(setting.kinds)
     pairs = [kind for kind in kinds.values() if len(kind.modalities) == 2]
@@ -257,16 +257,16 @@ def probabilistic(setting: Setting) -> Setting:
 
 
 def gca_scores(table: Tensor, other: Tensor, *, own_pair: bool = False, rows: int = 1024) -> Tensor:
-    """``[samples]``: how well each representation finds its own pair in the other modality's table.
+    """``[samples]``: how well each representation matches its own pair in the other modality's table.
 
-    CreamFL's score, ``i_k . t_k - log sum_{j != k} exp(i_k . t_j)``; with ``own_pair`` the sum has j = k too (public
+    CreamFL's score, ``i_k . t_k - log sum_{j != k} exp(i_k . t_j)``; with ``own_pair`` the sum includes j = k (public
     code).  ``rows`` of ``[samples, samples]`` are in memory at a time; the result doesn't depend on it.
     """
-    found = []
+    scores = []
     for start in range(0, len(table), rows):
         logits = table[start : start + rows].float() @ other.T
         own = logits.diagonal(start).clone()
         if not own_pair:
             logits.diagonal(start).fill_(-torch.inf)
-        found.append(own - logits.logsumexp(1))
-    return torch.cat(found)
+        scores.append(own - logits.logsumexp(1))
+    return torch.cat(scores)

@@ -1,9 +1,9 @@
 """Fed-ET: an ensemble of small clients' models teaches a large server's (Cho et al. 2022), adapted to representations.
 
-A client counts on a sample by its confidence, the variance of what it says over dimensions; and those whose match for
-a sample differs from the consensus's teach the server a little too (*diversity*).  The published method sends the
-server's layers of representation back into clients' models, which here may be of any shape: its representations come
-back instead, and clients move towards them before they train.
+A client's weight for a sample is its confidence: the variance of its representation over dimensions.  The server also
+learns, with a small weight, from clients whose match for a sample differs from the consensus's (*diversity*).  The
+published method copies the server's representation layers into clients' models.  Here models may have any shape: the
+server's representations are sent instead, and clients are distilled from them before they train.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from edgefl.work import Address, Work
 
 
 class FedET(Digesting):
-    """Tables ``target`` (the consensus), ``diverse`` (of those who disagree) and ``diverse-share`` (where some do)."""
+    """Tables ``target`` (consensus), ``diverse`` (of clients that disagree) and ``diverse-share`` (1 if any does)."""
 
     class Options(Digesting.Options):
         """``method: {name: fedet, diversity: 0.05}``."""
@@ -33,7 +33,7 @@ class FedET(Digesting):
             "has weight 1",
         )
 
-    summary = "clients count by their confidence and teach a larger server, which comes back (Fed-ET, adapted)"
+    summary = "a larger server distils clients weighted by confidence, and is distilled back (Fed-ET, adapted)"
     options: FedET.Options
 
     def initial(self, seed: int) -> ServerState:
@@ -41,7 +41,7 @@ class FedET(Digesting):
         return self.first(seed, ("public", "target", "diverse", "diverse-share"))
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
-        """For each modality that was sent: the consensus, and what those say who disagree with it."""
+        """For each modality that was sent: the consensus, and the mean of clients that disagree with it."""
         changed = self.contributed(updates)
         for modality in self.modalities:
             if sent := self.sent(updates, modality):
@@ -52,17 +52,17 @@ class FedET(Digesting):
         old, other = (state.tensors[f"table/public.{m}"] for m in (modality, self.other(modality)))
         shares = confidences([table for _, table in sent])
         consensus = mixed(sent, shares, old)
-        agreed = best_match(consensus, other)
-        apart = torch.stack([best_match(table, other) != agreed for _, table in sent]).float()
-        heard = shares * apart
+        matches = best_match(consensus, other)
+        disagrees = torch.stack([best_match(table, other) != matches for _, table in sent]).float()
+        weights = shares * disagrees
         return {
             f"table/target.{modality}": consensus,
-            f"table/diverse.{modality}": mixed(sent, heard / heard.sum(0).clamp_min(1e-12), old),
-            f"table/diverse-share.{modality}": apart.amax(0),
+            f"table/diverse.{modality}": mixed(sent, weights / weights.sum(0).clamp_min(1e-12), old),
+            f"table/diverse-share.{modality}": disagrees.amax(0),
         }
 
     def after(self, state: ServerState, round: int) -> Sequence[Work]:
-        """The server learns from the consensus, and a little from those who disagree."""
+        """The server is distilled from the consensus and, by ``diversity``, from clients that disagree."""
         targets, tables = {"target": 1.0}, ["target"]
         if self.options.diversity:
             targets["diverse"] = self.options.diversity
@@ -71,6 +71,6 @@ class FedET(Digesting):
 
 
 def confidences(tables: Sequence[Tensor]) -> Tensor:
-    """``[clients, samples]``: each representation's variance over its dimensions, of which a sample's sum is 1."""
+    """``[clients, samples]``: each representation's variance over its dimensions, with sum 1 for each sample."""
     variance = torch.stack([table.float().var(1, correction=0) for table in tables]).clamp_min(1e-12)
     return variance / variance.sum(0)

@@ -1,9 +1,9 @@
-"""FedGEMS: a larger server remembers what it knows and asks clients for the rest (Cheng et al. 2021), adapted.
+"""FedGEMS: a larger server learns from its own correct outputs and from clients (Cheng et al. 2021), adapted.
 
-Of the public pairs the server splits off, in every round and for each modality, those that it matches right already:
-on them it keeps to what it remembers of itself; on the others it learns from its clients, each by softmax(-entropy) of
-what it says.  Clients learn from the server.  The entropy is that of softmax over a representation's dimensions, which
-says little, as CreamFL's authors remark of their own comparison.
+In every round and for each modality, the server finds the public pairs that it matches correctly.  On these it is
+distilled from its own stored representations.  On the others it is distilled from its clients, each weighted by
+softmax(-entropy) of its representation.  Clients are distilled from the server.  The entropy is that of softmax over
+a representation's dimensions, which says little, as CreamFL's authors remark of their own comparison.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from edgefl.methods.state import ServerState, Update
 from edgefl.work import Work
 
 TABLES = ("memory", "memory-share", "ensemble", "ensemble-share")
-"""What the server learns from: targets, and for which samples (1 or 0)."""
+"""What the server is distilled from: targets, and for which samples (1 or 0)."""
 
 
 class FedGEMS(Digesting):
-    """``memory-share`` is 1 where the server is right, ``ensemble-share`` where it isn't and clients were heard."""
+    """``memory-share`` is 1 where the server is correct, ``ensemble-share`` where it isn't and clients sent tables."""
 
     class Options(Digesting.Options):
         """``method: {name: fedgems}``."""
 
         name: Literal["fedgems"] = "fedgems"
 
-    summary = "a server that remembers what it has right and asks clients for the rest (FedGEMS, adapted)"
+    summary = "a larger server distils its own correct outputs, and clients elsewhere (FedGEMS, adapted)"
     options: FedGEMS.Options
 
     def initial(self, seed: int) -> ServerState:
@@ -38,27 +38,27 @@ class FedGEMS(Digesting):
         return self.first(seed, ("public", *TABLES))
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
-        """What the server has right now it remembers; of the rest, what clients say."""
+        """Store the server's correct representations, and combine those of clients."""
         changed = self.contributed(updates)
         for modality in self.modalities:
             own, other = (state.tensors[f"table/public.{m}"] for m in (modality, self.other(modality)))
-            right = (best_match(own, other) == torch.arange(self.pairs)).float()
+            correct = (best_match(own, other) == torch.arange(self.pairs)).float()
             memory = state.tensors[f"table/memory.{modality}"]
-            changed[f"table/memory.{modality}"] = torch.where(right[:, None] > 0, own, memory)
-            changed[f"table/memory-share.{modality}"] = right
+            changed[f"table/memory.{modality}"] = torch.where(correct[:, None] > 0, own, memory)
+            changed[f"table/memory-share.{modality}"] = correct
             sent = self.sent(updates, modality)
-            changed[f"table/ensemble-share.{modality}"] = (1 - right) * float(bool(sent))
+            changed[f"table/ensemble-share.{modality}"] = (1 - correct) * float(bool(sent))
             if sent:
                 shares = torch.stack([-entropy(table) for _, table in sent]).softmax(0)
                 changed[f"table/ensemble.{modality}"] = mixed(sent, shares, own)
         return state.changed(changed)
 
     def after(self, state: ServerState, round: int) -> Sequence[Work]:
-        """The server keeps to its memory where it is right, and learns from its clients where it isn't."""
+        """The server is distilled from its memory where it is correct, and from its clients elsewhere."""
         return self.distilling(round, self.modalities, {"memory": 1.0, "ensemble": 1.0}, TABLES)
 
 
 def entropy(table: Tensor) -> Tensor:
-    """``[samples]``: of the softmax over a representation's dimensions, in nats."""
+    """``[samples]``: entropy of the softmax over a representation's dimensions, in nats."""
     logarithm = table.float().log_softmax(1)
     return -(logarithm.exp() * logarithm).sum(1)

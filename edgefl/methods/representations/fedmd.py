@@ -1,7 +1,7 @@
-"""FedMD: clients of any model agree on public samples (Li and Wang 2019), adapted to representations of pairs.
+"""FedMD: clients with any models agree on public samples (Li and Wang 2019), adapted to representations of pairs.
 
 What is exchanged is a table of representations instead of class scores, and a server learns too (CreamFL's comparison
-adds that).  In every round the consensus goes down, clients move towards it (*digest*), then train on their own data
+adds that).  In every round clients are distilled from the consensus (*digest*), then train on their own data
 (*revisit*) and send their tables; the mean of these is the next consensus, from which the server's model is distilled.
 """
 
@@ -28,7 +28,7 @@ class FedMD(Digesting):
         name: Literal["fedmd"] = "fedmd"
         digest: NonNegativeFloat = Field(1.0, description="weight of the clients' distance to the consensus")
 
-    summary = "clients agree on public pairs: the mean of their representations, which they digest (FedMD, adapted)"
+    summary = "clients are distilled from the mean of their representations of public pairs (FedMD, adapted)"
     options: FedMD.Options
     digested = "consensus"
 
@@ -37,7 +37,7 @@ class FedMD(Digesting):
         return self.first(seed, ("consensus",))
 
     def before(self, state: ServerState, round: int) -> Sequence[Work]:
-        """The server trains on the pairs; what it makes of them in round 1 is the first consensus."""
+        """The server trains on the pairs; its representations of them in round 1 are the first consensus."""
         first = round == 1
         passes = self.supervised() + ([self.represent(self.modalities)] if first else [])
         if not passes:
@@ -48,7 +48,7 @@ class FedMD(Digesting):
         )
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
-        """The consensus of a modality is the mean of all who sent it; what nobody sent stays."""
+        """The consensus of a modality is the mean over the clients that sent it; without any it is unchanged."""
         changed = self.contributed(updates)
         for modality in self.modalities:
             if sent := self.sent(updates, modality):
@@ -57,5 +57,5 @@ class FedMD(Digesting):
         return state.changed(changed)
 
     def after(self, state: ServerState, round: int) -> Sequence[Work]:
-        """The server learns the new consensus."""
+        """The server is distilled from the new consensus."""
         return self.distilling(round, self.reached(state), {"consensus": 1.0})

@@ -24,7 +24,7 @@ def drawn(mean: Tensor, log_deviation: Tensor, samples: int) -> Tensor:
 
 
 def squared_distances(a: Tensor, b: Tensor) -> Tensor:
-    """``[n, m]`` of rows ``[n, dim]`` and ``[m, dim]``; never 0, where a root has no slope."""
+    """``[n, m]`` of rows ``[n, dim]`` and ``[m, dim]``; at least 1e-6, as the gradient of a root is infinite at 0."""
     return (a.square().sum(1)[:, None] + b.square().sum(1) - 2 * a @ b.T).clamp_min(1e-6)
 
 
@@ -44,8 +44,8 @@ def soft_contrast(a: Tensor, b: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 
 def divergence(mean: Tensor, log_deviation: Tensor) -> Tensor:
     """KL divergence of the Gaussians from the standard normal, summed over dimensions, mean over the batch."""
-    each = (mean.square() + (2 * log_deviation).exp() - 1) / 2 - log_deviation
-    return each.sum(1).mean()
+    elements = (mean.square() + (2 * log_deviation).exp() - 1) / 2 - log_deviation
+    return elements.sum(1).mean()
 
 
 def uniformity(points: Tensor) -> Tensor:
@@ -57,17 +57,17 @@ def uniformity(points: Tensor) -> Tensor:
 
 
 class ContrastProbabilistic(Step):
-    """Args: ``samples`` per Gaussian, and the weights ``kl`` and ``uniformity`` of both regularisers."""
+    """PCME's loss; args: ``samples`` per Gaussian, and the weights ``kl`` and ``uniformity`` of both regularisers."""
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
-        """The sum of soft contrast and regularisers; in float32 whatever the towers ran in."""
+        """The sum of soft contrast and regularisers; in float32 whatever the precision of the towers."""
         model, args = cast("ProbabilisticModel", ctx.model), pass_.args
         gaussians = [model.gaussian(m, batch[m]) for m in pattern.split("-")]
         with torch.autocast(ctx.device.type, enabled=False):
             a, b = (drawn(mean, spread, args["samples"]) for mean, spread in gaussians)
             loss = soft_contrast(a, b, model.deviations.scale, model.deviations.shift)
             if args["kl"]:
-                loss = loss + args["kl"] * torch.stack([divergence(*each) for each in gaussians]).sum()
+                loss = loss + args["kl"] * torch.stack([divergence(*gaussian) for gaussian in gaussians]).sum()
             if args["uniformity"]:
                 loss = loss + args["uniformity"] * uniformity(torch.cat([a, b]).flatten(0, 1))
         return loss + proximal(ctx, pass_)

@@ -1,7 +1,7 @@
-"""reamFL: CreamFL without its parts (Yu et al., ICLR 2023, Table 1): representations travel, clients don't contrast.
+"""reamFL: CreamFL without local contrast and GCA (Yu et al., ICLR 2023, Table 1).
 
-A client trains on its own data alone and sends its representations of the public pairs; the server learns from one
-average of them, the same for every sample.  The three names are the three averages that CreamFL is compared with.
+A client trains on private data only, and sends its representations of the public pairs.  The server is distilled from
+an average of them, with the same weights for every sample.  The three names are the averages of CreamFL's comparison.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class ReamFL(CreamFL):
     """CreamFL without local contrast, with an average instead of GCA."""
 
     class Options(CreamFL.Options):
-        """CreamFL's fields but those of its two parts."""
+        """CreamFL's fields; those of local contrast and GCA are fixed."""
 
         contrast: Literal[0] = Field(0, description="always 0: this method has no local contrast")
 
@@ -29,10 +29,10 @@ class ReamFL(CreamFL):
         @classmethod
         def _named(cls, given: Any) -> Any:
             for field in cls.fixed:
-                if field in given and given[field] != (own := cls.model_fields[field].default):
+                if field in given and given[field] != (default := cls.model_fields[field].default):
                     name = cls.model_fields["name"].default
                     raise ValueError(
-                        f"{field}: {given[field]} is not {name}'s, which has {own} by its name: take creamfl for it"
+                        f"{field}: {given[field]} is not allowed, as {name} fixes it at {default}: use creamfl instead"
                     )
             return given
 
@@ -40,7 +40,7 @@ class ReamFL(CreamFL):
 
 
 class ReamFLMean(ReamFL):
-    """Every client counts the same."""
+    """Clients have equal weight."""
 
     class Options(ReamFL.Options):
         """``method: reamfl-mean``."""
@@ -55,7 +55,7 @@ class ReamFLMean(ReamFL):
 
 
 class ReamFLAvg(ReamFL):
-    """A client counts by its samples."""
+    """Clients are weighted by their number of samples."""
 
     class Options(ReamFL.Options):
         """``method: reamfl-avg``."""
@@ -70,7 +70,7 @@ class ReamFLAvg(ReamFL):
 
 
 class ReamFLIoT(ReamFL):
-    """A client counts by its samples, with pairs 100 times as much."""
+    """Clients are weighted by their number of samples, those with pairs 100 times as much."""
 
     class Options(ReamFL.Options):
         """``method: reamfl-iot``."""

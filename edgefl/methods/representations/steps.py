@@ -1,4 +1,4 @@
-"""Steps on representations of public samples: making them, contrasting with them, and learning from them.
+"""Steps on representations of public samples: computing them, contrasting with them, and distilling from them.
 
 A representation is a unit vector ``[dim]`` of one modality of a public sample; a table of them is
 ``[public samples, dim]``.  Their passes ask for a batch's ``index``, the rows of the table.
@@ -24,14 +24,14 @@ class Represent(Step):
     """Writes ``<args.name>.<modality>`` [samples, dim] for each of ``args.modalities``."""
 
     def start(self, ctx: Context, pass_: Pass) -> None:
-        """Room for every sample."""
+        """Allocate the tables for all samples."""
         for modality in pass_.args["modalities"]:
             shape = (ctx.source.size(pass_), ctx.client_model.dimension)
             ctx.output(f"{pass_.args['name']}.{modality}", shape)
         ctx.notes["row"] = 0
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> None:
-        """Represent a batch; what only fills the last one is left out."""
+        """Write the representations of a batch; padding of the last batch is left out."""
         row = ctx.notes["row"]
         for modality in pass_.args["modalities"]:
             rows = ctx.outputs[f"{pass_.args['name']}.{modality}"][row : row + pass_.batch]
@@ -73,12 +73,12 @@ def intra_loss(own: Tensor, near: Tensor, before: Tensor, temperature: float) ->
 
 
 class ContrastPublic(Step):
-    """CreamFL's local contrast: towards the other modality's table, and towards the own one, away from the past.
+    """CreamFL's local contrast: inter with the other modality's table, intra with the own table and the past.
 
     Tables are received as ``public.<modality>``.  Args: ``modalities`` that the client has, ``others`` (the other
     modality of each), ``inter`` and ``intra`` (which terms), ``temperature``, ``weight``, and ``rescale`` (inter to
-    the magnitude of intra).  What the client was like at the round's start is in the outputs ``before.<modality>``
-    or, where there are none, computed by the work's frozen copy of the model.
+    the magnitude of intra).  The client's representations of the round's start are the outputs ``before.<modality>``,
+    or without these are computed by the work's frozen copy of the model.
     """
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
@@ -90,8 +90,8 @@ class ContrastPublic(Step):
             if args["inter"]:
                 inter.append(inter_loss(own, ctx.received[f"public.{other}"], index, args["temperature"]))
             if args["intra"]:
-                kept = ctx.outputs.get(f"before.{modality}")
-                before = embed_as_before(ctx, modality, batch[modality]).float() if kept is None else kept[index]
+                stored = ctx.outputs.get(f"before.{modality}")
+                before = embed_as_before(ctx, modality, batch[modality]).float() if stored is None else stored[index]
                 near = ctx.received[f"public.{modality}"][index]
                 intra.append(intra_loss(own, near, before, args["temperature"]))
         terms = []
@@ -104,11 +104,10 @@ class ContrastPublic(Step):
 
 
 class Distill(Step):
-    """Moves each modality's representations to tables ``<target>.<modality>``.
+    """Trains each modality's representations towards tables ``<target>.<modality>``.
 
     Args: ``modalities``, ``targets`` (the weight of each) and ``distance``: ``mse`` (mean over all elements) or
-    ``norm`` (mean length).  A table ``<target>-share.<modality>`` [samples], where there is one, says how much of a
-    sample's distance counts.
+    ``norm`` (mean L2 norm).  An optional table ``<target>-share.<modality>`` [samples] has weights of the samples.
     """
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
@@ -117,9 +116,9 @@ class Distill(Step):
         for modality in pass_.args["modalities"]:
             own = ctx.client_model.embed(modality, batch[modality]).float()
             for target, weight in pass_.args["targets"].items():
-                apart = own - ctx.received[f"{target}.{modality}"][index]
+                difference = own - ctx.received[f"{target}.{modality}"][index]
                 mse = pass_.args["distance"] == "mse"
-                distance = apart.square().mean(1) if mse else torch.linalg.vector_norm(apart, dim=1)
+                distance = difference.square().mean(1) if mse else torch.linalg.vector_norm(difference, dim=1)
                 share = ctx.received.get(f"{target}-share.{modality}")
                 terms.append(weight * (distance if share is None else distance * share[index]).mean())
         return torch.stack(terms).sum()
@@ -133,7 +132,7 @@ class Joint(Step):
     """
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
-        """The sum of both."""
+        """The sum of the private and the public loss."""
         private = {name: value for name, value in batch.items() if not name.startswith(BESIDE)}
         public = {name.removeprefix(BESIDE): value for name, value in batch.items() if name.startswith(BESIDE)}
         beside = companion(pass_)

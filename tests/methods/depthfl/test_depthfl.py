@@ -216,13 +216,13 @@ def test_narrow_clients_have_the_leading_part_of_what_each_modality_tells_an_exi
 
 
 def test_what_can_not_be() -> None:
-    with pytest.raises(MethodError, match="3 exits are more than the 2 blocks of the image tower"):
+    with pytest.raises(MethodError, match="method.exits is 3, but the image tower has only 2 blocks"):
         made(exits=3)
     described = made(exits=1).setting.kinds["image"].model
     with pytest.raises(MethodError, match=r"no exit is within the first blocks \(1 of image\).*after 2 of image"):
         models.build(models.at_depth(described, {"image": 1}))
     multiway = Kind("image", ("image",), "classify", {**described, "name": "multiway"})
-    with pytest.raises(MethodError, match="reads towers at several depths; image clients have 'multiway'"):
+    with pytest.raises(MethodError, match="needs a model of towers; image clients have 'multiway'"):
         DepthFL.with_exits(multiway, "all")
 
 

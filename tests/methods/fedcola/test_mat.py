@@ -188,7 +188,11 @@ def test_who_takes_part_and_what_trains_in_warm_up() -> None:
             r"blocks.0.attn.proj.bias is \(16,\) in image and \(32,\) in text; give the towers blocks of",
         ),
         ({"blocks": 3}, {}, "blocks.2.attn.proj.bias is absent in image"),
-        ({}, {"warmup": {"modality": "audio"}}, "warmup.modality needs audio clients; there are image, text ones"),
+        (
+            {},
+            {"warmup": {"modality": "audio"}},
+            "warmup.modality needs audio clients; there are only image, text clients",
+        ),
     ],
 )
 def test_what_cannot_be_shared_is_refused(given: Any, options: Any, message: str) -> None:

@@ -262,7 +262,7 @@ def test_what_makes_no_sense_is_said_before_anything_trains(tiny: Tiny, change: 
 def test_without_pairs_somebody_else_makes_the_prototypes() -> None:
     with pytest.raises(MethodError, match="there are none: set contrast: 0"):
         method(("image", "text"))
-    with pytest.raises(MethodError, match="there are none: set prototypes_of: all, or do without"):
+    with pytest.raises(MethodError, match="there are none: set prototypes_of: all, or use none"):
         method(("image",), contrast=0)
     assert method(("image",), contrast=0, mask="zero").options.library is False
     assert method(("image", "text"), contrast=0, prototypes_of="all").options.library
@@ -402,9 +402,12 @@ def test_an_evaluation_looks_at_pairs_in_three_ways() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"inference": "classifier"}, r"set matching: \{round: N\} with the schedule's number of rounds"),
+        ({"inference": "classifier"}, r"set matching: \{round: N\}, with N usually the schedule's last round"),
         ({"inference": "l1", "matching": {"round": 3}}, "inference l1 needs no matching model: remove matching"),
-        ({"inference": "oracle", "mix": 5}, "mix: 5 mixes the classes that match best, but oracle matches none"),
+        (
+            {"inference": "oracle", "mix": 5},
+            "mix: 5 mixes the classes that match best, but inference oracle matches none",
+        ),
         ({"inference": "prior", "matching": {"rounds": 3}}, "rounds"),
     ],
 )

@@ -265,7 +265,7 @@ def test_entropy_is_largest_where_nothing_stands_out() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"public": 0}, "wants 24 public image-text samples or more; the data have 0: raise data.public"),
+        ({"public": 0}, "needs at least 24 public image-text samples, but the data have 0: increase data.public"),
         ({"clients": {"image": 2}}, "between two modalities; the clients have image"),
         (
             {"model": {"image": {"blocks": 1, "width": 32}, "text": {"width": 16, "tokens": 12}}},
@@ -290,9 +290,9 @@ def test_there_is_nothing_to_aggregate_where_models_stay(tiny: Tiny, name: str) 
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("reamfl-mean", {"contrast": 0.5}, "contrast: 0.5 is not reamfl-mean's, which has 0 by its name: take creamfl"),
-        ("reamfl-avg", {"aggregation": "gca"}, "aggregation: gca is not reamfl-avg's, which has average"),
-        ("reamfl-iot", {"steps": "joint"}, "steps: joint is not reamfl-iot's"),
+        ("reamfl-mean", {"contrast": 0.5}, "contrast: 0.5 is not allowed, as reamfl-mean fixes it at 0: use creamfl"),
+        ("reamfl-avg", {"aggregation": "gca"}, "aggregation: gca is not allowed, as reamfl-avg fixes it at average"),
+        ("reamfl-iot", {"steps": "joint"}, "steps: joint is not allowed, as reamfl-iot fixes it"),
         ("fedmd", {"aggregation": "gca"}, "aggregation"),
         ("fedet", {"diversity": -1}, "diversity"),
         ("fedgems", {"server": "federated"}, "server"),

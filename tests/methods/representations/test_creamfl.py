@@ -347,17 +347,17 @@ def test_a_table_of_old_representations_says_what_the_frozen_copy_says() -> None
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"public": 0}, r"wants 24 public image-text samples or more; the data have 0: raise data.public"),
+        ({"public": 0}, r"needs at least 24 public image-text samples, but the data have 0: increase data.public"),
         ({"kinds": {"image": 2, "text": 2}, "server": "federated"}, "there are none: add data.clients.image-text"),
         ({"kinds": {"image": 2}}, "between two modalities; the clients have image"),
         (
             {"model": {"image": {"width": 32}, "text": {"width": 32, "tokens": 12}}},
-            "have 16 dimensions, the server's 32",
+            "have 16 dimensions, but the server's have 32",
         ),
         ({"model": {"image": {}, "text": {"tokens": 9}}}, "reads 9 tokens, but public texts have the clients' 12"),
-        ({"server": "federated", "clients": "private"}, "can't stay private"),
-        ({"server": "federated", "order": "server-last"}, "order is of a server's own model"),
-        ({"pair_clients": "plain"}, "would exchange nothing"),
+        ({"server": "federated", "clients": "private"}, "clients can't be private"),
+        ({"server": "federated", "order": "server-last"}, "order applies to server: own only"),
+        ({"pair_clients": "plain"}, "with pairs send nothing"),
         ({"aggregation": "gcc"}, "gca"),
         ({"kinds": {"image": 2, "text": 2}, "pcme": {}}, "pcme is the loss of clients with pairs, and there are none"),
         ({"tasks": {"image-text": "classify"}, "pcme": {}}, "of retrieval by two towers; image-text clients classify"),
