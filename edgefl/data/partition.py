@@ -103,7 +103,7 @@ def groups(group_of: IntArray, clients: int, argument: Any, rng: np.random.Gener
     """Equal parts of the groups, so that a client has all captions of a picture: ``group_of`` [n] instead of labels.
 
     ``argument`` is an optional range of the share of its groups that a client keeps, drawn uniformly; 0.95..0.99 in
-    FedCola's code (METHODS 0.3).
+    FedCola's code.
     """
     if argument is None:
         argument = [1.0, 1.0]

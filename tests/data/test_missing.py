@@ -45,7 +45,7 @@ def opened(cache: Path, made: Collection, **options: Any) -> Any:
 def test_bernoulli_rates_give_the_shares_of_the_paper() -> None:
     n, q = 40_000, 0.3
     code = draw("image-text", {"image": q, "text": q}, n, seeds.generator(1, "test"))
-    share = np.array([(1 - q) ** 2, q * (1 - q), q * (1 - q), q**2])  # METHODS 0.3c: whole, image, text, none
+    share = np.array([(1 - q) ** 2, q * (1 - q), q * (1 - q), q**2])  # whole, image, text, none
     found = np.array([(code == each).mean() for each in (0, 1, 2, DROPPED)])
     assert np.abs(found - share).max() < 4 * np.sqrt(0.25 / n)
     # image-only samples are those that lack the text

@@ -91,7 +91,7 @@ def test_batch_statistics_travel_and_are_averaged() -> None:
 
 @pytest.mark.parametrize("name", ["lw-fedmml-coco", "prog-fedmml-coco", "lw-fedmml-advance", "prog-fedmml-advance"])
 def test_the_papers_rates_by_stage(name: str) -> None:
-    """METHODS 5.2: towers by stage, heads at one rate with a decay of 1e-6, all for a batch of 256."""
+    """LW-FedMML: towers by stage, heads at one rate with a decay of 1e-6, all for a batch of 256."""
     setup = compose(load(f"papers/{name}"))
     (kind,) = setup.clients.kinds
     full = setup.method.work(kind, 1)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.errors import RunError, ScenarioError, UnitError
+from edgefl.files import read_regular
 
 TABLES: dict[str, tuple[str, ...]] = {
     "rows": ("stage", "kind"),
@@ -43,7 +44,7 @@ SAME = 1e-9
 
 
 class RowsDiffer(ScenarioError):
-    """Two profiles have different rows; ``found`` is the comparison of the rows that both have."""
+    """Two profiles have different rows or figures; ``found`` is the comparison of what both have."""
 
     def __init__(self, message: str, found: dict[str, Any]):
         super().__init__(message)
@@ -66,14 +67,18 @@ def cost_diff(old: str | os.PathLike[str], new: str | os.PathLike[str], *, fail_
 
     ``changed`` lists the figures that differ, each with ``growth``, relative to the old (None where that was 0), and
     ``grew``, whether growth is above ``fail_above``.  Raises RunError for a file that can't be read, isn't JSON or
-    isn't a profile, RowsDiffer if one file has rows that the other lacks.
+    isn't a profile, or has a cost that isn't a finite number; RowsDiffer if one file has rows that the other lacks, or
+    the old one a figure that the new one lacks.
     """
     before, after = _read(Path(old)), _read(Path(new))
     changed = []
+    lost = []
     figures = 0
     for name in before:
         for figure in COSTS:
             old_value, new_value = (side.get(name, {}).get(figure) for side in (before, after))
+            if old_value is not None and new_value is None and name in after:
+                lost.append(f"{figure} of {name}")
             if old_value is None or new_value is None:
                 continue
             figures += 1
@@ -97,12 +102,14 @@ def cost_diff(old: str | os.PathLike[str], new: str | os.PathLike[str], *, fail_
         "changed": changed,
         "removed": removed,
         "added": added,
+        "lost": lost,
         "grew": any(change["grew"] for change in changed),
     }
-    if removed or added:
-        sides = ((f"only {old} has", removed), (f"only {new} has", added))
+    if removed or added or lost:
+        sides = ((f"only {old} has", removed), (f"only {new} has", added), (f"{new} lacks", lost))
         raise RowsDiffer(
-            "the rows don't match: " + "; ".join(f"{side} {_listed(rows)}" for side, rows in sides if rows), comparison
+            "the profiles don't match: " + "; ".join(f"{side} {_listed(rows)}" for side, rows in sides if rows),
+            comparison,
         )
     return comparison
 
@@ -115,21 +122,32 @@ def _listed(rows: list[str]) -> str:
 def _read(path: Path) -> dict[str, Mapping[str, Any]]:
     """The rows of a profile by label, as ``stage 2, image``."""
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = json.loads(read_regular(path).decode("utf-8"))
     except OSError as error:
         raise RunError(f"can't read {path}: {error.strerror or error}") from error
+    except RecursionError:
+        raise RunError(f"{path} isn't a profile: its JSON is nested too deeply") from None
     except ValueError as error:
         raise RunError(f"{path} isn't valid JSON: {' '.join(str(error).split())}") from None
     rows_by_name: dict[str, Mapping[str, Any]] = {}
     try:
         for label, part in _parts(raw):
             for name, row in _named_rows(part):
-                if any(not isinstance(row.get(cost, 0), int | float) for cost in COSTS):
-                    raise TypeError
+                _check_costs(path, name, row)
                 rows_by_name[f"{label}: {name}" if label else name] = row
     except (TypeError, KeyError, AttributeError):
         raise RunError(f"{path} isn't a profile: give a file that edgefl profile --json printed") from None
     return rows_by_name
+
+
+def _check_costs(path: Path, name: str, row: Mapping[str, Any]) -> None:
+    """Raise TypeError for a cost that isn't a number, RunError for one that isn't finite."""
+    for cost in COSTS:
+        value = row.get(cost)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise TypeError
+        if isinstance(value, float) and not isfinite(value):
+            raise RunError(f"{path}: {cost} of {name} is {value}, not a finite number")
 
 
 def _parts(raw: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,7 @@ def test_rows_that_only_one_has_are_named_and_end_with_2(call: Call, profiled: d
     write(tmp_path / "new.json", {**profiled, "rows": profiled["rows"][1:]})
     code, out, err = call("cost-diff", "old.json", "new.json")
     assert code == 2 and "removed: stage 1, image\n" in out
-    assert err == "edgefl: error: the rows don't match: only old.json has 'stage 1, image'\n"
+    assert err == "edgefl: error: the profiles don't match: only old.json has 'stage 1, image'\n"
     code, out, _ = call("cost-diff", "new.json", "old.json", "--json")
     assert code == 2 and json.loads(out)["added"] == ["stage 1, image"]
 
@@ -152,3 +153,38 @@ def test_the_options_of_a_profile(call: Call, scenario: dict[str, Any], tmp_path
     ):
         code, out, err = call("profile", "s.yaml", *words)
         assert (code, out) == (2, "") and message in err
+
+
+def test_a_figure_that_the_new_profile_lacks_ends_with_2(call: Call, profiled: dict[str, Any], tmp_path: Path) -> None:
+    write(tmp_path / "old.json", profiled)
+    for lacking in (lambda row: row.pop("upload_bytes"), lambda row: row.update(upload_bytes=None)):
+        changed = copy.deepcopy(profiled)
+        lacking(changed["rows"][0])
+        write(tmp_path / "new.json", changed)
+        code, _, err = call("cost-diff", "old.json", "new.json", "--fail-above", "900%")
+        assert code == 2
+        assert err == "edgefl: error: the profiles don't match: new.json lacks 'upload_bytes of stage 1, image'\n"
+    # a new figure of the new version is no loss
+    assert call("cost-diff", "new.json", "old.json")[0] == 0
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("side", ["old", "new"])
+def test_costs_that_are_no_numbers_end_with_2(
+    call: Call, profiled: dict[str, Any], tmp_path: Path, value: float, side: str
+) -> None:
+    changed = copy.deepcopy(profiled)
+    changed["rows"][0]["peak_memory_bytes"] = value
+    write(tmp_path / "old.json", changed if side == "old" else profiled)
+    write(tmp_path / "new.json", changed if side == "new" else profiled)
+    code, _, err = call("cost-diff", "old.json", "new.json")
+    assert code == 2 and f"{side}.json: peak_memory_bytes of stage 1, image is {value}, not a finite number" in err
+
+
+def test_files_without_end_end_with_2(call: Call, profiled: dict[str, Any], tmp_path: Path) -> None:
+    write(tmp_path / "old.json", profiled)
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    for name, says in (("pipe", "isn't a regular file"), ("/dev/zero", "isn't a regular file"), ("deep.json", "deep")):
+        code, _, err = call("cost-diff", "old.json", name)
+        assert code == 2 and says in err and err.count("\n") == 1
