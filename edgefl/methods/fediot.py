@@ -22,7 +22,10 @@ LAYERS = {"attention": ("attn", "attention"), "mlp": ("mlp", "ffn")}
 
 
 class FedIoT(Method):
-    """Sharing over client kinds by name, weights by samples with pairs in front: see docs/explanation/methods/averaging.md."""
+    """Sharing over client kinds by name, weights by samples with pairs in front.
+
+    docs/explanation/methods/averaging.md describes it.
+    """
 
     class Options(Method.Options):
         """``method: {name: fediot, pair_weight: 100, share: blocks}``."""
