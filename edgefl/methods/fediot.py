@@ -22,7 +22,10 @@ LAYERS = {"attention": ("attn", "attention"), "mlp": ("mlp", "ffn")}
 
 
 class FedIoT(Method):
-    """Averages parameters over client kinds, with more weight for pairs: see docs/explanation/methods.md."""
+    """Averages parameters over client kinds, with more weight for pairs.
+
+    docs/explanation/methods/averaging.md describes it.
+    """
 
     class Options(Method.Options):
         """``method: {name: fediot, pair_weight: 100, share: blocks}``."""

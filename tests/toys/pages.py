@@ -47,7 +47,11 @@ PAGES = (
         "own-data", "own-model", "own-method", "own-schedule", "own-device", "profile-a-gpu", "reproduce-a-paper",
         "verify-and-resume", "many-scenarios",
     )),
-    *(f"docs/explanation/{name}.md" for name in ("architecture", "time", "trust", "schedules", "costs")),
+    *(f"docs/explanation/{name}.md" for name in (
+        "architecture", "time", "trust", "schedules", "schedules/elastic", "schedules/heterofl", "evaluation", "fleet",
+        "methods", "methods/averaging", "methods/fedcola", "methods/depthfl", "methods/representations",
+        "methods/prototypes", "methods/aggregation", "methods/training", "costs",
+    )),
     *(f"docs/reference/{name}.md" for name in ("devices", "data-sets", "towers")),
 )  # fmt: skip
 

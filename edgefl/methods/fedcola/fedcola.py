@@ -33,7 +33,7 @@ Scope = Literal["none", "attention", "mlp", "blocks"]
 class FedCola(Method):
     """Complementary training (CL), collaborative aggregation (CA) and compensation (CP).
 
-    docs/explanation/methods.md describes the three parts.
+    docs/explanation/methods/fedcola.md describes the three parts.
     """
 
     class Options(Method.Options):

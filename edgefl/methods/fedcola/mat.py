@@ -40,7 +40,7 @@ class WarmUp(BaseModel):
 
 
 class FedColaMat(Method):
-    """Shared and private parts, modality compensation, balance, warm-up: see docs/explanation/methods.md."""
+    """Shared and private parts, modality compensation, balance, warm-up: see docs/explanation/methods/fedcola.md."""
 
     class Options(Method.Options):
         """``method: {name: fedcola-mat, share: attention, compensation: true, balance: scale}``."""

@@ -1,0 +1,39 @@
+"""The pages of the methods leave no method, no option and no schedule out."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from edgefl import registry
+from edgefl.methods import Method
+
+FOLDER = Path(__file__).parents[2] / "docs" / "explanation"
+OVERVIEW = (FOLDER / "methods.md").read_text(encoding="utf-8")
+METHODS, SCHEDULES = registry.names("method"), registry.names("schedule")
+
+
+def page_of(method: str) -> str:
+    """The page to which the overview's list of families leads."""
+    entries = re.findall(r"^- \[.*?\]\((methods/\w+\.md)\): (.*(?:\n  .*)*)", OVERVIEW, re.MULTILINE)
+    (page,) = {page for page, names in entries if f"`{method}`" in names}
+    return (FOLDER / page).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_has_a_row_a_section_and_all_its_options(method: str) -> None:
+    table = OVERVIEW.split("## The methods side by side\n")[1].split("\n## ")[0]
+    row = method if not method.startswith("reamfl-") else "reamfl-mean"
+    assert re.search(rf"^\| \[`{row}`\]", table, re.MULTILINE)
+    page = page_of(method)
+    assert re.search(rf"^## (?:.*, )?{method}\b|^# [^,]*: {method}$", page, re.MULTILINE)
+    kind = registry.get("method", method)
+    assert issubclass(kind, Method)
+    missing = {name for name in kind.Options.model_fields if name != "name" and f"`{name}`" not in page}
+    assert not missing, f"{method}: the page doesn't say what {', '.join(sorted(missing))} does"
+
+
+def test_the_overview_names_every_schedule() -> None:
+    assert all(f"`{schedule}`" in OVERVIEW for schedule in SCHEDULES)
