@@ -46,6 +46,6 @@ def flights_of(
     )
 
 
-def hopeful(flights: Flights) -> NDArray[np.bool_]:
+def may_arrive(flights: Flights) -> NDArray[np.bool_]:
     """Whose update isn't lost already by what was drawn for it."""
     return np.asarray((flights.failures.phase == NONE) & ~flights.no_memory)
