@@ -102,7 +102,7 @@ def overlapping(run: RunState, env: Clock, round: int, stage: Stage, kinds: Sequ
         elif run.engine.flying and run.policy.refills:
             event = run.engine.wait(inf, landings=1)
             yield event | env.moment(run.now + options.retry) if tally.short else event
-            run.engine.still()
+            run.engine.stop_waiting()
             if not run.engine.landed:
                 run.now = max(run.now, env.now)
                 fill(run, round, kinds, tally)

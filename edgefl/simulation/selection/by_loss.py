@@ -67,12 +67,12 @@ class LossSelection(Selection):
         order = order[np.isfinite(losses[order])]
         clients, losses, seconds, samples = clients[order], losses[order], seconds[order], samples[order]
         new = ~contains(self.clients, clients)
-        positions = np.searchsorted(self.clients, clients[new])
+        index = np.searchsorted(self.clients, clients[new])
         for name in _COLUMNS[1:]:
-            setattr(self, name, np.insert(getattr(self, name), positions, 0))
-        self.clients = np.insert(self.clients, positions, clients[new])
-        positions = np.searchsorted(self.clients, clients)
-        self.losses[positions], self.seconds[positions], self.samples[positions], self.last[positions] = (
+            setattr(self, name, np.insert(getattr(self, name), index, 0))
+        self.clients = np.insert(self.clients, index, clients[new])
+        index = np.searchsorted(self.clients, clients)
+        self.losses[index], self.seconds[index], self.samples[index], self.last[index] = (
             losses,
             seconds,
             samples,
