@@ -51,11 +51,11 @@ class Tally:
 
 
 def process_arrivals(
-    run: RunState, landed: Landings, plans: Sequence[Plan], sent: Dispatch, round: int, tally: Tally
+    run: RunState, landed: Landings, plans: Sequence[Plan], dispatch: Dispatch, round: int, tally: Tally
 ) -> list[Arrival]:
     """Process the landings of a dispatch (versions, batteries, reports, records); return its updates."""
     count = len(plans)
-    update_clients(run, landed, plans, [sent] * count)
+    update_clients(run, landed, plans, [dispatch] * count)
     learnt = [UNTRAINED] * count
     arrivals = []
     trains, needs_loss = isinstance(run.learning, Training), run.selection.needs_loss
@@ -64,40 +64,40 @@ def process_arrivals(
         plan, arrived = plans[index], outcome == FINISHED
         if trains:
             learnt[index] = await_report(run, client, plan, arrived, round, tally)
-            arrived = arrived and accepted(run, client, plan, sent.number, learnt[index], tally)
+            arrived = arrived and accepted(run, client, plan, dispatch.number, learnt[index], tally)
         if arrived:
-            arrivals.append(Arrival(client, plan, sent.round, sent.number))
+            arrivals.append(Arrival(client, plan, dispatch.round, dispatch.number))
             if needs_loss:
                 learn(client, plan, seconds[index], learnt[index], tally)
-    record_landings(run, landed, plans, [sent.round] * count, [0] * count, [1.0] * count, learnt, round, tally)
+    record_landings(run, landed, plans, [dispatch.round] * count, [0] * count, [1.0] * count, learnt, round, tally)
     return arrivals
 
 
 def process_arrival(run: RunState, flight: Flight, round: int, tally: Tally) -> Arrival | None:
     """Process one flight of an overlapping policy, except for its record; return its update, if it arrived."""
-    stale = run.version - flight.sent.version
+    stale = run.version - flight.dispatch.version
     discount = run.setup.round.staleness.discount(stale)
     if run.policy.at_once:
         discount = mixed(run.setup.round.mixing, discount)
     if run.client_versions.keeping or run.batteries is not None:
-        update_clients(run, landings([flight]), [flight.plan], [flight.sent])
+        update_clients(run, landings([flight]), [flight.plan], [flight.dispatch])
     arrived, learnt = flight.outcome == FINISHED, UNTRAINED
     if isinstance(run.learning, Training):
         learnt = await_report(run, flight.client, flight.plan, arrived, round, tally)
-        arrived = arrived and accepted(run, flight.client, flight.plan, flight.sent.number, learnt, tally)
+        arrived = arrived and accepted(run, flight.client, flight.plan, flight.dispatch.number, learnt, tally)
     tally.processed.append((flight, stale, float(discount), learnt))
     if not arrived:
         return None
     if run.selection.needs_loss:
         learn(flight.client, flight.plan, sum(flight.seconds), learnt, tally)
-    return Arrival(flight.client, flight.plan, flight.sent.round, flight.sent.number, stale, float(discount))
+    return Arrival(flight.client, flight.plan, flight.dispatch.round, flight.dispatch.number, stale, float(discount))
 
 
 def record_processed(run: RunState, round: int, tally: Tally) -> None:
     """Write the records of all processed flights at once, which is faster than one by one."""
     if tally.processed:
         flights, staleness, discounts, learnt = zip(*tally.processed, strict=True)
-        plans, bases = [flight.plan for flight in flights], [flight.sent.round for flight in flights]
+        plans, bases = [flight.plan for flight in flights], [flight.dispatch.round for flight in flights]
         record_landings(run, landings(flights), plans, bases, staleness, discounts, learnt, round, tally)
         tally.processed = []
 
@@ -119,15 +119,15 @@ def record_landings(
     tally.outcomes.update(outcomes(landed))
 
 
-def update_clients(run: RunState, landed: Landings, plans: Sequence[Plan], sent: Sequence[Dispatch]) -> None:
+def update_clients(run: RunState, landed: Landings, plans: Sequence[Plan], dispatches: Sequence[Dispatch]) -> None:
     """Update the versions and the battery charges of clients after their flights."""
     if run.client_versions.keeping:
         # plans that differ in devices or samples share their downloads
         groups: dict[tuple[int, int], list[int]] = {}
         for row in np.flatnonzero(landed.downloaded).tolist():
-            groups.setdefault((id(plans[row].down), id(sent[row].versions)), []).append(row)
+            groups.setdefault((id(plans[row].down), id(dispatches[row].versions)), []).append(row)
         for rows in groups.values():
-            run.client_versions.sent(landed.client[rows], plans[rows[0]].down, sent[rows[0]].versions)
+            run.client_versions.sent(landed.client[rows], plans[rows[0]].down, dispatches[rows[0]].versions)
     if run.batteries is not None:
         # an empty battery has spent its whole charge, whatever the rounding
         spent = np.where(landed.outcome == EMPTY, inf, landed.energy_joules)

@@ -68,24 +68,24 @@ def checkpoint_of(run: RunState) -> tuple[dict[str, Tensor], dict[str, Any]]:
 def _rows(run: RunState, flights: list[Flight]) -> tuple[dict[str, Any], list[ServerState]]:
     """Rows of flights, dispatches and versions, and the distinct states that the flights started from."""
     assert run.engine is not None
-    sent: dict[int, tuple[int, Dispatch]] = {}
+    numbered: dict[int, tuple[int, Dispatch]] = {}
     versions: dict[int, tuple[int, Mapping[str, int]]] = {}
     states: dict[int, tuple[int, ServerState]] = {}
     rows = []
     for flight in flights:
-        number, _ = sent.setdefault(id(flight.sent), (len(sent), flight.sent))
-        versions.setdefault(id(flight.sent.versions), (len(versions), flight.sent.versions))
+        number, _ = numbered.setdefault(id(flight.dispatch), (len(numbered), flight.dispatch))
+        versions.setdefault(id(flight.dispatch.versions), (len(versions), flight.dispatch.versions))
         row = {**flight.row(), "dispatch": number, "at_stage": flight.plan.stage.index, "old": list(flight.plan.old)}
         learning = run.learning
         if isinstance(learning, Training):
-            under_way = learning.sent[flight.client]
-            row["state"] = states.setdefault(id(under_way.state), (len(states), under_way.state))[0]
-            row["metered"], row["trains"] = under_way.metered, under_way.future is not None
+            training = learning.under_way[flight.client]
+            row["state"] = states.setdefault(id(training.state), (len(states), training.state))[0]
+            row["metered"], row["trains"] = training.metered, training.future is not None
         rows.append(row)
     dispatches = [
         {"round": dispatch.round, "number": dispatch.number, "version": dispatch.version, "at": dispatch.at,
          "versions": versions[id(dispatch.versions)][0]}
-        for _, dispatch in sent.values()
+        for _, dispatch in numbered.values()
     ]  # fmt: skip
     flight_rows = {
         "rows": rows,
@@ -154,10 +154,10 @@ def _restore_flights(run: RunState, tensors: Mapping[str, Tensor], state: Mappin
     for row in rows["rows"]:
         row = dict(row)
         extra = {name: row.pop(name, None) for name in ("dispatch", "at_stage", "old", "state", "metered", "trains")}
-        client, sent = row["client"], dispatches[extra["dispatch"]]
-        plan = run.planner.plan(*setup.place(client), sent.round, stages[extra["at_stage"]], tuple(extra["old"]))
-        flights.append(flight_of(row, plan, sent))
+        client, dispatch = row["client"], dispatches[extra["dispatch"]]
+        plan = run.planner.plan(*setup.place(client), dispatch.round, stages[extra["at_stage"]], tuple(extra["old"]))
+        flights.append(flight_of(row, plan, dispatch))
         if isinstance(run.learning, Training):
-            run.learning.resume(client, plan, started[extra["state"]], sent, extra["metered"], extra["trains"])
+            run.learning.resume(client, plan, started[extra["state"]], dispatch, extra["metered"], extra["trains"])
     run.resumed = flights[: rows["flying"]]
     run.queue.update((flight.client, flight) for flight in flights[rows["flying"] :])

@@ -75,5 +75,5 @@ def empty_outcome(run: RunState, kinds: Sequence[str]) -> str:
 def dispatch_clients(run: RunState, clients: Integers, round: int) -> Flights:
     """Dispatch these clients at the current virtual time."""
     run.dispatches += 1
-    sent = Dispatch(round, run.dispatches, run.version, run.now, run.state.versions)
-    return flights_of(run.setup, run.roster, run.batteries, clients, sent)
+    dispatch = Dispatch(round, run.dispatches, run.version, run.now, run.state.versions)
+    return flights_of(run.setup, run.roster, run.batteries, clients, dispatch)

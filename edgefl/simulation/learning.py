@@ -110,37 +110,39 @@ class Training:
         self.setup, self.planner, self.executor, self.state = setup, planner, executor, state
         self.kept: dict[int, dict[str, Tensor]] = {}
         self.metered: set[str] = set()
-        self.sent: dict[int, _Started] = {}
+        self.under_way: dict[int, _Started] = {}
         self._landed: dict[tuple[int, int], tuple[_Started, Report]] = {}
         self._starts: dict[tuple[int, Start], tuple[dict[str, Tensor], dict[Address, Tensor]]] = {}
 
     def send(self, flights: Flights, go: NDArray[np.bool_]) -> None:
         """Submit the works of the flights in ``go``, and of those that are the first with their cost key."""
         chosen = []
-        for client, plan, goes in zip(flights.client.tolist(), flights.plans, go.tolist(), strict=True):
+        for client, plan, trains in zip(flights.client.tolist(), flights.plans, go.tolist(), strict=True):
             metered = self.setup.measure == "all" or plan.key not in self.metered
             self.metered.add(plan.key)
-            chosen.append((client, plan, metered, goes))
+            chosen.append((client, plan, metered, trains))
         wires: dict[Start, dict[str, Tensor]] = {}
         # longest first, which balances the load of the workers; results don't depend on the order
-        for client, plan, metered, goes in sorted(chosen, key=lambda entry: -entry[1].cost.budgets()["flops"]):
-            self._begin(client, plan, self.state, flights.sent, metered, goes or metered, wires)
+        for client, plan, metered, trains in sorted(chosen, key=lambda entry: -entry[1].cost.budgets()["flops"]):
+            self._begin(client, plan, self.state, flights.dispatch, metered, trains or metered, wires)
 
-    def resume(self, client: int, plan: Plan, state: ServerState, sent: Dispatch, metered: bool, trains: bool) -> None:
+    def resume(
+        self, client: int, plan: Plan, state: ServerState, dispatch: Dispatch, metered: bool, trains: bool
+    ) -> None:
         """Restart the training of a client under way."""
-        self._begin(client, plan, state, sent, metered, trains, {})
+        self._begin(client, plan, state, dispatch, metered, trains, {})
 
     def _begin(
         self,
         client: int,
         plan: Plan,
         state: ServerState,
-        sent: Dispatch,
+        dispatch: Dispatch,
         metered: bool,
         trains: bool,
         wires: dict[Start, dict[str, Tensor]],
     ) -> None:
-        current, _ = self.planner.work(plan.kind, sent.round, plan.stage)
+        current, _ = self.planner.work(plan.kind, dispatch.round, plan.stage)
         work = replace(plan.work, scalars=current.scalars)  # the plan may be an earlier round's
         future = None
         if trains:
@@ -148,21 +150,21 @@ class Training:
                 wires[plan.start] = state.wire(work, preinstalled(work, plan.down, state.versions))
             own = self.kept.get(client, {})
             inputs = {**wires[plan.start], **{name: own[name] for name in work.keep if name in own}}
-            seed = seeds.key(self.setup.seed, "training", client, sent.number)
+            seed = seeds.key(self.setup.seed, "training", client, dispatch.number)
             future = self.executor.submit(Task(work, inputs, client, seed, metered))
-        self.sent[client] = _Started(sent.number, plan, work, state, metered, future)
+        self.under_way[client] = _Started(dispatch.number, plan, work, state, metered, future)
 
     def land(self, client: int, arrived: bool) -> Report | None:
         """Report of a client; None if its update doesn't arrive and its measurement isn't needed."""
-        sent = self.sent.pop(client)
-        if sent.future is None:
+        started = self.under_way.pop(client)
+        if started.future is None:
             return None
-        if not arrived and not sent.metered:
-            sent.future.cancel()  # no effect on a training that has begun; its result is ignored
+        if not arrived and not started.metered:
+            started.future.cancel()  # no effect on a training that has begun; its result is ignored
             return None
-        report = sent.future.result()
+        report = started.future.result()
         if arrived:
-            self._landed[client, sent.number] = sent, report
+            self._landed[client, started.number] = started, report
             if report.result.kept:
                 # a shallower stage keeps fewer blocks; the other blocks stay
                 self.kept.setdefault(client, {}).update(report.result.kept)
@@ -182,16 +184,16 @@ class Training:
         """Decode these updates and aggregate them, each with its starting values."""
         updates = []
         for arrival in arrivals:
-            sent, report = self._landed.pop((arrival.client, arrival.number))
-            inputs, base = self._start(sent)
-            bases, values = sent.work.bases(inputs), report.result.payloads
-            payloads = {p.name: p.decoded(values[p.name], bases) for p in sent.work.up}
-            work = part_of_stage(sent.work, stage)
+            started, report = self._landed.pop((arrival.client, arrival.number))
+            inputs, base = self._start(started)
+            bases, values = started.work.bases(inputs), report.result.payloads
+            payloads = {p.name: p.decoded(values[p.name], bases) for p in started.work.up}
+            work = part_of_stage(started.work, stage)
             if at_once:
                 # mixed into the current model: (1 - a) w + a w_client
-                base = self.state.base(sent.work, self.state.items(sent.work))
+                base = self.state.base(started.work, self.state.items(started.work))
             update = Update(
-                arrival.client, sent.plan.kind, self._private(arrival.client, work), work, payloads, base,
+                arrival.client, started.plan.kind, self._private(arrival.client, work), work, payloads, base,
                 arrival.round, arrival.staleness, arrival.discount,
             )  # fmt: skip
             if any(p.items for p in work.up):
@@ -205,12 +207,14 @@ class Training:
         for arrival in arrivals:
             self._landed.pop((arrival.client, arrival.number), None)
 
-    def _start(self, sent: _Started) -> tuple[dict[str, Tensor], dict[Address, Tensor]]:
+    def _start(self, started: _Started) -> tuple[dict[str, Tensor], dict[Address, Tensor]]:
         """Starting values of a client at its dispatch, by item and by address."""
-        key = id(sent.state), sent.plan.start
+        key = id(started.state), started.plan.start
         if key not in self._starts:
-            inputs = sent.state.inputs(sent.work, preinstalled(sent.work, sent.plan.down, sent.state.versions))
-            self._starts[key] = inputs, sent.state.base(sent.work, inputs)
+            inputs = started.state.inputs(
+                started.work, preinstalled(started.work, started.plan.down, started.state.versions)
+            )
+            self._starts[key] = inputs, started.state.base(started.work, inputs)
         return self._starts[key]
 
     def _private(self, client: int, work: Work) -> dict[str, int]:
@@ -237,9 +241,9 @@ class Training:
 
     def leave(self) -> None:
         """Cancel works that no worker has begun, because another run may need the workers."""
-        for sent in self.sent.values():
-            if sent.future is not None:
-                sent.future.cancel()
+        for started in self.under_way.values():
+            if started.future is not None:
+                started.future.cancel()
 
 
 # --- none ------------------------------------------------------------------------------------------------------------
@@ -311,9 +315,9 @@ class NoTraining:
     def absorb(self, work: Work, report: Report | None) -> None:
         """Add the result of a work of the server to the state, as shapes."""
         with torch.device("meta"):
-            sent = {i.source: i.spec.empty() for p in work.up for i in p.items}
-        if sent:
-            self.state = self.state.changed(sent)
+            uploads = {i.source: i.spec.empty() for p in work.up for i in p.items}
+        if uploads:
+            self.state = self.state.changed(uploads)
 
     def leave(self) -> None:
         """Do nothing: no training is under way."""

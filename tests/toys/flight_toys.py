@@ -76,7 +76,7 @@ def made(
 
 def played(flights: Flights, over: float = inf, wanted: int | None = None, wires: Wires = ALONE) -> Landings:
     """Event by event, as a synchronous round waits for a cohort: until ``over``, or for so many updates."""
-    clock = Clock(initial_time=flights.sent.at)
+    clock = Clock(initial_time=flights.dispatch.at)
     engine = EventEngine(clock, wires)
 
     def cohort() -> Iterator[Any]:

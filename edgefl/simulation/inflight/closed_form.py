@@ -76,7 +76,7 @@ class Flights:
     is the charge of its battery; ``no_memory`` marks works whose peak exceeds the memory budget.
     """
 
-    sent: Dispatch
+    dispatch: Dispatch
     client: Integers
     plans: Sequence[Plan]
     numbers: Floats
@@ -215,7 +215,7 @@ def closed(flights: Flights, deadline: float = inf, wanted: int | None = None) -
     Flights still under way at the virtual time ``deadline`` are late; so are those after the arrival of ``wanted``
     updates.
     """
-    ends, start = flights.ends, np.full(len(flights), flights.sent.at)
+    ends, start = flights.ends, np.full(len(flights), flights.dispatch.at)
     down, busy, up = flights.transfer_seconds(0), ends.compute_seconds, flights.transfer_seconds(1)
     fetched = start + down
     computed = fetched + busy
@@ -226,7 +226,7 @@ def closed(flights: Flights, deadline: float = inf, wanted: int | None = None) -
         cut = (times < arrived) & (times < stop)
         stop[cut], outcome[cut] = times[cut], reason
     ended = np.minimum(arrived, stop)
-    over = max(deadline, flights.sent.at)
+    over = max(deadline, flights.dispatch.at)
     if wanted is not None:
         successes = np.sort(ended[outcome == FINISHED])
         if len(successes) >= wanted:

@@ -19,7 +19,7 @@ def flights_of(
     roster: Roster,
     batteries: Batteries | None,
     clients: Integers,
-    sent: Dispatch,
+    dispatch: Dispatch,
 ) -> Flights:
     """Flights of these clients.
 
@@ -27,20 +27,20 @@ def flights_of(
     """
     fleet = setup.fleet
     cells = roster.cell[clients]
-    jitter = fleet.jitter(setup.seed, sent.number, clients)
+    jitter = fleet.jitter(setup.seed, dispatch.number, clients)
     unlimited = np.full(len(clients), inf)
     no_memory = np.zeros(len(clients), bool)
     if setup.round.gate == "everyone":
         no_memory = roster.of_cells("memory")[cells] > fleet.budgets["memory"][clients]
     return Flights(
-        sent,
+        dispatch,
         clients,
         [roster.cells[cell] for cell in cells.tolist()],
         roster.numbers(numbers_of)[cells],
         np.stack([jitter["download"], jitter["compute"], jitter["upload"]]),
-        draw_failures(fleet.failures, setup.seed, sent.number, clients),
-        fleet.availability.leaves(clients, sent.at),
-        unlimited if batteries is None else batteries.level(clients, sent.at),
+        draw_failures(fleet.failures, setup.seed, dispatch.number, clients),
+        fleet.availability.leaves(clients, dispatch.at),
+        unlimited if batteries is None else batteries.level(clients, dispatch.at),
         no_memory,
         fleet.throttling,
     )

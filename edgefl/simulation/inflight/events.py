@@ -36,13 +36,13 @@ class Flight:
     """One client under way, in ``phase`` since ``began``; events with an older ``token`` are outdated."""
 
     __slots__ = (
-        "began", "bits", "carried", "client", "durations", "ended", "flowing", "joules", "last", "latency", "leaves",
-        "outcome", "phase", "plan", "rates", "seconds", "sent", "slow", "token", "until", "watts",
+        "began", "bits", "carried", "client", "dispatch", "durations", "ended", "flowing", "joules", "last", "latency",
+        "leaves", "outcome", "phase", "plan", "rates", "seconds", "slow", "token", "until", "watts",
     )  # fmt: skip
 
     client: int
     plan: Plan
-    sent: Dispatch
+    dispatch: Dispatch
     phase: int
     began: float
     durations: tuple[float, float, float]
@@ -66,7 +66,7 @@ class Flight:
         self,
         client: int,
         plan: Plan,
-        sent: Dispatch,
+        dispatch: Dispatch,
         outcome: int,
         last: int,
         durations: tuple[float, float, float],
@@ -79,17 +79,17 @@ class Flight:
         slow: float,
         watts: tuple[float, float, float],
     ):
-        self.client, self.plan, self.sent = client, plan, sent
+        self.client, self.plan, self.dispatch = client, plan, dispatch
         self.outcome, self.last = outcome, last
         self.durations, self.latency, self.rates, self.bits = durations, latency, rates, bits
         self.leaves, self.until, self.joules, self.slow, self.watts = leaves, until, joules, slow, watts
-        self.phase, self.began, self.flowing, self.token = AT_DOWNLOAD, sent.at, -inf, 0
+        self.phase, self.began, self.flowing, self.token = AT_DOWNLOAD, dispatch.at, -inf, 0
         self.ended = inf
         self.seconds, self.carried = [0.0, 0.0, 0.0], [0.0, 0.0]
 
     def row(self) -> dict[str, Any]:
         """All fields except the plan and the dispatch, as plain data."""
-        row = {name: getattr(self, name) for name in self.__slots__ if name not in ("plan", "sent")}
+        row = {name: getattr(self, name) for name in self.__slots__ if name not in ("plan", "dispatch")}
         return {name: None if value in (inf, -inf) else value for name, value in row.items()}
 
 
@@ -123,7 +123,7 @@ class EventEngine:
             zip(*flights.latency.tolist(), strict=True),
             zip(*flights.rates.tolist(), strict=True),
             zip(*ends.bits.tolist(), strict=True),
-            np.maximum(flights.leaves, flights.sent.at).tolist(),
+            np.maximum(flights.leaves, flights.dispatch.at).tolist(),
             flights.joules.tolist(),
             flights.failures.slow.tolist(),
             zip(
@@ -134,11 +134,24 @@ class EventEngine:
             ),
             strict=True,
         )
-        sent, at = flights.sent, flights.sent.at
+        dispatch, at = flights.dispatch, flights.dispatch.at
         until = max(until, at)
         for client, plan, outcome, last, durations, latency, rates, bits, leaves, joules, slow, power in columns:
             flight = Flight(
-                client, plan, sent, outcome, last, durations, latency, rates, bits, leaves, until, joules, slow, power
+                client,
+                plan,
+                dispatch,
+                outcome,
+                last,
+                durations,
+                latency,
+                rates,
+                bits,
+                leaves,
+                until,
+                joules,
+                slow,
+                power,
             )
             self.flying[client] = flight
             self._enter(flight, AT_DOWNLOAD, at)
@@ -302,7 +315,7 @@ class EventEngine:
                 shared.plan()
 
 
-def flight_of(row: Mapping[str, Any], plan: Plan, sent: Dispatch) -> Flight:
+def flight_of(row: Mapping[str, Any], plan: Plan, dispatch: Dispatch) -> Flight:
     """The flight that ``row`` describes."""
     flight = Flight.__new__(Flight)
     for name, value in row.items():
@@ -311,7 +324,7 @@ def flight_of(row: Mapping[str, Any], plan: Plan, sent: Dispatch) -> Flight:
         elif name in ("durations", "latency", "rates", "bits", "watts"):
             value = tuple(value)
         setattr(flight, name, value)
-    flight.plan, flight.sent = plan, sent
+    flight.plan, flight.dispatch = plan, dispatch
     return flight
 
 
@@ -363,7 +376,7 @@ def landings(flown: Sequence[Flight]) -> Landings:
         np.array([f.client for f in flown], np.int64),
         outcomes,
         np.where(outcomes == FINISHED, AT_END, np.array([f.phase for f in flown], np.int8)),
-        np.array([f.sent.at for f in flown], dtype=np.float64),
+        np.array([f.dispatch.at for f in flown], dtype=np.float64),
         np.array([f.ended for f in flown], dtype=np.float64),
         seconds[0],
         seconds[1],

@@ -40,7 +40,7 @@ def synchronous(run: RunState, env: Clock, round: int, stage: Stage, kinds: Sequ
             run.version += 1
             return outcome
         run.learning.forget(arrivals)
-        # who is eligible doesn't change by waiting
+        # eligibility doesn't change while the round waits
         if options.below_quorum == "fail" or (options.below_quorum == "wait" and outcome == "nobody eligible"):
             raise RunError(why_ended(run, round, outcome, len(arrivals)))
         if options.below_quorum == "skip":
@@ -74,4 +74,4 @@ def play_cohort(run: RunState, env: Clock, clients: Integers, round: int, kinds:
         flown = sorted(run.engine.take(), key=lambda flight: flight.client)
         landed, plans = landings(flown), [flight.plan for flight in flown]
     yield from run.pass_until(env, float(landed.ended.max()))
-    return process_arrivals(run, landed, plans, flights.sent, round, tally)
+    return process_arrivals(run, landed, plans, flights.dispatch, round, tally)
