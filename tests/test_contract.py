@@ -285,18 +285,18 @@ REFUSALS: dict[str, list[tuple[dict[str, Any], str]]] = {
         ),
     ],
     "`over_selection` or a `quorum` where nobody waits for a cohort": [
-        ({"round": {"policy": "asynchronous", "over_selection": 0.5}}, "over_selection is for a synchronous round"),
-        ({"round": {"policy": "buffered", "quorum": 2}}, "a quorum is for rounds that end by time"),
+        ({"round": {"policy": "asynchronous", "over_selection": 0.5}}, "over_selection is only for a synchronous"),
+        ({"round": {"policy": "buffered", "quorum": 2}}, "quorum is only for rounds that end by time"),
     ],
     "`power-of-choice` and `oort` by losses without training": [
         ({"training": {"mode": "none"}, "round": {"selection": name}}, f"{name} selects by losses")
         for name in ("power-of-choice", "oort")
     ],
     "`payload.up: top_k` with tables": [
-        ({"method": "creamfl", "data": PUBLIC, "payload": {"up": {"top_k": 0.1}}}, "which is no update of a parameter"),
-        ({"method": "pmcmfl", **ANSWERS, "payload": {"up": {"top_k": 0.1}}}, "which is no update of a parameter"),
+        ({"method": "creamfl", "data": PUBLIC, "payload": {"up": {"top_k": 0.1}}}, "is not an update of a downloaded"),
+        ({"method": "pmcmfl", **ANSWERS, "payload": {"up": {"top_k": 0.1}}}, "is not an update of a downloaded"),
     ],
-    "`payload.down: top_k`": [({"payload": {"down": {"top_k": 0.1}}}, "a download is no update")],
+    "`payload.down: top_k`": [({"payload": {"down": {"top_k": 0.1}}}, "a download is not an update")],
     "a list of learning rates that isn't one for each stage": [
         ({"training": {"rates": {"image": [1e-3, 1e-4]}}}, "lists 2 learning rates, but the schedule has 1 stage")
     ],

@@ -1,4 +1,4 @@
-"""Who holds which data: what leaves with clients that can't take part."""
+"""Data coverage: samples, classes and modalities that are lost with clients that can't take part."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Integers = NDArray[Any]
 
 @dataclass(frozen=True)
 class DataCoverage:
-    """Who holds what: ``samples`` `[clients]`; ``classes`` `[clients, classes]` counts them, None of declared data.
+    """Numbers of samples: ``samples`` `[clients]` and ``classes`` `[clients, classes]` (None for declared data).
 
     ``everyone`` has the clients of each kind as masks `[clients]`.
     """
@@ -30,21 +30,21 @@ class DataCoverage:
 
     @classmethod
     def of(cls, setup: Setup) -> DataCoverage:
-        """The holdings of a federation."""
+        """Data held by the clients of a setup."""
         clients = setup.clients
         kind = np.asarray(clients.client_kind)
         classes: Integers | None = None
         names: tuple[str, ...] = ()
         if isinstance(clients, Federation) and not clients.declared_only:
-            classes = np.asarray(clients.class_counts())[:, :-1]  # the last column has those of no class
+            classes = np.asarray(clients.class_counts())[:, :-1]  # the last column counts samples without a class
             names = tuple(clients.class_names)
         everyone = {name: kind == index for index, name in enumerate(clients.kinds)}
         return cls(np.asarray(clients.client_samples), classes, names, everyone)
 
     def left(self, clients: Booleans, able: Booleans) -> dict[str, Any]:
-        """What of these clients' data the ``able`` of them hold, and what leaves with the others."""
+        """Data of ``clients`` held by the ``able`` ones, and data lost with the others; both are masks `[clients]`."""
         all_samples, samples = int(self.samples[clients].sum()), int(self.samples[able].sum())
-        found: dict[str, Any] = {
+        coverage: dict[str, Any] = {
             "eligible_samples_share": share(samples, all_samples),
             "class_coverage": None,
             "excluded_samples": all_samples - samples,
@@ -53,23 +53,23 @@ class DataCoverage:
             "modality_samples_share": {},
         }
         if self.classes is not None and self.classes.shape[1]:
-            there, kept = self.classes[clients].any(axis=0), self.classes[able].any(axis=0)
-            found["class_coverage"] = float(kept.mean())
-            found["lost_classes"] = [self.names[i] for i in np.flatnonzero(there & ~kept)]
+            present, remaining = self.classes[clients].any(axis=0), self.classes[able].any(axis=0)
+            coverage["class_coverage"] = float(remaining.mean())
+            coverage["lost_classes"] = [self.names[i] for i in np.flatnonzero(present & ~remaining)]
         held: dict[str, list[int]] = {}
-        for kind, mine in self.everyone.items():
-            whole, part = int(self.samples[mine & clients].sum()), int(self.samples[mine & able].sum())
-            if (mine & clients).any():
+        for kind, members in self.everyone.items():
+            whole, part = int(self.samples[members & clients].sum()), int(self.samples[members & able].sum())
+            if (members & clients).any():
                 for modality in kind.split("-"):
-                    counted = held.setdefault(modality, [0, 0])
-                    counted[0], counted[1] = counted[0] + whole, counted[1] + part
+                    totals = held.setdefault(modality, [0, 0])
+                    totals[0], totals[1] = totals[0] + whole, totals[1] + part
         for modality, (whole, part) in held.items():
-            found["modality_samples_share"][modality] = share(part, whole)
+            coverage["modality_samples_share"][modality] = share(part, whole)
             if whole and not part:
-                found["lost_modalities"].append(modality)
-        return found
+                coverage["lost_modalities"].append(modality)
+        return coverage
 
 
 def share(part: int, whole: int) -> float:
-    """``part`` of ``whole``, 0 of nothing."""
+    """``part / whole``, or 0 if ``whole`` is 0."""
     return part / whole if whole else 0.0

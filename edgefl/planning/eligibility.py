@@ -1,4 +1,4 @@
-"""The gate: a round's cost against what an owner allows, for all clients at once."""
+"""The gate: comparison of a round's cost with the budgets of devices, for all clients at once."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether one client can do the work: ``binding`` is the tightest budget (None if all are unlimited);
-    ``margins`` are budget less cost, in bytes, FLOPs, seconds and joules, inf where unlimited."""
+    """Eligibility of one client: ``binding`` is the tightest budget (None if all are unlimited); ``margins`` are
+    budget minus cost, in bytes, FLOPs, seconds and joules, inf where unlimited."""
 
     eligible: bool
     binding: str | None
@@ -39,7 +39,7 @@ class Verdict:
 
     @property
     def reason(self) -> str:
-        """One sentence for people, with units."""
+        """The verdict as one sentence, with units."""
         if self.binding is None:
             return "eligible: no budget limits it"
         over = [key for key in BUDGETS if self.margins[key] < 0]
@@ -50,7 +50,7 @@ class Verdict:
                 f"eligible: {noun} is the tightest budget, {show(self.costs[self.binding])} of "
                 f"{show(self.budgets[self.binding])} ({units.show_share(used)})"
             )
-        over.sort(key=lambda key: key != self.binding)  # the binding one first, the rest in their order
+        over.sort(key=lambda key: key != self.binding)  # the binding budget first, the others in their order
         parts = []
         for key in over:
             noun, show = _SHOWN[key]
@@ -61,10 +61,10 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Verdicts:
-    """The verdicts of all clients, as arrays `[clients]`; ``verdicts[i]`` is one of them.
+    """The verdicts of all clients, as arrays `[clients]`; ``verdicts[i]`` is the one of client i.
 
     ``binding`` indexes BUDGETS: the budget with the smallest margin relative to itself, -1 if all are unlimited.
-    ``margins`` are budget less cost; ``shares`` `[budgets, clients]` are margins relative to their budgets.
+    ``margins`` are budget minus cost; ``shares`` `[budgets, clients]` are margins relative to their budgets.
     """
 
     eligible: NDArray[np.bool_]
@@ -76,7 +76,7 @@ class Verdicts:
 
     @property
     def nearness(self) -> Floats:
-        """The least share of a budget that is left, `[clients]`: below 0 where one is exceeded, inf without budgets."""
+        """Smallest remaining share of a budget, `[clients]`: below 0 if one is exceeded, inf without budgets."""
         least: Floats = self.shares.min(axis=0)
         return least
 
@@ -100,44 +100,44 @@ class Verdicts:
 def gate(costs: Mapping[str, ArrayLike], budgets: Mapping[str, ArrayLike]) -> Verdicts:
     """Compare a round's cost with the budgets, by the keys of BUDGETS; arrays `[clients]`, or one number for all.
 
-    A budget that isn't given is unlimited. A cost equal to its budget is eligible. Raises DeviceError for a cost
+    A budget that isn't given is unlimited.  A cost equal to its budget is eligible.  Raises DeviceError for a cost
     that is missing, negative or not a number.
     """
-    for given in (costs, budgets):
-        if unknown := sorted(given.keys() - set(BUDGETS)):
+    for amounts in (costs, budgets):
+        if unknown := sorted(amounts.keys() - set(BUDGETS)):
             raise DeviceError(f"unknown budget {unknown[0]!r}; allowed: {', '.join(BUDGETS)}")
     if missing := [key for key in BUDGETS if key not in costs]:
         raise DeviceError(f"no cost is given for {', '.join(missing)}")
-    asked = {key: np.asarray(costs[key], dtype=float) for key in BUDGETS}
+    needed = {key: np.asarray(costs[key], dtype=float) for key in BUDGETS}
     allowed = {key: np.asarray(budgets.get(key, inf), dtype=float) for key in BUDGETS}
-    for key, values in asked.items():
+    for key, values in needed.items():
         if not np.all(values >= 0):
             raise DeviceError(f"a cost of {key} is negative or not a number")
     for key, values in allowed.items():
         if not np.all(values >= 0):
             raise DeviceError(f"a budget of {key} is negative or not a number")
-    shape = np.broadcast_shapes((1,), *(values.shape for values in (*asked.values(), *allowed.values())))
-    asked = {key: np.broadcast_to(values, shape) for key, values in asked.items()}
+    shape = np.broadcast_shapes((1,), *(values.shape for values in (*needed.values(), *allowed.values())))
+    needed = {key: np.broadcast_to(values, shape) for key, values in needed.items()}
     allowed = {key: np.broadcast_to(values, shape) for key, values in allowed.items()}
 
-    margins = {key: _difference(allowed[key], asked[key]) for key in BUDGETS}
+    margins = {key: _difference(allowed[key], needed[key]) for key in BUDGETS}
     shares = np.stack([_relative(margins[key], allowed[key]) for key in BUDGETS])
     eligible = np.all(np.stack([margins[key] >= 0 for key in BUDGETS]), axis=0)
     unlimited = np.all(np.stack([np.isposinf(allowed[key]) for key in BUDGETS]), axis=0)
     binding = np.where(unlimited, -1, np.argmin(shares, axis=0)).astype(np.int64)
-    return Verdicts(eligible, binding, shares, margins, asked, allowed)
+    return Verdicts(eligible, binding, shares, margins, needed, allowed)
 
 
 def _difference(budget: Floats, cost: Floats) -> Floats:
     unlimited = np.isposinf(budget)
-    # inf - inf would be no number: a cost without end still fits a budget without end.
+    # inf - inf is NaN, but an infinite cost fits an unlimited budget
     return np.where(unlimited, inf, np.where(unlimited, 0.0, budget) - np.where(unlimited, 0.0, cost))
 
 
 def _relative(margin: Floats, budget: Floats) -> Floats:
-    """Margin as a share of the budget; a budget of nothing is at its limit, or past it without measure."""
+    """Margin divided by the budget; for a budget of 0 it is 0 if the cost is 0, else -inf."""
     ratio = np.full(margin.shape, inf)
-    with np.errstate(over="ignore"):  # a budget next to nothing: past it without measure, too
+    with np.errstate(over="ignore"):  # a tiny budget may overflow to -inf too
         np.divide(margin, budget, out=ratio, where=np.isfinite(budget) & (budget > 0))
     ratio[budget == 0] = np.where(margin[budget == 0] < 0, -inf, 0.0)
     return ratio

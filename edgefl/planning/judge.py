@@ -1,4 +1,4 @@
-"""Which of the offered stages a client takes: the first that fits its budgets, or else the one that comes nearest."""
+"""Choice of a client's stage among those offered: the first that fits its budgets, or else the nearest."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from edgefl.planning.eligibility import gate
 Integers = NDArray[Any]
 
 Offer = Callable[[Integers], tuple[Integers, Mapping[str, ArrayLike]]]
-"""One stage, for clients given by their places in the arrays `[clients]`: which row of the caller's costs each of them
-would have, and these costs by the keys of BUDGETS; arrays as long as what is given, or one number for all."""
+"""One stage, called with client indices: returns the row of each client in the caller's table of costs, and these
+costs by the keys of BUDGETS.  Costs are arrays as long as the indices, or one number for all."""
 
 
 @dataclass(frozen=True)
 class Choices:
-    """What each client takes: arrays `[clients]`.
+    """Stage chosen for each client: arrays `[clients]`.
 
-    ``stage`` is the index of the stage and ``row`` what its offer gave for the client.  ``eligible`` says whether it
+    ``stage`` is the index of the stage and ``row`` the row that its offer returned.  ``eligible`` says whether it
     fits; ``binding`` indexes BUDGETS, -1 if all are unlimited.
     """
 
@@ -35,14 +35,14 @@ class Choices:
 def choose_stages(
     offers: Mapping[int, Offer], budgets: Mapping[str, NDArray[np.float64]], *, why: bool = True
 ) -> Choices:
-    """The first offered stage that fits a client's budgets, or else the one that comes nearest; for all clients.
+    """Choose for each client the first offered stage that fits its budgets, or else the nearest stage.
 
-    ``offers`` are by index of the stage, best first; each is called once, with the clients that nothing before it
+    ``offers`` are by index of the stage, best first; each is called once, with the clients that no earlier offer
     fits.  ``budgets`` are arrays `[clients]` by the keys of BUDGETS.  The nearest stage has the largest
-    ``Verdicts.nearness``; of equally near ones it is the later stage, wherever it is among the offers.
+    ``Verdicts.nearness``; ties go to the stage with the higher index.
 
-    Without ``why``, which is faster, ``binding`` is -1 throughout and a client that fits nothing has the first offer.
-    Raises DeviceError for costs that ``gate`` refuses.
+    ``why=False`` is faster: ``binding`` is -1 throughout, and a client that fits no stage gets the first offer.
+    Raises DeviceError for costs that ``gate`` rejects.
     """
     clients = len(next(iter(budgets.values())))
     stage, row = np.full(clients, -1, np.int16), np.full(clients, -1, np.int32)
@@ -55,7 +55,7 @@ def choose_stages(
             verdicts = gate(costs, allowed)
             fits = verdicts.eligible
             taken = fits | (stage[left] < 0)
-            if len(offers) > 1:  # of one nothing else comes nearer
+            if len(offers) > 1:  # a single offer needs no comparison
                 near = verdicts.nearness
                 taken |= (near > nearest[left]) | ((near == nearest[left]) & (index > stage[left]))
                 nearest[left[taken]] = near[taken]

@@ -13,8 +13,8 @@ from edgefl.methods import Method, ServerState
 
 
 def shapes(method: Method) -> ServerState:
-    """What the server holds at first, as shapes without values."""
-    # weights decide no cost, and what is to be loaded may not be there
+    """The server's initial state, as shapes without values."""
+    # pretrained weights don't affect costs, and their files may be missing
     kinds = {name: replace(kind, weights={}) for name, kind in method.setting.kinds.items()}
     with torch.device("meta"), shapes_alone(method, "initial()"):
         return type(method)(method.options, replace(method.setting, kinds=kinds, pretrained=None)).initial(0)
@@ -22,11 +22,11 @@ def shapes(method: Method) -> ServerState:
 
 @contextmanager
 def shapes_alone(method: Method, what: str) -> Iterator[None]:
-    """Say whose fault it is where values are asked for that shapes don't have."""
+    """Re-raise errors of the meta device as MethodError; ``what`` names the method's function."""
     try:
         yield
     except RuntimeError as error:
         raise MethodError(
-            f"{what} of {type(method).__name__} must do with tensors on the meta device, which have shapes and no "
+            f"{what} of {type(method).__name__} must work with tensors on the meta device, which have shapes but no "
             f"values: {str(error).splitlines()[0]}"
         ) from error

@@ -1,4 +1,4 @@
-"""The scenario's ``payload`` section: in what form payloads travel, whatever the method and the schedule."""
+"""The scenario's ``payload`` section: encoding of payloads, under any method and schedule."""
 
 from __future__ import annotations
 
@@ -17,60 +17,58 @@ Wire = Literal["float32", "float16", "bfloat16", "int8"]
 
 
 class SparseOptions(BaseModel):
-    """An upload of which only the largest changes travel."""
+    """A sparse upload, which has only the largest changes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    dtype: Wire = Field("float32", description="dtype of the values that travel; float32: each as it is")
+    dtype: Wire = Field("float32", description="dtype of the values that are sent; float32: unchanged")
     top_k: Share | None = Field(
-        None, description="share of each tensor's elements that travel, those with the largest changes; null: all"
+        None, description="share of each tensor's elements that is sent, those with the largest changes; null: all"
     )
 
     @field_validator("top_k")
     @classmethod
-    def _some(cls, value: float | None) -> float | None:
+    def _positive(cls, value: float | None) -> float | None:
         if value == 0:
-            raise ValueError("must be more than 0%: with nothing sent up nothing is learnt")
+            raise ValueError("must be more than 0%: an empty upload can't change the model")
         return value
 
 
 class PayloadOptions(BaseModel):
-    """In what form payloads travel.  What arrives is what it decodes to, so that training follows."""
+    """Encoding of payloads.  Training and aggregation use the decoded values."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    down: Wire = Field(
-        "float32", description="dtype in which downloads travel; float32: each tensor as the method has it"
-    )
+    down: Wire = Field("float32", description="dtype of downloads; float32: each tensor keeps the method's dtype")
     up: Wire | SparseOptions = Field(
         "float32",
-        description="dtype in which uploads travel, or a mapping {dtype: int8, top_k: 10%}; in a narrower dtype "
-        "the difference to the downloaded value travels",
+        description="dtype of uploads, or a mapping {dtype: int8, top_k: 10%}; in a narrower dtype "
+        "the difference to the downloaded value is sent",
     )
 
     @field_validator("down", mode="before")
     @classmethod
-    def _no_update(cls, value: Any) -> Any:
+    def _no_top_k(cls, value: Any) -> Any:
         if isinstance(value, Mapping) and "top_k" in value:
-            raise ValueError("top_k is for up alone, as a download is no update: give down a dtype")
+            raise ValueError("top_k is only for up, because a download is not an update: give down a dtype")
         return value
 
     @property
     def top_k(self) -> float | None:
-        """The share of an update that travels, None for all."""
+        """The share of an update that is sent; None: all of it."""
         return None if isinstance(self.up, str) else self.up.top_k
 
     def codecs(self) -> tuple[Codec | None, Codec | None]:
-        """Of downloads and of uploads; None where all travels as it is."""
+        """Codecs of downloads and of uploads; None where payloads are sent unchanged."""
         up = self.up if isinstance(self.up, str) else self.up.dtype
         down = Codec(self.down) if self.down != "float32" else None
         return down, Codec(up, self.top_k) if up != "float32" or self.top_k is not None else None
 
 
 def encoded(work: Work, options: PayloadOptions, buffers: Collection[Address], method: Method) -> Work:
-    """The work with payloads that travel as ``options`` say; ``buffers`` (BatchNorm's) travel as they are.
+    """The work with payloads encoded as ``options`` say; ``buffers`` (BatchNorm's) are sent unchanged.
 
-    Raises MethodError where ``top_k`` is asked of what isn't an update of the model that was sent down.
+    Raises MethodError if ``top_k`` is set and an uploaded item isn't an update of a downloaded parameter.
     """
     down, up = options.codecs()
     if down is None and up is None:
@@ -83,7 +81,7 @@ def encoded(work: Work, options: PayloadOptions, buffers: Collection[Address], m
                     name = getattr(method.options, "name", "") or type(method).__name__
                     raise MethodError(
                         f"payload.up: top_k doesn't fit method {name!r}: its payload {payload.name!r} sends "
-                        f"{item.name!r}, which is no update of a parameter that was sent down; give a dtype alone"
+                        f"{item.name!r}, which is not an update of a downloaded parameter; give only a dtype"
                     )
     exact = tuple(sorted({i.name for p in (*work.down, *work.up) for i in p.items if i.source in buffers}))
     return replace(

@@ -1,4 +1,4 @@
-"""How many places of a cohort each group of clients has."""
+"""Numbers of a cohort's places for each group of clients."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from edgefl.devices.fleet import apportion
 
 
 def places(cohort: float, population: Mapping[str, int]) -> dict[str, int]:
-    """Places of each group of clients.
+    """Number of places of each group of clients.
 
-    A share gives each group ``max(int(share x clients), 1)``; a number is dealt to the groups by their size, so that
-    it is met exactly (or everyone takes part).
+    A share gives each group ``max(int(share x clients), 1)``.  A number is apportioned to the groups by size and met
+    exactly, unless the population is smaller.
     """
     if isinstance(cohort, int):
         return apportion({group: float(n) for group, n in population.items()}, min(cohort, sum(population.values())))

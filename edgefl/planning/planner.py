@@ -1,4 +1,4 @@
-"""Works and costs of clients, each planned once for all clients that are alike."""
+"""Works and costs of clients, planned once for all clients of equal group, device, link and stale copies."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from edgefl.work import Address, Payload, Source, Work, digest
 from edgefl.work.learning_rates import at_stage
 
 Start = tuple[str, int, tuple[str, ...]]
-"""What decides the values that a client starts a round from: its kind, its stage, and which copies it needs anew."""
+"""Kind, stage index and stale copies of a client, which decide the values that it starts a round from."""
 
 
 PLANNED = (
     "download_bytes", "upload_bytes", "serialised_download_bytes", "serialised_upload_bytes", "forward_flops",
     "backward_flops",
 )  # fmt: skip
-"""What a plan adds to the sums of a round."""
+"""Numbers of a plan that are summed in a round's record."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a client would do in a round, and what it would cost without jitter: for all clients that are alike.
+    """Work of a client in a round, and its cost without jitter.
 
-    They are of one group, on one device and link, and hold equally old copies.
+    All clients of one group, device and link with the same stale copies (``old``) share a plan.
     """
 
     kind: str
@@ -48,19 +48,19 @@ class Plan:
 
     @cached_property
     def sums(self) -> tuple[int, ...]:
-        """The PLANNED numbers."""
+        """The numbers named by ``PLANNED``, in that order."""
         t, c = self.cost.traffic, self.cost.compute
         moved = t.download_bytes, t.upload_bytes, t.serialised_download_bytes, t.serialised_upload_bytes
         return (*moved, c.forward_flops, c.backward_flops)
 
     @property
     def start(self) -> Start:
-        """Equal for clients that start the round from equal values."""
+        """Key of the starting values: equal for clients that start the round from equal values."""
         return self.kind, self.stage.index, self.old
 
 
 class Planner:
-    """Works and costs of clients, each computed once for all that share them."""
+    """Cache of works and costs of clients: each is computed once for all clients that share it."""
 
     def __init__(self, setup: Setup, predictor: Predictor):
         self.setup, self.predictor = setup, predictor
@@ -69,26 +69,26 @@ class Planner:
         self._compute: dict[tuple[str, int, tuple[int, ...]], ComputeCost] = {}
         self._stages: dict[tuple[str, int], tuple[Work, Work, str]] = {}
         self.revisions: Counter[tuple[str, int]] = Counter()
-        """How often what a kind does or sends at a stage (by index) became another; a learning rate doesn't count."""
+        """Number of changes of a kind's work at a stage (by index); changes of a learning rate don't count."""
         self._traffic: dict[tuple[str, int, str, tuple[str, ...]], tuple[tuple[Payload, ...], Traffic]] = {}
         self._plans: dict[tuple[str, int], dict[tuple[int, int, int, tuple[str, ...]], Plan]] = {}
         self._server: list[tuple[Work, tuple[str, ComputeCost]]] = []
 
     def work(self, kind: str, round: int, stage: Stage) -> tuple[Work, str]:
-        """The stage's part of the method's work, and the part of its cost key that no data decide."""
+        """The method's work restricted to a stage, and the part of its cost key that doesn't depend on data."""
         key = (kind, round, stage.index)
         if key not in self._works:
             self._works = {k: v for k, v in self._works.items() if k[1] == round}
             full = self.setup.method.work(kind, round)
             known, work, base = self._stages.get((kind, stage.index), (None, full, ""))
-            if known == full:  # but for its scalars
+            if known == full:  # equality ignores scalars
                 work = replace(work, scalars=at_stage(full.scalars, stage.index))
             else:
-                # the method and the schedule know nothing of it, nor does a prediction: arriving, all is as they said
+                # applied last: method, schedule and predictor see decoded payloads only
                 work = encoded(restrict(full, stage), self.setup.payload, self.buffers, self.setup.method)
                 base = work_key(work)
                 self.revisions[kind, stage.index] += 1
-                # works of equal cost may send different things, in another round or to another kind
+                # works of equal cost may send different payloads in another round or to another kind
                 self._traffic = {k: v for k, v in self._traffic.items() if k[:2] != (kind, stage.index)}
                 self._plans[kind, stage.index] = {}
             self._stages[kind, stage.index] = full, work, base
@@ -96,7 +96,7 @@ class Planner:
         return self._works[key]
 
     def compute(self, work: Work, base: str, client: int) -> tuple[Work, str, ComputeCost]:
-        """``self.work(...)`` fitted to a client's samples, with its cost key and its cost before any device."""
+        """``self.work(...)`` fitted to a client's samples, with its cost key and its device-independent cost."""
         source = self.setup.clients.client(client)
         fitted = work.fitted(source.size)
         return fitted, *self._computed(fitted, source, base, client)
@@ -113,7 +113,7 @@ class Planner:
         return key, self._compute[key, len(work.passes), counts]
 
     def moved(self, work: Work, base: str, stage: Stage, old: tuple[str, ...]) -> tuple[tuple[Payload, ...], Traffic]:
-        """What travels down, and the traffic both ways, of ``self.work(...)`` where the copies of ``old`` are stale."""
+        """Downloaded payloads of ``self.work(...)``, and traffic in both directions; ``old`` are the stale copies."""
         key = (work.kind, stage.index, base, old)
         if key not in self._traffic:
             down = travelling(work, stage, old)
@@ -121,7 +121,7 @@ class Planner:
         return self._traffic[key]
 
     def demand(self, client: int, round: int, stage: Stage, old: tuple[str, ...] = ()) -> Demand:
-        """What this round and stage ask of a client whose copies of ``old`` are stale, before any device."""
+        """Device-independent demand of a client's round at this stage; ``old`` are its stale copies."""
         work, base = self.work(self.setup.kind_of(client), round, stage)
         fitted, key, computed = self.compute(work, base, client)
         down, moved = self.moved(work, base, stage, old)
@@ -133,30 +133,30 @@ class Planner:
         return self.setup.method.setting.buffers
 
     def plan(self, group: int, device: int, link: int, round: int, stage: Stage, old: tuple[str, ...]) -> Plan:
-        """What a client of this group does in this round and stage, on this device and link of the fleet.
+        """Plan of a round at this stage for clients of a group, on a device and link of the fleet (by index).
 
-        ``old`` are its stale copies (``stale``).  Its scalars may be an earlier round's: see ``work``.
+        ``old`` are their stale copies (``stale``).  The plan's scalars may be an earlier round's: see ``work``.
         """
         client = int(self.setup.representative[group])
         kind = self.setup.kind_of(client)
         self.work(kind, round, stage)  # drops the plans of a work that has changed
         plans = self._plans[kind, stage.index]
-        place = (group, device, link, old)
-        if place not in plans:
+        key = (group, device, link, old)
+        if key not in plans:
             demand = self.demand(client, round, stage, old)
             fleet, samples = self.setup.fleet, int(self.setup.clients.client_samples[client])
-            on, over = fleet.devices[device], fleet.links[link]
-            plans[place] = Plan(
+            hardware, connection = fleet.devices[device], fleet.links[link]
+            plans[key] = Plan(
                 kind, group, samples, stage, demand.work, demand.key, old, demand.down,
-                demand.on(on, over, throttling=fleet.throttling), on, over,
+                demand.on(hardware, connection, throttling=fleet.throttling), hardware, connection,
             )  # fmt: skip
-        return plans[place]
+        return plans[key]
 
     def server(self, work: Work) -> tuple[str, ComputeCost]:
         """Cost key and cost of a work of the server."""
-        for known, found in self._server:
+        for known, cost in self._server:
             if known is work or known == work:
-                return found
-        found = self._computed(work, self.setup.clients.server(), work_key(work), -1)
-        self._server = [*self._server[-31:], (work, found)]
-        return found
+                return cost
+        cost = self._computed(work, self.setup.clients.server(), work_key(work), -1)
+        self._server = [*self._server[-31:], (work, cost)]
+        return cost

@@ -1,4 +1,4 @@
-"""What a client's round costs: what it asks of any device, and that on one device over one link."""
+"""Cost of a client's round: its device-independent demand, and its cost on one device over one link."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NO_TRAFFIC = traffic((), ())
 def client_cost(
     compute: ComputeCost, moved: Traffic, device: Device, link: Link, *, throttling: bool = False
 ) -> ClientCost:
-    """What this computation and traffic cost on a device and over a link, without jitter.
+    """Cost of this computation and traffic on a device and over a link, without jitter.
 
     With ``throttling`` a device that has been busy for a while slows down (``edgefl.cost.duration``).
     """
@@ -28,10 +28,9 @@ def client_cost(
 
 @dataclass(frozen=True)
 class Demand:
-    """What a client's round asks of any device, as ``Planner.demand`` finds it.
+    """Device-independent demand of a client's round (``Planner.demand``).
 
-    ``work`` is fitted to the client's samples, ``key`` is its cost key, and ``down`` has the payloads that travel to
-    the client.
+    ``work`` is fitted to the client's samples, ``key`` is its cost key, and ``down`` has the downloaded payloads.
     """
 
     work: Work
@@ -41,5 +40,5 @@ class Demand:
     traffic: Traffic
 
     def on(self, device: Device, link: Link, *, throttling: bool = False) -> ClientCost:
-        """What it costs on a device and over a link (``client_cost``)."""
+        """Cost of this demand on a device and over a link (``client_cost``)."""
         return client_cost(self.compute, self.traffic, device, link, throttling=throttling)

@@ -31,9 +31,9 @@ _SELECTION = WithJsonSchema(
 
 
 def parse_selection(value: object) -> BaseModel:
-    """The options of the selection that a name or a mapping with a ``name`` stands for.
+    """Options of a selection, from its name or from a mapping with a ``name``.
 
-    Raises UnknownName, and what pydantic raises for wrong fields.
+    Raises UnknownName, and pydantic's ValidationError for wrong fields.
     """
     if isinstance(value, BaseModel):
         return value
@@ -45,11 +45,13 @@ def parse_selection(value: object) -> BaseModel:
     return options.model_validate({**fields, "name": name})
 
 
-_MORE = WithJsonSchema({"anyOf": [{"type": "number", "minimum": 0}, {"type": "string"}], "examples": ["30%"]})
+_UNBOUNDED_SHARE = WithJsonSchema(
+    {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string"}], "examples": ["30%"]}
+)
 
 
-def _more(value: Any) -> Any:
-    """A share that may be above 100 %: "150%" or 1.5."""
+def _unbounded_share(value: Any) -> Any:
+    """Parse a share that may be above 100 %: "150%" or 1.5."""
     if isinstance(value, str) and value.strip().endswith("%"):
         try:
             return float(value.strip()[:-1]) / 100
@@ -59,7 +61,7 @@ def _more(value: Any) -> Any:
 
 
 class RoundOptions(BaseModel):
-    """Who takes part in a round and when it ends."""
+    """Which clients take part in a round, and when it ends."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -74,48 +76,48 @@ class RoundOptions(BaseModel):
         description="how clients are chosen: random, round-robin, power-of-choice, oort, or a mapping with a "
         "name and its fields",
     )
-    cohort: PositiveInt | Share = Field(0.25, description="clients per round: a share of each kind, or a number in all")
+    cohort: PositiveInt | Share = Field(0.25, description="clients per round: a share of each kind, or a total number")
     stratify: bool = Field(
         True, description="whether each client kind has its own part of the cohort; false draws from all kinds together"
     )
     gate: Literal["eligible", "everyone"] = Field(
         "eligible",
-        description="whom the server asks: clients that fit their budgets (eligible), or all (everyone); a "
-        "client that then needs more memory than its budget ends out of memory",
+        description="which clients may be selected: those that fit their budgets (eligible), or all (everyone); a "
+        "selected client that needs more memory than its budget ends out of memory",
     )
     leave_out: tuple[str, ...] = Field(
         (),
-        description="kinds of clients that are never asked; the clients' data, the models and the tests of every "
-        "kind stay as they are",
+        description="kinds of clients that are never selected; the data, models and tests of all kinds stay as "
+        "they are",
     )
     deadline: Seconds | None = Field(
         None, description="virtual time after which an update is late and left out; null: no deadline"
     )
-    over_selection: Annotated[float, BeforeValidator(_more), Field(ge=0, le=10), _MORE] = Field(
+    over_selection: Annotated[float, BeforeValidator(_unbounded_share), Field(ge=0, le=10), _UNBOUNDED_SHARE] = Field(
         0.0,
-        description="clients asked beyond the cohort, as a share of it; the round ends when as many updates as "
-        "the cohort's number have arrived",
+        description="clients selected beyond the cohort, as a share of it; the round ends when as many updates as "
+        "the cohort has clients have arrived",
     )
     quorum: PositiveInt = Field(1, description="updates that a round needs to change the model")
     below_quorum: Literal["skip", "wait", "fail"] = Field(
         "skip",
-        description="what happens with fewer updates: skip the round, wait and ask again, or fail with an error",
+        description="what happens with fewer updates: skip the round, wait and select again, or fail with an error",
     )
     retry: Seconds = Field(
         60.0,
-        description="virtual time until the server asks again, where no client is available or the quorum isn't met",
+        description="virtual time until the server selects again, if no client is available or the quorum isn't met",
     )
     patience: Seconds = Field(
         86400.0, description="virtual time after which waiting (below_quorum: wait) ends with an error"
     )
     concurrency: PositiveInt | None = Field(
-        None, description="clients under way at a time, unless the policy is synchronous; null: the cohort's number"
+        None, description="clients under way at a time, unless the policy is synchronous; null: the size of the cohort"
     )
     buffer: PositiveInt = Field(10, description="updates that the buffered policy aggregates together")
     window: Seconds = Field(60.0, description="virtual time between two aggregations of the semi-synchronous policy")
     staleness: Annotated[StalenessOptions, BeforeValidator(parse_staleness)] = Field(
         StalenessOptions.model_validate({}),
-        description="discount of an update that was begun on an older model: constant, polynomial, hinge, or a "
+        description="discount of an update that began on an older model: constant, polynomial, hinge, or a "
         "mapping with a name and its fields",
     )
     mixing: float = Field(
@@ -127,7 +129,7 @@ class RoundOptions(BaseModel):
 
     @field_validator("cohort", "deadline", "retry", "patience", "window")
     @classmethod
-    def _some(cls, value: float | None) -> float | None:
+    def _positive(cls, value: float | None) -> float | None:
         if value is not None and not value > 0:
             raise ValueError(f"must be more than 0, not {value:g}")
         return value
@@ -135,8 +137,8 @@ class RoundOptions(BaseModel):
     @field_validator("leave_out")
     @classmethod
     def _distinct(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if twice := [kind for kind in value if value.count(kind) > 1]:
-            raise ValueError(f"{twice[0]} stands there twice")
+        if duplicates := [kind for kind in value if value.count(kind) > 1]:
+            raise ValueError(f"{duplicates[0]} is listed twice")
         return value
 
     @field_validator("policy")
@@ -146,14 +148,14 @@ class RoundOptions(BaseModel):
         return value
 
     @model_validator(mode="after")
-    def _one_policy(self) -> RoundOptions:
+    def _fits_policy(self) -> RoundOptions:
         overlapping = bool(registry.get("round policy", self.policy).overlapping)
         if overlapping and self.over_selection:
-            raise ValueError(
-                f"over_selection is for a synchronous round: under {self.policy} nobody waits for a cohort"
-            )
+            raise ValueError(f"over_selection is only for a synchronous round: {self.policy} doesn't wait for a cohort")
         if overlapping and self.quorum > 1 and self.policy != "semi-synchronous":
-            raise ValueError(f"a quorum is for rounds that end by time: {self.policy} ends with its last update")
+            raise ValueError(
+                f"quorum is only for rounds that end by time: a round of {self.policy} ends with an update"
+            )
         return self
 
     @property
@@ -168,21 +170,21 @@ class EvaluationOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     every: PositiveInt = Field(
-        1, description="rounds from evaluation to evaluation; the last round is always evaluated"
+        1, description="number of rounds between evaluations; the last round is always evaluated"
     )
     split: Literal["validation", "test"] = Field("validation", description="split that is scored before the last round")
     final: Literal["validation", "test"] = Field("test", description="split that is scored after the last round")
     batch: PositiveInt = Field(100, description="samples per step")
-    pairs: PositiveInt = Field(500, description="most pairs that retrieval ranks")
+    pairs: PositiveInt = Field(500, description="maximum number of pairs that retrieval ranks")
     missing: Any = Field(
         None,
-        description="what samples of pairs lack in an evaluation, written as data.missing; retrieval leaves "
-        "incomplete pairs out",
+        description="modalities that samples of pairs lack in an evaluation, written as data.missing; retrieval "
+        "leaves incomplete pairs out",
     )
     fold: PositiveInt = Field(
         1000,
-        description="images per fold: where there are more pairs, retrieval also ranks disjoint folds of so many "
-        "images (the papers' R@1 on 1K)",
+        description="images per fold: if there are more pairs, retrieval also ranks disjoint folds of this size "
+        "(R@1 on 1K in the papers)",
     )
 
     @field_validator("missing")

@@ -1,4 +1,4 @@
-"""What a simulation is made of, and what each client's round costs in it."""
+"""Inputs of a simulation: method, schedule, data, fleet and options."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Integers = NDArray[Any]
 
 
 class Clients(Sources, Protocol):
-    """The data side of a simulation (edgefl.data.Federation): kinds, and who is of which kind."""
+    """Data of a simulation (edgefl.data.Federation): kind, group and number of samples of each client."""
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -30,23 +30,23 @@ class Clients(Sources, Protocol):
 
     @property
     def client_kind(self) -> NDArray:  # type: ignore[type-arg]
-        """Index into ``kinds`` of each client."""
+        """Index into ``kinds`` of each client, `[clients]`."""
         ...
 
     @property
     def client_samples(self) -> NDArray:  # type: ignore[type-arg]
-        """Private samples of each client."""
+        """Number of private samples of each client, `[clients]`."""
         ...
 
     @property
     def client_group(self) -> NDArray:  # type: ignore[type-arg]
-        """Index of a group whose members cost the same: of one kind, with as many samples."""
+        """Group index of each client, `[clients]`; clients of a group have equal kind, sample counts and cost."""
         ...
 
 
 @dataclass(frozen=True)
 class Setup:
-    """A method under a schedule on a fleet with data: all that a run is a function of."""
+    """Everything that a run depends on: method, schedule, data, fleet and options."""
 
     seed: int
     method: Method
@@ -67,24 +67,24 @@ class Setup:
         return kind not in self.round.leave_out and self.method.participates(kind, round)
 
     def staged(self, work: Work, stage: Stage) -> Work:
-        """A work on the model of a client kind is held to the stage; the server's own model is under no schedule."""
+        """Restrict a work on a client kind's model to the stage; a work on the server's own model stays as it is."""
         return restrict(work, stage) if work.kind in self.clients.kinds else work
 
     def evaluations(self, split: str, stage: Stage) -> list[tuple[Work, list[str]]]:
-        """The works that score every kind's model at a stage, each with the kinds whose model it scores.
+        """Works that evaluate every kind's model at a stage, each with the kinds whose model it evaluates.
 
-        A method whose one model stands for several kinds is evaluated once.
+        A model that several kinds share is evaluated once.
         """
-        found: list[tuple[Work, list[str]]] = []
+        evaluations: list[tuple[Work, list[str]]] = []
         for kind in self.clients.kinds:
             work = self.staged(self.method.evaluate(kind, split), stage)
-            for known, kinds in found:
+            for known, kinds in evaluations:
                 if known == work:
                     kinds.append(kind)
                     break
             else:
-                found.append((work, [kind]))
-        return found
+                evaluations.append((work, [kind]))
+        return evaluations
 
     def of_kind(self, kind: str) -> Integers:
         """Clients of a kind, ascending."""
@@ -96,12 +96,12 @@ class Setup:
 
     @cached_property
     def samples_of_kind(self) -> dict[str, int]:
-        """Private samples of all clients of each kind together."""
+        """Total number of private samples of each kind."""
         samples = self.clients.client_samples
         return {kind: int(samples[clients].sum()) for kind, clients in self._of_kind.items()}
 
     def place(self, client: int) -> tuple[int, int, int]:
-        """The client's group, and the indices of its device and of its link."""
+        """Indices of a client's group, device and link."""
         return (
             int(self.clients.client_group[client]),
             int(self.fleet.device_index[client]),
@@ -109,7 +109,7 @@ class Setup:
         )
 
     def budgets(self, clients: Integers | slice, fleet: Fleet | None = None) -> dict[str, Integers]:
-        """What these clients may use, on another ``fleet`` if one is given; a deadline is a budget for everyone."""
+        """Budgets of these clients (of ``fleet``, if given), by the keys of BUDGETS; a deadline caps all seconds."""
         allowed = {name: values[clients] for name, values in (fleet or self.fleet).budgets.items()}
         if self.round.deadline is not None:
             allowed["seconds"] = np.minimum(allowed["seconds"], self.round.deadline)
@@ -117,7 +117,7 @@ class Setup:
 
     @cached_property
     def representative(self) -> Integers:
-        """One client of each group: whose source stands for the group's."""
+        """First client of each group, `[groups]`; its data source represents the group's."""
         groups = np.asarray(self.clients.client_group)
         first = np.full(int(groups.max(initial=-1)) + 1, -1, np.int64)
         first[groups[::-1]] = np.arange(len(groups) - 1, -1, -1)

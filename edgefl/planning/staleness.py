@@ -1,4 +1,4 @@
-"""What an update counts that was begun on an older model: discounts by staleness, and FedAsync's mixing."""
+"""Weights of updates that began on an older model: discounts by staleness, and FedAsync's mixing."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class StalenessOptions(BaseModel):
         """s(t) for each staleness t >= 0, in versions of the global model; the same shape, in (0, 1]."""
         t = np.asarray(staleness, dtype=float)
         if (t < 0).any():
-            raise ValueError(f"a staleness is not negative: {t.min():g}")
+            raise ValueError(f"staleness must be 0 or more, not {t.min():g}")
         if self.name == "constant":
             return np.ones(t.shape)
         if self.name == "polynomial":
@@ -60,17 +60,17 @@ class StalenessOptions(BaseModel):
         return np.asarray(1.0 / (_or(self.a, 10.0) * behind + 1.0))
 
 
-def _or(value: float | None, usual: float) -> float:
-    return usual if value is None else value
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else value
 
 
 def parse_staleness(value: Any) -> Any:
-    """A bare name as its options; anything else as it is, for pydantic to judge."""
+    """Wrap a name as a mapping of options; return other values unchanged for pydantic to validate."""
     return {"name": value} if isinstance(value, str) else value
 
 
 def mixed(alpha: float, discount: ArrayLike) -> NDArray[np.float64]:
     """FedAsync's alpha_t = alpha s(t): the share of an update in x_t = (1 - alpha_t) x_{t-1} + alpha_t x_new."""
     if not 0 < alpha <= 1:
-        raise ValueError(f"alpha lies in (0, 1], not {alpha:g}")
+        raise ValueError(f"alpha must be in (0, 1], not {alpha:g}")
     return np.asarray(alpha * np.asarray(discount, dtype=float))

@@ -1,8 +1,8 @@
-"""The client_versions: which version of what each client holds, and so what must travel to it.
+"""Versions of the parameters that each client holds, and the payloads that must therefore be sent to it.
 
-Where payloads are encoded, a client has the decoded value of whatever was sent to it at that version, however long ago:
-decoding gives the same in every round.  Only a frozen part that is still at version 0 is exact, as it was preinstalled.
-An active part travels in every round, encoded, at version 0 too.
+Where payloads are encoded, a client holds the decoded value of the version that it received; decoding is deterministic.
+Only a frozen part that is still at version 0 is exact, because it is preinstalled.  An active part is sent in every
+round, encoded, at version 0 too.
 """
 
 from __future__ import annotations
@@ -20,61 +20,61 @@ Versions = Mapping[Address, int]
 Integers = NDArray[Any]
 
 MOST_STATES = 256
-"""States that a client_versions may have before it looks for those that are no more."""
+"""Number of states above which unused states are removed."""
 
 
 def always(item: Item, stage: Stage) -> bool:
-    """Whether an item travels in every round: what is active, and tables."""
+    """Whether an item is sent in every round: active parameters and tables."""
     return item.source.startswith("table/") or stage.active(item.name)
 
 
 def frozen(work: Work, stage: Stage) -> tuple[Address, ...]:
-    """Addresses of a work that travel only to a copy that is old."""
-    kept = set(work.keep)
-    return tuple(i.source for p in work.down for i in p.items if i.name not in kept and not always(i, stage))
+    """Addresses of a work that are sent only where the client's copy is stale."""
+    keep = set(work.keep)
+    return tuple(i.source for p in work.down for i in p.items if i.name not in keep and not always(i, stage))
 
 
 def older(addresses: tuple[Address, ...], held: Versions, current: Versions) -> tuple[Address, ...]:
-    """Those of the addresses of which the client's copy is older than the server's; version 0 is preinstalled."""
+    """Addresses whose copy at the client is older than the server's; version 0 is preinstalled."""
     return tuple(address for address in addresses if held.get(address, 0) < current[address])
 
 
 def stale(work: Work, stage: Stage, held: Versions, current: Versions) -> tuple[Address, ...]:
-    """Frozen addresses of a work of which the client's copy is older than the server's."""
+    """Frozen addresses of a work whose copy at the client is older than the server's."""
     return older(frozen(work, stage), held, current)
 
 
 def travelling(work: Work, stage: Stage, old: tuple[Address, ...]) -> tuple[Payload, ...]:
-    """The payloads that go down: active parts and tables always, frozen ones only where the copy is ``old``.
+    """Downloaded payloads: active parts and tables always, frozen parts only if their address is in ``old``.
 
-    What the client keeps never travels: its first value is preinstalled.
+    Items that the client keeps are never sent: their first value is preinstalled.
     """
-    wanted, kept = set(old), set(work.keep)
+    wanted, keep = set(old), set(work.keep)
     payloads = (
-        p.only(lambda item: item.name not in kept and (always(item, stage) or item.source in wanted)) for p in work.down
+        p.only(lambda item: item.name not in keep and (always(item, stage) or item.source in wanted)) for p in work.down
     )
     return tuple(p for p in payloads if p.items)
 
 
 def preinstalled(work: Work, down: tuple[Payload, ...], current: Versions) -> frozenset[str]:
-    """Names of a work's items that its client has as the server does: at version 0 and not in ``down``, or kept."""
+    """Names of a work's items that the client already has: at version 0 and not in ``down``, or kept."""
     sent = {item.name for payload in down for item in payload.items}
     first = {i.name for p in work.down for i in p.items if i.name not in sent and not current[i.source]}
     return frozenset(first.union(work.keep))
 
 
 def final_blocks(work: Work, stage: Stage) -> Payload:
-    """A finished stage's own blocks, as LW-FedMML delivers them once to everyone (its Algorithm 1, line 12)."""
+    """Payload of a finished stage's blocks, sent once to all clients (LW-FedMML, Algorithm 1, line 12)."""
     items = (i for p in work.up for i in p.items if ".blocks." in i.name and always(i, stage))
-    # they are what goes up, and travel as what goes down does
+    # the items of the upload, with the codec of the download
     return Payload("final", tuple(items), codec=next((p.codec for p in work.down if p.codec), None))
 
 
 class ClientVersions:
-    """Versions held, by client; a client that never took part holds version 0 of everything.
+    """Versions held by each client; a client that never took part holds version 0 of everything.
 
-    Clients that were sent the same hold the same, so that a client is a number, ``of`` `[clients]`, into ``states``.
-    With ``keeping`` False nothing is kept: where no part is ever frozen, everything travels in every round.
+    ``of`` `[clients]` indexes ``states``: clients that received the same payloads share a state.  ``keeping=False``
+    stores nothing, for schedules without frozen parts, under which everything is sent in every round.
     """
 
     def __init__(self, clients: int = 1, *, keeping: bool = True):
@@ -86,11 +86,11 @@ class ClientVersions:
         self._most = MOST_STATES
 
     def held(self, client: int) -> Versions:
-        """What this client holds."""
+        """Versions that this client holds, by address."""
         return self.states[self.of[client]] if self.keeping else {}
 
     def sent(self, clients: int | Integers, payloads: Sequence[Payload], current: Versions) -> None:
-        """These clients now hold these payloads at the versions in ``current``, or newer where they did already."""
+        """Record that these clients hold these payloads at the versions in ``current``, or at newer ones."""
         if not self.keeping:
             return
         clients = np.atleast_1d(clients)
@@ -110,19 +110,19 @@ class ClientVersions:
         return self._known[key]
 
     def changed(self) -> Integers:
-        """Clients that hold something new since this was last asked, ascending."""
+        """Clients whose versions have changed since the last call, ascending."""
         changed, self._changed = self._changed, []
         return np.unique(np.concatenate(changed)) if changed else np.zeros(0, np.int64)
 
     @property
     def crowded(self) -> bool:
-        """Whether there are so many states that ``thin`` is worth its look at all clients."""
+        """Whether there are enough states to make ``thin``, which reads all clients, worth its time."""
         return len(self.states) > self._most
 
     def thin(self, current: Versions) -> None:
-        """Number the states anew, without those that nobody holds and without copies that are older than ``current``.
+        """Renumber the states, without unused states and without versions that are older than ``current``.
 
-        Versions only rise: a copy that isn't the server's any more is old for good, whichever version it is.
+        Versions only rise, so an outdated copy stays outdated, whatever its version.
         """
         used = np.flatnonzero(np.bincount(self.of, minlength=len(self.states)))
         numbers, before = np.zeros(len(self.states), np.int32), self.states
@@ -133,11 +133,11 @@ class ClientVersions:
         self._most = max(MOST_STATES, 2 * len(self.states))
 
     def rows(self) -> tuple[Integers, list[Versions]]:
-        """``of`` and ``states`` for a checkpoint, without the states that nobody holds any more."""
+        """``of`` and ``states`` for a checkpoint, without unused states."""
         used, of = np.unique(self.of, return_inverse=True)
         return of.astype(np.int32), [self.states[i] for i in used]
 
     def restore(self, of: Integers, states: Sequence[Versions]) -> None:
-        """Go on from ``of`` and ``rows``."""
+        """Restore ``of`` and ``states``, as ``rows`` returned them."""
         self.of, self.states = np.array(of, np.int32), [dict(versions) for versions in states] or [{}]
         self._known = {tuple(sorted(versions.items())): i for i, versions in enumerate(self.states)}

@@ -1,6 +1,6 @@
-"""Checkpoints of a simulation: tensors and plain state, from which it goes on to the same records.
+"""Checkpoints of a simulation: tensors and plain data, from which a resumed run writes the same records.
 
-SimPy's events can't be kept.  A client under way is a row, from which its events are made again.
+SimPy's events can't be stored.  A client under way is stored as a row, from which its events are created again.
 """
 
 from __future__ import annotations
@@ -56,49 +56,49 @@ def checkpoint_of(run: RunState) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if isinstance(learning, Training):
         tensors |= learning.state.tensors
         state["metered"] = sorted(learning.metered)
-        for client, kept in learning.kept.items():
-            tensors |= {f"{KEPT}{client}:{name}": value for name, value in kept.items()}
+        for client, own in learning.kept.items():
+            tensors |= {f"{KEPT}{client}:{name}": value for name, value in own.items()}
     else:
-        # shapes without values: what came into being while it ran
+        # shapes without values, except for tensors that were created during the run
         state["shapes"] = {a: asdict(TensorSpec.of(t)) for a, t in learning.state.tensors.items()}
         tensors |= {a: t for a, t in learning.state.tensors.items() if not t.is_meta}
     return tensors, state
 
 
 def _rows(run: RunState, flights: list[Flight]) -> tuple[dict[str, Any], list[ServerState]]:
-    """Rows of flights, of their dispatches and versions; the states that they started from, each once."""
+    """Rows of flights, dispatches and versions, and the distinct states that the flights started from."""
     assert run.engine is not None
-    sent: dict[int, tuple[int, Dispatch]] = {}
+    numbered: dict[int, tuple[int, Dispatch]] = {}
     versions: dict[int, tuple[int, Mapping[str, int]]] = {}
     states: dict[int, tuple[int, ServerState]] = {}
     rows = []
     for flight in flights:
-        number, _ = sent.setdefault(id(flight.sent), (len(sent), flight.sent))
-        versions.setdefault(id(flight.sent.versions), (len(versions), flight.sent.versions))
+        number, _ = numbered.setdefault(id(flight.dispatch), (len(numbered), flight.dispatch))
+        versions.setdefault(id(flight.dispatch.versions), (len(versions), flight.dispatch.versions))
         row = {**flight.row(), "dispatch": number, "at_stage": flight.plan.stage.index, "old": list(flight.plan.old)}
         learning = run.learning
         if isinstance(learning, Training):
-            under_way = learning.sent[flight.client]
-            row["state"] = states.setdefault(id(under_way.state), (len(states), under_way.state))[0]
-            row["metered"], row["trains"] = under_way.metered, under_way.future is not None
+            training = learning.under_way[flight.client]
+            row["state"] = states.setdefault(id(training.state), (len(states), training.state))[0]
+            row["metered"], row["trains"] = training.metered, training.future is not None
         rows.append(row)
     dispatches = [
-        {"round": one.round, "number": one.number, "version": one.version, "at": one.at,
-         "versions": versions[id(one.versions)][0]}
-        for _, one in sent.values()
+        {"round": dispatch.round, "number": dispatch.number, "version": dispatch.version, "at": dispatch.at,
+         "versions": versions[id(dispatch.versions)][0]}
+        for _, dispatch in numbered.values()
     ]  # fmt: skip
-    found = {
+    flight_rows = {
         "rows": rows,
         "flying": len(run.engine.flying),
         "dispatches": dispatches,
         "versions": [dict(held) for _, held in versions.values()],
         "states": [dict(held.versions) for _, held in states.values()],
     }
-    return found, [held for _, held in states.values()]
+    return flight_rows, [held for _, held in states.values()]
 
 
 def restore(run: RunState, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-    """Bring a fresh simulation to where ``checkpoint_of`` was taken.  Raises RunError if it is of another setup."""
+    """Restore a checkpoint in a new simulation.  Raises RunError if it belongs to another setup."""
     learning = run.learning
     prefixes = (KEPT, FLOWN, ARRAY)
     if isinstance(learning, Training):
@@ -106,20 +106,20 @@ def restore(run: RunState, round: int, tensors: Mapping[str, Tensor], state: Map
         learning.metered = set(state["metered"])
         for name in tensors:
             if name.startswith(KEPT):
-                _, client, rest = name.split(":", 2)
-                learning.kept.setdefault(int(client), {})[rest] = tensors[name]
+                _, client, item = name.split(":", 2)
+                learning.kept.setdefault(int(client), {})[item] = tensors[name]
     else:
         with torch.device("meta"):
             held = {a: TensorSpec(tuple(s["shape"]), s["dtype"]).empty() for a, s in state["shapes"].items()}
         held |= {a: t for a, t in tensors.items() if not a.startswith(prefixes)}
-    # tables may come into being while a run goes on
+    # tables may be created during a run
     if {a for a in held.keys() ^ learning.state.tensors.keys() if not a.startswith("table/")}:
-        raise RunError("the checkpoint holds other tensors than this scenario's models have")
+        raise RunError("the checkpoint's tensors differ from those of this scenario's models")
     learning.state = ServerState(held, dict(state["versions"]))
     arrays = {name.removeprefix(ARRAY): t.numpy() for name, t in tensors.items() if name.startswith(ARRAY)}
     roster = run.roster
     if len(arrays["stage"]) != len(roster.stage):
-        raise RunError("the checkpoint is of another number of clients than this scenario has")
+        raise RunError("the checkpoint has another number of clients than this scenario")
     roster.stage, roster.eligible, roster.binding = (
         arrays["stage"].copy(), arrays["eligible"].copy(), arrays["binding"].copy(),
     )  # fmt: skip
@@ -138,10 +138,12 @@ def _restore_flights(run: RunState, tensors: Mapping[str, Tensor], state: Mappin
     setup, rows = run.setup, state["flights"]
     server_link = setup.fleet.server_link
     if server_link is not None:
-        make: Any = SHARING[server_link.sharing]
-        down, up = (make.from_rows(wire) if wire is not None else None for wire in state["wires"])
+        sharing: Any = SHARING[server_link.sharing]
+        down, up = (sharing.from_rows(wire) if wire is not None else None for wire in state["wires"])
         run.wires = (down, up)
-    dispatches = [Dispatch(**{**one, "versions": rows["versions"][one["versions"]]}) for one in rows["dispatches"]]
+    dispatches = [
+        Dispatch(**{**dispatch, "versions": rows["versions"][dispatch["versions"]]}) for dispatch in rows["dispatches"]
+    ]
     started = []
     for number, versions in enumerate(rows["states"]):
         prefix = f"{FLOWN}{number}:"
@@ -152,10 +154,10 @@ def _restore_flights(run: RunState, tensors: Mapping[str, Tensor], state: Mappin
     for row in rows["rows"]:
         row = dict(row)
         extra = {name: row.pop(name, None) for name in ("dispatch", "at_stage", "old", "state", "metered", "trains")}
-        client, sent = row["client"], dispatches[extra["dispatch"]]
-        plan = run.planner.plan(*setup.place(client), sent.round, stages[extra["at_stage"]], tuple(extra["old"]))
-        flights.append(flight_of(row, plan, sent))
+        client, dispatch = row["client"], dispatches[extra["dispatch"]]
+        plan = run.planner.plan(*setup.place(client), dispatch.round, stages[extra["at_stage"]], tuple(extra["old"]))
+        flights.append(flight_of(row, plan, dispatch))
         if isinstance(run.learning, Training):
-            run.learning.resume(client, plan, started[extra["state"]], sent, extra["metered"], extra["trains"])
+            run.learning.resume(client, plan, started[extra["state"]], dispatch, extra["metered"], extra["trains"])
     run.resumed = flights[: rows["flying"]]
     run.queue.update((flight.client, flight) for flight in flights[rows["flying"] :])

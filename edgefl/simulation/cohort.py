@@ -1,4 +1,4 @@
-"""Who is asked to take part in a round, and sent off."""
+"""Selection and dispatch of the clients of a round."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from edgefl.simulation.arrivals import Tally
 from edgefl.simulation.inflight.closed_form import Dispatch, Flights, Integers
 from edgefl.simulation.inflight.dispatch import flights_of
 from edgefl.simulation.run_state import RunState
-from edgefl.simulation.selection.base import NOBODY, Candidates, Chosen
+from edgefl.simulation.selection.base import NO_CLIENTS, Candidates, Chosen
 
 
 def candidates(run: RunState, round: int, kinds: Sequence[str]) -> Candidates:
-    """Whom the selection may draw from now, and what it may know of them."""
+    """Clients that the selection may draw from now, with the data that it may use."""
     setup, fleet = run.setup, run.setup.fleet
-    flying, back = run.engine.flying if run.engine is not None else {}, run.queue
+    flying, queued = run.engine.flying if run.engine is not None else {}, run.queue
     groups = {kind: setup.of_kind(kind) if setup.round.gate == "everyone" else run.roster.able(kind) for kind in kinds}
 
-    # a kind that is left out keeps its place, so that the others' draws don't change by it
-    asked = [k for k in setup.clients.kinds if kinds and setup.method.participates(k, round)]
-    groups = {kind: groups.get(kind, NOBODY) for kind in asked}
+    # a kind that is left out keeps its index, so that the draws of other kinds don't change
+    kinds_by_index = [k for k in setup.clients.kinds if kinds and setup.method.participates(k, round)]
+    groups = {kind: groups.get(kind, NO_CLIENTS) for kind in kinds_by_index}
 
     def ready(clients: Integers) -> NDArray[np.bool_]:
-        there = fleet.availability.available(clients, run.now)
+        free = fleet.availability.available(clients, run.now)
         if run.batteries is not None:
-            there &= run.batteries.ready(clients, run.now)
-        if flying or back:
-            there &= np.array([c not in flying and c not in back for c in clients.tolist()], dtype=bool)
-        return there
+            free &= run.batteries.ready(clients, run.now)
+        if flying or queued:
+            free &= np.array([c not in flying and c not in queued for c in clients.tolist()], dtype=bool)
+        return free
 
     def seconds(clients: Integers) -> NDArray[np.float64]:
         return run.roster.of_cells("seconds")[run.roster.cell[clients]]
@@ -41,7 +41,7 @@ def candidates(run: RunState, round: int, kinds: Sequence[str]) -> Candidates:
 
 
 def cohort(run: RunState, kinds: Sequence[str]) -> int:
-    """Clients in a cohort, without over-selection."""
+    """Number of clients in a cohort, without over-selection."""
     known = run.cohorts.get(tuple(kinds))
     if known is None:
         known = run.cohorts[tuple(kinds)] = _cohort(run, kinds)
@@ -58,22 +58,22 @@ def _cohort(run: RunState, kinds: Sequence[str]) -> int:
 
 
 def choose(run: RunState, round: int, kinds: Sequence[str], tally: Tally, count: int | None = None) -> Chosen:
-    """The cohort's clients, or ``count``."""
+    """Select the cohort's clients, or ``count`` clients, and count them in the tally."""
     chosen = run.selection.choose(candidates(run, round, kinds), round, count)
     tally.unavailable += chosen.unready
     tally.selected += len(chosen.clients)
     return chosen
 
 
-def why_nobody(run: RunState, kinds: Sequence[str]) -> str:
-    """Why nobody was sent off."""
+def empty_outcome(run: RunState, kinds: Sequence[str]) -> str:
+    """Outcome of a round in which no client was dispatched."""
     if run.setup.round.gate == "eligible" and not any(len(run.roster.able(kind)) for kind in kinds):
         return "nobody eligible"
     return "nobody available"
 
 
 def dispatch_clients(run: RunState, clients: Integers, round: int) -> Flights:
-    """These clients as a dispatch of their own, now."""
+    """Dispatch these clients at the current virtual time."""
     run.dispatches += 1
-    sent = Dispatch(round, run.dispatches, run.version, run.now, run.state.versions)
-    return flights_of(run.setup, run.roster, run.batteries, clients, sent)
+    dispatch = Dispatch(round, run.dispatches, run.version, run.now, run.state.versions)
+    return flights_of(run.setup, run.roster, run.batteries, clients, dispatch)

@@ -1,8 +1,8 @@
-"""What clients and server learn while the clock runs: real training behind futures, or none.
+"""Training of clients and server beside the virtual clock: real training behind futures, or none.
 
-Virtual time comes from predicted cost, so that the clock never waits for real compute: a work is submitted when its
-client is sent off, and its future is awaited where its flight ends.  Without training the same works are priced and
-nothing is computed: what travels is the same, and so is every record but for losses and metrics.
+Virtual time comes from predicted cost, so the clock never waits for real compute: a work is submitted when its client
+is dispatched, and its future is awaited when its flight ends.  Without training only costs are computed: payloads and
+records are the same, except for losses and metrics.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Integers = NDArray[Any]
 
 
 class Arrival(NamedTuple):
-    """An update that arrived: whose, what it was to do, in which round and dispatch, and how much it counts."""
+    """An update that arrived: client, plan, round, number of the dispatch, staleness and discount."""
 
     client: int
     plan: Plan
@@ -45,45 +45,45 @@ class Arrival(NamedTuple):
 
 
 class Learning(Protocol):
-    """The side of a simulation that the clock doesn't see."""
+    """Interface of a simulation to training, which doesn't affect virtual time."""
 
     state: ServerState
 
     def send(self, flights: Flights, go: NDArray[np.bool_]) -> None:
-        """Clients are sent off; those of ``go`` may come back with an update."""
+        """Dispatch clients; those in the mask ``go`` may return an update."""
         ...
 
     def land(self, client: int, arrived: bool) -> Report | None:
-        """A client's flight ended; its report, where there is one."""
+        """End a client's flight; return its report, if there is one."""
         ...
 
     def rejects(self, client: int, number: int) -> bool:
-        """Whether the update of a client that landed is left out for what it holds; it is forgotten then."""
+        """Whether a landed client's update is rejected for its values; a rejected update is dropped."""
         ...
 
     def aggregate(self, arrivals: Sequence[Arrival], stage: Stage, *, at_once: bool = False) -> None:
-        """These updates go into the state."""
+        """Aggregate these updates into the state."""
         ...
 
     def forget(self, arrivals: Sequence[Arrival]) -> None:
-        """These updates aren't used: their round changes nothing."""
+        """Drop these updates: their round doesn't change the state."""
         ...
 
     def submit(self, work: Work, when: str, round: int, index: int) -> Future[Report] | None:
-        """The server begins a work of its own."""
+        """Begin a work of the server."""
         ...
 
     def absorb(self, work: Work, report: Report | None) -> None:
-        """A work of the server is done, and changes the state."""
+        """Apply a finished work of the server to the state."""
         ...
 
     def leave(self) -> None:
-        """The run is over: nobody waits for those who are still under way."""
+        """End the run; works still under way aren't needed."""
         ...
 
 
 def part_of_stage(work: Work, stage: Stage) -> Work:
-    """A work that sends up only what trains at ``stage``: an update may have been begun at an earlier one."""
+    """The work with uploads of what trains at ``stage`` only: an update may have begun at an earlier stage."""
     up = tuple(p.only(lambda item: always(item, stage)) for p in work.up)
     return work if all(a.items == b.items for a, b in zip(up, work.up, strict=True)) else replace(work, up=up)
 
@@ -92,8 +92,8 @@ def part_of_stage(work: Work, stage: Stage) -> Work:
 
 
 @dataclass(frozen=True)
-class _Sent:
-    """A client under way: its work, what it started from, and its training; ``number`` is its dispatch's."""
+class _Started:
+    """A client under way: its work, starting state and training; ``number`` is its dispatch's."""
 
     number: int
     plan: Plan
@@ -104,72 +104,74 @@ class _Sent:
 
 
 class Training:
-    """Real training.  ``kept`` is what clients keep between rounds, ``metered`` the keys of what was measured."""
+    """Real training.  ``kept`` has the tensors that clients keep, ``metered`` the cost keys of measured works."""
 
     def __init__(self, setup: Setup, planner: Planner, executor: Executor, state: ServerState):
         self.setup, self.planner, self.executor, self.state = setup, planner, executor, state
         self.kept: dict[int, dict[str, Tensor]] = {}
         self.metered: set[str] = set()
-        self.sent: dict[int, _Sent] = {}
-        self._landed: dict[tuple[int, int], tuple[_Sent, Report]] = {}
+        self.under_way: dict[int, _Started] = {}
+        self._landed: dict[tuple[int, int], tuple[_Started, Report]] = {}
         self._starts: dict[tuple[int, Start], tuple[dict[str, Tensor], dict[Address, Tensor]]] = {}
 
     def send(self, flights: Flights, go: NDArray[np.bool_]) -> None:
-        """Submit the works of these flights: of those in ``go``, and those that are the first of their cost."""
+        """Submit the works of the flights in ``go``, and of those that are the first with their cost key."""
         chosen = []
-        for client, plan, goes in zip(flights.client.tolist(), flights.plans, go.tolist(), strict=True):
+        for client, plan, trains in zip(flights.client.tolist(), flights.plans, go.tolist(), strict=True):
             metered = self.setup.measure == "all" or plan.key not in self.metered
             self.metered.add(plan.key)
-            chosen.append((client, plan, metered, goes))
+            chosen.append((client, plan, metered, trains))
         wires: dict[Start, dict[str, Tensor]] = {}
-        # the longest first, so that no worker is left with it when the others are done; results don't depend on it
-        for client, plan, metered, goes in sorted(chosen, key=lambda one: -one[1].cost.budgets()["flops"]):
-            self._begin(client, plan, self.state, flights.sent, metered, goes or metered, wires)
+        # longest first, which balances the load of the workers; results don't depend on the order
+        for client, plan, metered, trains in sorted(chosen, key=lambda entry: -entry[1].cost.budgets()["flops"]):
+            self._begin(client, plan, self.state, flights.dispatch, metered, trains or metered, wires)
 
-    def resume(self, client: int, plan: Plan, state: ServerState, sent: Dispatch, metered: bool, trains: bool) -> None:
-        """Begin again what a client under way was doing."""
-        self._begin(client, plan, state, sent, metered, trains, {})
+    def resume(
+        self, client: int, plan: Plan, state: ServerState, dispatch: Dispatch, metered: bool, trains: bool
+    ) -> None:
+        """Restart the training of a client under way."""
+        self._begin(client, plan, state, dispatch, metered, trains, {})
 
     def _begin(
         self,
         client: int,
         plan: Plan,
         state: ServerState,
-        sent: Dispatch,
+        dispatch: Dispatch,
         metered: bool,
         trains: bool,
         wires: dict[Start, dict[str, Tensor]],
     ) -> None:
-        current, _ = self.planner.work(plan.kind, sent.round, plan.stage)
+        current, _ = self.planner.work(plan.kind, dispatch.round, plan.stage)
         work = replace(plan.work, scalars=current.scalars)  # the plan may be an earlier round's
         future = None
         if trains:
             if plan.start not in wires:
                 wires[plan.start] = state.wire(work, preinstalled(work, plan.down, state.versions))
-            kept = self.kept.get(client, {})
-            inputs = {**wires[plan.start], **{name: kept[name] for name in work.keep if name in kept}}
-            seed = seeds.key(self.setup.seed, "training", client, sent.number)
+            own = self.kept.get(client, {})
+            inputs = {**wires[plan.start], **{name: own[name] for name in work.keep if name in own}}
+            seed = seeds.key(self.setup.seed, "training", client, dispatch.number)
             future = self.executor.submit(Task(work, inputs, client, seed, metered))
-        self.sent[client] = _Sent(sent.number, plan, work, state, metered, future)
+        self.under_way[client] = _Started(dispatch.number, plan, work, state, metered, future)
 
     def land(self, client: int, arrived: bool) -> Report | None:
-        """The report of a client; where its update doesn't arrive it is dropped unless its measurement is wanted."""
-        sent = self.sent.pop(client)
-        if sent.future is None:
+        """Report of a client; None if its update doesn't arrive and its measurement isn't needed."""
+        started = self.under_way.pop(client)
+        if started.future is None:
             return None
-        if not arrived and not sent.metered:
-            sent.future.cancel()  # or left alone, where it has begun: nobody waits for it
+        if not arrived and not started.metered:
+            started.future.cancel()  # no effect on a training that has begun; its result is ignored
             return None
-        report = sent.future.result()
+        report = started.future.result()
         if arrived:
-            self._landed[client, sent.number] = sent, report
+            self._landed[client, started.number] = started, report
             if report.result.kept:
-                # a shallower stage keeps fewer blocks; what it doesn't name stays
+                # a shallower stage keeps fewer blocks; the other blocks stay
                 self.kept.setdefault(client, {}).update(report.result.kept)
         return report
 
     def rejects(self, client: int, number: int) -> bool:
-        """Whether an update that arrived has a NaN or an infinity in what travelled, and such aren't wanted."""
+        """Whether the payloads of an arrived update have NaN or infinity, unless the method keeps such updates."""
         if self.setup.method.setting.aggregation.non_finite == "keep":
             return False
         _, report = self._landed[client, number]
@@ -179,19 +181,19 @@ class Training:
         return True
 
     def aggregate(self, arrivals: Sequence[Arrival], stage: Stage, *, at_once: bool = False) -> None:
-        """Aggregate what arrived, decoded, beside what it started from."""
+        """Decode these updates and aggregate them, each with its starting values."""
         updates = []
         for arrival in arrivals:
-            sent, report = self._landed.pop((arrival.client, arrival.number))
-            inputs, base = self._start(sent)
-            bases, values = sent.work.bases(inputs), report.result.payloads
-            payloads = {p.name: p.decoded(values[p.name], bases) for p in sent.work.up}
-            work = part_of_stage(sent.work, stage)
+            started, report = self._landed.pop((arrival.client, arrival.number))
+            inputs, base = self._start(started)
+            bases, values = started.work.bases(inputs), report.result.payloads
+            payloads = {p.name: p.decoded(values[p.name], bases) for p in started.work.up}
+            work = part_of_stage(started.work, stage)
             if at_once:
-                # mixed into the model as it is now: (1 - a) w + a w_client
-                base = self.state.base(sent.work, self.state.items(sent.work))
+                # mixed into the current model: (1 - a) w + a w_client
+                base = self.state.base(started.work, self.state.items(started.work))
             update = Update(
-                arrival.client, sent.plan.kind, self._private(arrival.client, work), work, payloads, base,
+                arrival.client, started.plan.kind, self._private(arrival.client, work), work, payloads, base,
                 arrival.round, arrival.staleness, arrival.discount,
             )  # fmt: skip
             if any(p.items for p in work.up):
@@ -201,16 +203,18 @@ class Training:
             self.state = self.setup.method.aggregate(self.state, updates)
 
     def forget(self, arrivals: Sequence[Arrival]) -> None:
-        """Updates that arrived and aren't used."""
+        """Drop updates that arrived and aren't used."""
         for arrival in arrivals:
             self._landed.pop((arrival.client, arrival.number), None)
 
-    def _start(self, sent: _Sent) -> tuple[dict[str, Tensor], dict[Address, Tensor]]:
-        """What a client started from, by item and by address, as it was when it was sent off."""
-        key = id(sent.state), sent.plan.start
+    def _start(self, started: _Started) -> tuple[dict[str, Tensor], dict[Address, Tensor]]:
+        """Starting values of a client at its dispatch, by item and by address."""
+        key = id(started.state), started.plan.start
         if key not in self._starts:
-            inputs = sent.state.inputs(sent.work, preinstalled(sent.work, sent.plan.down, sent.state.versions))
-            self._starts[key] = inputs, sent.state.base(sent.work, inputs)
+            inputs = started.state.inputs(
+                started.work, preinstalled(started.work, started.plan.down, started.state.versions)
+            )
+            self._starts[key] = inputs, started.state.base(started.work, inputs)
         return self._starts[key]
 
     def _private(self, client: int, work: Work) -> dict[str, int]:
@@ -231,29 +235,29 @@ class Training:
         return self.executor.submit(Task(work, self.state.inputs(work), None, seed, metered))
 
     def absorb(self, work: Work, report: Report | None) -> None:
-        """What a work of the server sends up goes into the state."""
+        """Apply the result of a work of the server to the state."""
         assert report is not None
         self.state = self.setup.method.absorb(self.state, work, report.result)
 
     def leave(self) -> None:
-        """Take back what no worker has begun: another run may want them."""
-        for sent in self.sent.values():
-            if sent.future is not None:
-                sent.future.cancel()
+        """Cancel works that no worker has begun, because another run may need the workers."""
+        for started in self.under_way.values():
+            if started.future is not None:
+                started.future.cancel()
 
 
 # --- none ------------------------------------------------------------------------------------------------------------
 
 
 MOST_CHANGES = 256
-"""Sets of senders whose aggregation is remembered: a method whose works differ in every round has ever new ones."""
+"""Number of cached aggregations; a method whose works differ in every round would add to them without end."""
 
 
-class Absent:
-    """No training: a state of shapes, whose versions change as they would.
+class NoTraining:
+    """No training: a state of shapes without values, whose versions change as with training.
 
-    Which tensors an aggregation changes is asked of the method itself, with shapes for updates: one for all clients
-    that send the same.  Raises MethodError where a method's ``aggregate`` needs values.
+    The method's own ``aggregate`` is called with shapes to find which tensors change; clients with equal uploads share
+    one update.  Raises MethodError if ``aggregate`` needs values.
     """
 
     def __init__(self, setup: Setup):
@@ -262,18 +266,18 @@ class Absent:
         self._changes: dict[tuple[int, frozenset[int]], tuple[list[Any], dict[Address, Tensor]]] = {}
 
     def send(self, flights: Flights, go: NDArray[np.bool_]) -> None:
-        """Nothing is trained."""
+        """Do nothing: no client is trained."""
 
     def land(self, client: int, arrived: bool) -> Report | None:
-        """There is no report."""
+        """Return None: there is no report without training."""
         return None
 
     def rejects(self, client: int, number: int) -> bool:
-        """Shapes are all sound."""
+        """Return False: shapes have no values to reject."""
         return False
 
     def aggregate(self, arrivals: Sequence[Arrival], stage: Stage, *, at_once: bool = False) -> None:
-        """What would change is at its next version."""
+        """Give all tensors that would change their next version."""
         alike = {id(arrival.plan.work.up): arrival for arrival in arrivals}
         key = stage.index, frozenset(alike)
         if key not in self._changes:
@@ -302,18 +306,18 @@ class Absent:
         return {a: t for a, t in after.tensors.items() if after.versions[a] != self.state.versions.get(a)}
 
     def forget(self, arrivals: Sequence[Arrival]) -> None:
-        """Nothing was kept of them."""
+        """Do nothing: no updates are stored."""
 
     def submit(self, work: Work, when: str, round: int, index: int) -> Future[Report] | None:
-        """The server computes nothing."""
+        """Return None: the server computes nothing."""
         return None
 
     def absorb(self, work: Work, report: Report | None) -> None:
-        """What a work of the server would send up is there, as shapes."""
+        """Add the result of a work of the server to the state, as shapes."""
         with torch.device("meta"):
-            sent = {i.source: i.spec.empty() for p in work.up for i in p.items}
-        if sent:
-            self.state = self.state.changed(sent)
+            uploads = {i.source: i.spec.empty() for p in work.up for i in p.items}
+        if uploads:
+            self.state = self.state.changed(uploads)
 
     def leave(self) -> None:
-        """Nobody is training."""
+        """Do nothing: no training is under way."""

@@ -1,4 +1,4 @@
-"""Round policies: when a round ends, and what becomes of those who are under way then."""
+"""Round policies: when a round ends, and what happens to clients that are still under way then."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from edgefl.planning.round_options import RoundOptions
 class Policy:
     """What a round waits for.
 
-    ``overlapping``: flights outlive the round that they began in.  ``at_once``: each update goes into the model as it
-    arrives, onto what the model is then.  ``refills``: a client that is back is replaced at once, else at the next
-    round.
+    ``overlapping``: flights may last beyond the round in which they began.  ``at_once``: each update is mixed into the
+    current model when it arrives.  ``refills``: a landed client is replaced at once, else at the next round.
     """
 
     overlapping: ClassVar[bool] = False
@@ -24,32 +23,32 @@ class Policy:
         self.options = options
 
     def wanted(self, cohort: int, asked: int) -> int | None:
-        """Updates with whose arrival the round ends, of a cohort of which so many were asked; None: no number."""
+        """Number of updates that ends a round with this cohort and ``asked`` selected clients; None: no number."""
         return cohort if asked > cohort else None
 
     def over(self, started: float) -> float:
-        """The virtual time at which the round ends at the latest."""
+        """Latest virtual time at which the round ends, in seconds."""
         return inf if self.options.deadline is None else started + self.options.deadline
 
 
 class Synchronous(Policy):
-    """Waits for the whole cohort, until the deadline, or of an over-selection for the cohort's number of updates."""
+    """Waits for the whole cohort until the deadline; with over-selection, for the cohort's number of updates."""
 
 
 class Asynchronous(Policy):
-    """FedAsync (Xie et al. 2019): each update is mixed into the model as it arrives, and its client replaced.
+    """FedAsync (Xie et al. 2019): each update is mixed into the model when it arrives, and its client is replaced.
 
-    A round is as many arrivals as a cohort has clients, so that rounds of all policies cost alike.
+    A round has as many arrivals as a cohort has clients, so that rounds of all policies have similar costs.
     """
 
     overlapping = at_once = refills = True
 
     def wanted(self, cohort: int, asked: int) -> int | None:
-        """The cohort's number."""
+        """The size of the cohort."""
         return cohort
 
     def over(self, started: float) -> float:
-        """A deadline is each client's own."""
+        """No end by time: a deadline applies to each client alone."""
         return inf
 
 
@@ -59,20 +58,20 @@ class Buffered(Asynchronous):
     at_once = False
 
     def wanted(self, cohort: int, asked: int) -> int | None:
-        """The buffer's size."""
+        """The size of the buffer."""
         return self.options.buffer
 
 
 class SemiSynchronous(Policy):
-    """A round is a window of time: what has arrived is aggregated, and whoever is still under way comes in a later
-    one."""
+    """A round is a window of time: updates that arrived are aggregated, and clients still under way count in a later
+    round."""
 
     overlapping = True
 
     def wanted(self, cohort: int, asked: int) -> int | None:
-        """However many arrive."""
+        """No number: the window alone ends the round."""
         return None
 
     def over(self, started: float) -> float:
-        """The window's end."""
+        """End of the window, in seconds of virtual time."""
         return started + self.options.window

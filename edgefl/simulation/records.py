@@ -1,6 +1,6 @@
-"""Records: what the simulation says of verdicts, clients and the server's works, as they are written.
+"""Records of verdicts, clients and the server's works, as they are written.
 
-A client's record is a few numbers of its own beside what it shares with all that are alike, which becomes text once.
+A client's record consists of a few numbers of its own and of the fields of its plan, which are serialised once.
 """
 
 from __future__ import annotations
@@ -23,63 +23,63 @@ from edgefl.training import Report
 from edgefl.work import Source, Work
 
 MEASURED = ("measured_peak_memory_bytes", "measured_forward_flops", "measured_backward_flops", "memory_error")
-"""Measured twins of what was predicted: None where nothing was metered."""
+"""Measured counterparts of predicted fields: None for works that weren't measured."""
 
 UNMEASURED: Mapping[str, Any] = dict.fromkeys(MEASURED)
-"""Of a work that wasn't metered."""
+"""The MEASURED fields of a work that wasn't measured."""
 
 PASSED = ("download_seconds", "compute_seconds", "load_seconds", "upload_seconds", "virtual_seconds", "energy_joules")
-"""Of a plan's record what a flight has its own figures for."""
+"""Fields of a plan's record that are replaced by the flight's own."""
 
 CARRIED = ("carried_download_bytes", "carried_upload_bytes", "lost_download_bytes", "lost_upload_bytes")
-"""Serialised bytes that crossed a link, and those of them that came to nothing."""
+"""Serialised bytes that crossed a link, and those of them that were of no use."""
 
 MOST_VERDICTS = 10_000
-"""Clients up to which each has verdicts of its own; of more, those that are alike share a record."""
+"""Largest fleet with a verdict record for each client; in larger ones clients with equal verdicts share a record."""
 
 
 # --- verdicts --------------------------------------------------------------------------------------------------------
 
 
 def verdict_records(roster: Roster, clients: Integers, round: int) -> list[dict[str, Any]]:
-    """Whether these clients may take part, and what their round would cost.
+    """Records of whether these clients may take part, and of the predicted cost of their round.
 
-    In a fleet above MOST_VERDICTS a record stands for all ``clients`` of one cell and verdict, and shows the one with
-    the least room.
+    In a fleet above MOST_VERDICTS one record stands for all ``clients`` of one cell and verdict, and shows the client
+    with the smallest margin.
     """
     shown, counts = clients, np.ones(len(clients), np.int64)
     if len(roster.cell) > MOST_VERDICTS:
-        shown, counts = _least_room(roster, clients)
+        shown, counts = _tightest(roster, clients)
     verdicts = roster.verdicts(shown)
     return [
-        _verdict_record(roster, client, verdicts[place], round, count)
-        for place, (client, count) in enumerate(zip(shown.tolist(), counts.tolist(), strict=True))
+        _verdict_record(roster, client, verdicts[index], round, count)
+        for index, (client, count) in enumerate(zip(shown.tolist(), counts.tolist(), strict=True))
     ]
 
 
-def _least_room(roster: Roster, clients: Integers) -> tuple[Integers, Integers]:
-    """Of the clients of each cell and verdict the first with the least room, and how many they are."""
-    ways = len(BUDGETS) + 1
-    code = (roster.cell[clients] * 2 + roster.eligible[clients]) * ways + roster.binding[clients] + 1
-    size = len(roster.cells) * 2 * ways
+def _tightest(roster: Roster, clients: Integers) -> tuple[Integers, Integers]:
+    """First client with the smallest margin for each cell and verdict, and the number of clients of each."""
+    bindings = len(BUDGETS) + 1
+    code = (roster.cell[clients] * 2 + roster.eligible[clients]) * bindings + roster.binding[clients] + 1
+    size = len(roster.cells) * 2 * bindings
     counts = np.bincount(code, minlength=size)
-    least, room = np.full(size, np.inf), np.empty(len(clients))
+    least, share = np.full(size, np.inf), np.empty(len(clients))
     parts = [slice(i, i + CHUNK) for i in range(0, len(clients), CHUNK)]
     for part in parts:
-        room[part] = _room(roster, clients[part])
-        np.minimum.at(least, code[part], room[part])
+        share[part] = _remaining_share(roster, clients[part])
+        np.minimum.at(least, code[part], share[part])
     first = np.zeros(size, np.int64)
     for part in reversed(parts):
-        tight = np.flatnonzero(room[part] == least[code[part]])[::-1]
-        first[code[part][tight]] = clients[part][tight]
-    there = np.flatnonzero(counts)
-    # by client: a cell's number depends on when it was first met, which a resumed run doesn't know
-    there = there[np.argsort(first[there])]
-    return first[there], counts[there]
+        tightest = np.flatnonzero(share[part] == least[code[part]])[::-1]
+        first[code[part][tightest]] = clients[part][tightest]
+    codes = np.flatnonzero(counts)
+    # sorted by client, because a resumed run may number its cells differently
+    codes = codes[np.argsort(first[codes])]
+    return first[codes], counts[codes]
 
 
-def _room(roster: Roster, clients: Integers) -> NDArray[np.float64]:
-    """Least share of a budget that is left, `[clients]`."""
+def _remaining_share(roster: Roster, clients: Integers) -> NDArray[np.float64]:
+    """Smallest remaining share of a budget, `[clients]`."""
     least = np.full(len(clients), np.inf)
     budgets = roster.budgets(clients)
     for name in BUDGETS:
@@ -96,7 +96,7 @@ def _verdict_record(roster: Roster, client: int, verdict: Verdict, round: int, c
         "round": round,
         "client": client,
         "clients": clients,
-        **_who(plan),
+        **_plan_fields(plan),
         "eligible": verdict.eligible,
         "binding": verdict.binding,
         "margins": dict(verdict.margins),
@@ -109,7 +109,7 @@ def _verdict_record(roster: Roster, client: int, verdict: Verdict, round: int, c
 
 
 class ClientLines:
-    """Lines of the table of clients, and their sums."""
+    """Lines of the table of clients, with a cache of the text that clients of a plan share."""
 
     def __init__(self, setup: Setup):
         self.setup = setup
@@ -125,12 +125,12 @@ class ClientLines:
         discounts: Sequence[float],
         learnt: Sequence[tuple[float | None, Mapping[str, Any]]],
     ) -> list[bytes]:
-        """A line for each landing, in order; ``plans``, ``base_rounds``, ... have one entry for each.
+        """One line for each landing, in order; ``plans``, ``base_rounds``, ... have one entry for each.
 
-        ``learnt`` are loss and ``measured``.
+        ``learnt`` are pairs of loss and ``measured``.
         """
-        plainly = orjson.dumps(UNMEASURED)[1:-1]
-        own = [plainly if m is UNMEASURED else orjson.dumps(plain(m))[1:-1] for _, m in learnt]
+        unmeasured = orjson.dumps(UNMEASURED)[1:-1]
+        measured = [unmeasured if fields is UNMEASURED else orjson.dumps(plain(fields))[1:-1] for _, fields in learnt]
         columns: dict[str, Sequence[bytes]] = {
             "round": [b"%d" % round] * len(plans),
             "base_round": _texts(base_rounds),
@@ -147,27 +147,27 @@ class ClientLines:
         }
         names = b",".join(b'"%b":%%b' % name.encode() for name in columns)
         line = b"{" + names + b",%b,%b\n"
-        return [line % fields for fields in zip(*columns.values(), own, map(self._text, plans), strict=True)]
+        return [line % fields for fields in zip(*columns.values(), measured, map(self._text, plans), strict=True)]
 
     def measured(self, client: int, plan: Plan, report: Report) -> Mapping[str, Any]:
-        """What was measured of a client's work beside what was predicted; UNMEASURED where nothing was."""
+        """The MEASURED fields of a client's work; UNMEASURED if it wasn't measured."""
         return _measured(plan.work, self.setup.clients.client(client), plan.cost.compute, report)
 
     def _text(self, plan: Plan) -> bytes:
-        """What all clients of a plan have in their records, without the bracket that opens it."""
-        found = self._texts.get(id(plan))
-        if found is None:
+        """JSON of the fields that all clients of a plan share, without the opening bracket."""
+        entry = self._texts.get(id(plan))
+        if entry is None:
             cost = {name: value for name, value in plan.cost.record().items() if name not in PASSED}
-            found = self._texts[id(plan)] = (
+            entry = self._texts[id(plan)] = (
                 plan,
-                orjson.dumps({**_who(plan), **cost}, option=orjson.OPT_SERIALIZE_NUMPY)[1:],
+                orjson.dumps({**_plan_fields(plan), **cost}, option=orjson.OPT_SERIALIZE_NUMPY)[1:],
             )
-        return found[1]
+        return entry[1]
 
-    def forget(self, plans: Iterable[Plan]) -> None:
-        """Keep no text but of these plans."""
+    def keep_only(self, plans: Iterable[Plan]) -> None:
+        """Drop the cached text of all other plans."""
         kept = {id(plan) for plan in plans}
-        self._texts = {key: found for key, found in self._texts.items() if key in kept}
+        self._texts = {key: entry for key, entry in self._texts.items() if key in kept}
 
 
 _OUTCOMES = [orjson.dumps(name) for name in OUTCOMES]
@@ -176,23 +176,23 @@ _SECONDS = ("download_seconds", "compute_seconds", "upload_seconds", "virtual_se
 
 
 def _texts(numbers: Any) -> list[bytes]:
-    """Each number as JSON."""
+    """JSON text of each number."""
     text = orjson.dumps(np.ascontiguousarray(numbers), option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
     return text.split(b",") if text else []
 
 
 def sums(landings: Landings, plans: Sequence[Plan]) -> dict[str, Any]:
-    """What these clients' records add up to."""
-    found: dict[str, Any] = {name: getattr(landings, name).sum().item() for name in (*CARRIED, "energy_joules")}
-    each = [plan.sums for plan in plans]
-    # whole numbers of any size: FLOPs of a large cohort are more than 63 bits hold
-    large = any(max(numbers) > 2**62 // max(len(each), 1) for numbers in set(each))
-    total = np.array(each, dtype=object if large else np.int64).reshape(-1, len(PLANNED)).sum(0)
-    return found | {name: int(number) for name, number in zip(PLANNED, total, strict=True)}
+    """Sums of the clients' records over these landings, by field."""
+    totals: dict[str, Any] = {name: getattr(landings, name).sum().item() for name in (*CARRIED, "energy_joules")}
+    planned = [plan.sums for plan in plans]
+    # FLOPs of a large cohort may exceed 63 bits
+    large = any(max(numbers) > 2**62 // max(len(planned), 1) for numbers in set(planned))
+    total = np.array(planned, dtype=object if large else np.int64).reshape(-1, len(PLANNED)).sum(0)
+    return totals | {name: int(number) for name, number in zip(PLANNED, total, strict=True)}
 
 
 def outcomes(landings: Landings) -> dict[str, int]:
-    """How many flights ended in which way; ways that nobody took are left out."""
+    """Number of flights by outcome; outcomes without flights are left out."""
     counts = np.bincount(landings.outcome, minlength=len(OUTCOMES))
     return {name: int(count) for name, count in zip(OUTCOMES, counts, strict=True) if count}
 
@@ -203,7 +203,7 @@ def outcomes(landings: Landings) -> dict[str, int]:
 def server_record(
     setup: Setup, work: Work, when: str, computed: ComputeCost, seconds: float, report: Report | None
 ) -> dict[str, Any]:
-    """What a work of the server cost; ``when`` says at which point of the round."""
+    """Record of a work of the server; ``when`` names the point of the round at which it runs."""
     return {
         "when": when,
         "kind": work.kind,
@@ -216,7 +216,7 @@ def server_record(
     }
 
 
-def _who(plan: Plan) -> dict[str, Any]:
+def _plan_fields(plan: Plan) -> dict[str, Any]:
     return {
         "kind": plan.kind,
         "device": plan.device.name,
@@ -231,6 +231,6 @@ def _measured(work: Work, source: Source, predicted: ComputeCost, report: Report
     if report is None or report.measured is None:
         return UNMEASURED
     peak = report.measured.peak_memory_bytes
-    found = compute_cost(work, source, report.measured.trace)
+    measured = compute_cost(work, source, report.measured.trace)
     error = (predicted.peak_memory_bytes - peak) / peak if peak else None
-    return dict(zip(MEASURED, (peak, found.forward_flops, found.backward_flops, error), strict=True))
+    return dict(zip(MEASURED, (peak, measured.forward_flops, measured.backward_flops, error), strict=True))

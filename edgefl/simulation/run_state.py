@@ -18,7 +18,7 @@ from edgefl.planning.versions import ClientVersions
 from edgefl.simulation.inflight.clock import Clock
 from edgefl.simulation.inflight.events import EventEngine, Flight
 from edgefl.simulation.inflight.shared_link import SHARING, SharedLink
-from edgefl.simulation.learning import Absent, Learning, Training
+from edgefl.simulation.learning import Learning, NoTraining, Training
 from edgefl.simulation.policy import Policy
 from edgefl.simulation.records import ClientLines, verdict_records
 from edgefl.simulation.roster import Roster
@@ -29,32 +29,32 @@ OnProgress = Callable[[str, Mapping[str, Any]], None]
 Events = Generator[simpy.Event, Any, Any]
 
 UNTRAINED_SECONDS = 5.0
-"""Wall time between checkpoints without training: a large fleet's takes longer to write than its rounds to play."""
+"""Wall time between checkpoints without training, as a large fleet's takes longer to write than a round to play."""
 
 
 class Journal(Protocol):
-    """Where records and checkpoints go (edgefl.runs.RunDirectory)."""
+    """Writer of records and checkpoints (edgefl.runs.RunDirectory)."""
 
     def append(self, table: Any, records: Sequence[Mapping[str, Any]]) -> None:
         """Append records to a table."""
         ...
 
     def append_lines(self, table: Any, lines: Sequence[bytes]) -> None:
-        """Append records that are lines of JSON already."""
+        """Append records that are already lines of JSON."""
         ...
 
     def checkpoint(self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Keep everything that the next round depends on."""
+        """Write a checkpoint of everything that the next round depends on."""
         ...
 
 
 class RunState:
-    """Where a run has come to: what the server and the clients hold, who is under way, and what time it is.
+    """State of one run: server state, versions held by clients, flights under way, and virtual time.
 
-    ``now`` is the virtual time exactly; the clock of SimPy beside it orders what happens.  Without an ``executor``
-    nothing is trained.  ``events`` plays every flight event by event also where a closed form would do; records don't
-    depend on it.  A checkpoint is kept after a round where ``checkpoint_seconds`` of wall time have passed since the
-    last one, and after the last round; None: after every round that trains, else 5 s.
+    ``now`` is the exact virtual time in seconds; the SimPy clock beside it orders the events.  Without an ``executor``
+    nothing is trained.  ``events`` plays every flight event by event even where a closed form exists; records don't
+    depend on it.  A checkpoint is written after the last round, and after each round that ends ``checkpoint_seconds``
+    of wall time or more after the previous one; None: 0 s with training, else 5 s.
     """
 
     def __init__(
@@ -75,18 +75,18 @@ class RunState:
         self.learning: Learning = (
             Training(setup, self.planner, executor, setup.method.initial(setup.seed))
             if executor is not None
-            else Absent(setup)
+            else NoTraining(setup)
         )
-        # where everything trains in every round nothing is ever frozen, and everything travels
-        ways = setup.schedule.offered
+        # if everything trains in every round nothing is ever frozen, and everything is sent
+        offered = setup.schedule.offered
         names = [name for kind in setup.method.setting.kinds.values() for name in kind.parameters()]
-        frozen = len(setup.schedule.stages) > 1 or any(not way.active(name) for way in ways for name in names)
+        frozen = len(setup.schedule.stages) > 1 or any(not stage.active(name) for stage in offered for name in names)
         self.client_versions = ClientVersions(len(setup.clients.client_kind), keeping=frozen)
         self.roster = Roster(self.planner, self.client_versions)
         pause = 0.0 if executor is not None else UNTRAINED_SECONDS
         self.checkpoint_seconds = pause if checkpoint_seconds is None else checkpoint_seconds
         self._coverage = DataCoverage.of(setup)
-        self._left: tuple[Any, dict[str, Any]] = (None, {})
+        self._lost: tuple[Any, dict[str, Any]] = (None, {})
         self.batteries = setup.fleet.battery.fresh() if setup.fleet.battery is not None else None
         self.client_lines = ClientLines(setup)
         self.cohorts: dict[tuple[str, ...], int] = {}
@@ -95,14 +95,14 @@ class RunState:
         self.totals: Counter[str] = Counter()
         self.metrics: dict[str, dict[str, float]] = {}
         self.queue: OrderedDict[int, Flight] = OrderedDict()
-        """Who has landed and isn't heard yet, by client, in that order."""
+        """Landed flights that aren't processed yet, by client, in order of landing."""
         self.wires: tuple[SharedLink | None, SharedLink | None] = (None, None)
         if setup.fleet.server_link is not None:
-            line = setup.fleet.server_link
-            make = SHARING[line.sharing]
+            server_link = setup.fleet.server_link
+            shared = SHARING[server_link.sharing]
             self.wires = (
-                make(line.download) if line.download is not None else None,
-                make(line.upload) if line.upload is not None else None,
+                shared(server_link.download) if server_link.download is not None else None,
+                shared(server_link.upload) if server_link.upload is not None else None,
             )
         self._by_event = events or self.policy.overlapping or any(wire is not None for wire in self.wires)
         self.engine: EventEngine | None = None
@@ -110,24 +110,24 @@ class RunState:
 
     @property
     def state(self) -> Any:
-        """What the server holds."""
+        """The server's state."""
         return self.learning.state
 
     def pass_until(self, env: Clock, until: float) -> Events:
-        """Let the clock go on to ``until``."""
+        """Advance the virtual time to ``until``, in seconds."""
         self.now = max(self.now, until)
         if self.now > env.now:
             yield env.moment(self.now)
 
     def judge(self, round: int) -> None:
-        """Verdicts of this round, with a record of every one that is new."""
+        """Update the verdicts to this round, and record each one that has changed."""
         cells = self.roster.cells
         new = self.roster.judge(round, self.state.versions)
         if len(new):
             self.journal.append("eligibility", verdict_records(self.roster, new, round))
         if self.roster.cells is not cells:
-            self.client_lines.forget(self.roster.cells)
+            self.client_lines.keep_only(self.roster.cells)
 
     def under_way(self) -> int:
-        """Clients that were sent off and have no record yet."""
+        """Number of clients that were dispatched and have no record yet."""
         return 0 if self.engine is None else len(self.engine.flying) + len(self.engine.landed) + len(self.queue)

@@ -31,7 +31,7 @@ class ServerWork:
 def run_server_works(
     run: RunState, env: Clock, works: Sequence[Work], round: int, when: str, server: list[dict[str, Any]]
 ) -> Events:
-    """The server's own works one after the other, charged to its device; each changes the state."""
+    """Run works of the server in sequence, charged to its device; each changes the state."""
     stage = run.setup.schedule.stage(round)
     for index, work in enumerate(works):
         work = run.setup.staged(work, stage)
@@ -46,7 +46,7 @@ def submit(run: RunState, work: Work, round: int, when: str, index: int) -> Serv
 
 
 def server_work(run: RunState, env: Clock, under_way: ServerWork, server: list[dict[str, Any]]) -> Events:
-    """Charge a work to the server's device, and give its report."""
+    """Charge a work to the server's device; return its report."""
     work, computed = under_way.work, under_way.compute
     spent = duration(computed, traffic((), ()), run.setup.fleet.server, None)
     yield from run.pass_until(env, run.now + spent.compute_seconds)
@@ -56,26 +56,26 @@ def server_work(run: RunState, env: Clock, under_way: ServerWork, server: list[d
 
 
 def evaluate(run: RunState, env: Clock, round: int, split: str, server: list[dict[str, Any]]) -> Events:
-    """Score every kind's model; gives the metrics by kind, nothing where nothing is trained."""
+    """Evaluate every kind's model; return the metrics by kind, empty without training."""
     works = run.setup.evaluations(split, run.setup.schedule.stage(round))
     submitted = [submit(run, work, round, f"evaluate {split}", i) for i, (work, _) in enumerate(works)]
-    found: dict[str, dict[str, float]] = {}
+    metrics: dict[str, dict[str, float]] = {}
     for under_way, (_, kinds) in zip(submitted, works, strict=True):
         report = yield from server_work(run, env, under_way, server)
         if report is not None:
-            found |= {kind: dict(report.result.metrics) for kind in kinds}
-    return {kind: found[kind] for kind in run.setup.clients.kinds if kind in found}
+            metrics |= {kind: dict(report.result.metrics) for kind in kinds}
+    return {kind: metrics[kind] for kind in run.setup.clients.kinds if kind in metrics}
 
 
 def deliver_final(run: RunState, env: Clock, round: int) -> Events:
-    """Send a finished stage's blocks once to every client that can hold them; tensor and serialised bytes."""
+    """Send a finished stage's blocks once to all eligible clients; return tensor and serialised bytes."""
     stage = run.setup.schedule.ends(round)
     if stage is None or not run.setup.schedule.deliver_final:
         return 0, 0
     bytes_ = serialised = 0
     slowest = 0.0
     holders = np.flatnonzero(run.roster.eligible & (run.roster.cell >= 0))
-    # holders by cell, without a look at all of them for each
+    # group the holders by cell with one sort
     cells = run.roster.cell[holders]
     order = np.argsort(cells, kind="stable")
     numbers, first = np.unique(cells[order], return_index=True)
@@ -85,8 +85,8 @@ def deliver_final(run: RunState, env: Clock, round: int) -> Events:
         payload = final_blocks(plan.work, stage)
         bytes_ += payload.tensor_bytes * len(clients)
         serialised += payload.serialised_bytes * len(clients)
-        taken = transfer_seconds(payload.serialised_bytes, plan.link.download_goodput, plan.link)
-        slowest = max(slowest, taken)
+        seconds = transfer_seconds(payload.serialised_bytes, plan.link.download_goodput, plan.link)
+        slowest = max(slowest, seconds)
         run.client_versions.sent(clients, (payload,), run.state.versions)
     yield from run.pass_until(env, run.now + slowest)
     return bytes_, serialised

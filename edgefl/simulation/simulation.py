@@ -25,18 +25,18 @@ from edgefl.simulation.server import deliver_final, evaluate, run_server_works
 
 
 class Simulation(RunState):
-    """One run.  ``run`` plays all rounds of the schedule; ``restore`` goes on from a checkpoint instead."""
+    """One run: ``run`` plays all rounds of the schedule, or the remaining ones after ``restore``."""
 
     def checkpoint(self) -> None:
-        """Keep everything that the next round depends on."""
+        """Write a checkpoint of everything that the next round depends on."""
         self.journal.checkpoint(self.round, *checkpoint_of(self))
 
     def restore(self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Go on after ``round``, from what was kept then.  Raises RunError if it doesn't match this setup."""
+        """Restore the checkpoint written after ``round``.  Raises RunError if it doesn't match this setup."""
         restore(self, round, tensors, state)
 
     def run(self) -> dict[str, Any]:
-        """Play the rounds that are left; gives the run's result: final metrics and totals."""
+        """Play the remaining rounds; return the run's final metrics and totals."""
         env = Clock(initial_time=self.now)
         if self._by_event:
             self.engine = EventEngine(env, self.wires)
@@ -52,14 +52,14 @@ class Simulation(RunState):
         }
 
     def _rounds(self, env: Clock) -> Events:
-        kept = monotonic()
+        written = monotonic()
         while self.round < self.setup.schedule.rounds:
             yield from self._round(env, self.round + 1)
             self.round += 1
             take(self)
-            if self.round == self.setup.schedule.rounds or monotonic() - kept >= self.checkpoint_seconds:
+            if self.round == self.setup.schedule.rounds or monotonic() - written >= self.checkpoint_seconds:
                 self.checkpoint()
-                kept = monotonic()
+                written = monotonic()
 
     def _round(self, env: Clock, round: int) -> Events:
         setup, started = self.setup, self.now
@@ -131,8 +131,8 @@ class Simulation(RunState):
         self.journal.append("rounds", [record])
         self.journal.append("host", tally.hosts)
         if tally.learnt:
-            # of a client that arrived twice the last counts
-            last = {heard[0]: heard for heard in tally.learnt}
+            # of several updates of one client the last counts
+            last = {update[0]: update for update in tally.learnt}
             clients, losses, seconds, counts = zip(*last.values(), strict=True)
             self.selection.learn(
                 np.array(clients, np.int64), np.array(losses, float), np.array(seconds), np.array(counts), round
@@ -140,13 +140,13 @@ class Simulation(RunState):
         self.on_progress("record", record)
 
     def _excluded(self, kinds: Sequence[str]) -> dict[str, Any]:
-        """What leaves with the clients of these kinds that don't fit their budgets: samples, classes, modalities."""
-        sign = (self.roster.changes, tuple(kinds))
-        if self._left[0] != sign:
-            asked = np.zeros(len(self.roster.eligible), bool)
+        """Samples, classes and modalities that are lost with the ineligible clients of these kinds."""
+        key = (self.roster.changes, tuple(kinds))
+        if self._lost[0] != key:
+            members = np.zeros(len(self.roster.eligible), bool)
             for kind in kinds:
-                asked[self.setup.of_kind(kind)] = True
-            left = self._coverage.left(asked, asked & self.roster.eligible)
+                members[self.setup.of_kind(kind)] = True
+            lost = self._coverage.left(members, members & self.roster.eligible)
             names = ("excluded_samples", "lost_classes", "lost_modalities", "modality_samples_share")
-            self._left = sign, {name.removeprefix("excluded_"): left[name] for name in names}
-        return self._left[1]
+            self._lost = key, {name.removeprefix("excluded_"): lost[name] for name in names}
+        return self._lost[1]

@@ -301,7 +301,7 @@ def test_tables_take_no_share_of_an_update(prototypes: Any, tmp_path: Path) -> N
         ({"up": {"top_k": "0%"}}, "payload.up.top_k: must be more than 0%"),
         ({"up": {"top_k": "110%"}}, "payload.up.top_k: '110%' is too large"),
         ({"up": {"topk": "10%"}}, "payload.up.topk: unknown key 'topk'; did you mean 'top_k'?"),
-        ({"down": {"dtype": "int8", "top_k": "10%"}}, "payload.down: top_k is for up alone"),
+        ({"down": {"dtype": "int8", "top_k": "10%"}}, "payload.down: top_k is only for up"),
         ({"dwon": "int8"}, "payload.dwon: unknown key 'dwon'; did you mean 'down'?"),
         ("int8", "payload: must be a mapping of fields, not 'int8'"),
     ],

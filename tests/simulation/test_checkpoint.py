@@ -127,7 +127,7 @@ class Values(registry.get("method", "fedavg")):  # type: ignore[misc]
 def test_a_method_that_needs_values_is_told_so(games: Games) -> None:
     setup = games.setup(**declared(sections(games, "fedavg", image=2)), schedule=END)
     broken = replace(setup, method=Values(setup.method.options, setup.method.setting))
-    with pytest.raises(MethodError, match=r"training: none: aggregate\(\) of Values must do with tensors on the meta"):
+    with pytest.raises(MethodError, match=r"training: none: aggregate\(\) of Values must work with tensors on the"):
         games.none(broken)
 
 

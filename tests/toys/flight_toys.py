@@ -76,7 +76,7 @@ def made(
 
 def played(flights: Flights, over: float = inf, wanted: int | None = None, wires: Wires = ALONE) -> Landings:
     """Landings of the event engine in a synchronous round, which ends at ``over`` seconds or ``wanted`` updates."""
-    clock = Clock(initial_time=flights.sent.at)
+    clock = Clock(initial_time=flights.dispatch.at)
     engine = EventEngine(clock, wires)
 
     def cohort() -> Iterator[Any]:

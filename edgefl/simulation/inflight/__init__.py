@@ -1,1 +1,1 @@
-"""Clients under way: when their phases end, in closed form or as events, alone or on a shared line."""
+"""Flights: when their phases end, in closed form or as events, on separate links or on a shared one."""

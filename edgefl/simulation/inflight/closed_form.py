@@ -1,9 +1,9 @@
-"""Flights: what becomes of clients that are sent off together, as arrays `[flights]`.
+"""Flights: rounds of clients that are dispatched together, as arrays `[flights]`.
 
-A flight downloads, computes (it reads its model from storage first) and uploads.  It ends by itself when its update has
-arrived, or where a failure was drawn for it; and it is cut short by the first of: its client goes offline, its battery
-is empty, the round doesn't wait any longer.  ``closed`` tells all of it at once where no flight waits for another;
-``EventEngine`` plays the same event by event.
+A flight downloads, computes (it loads its model from storage first) and uploads.  It ends by itself when its update
+arrives or a drawn failure occurs.  It is cut short when its client goes offline, its battery is empty or the round
+ends, whichever comes first.  ``closed`` computes independent flights in closed form; ``EventEngine`` simulates the same
+event by event.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ OUTCOMES = ("finished", "late", "dropped", "offline", "corrupted", "truncated", 
 FINISHED, LATE, DROPPED, OFFLINE, CORRUPT, TRUNCATE, NO_MEMORY, EMPTY = range(len(OUTCOMES))
 PHASES = ("start", "download", "compute", "upload", None)
 AT_START, AT_DOWNLOAD, AT_COMPUTE, AT_UPLOAD, AT_END = range(len(PHASES))
-"""Where a flight ended; AT_END: its update arrived."""
+"""Phase in which a flight ended; AT_END: its update arrived."""
 
 
 NUMBERS = (
     "down_bits", "up_bits", "latency", "down_goodput", "up_goodput", "cool_seconds", "throttle_after",
     "throttled_share", "idle_watts", "download_watts", "upload_watts", "compute_watts",
 )  # fmt: skip
-"""What a flight needs to know of its plan; ``cool_seconds`` are those of loading and computing without throttling."""
+"""Numbers of a plan that its flights use; ``cool_seconds`` is the time of loading and computing without throttling."""
 
 
 def numbers_of(plan: Plan) -> tuple[float, ...]:
@@ -55,9 +55,9 @@ def numbers_of(plan: Plan) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Dispatch:
-    """Clients are sent off: in which round, as which dispatch of the run, ``at`` which virtual time.
+    """A dispatch of clients: its round, its number in the run, and its virtual time ``at`` in seconds.
 
-    ``version`` counts the aggregations until then; ``versions`` are those of everything that the server held.
+    ``version`` counts the aggregations until then; ``versions`` are those of the server's tensors.
     """
 
     round: int
@@ -69,14 +69,14 @@ class Dispatch:
 
 @dataclass(frozen=True)
 class Flights:
-    """Clients of one dispatch: who flies, and what was drawn for each.
+    """Clients of one dispatch, with their plans and random draws.
 
     ``numbers`` `[flights, NUMBERS]` are those of their plans.  ``factors`` `[3, flights]` multiply the seconds of
     download, compute and upload; ``leaves`` is the virtual time at which a client goes offline (inf: never); ``joules``
-    are what its battery gives; ``no_memory`` says that the work's peak is above what it may use.
+    is the charge of its battery; ``no_memory`` marks works whose peak exceeds the memory budget.
     """
 
-    sent: Dispatch
+    dispatch: Dispatch
     client: Integers
     plans: Sequence[Plan]
     numbers: Floats
@@ -94,7 +94,7 @@ class Flights:
         return self.numbers[:, NUMBERS.index(name)]
 
     def _both(self, down: str, up: str) -> Floats:
-        """Numbers that stand beside each other, `[2, flights]`: a view."""
+        """Two adjacent columns of ``numbers``, `[2, flights]`, as a view."""
         first = NUMBERS.index(down)
         assert NUMBERS[first + 1] == up
         return self.numbers[:, first : first + 2].T
@@ -106,7 +106,7 @@ class Flights:
 
     @cached_property
     def latency(self) -> Floats:
-        """Seconds before the first bit moves, `[2, flights]`: down and up; nothing to move takes no time."""
+        """Seconds before the first bit of download and upload, `[2, flights]`; 0 if there are no bits."""
         return np.where(self.bits > 0, self._of("latency") * self.factors[::2], 0.0)
 
     @cached_property
@@ -116,7 +116,7 @@ class Flights:
 
     @cached_property
     def compute_seconds(self) -> Floats:
-        """Loading and computing, slowed down and hot as it may be."""
+        """Seconds of loading and computing, with slow-down and throttling."""
         busy = self._of("cool_seconds") * self.factors[1] * self.failures.slow
         if self.throttling:
             busy = throttled(busy, self._of("throttle_after"), self._of("throttled_share"))
@@ -124,24 +124,24 @@ class Flights:
 
     @cached_property
     def watts(self) -> dict[str, Floats]:
-        """What each flight draws, by what it does."""
+        """Power of each flight in watts, by activity."""
         return {name: self._of(f"{name}_watts") for name in ("idle", "download", "upload", "compute")}
 
     @cached_property
     def ends(self) -> Ends:
-        """How each flight ends by itself."""
+        """How each flight ends if it isn't cut short."""
         phase, fraction = self.failures.phase, self.failures.fraction
         outcome = np.full(len(self), FINISHED, np.int8)
         last = np.full(len(self), AT_END, np.int8)
         if not (phase.any() or self.no_memory.any()):
             return Ends(outcome, last, self.bits, self.compute_seconds)
         stops = self.no_memory & (phase != BEFORE) & (phase != DOWNLOAD)
-        for failure, at, then in (
+        for failure, stop_phase, result in (
             (BEFORE, AT_START, DROPPED), (DOWNLOAD, AT_DOWNLOAD, DROPPED), (TRAINING, AT_COMPUTE, DROPPED),
             (UPLOAD, AT_UPLOAD, DROPPED), (CORRUPTED, AT_UPLOAD, CORRUPT), (TRUNCATED, AT_UPLOAD, TRUNCATE),
         ):  # fmt: skip
-            mine = phase == failure
-            last[mine], outcome[mine] = at, then
+            failed = phase == failure
+            last[failed], outcome[failed] = stop_phase, result
         last[stops], outcome[stops] = AT_COMPUTE, NO_MEMORY
         down = self.bits[0] * np.where(last == AT_DOWNLOAD, fraction, 1.0) * (last >= AT_DOWNLOAD)
         broken_off = (last == AT_UPLOAD) & (phase != CORRUPTED)
@@ -149,16 +149,16 @@ class Flights:
         busy = self.compute_seconds * np.where(last == AT_COMPUTE, np.where(stops, 0.0, fraction), 1.0)
         return Ends(outcome, last, np.stack([down, up]), np.where(last >= AT_COMPUTE, busy, 0.0))
 
-    def transfer_seconds(self, way: int) -> Floats:
-        """Seconds of the download (0) or upload (1) as far as it goes by itself, on the client's own link alone."""
-        first = AT_DOWNLOAD if way == 0 else AT_UPLOAD
-        waits = np.where(self.ends.last >= first, self.latency[way], 0.0)
-        return np.asarray(waits + self.ends.bits[way] / self.rates[way])
+    def transfer_seconds(self, direction: int) -> Floats:
+        """Seconds of the download (0) or upload (1) until it ends by itself, on the client's own link."""
+        first = AT_DOWNLOAD if direction == 0 else AT_UPLOAD
+        waits = np.where(self.ends.last >= first, self.latency[direction], 0.0)
+        return np.asarray(waits + self.ends.bits[direction] / self.rates[direction])
 
 
 @dataclass(frozen=True)
 class Ends:
-    """How flights end by themselves: outcome, phase, bits `[2, flights]` that move by then, seconds of computing."""
+    """Ends of flights that aren't cut short: outcome, phase, bits moved `[2, flights]`, seconds of computing."""
 
     outcome: Integers
     last: Integers
@@ -168,7 +168,7 @@ class Ends:
 
 @dataclass(frozen=True)
 class Landings:
-    """What became of flights, `[flights]`: seconds of each phase as they passed, bits carried, joules spent."""
+    """Results of flights, `[flights]`: outcome, phase, seconds of each phase, bytes carried, joules spent."""
 
     client: Integers
     outcome: Integers
@@ -185,48 +185,48 @@ class Landings:
 
     @property
     def finished(self) -> NDArray[np.bool_]:
-        """Whose update arrived as it was sent."""
+        """Mask of flights whose update arrived intact."""
         return np.asarray(self.outcome == FINISHED)
 
     @property
     def downloaded(self) -> NDArray[np.bool_]:
-        """Who has all that was sent down."""
+        """Mask of flights whose download is complete."""
         return np.asarray(self.phase >= AT_COMPUTE)
 
     @property
     def lost_download_bytes(self) -> Integers:
-        """Of the bytes carried down, those that came to nothing."""
+        """Bytes carried by downloads that aren't complete."""
         return np.where(self.downloaded, 0, self.carried_download_bytes)
 
     @property
     def lost_upload_bytes(self) -> Integers:
-        """Of the bytes carried up, those that came to nothing."""
+        """Bytes carried by uploads of flights that didn't finish."""
         return np.where(self.finished, 0, self.carried_upload_bytes)
 
     @property
     def virtual_seconds(self) -> Floats:
-        """Of all phases together."""
+        """Seconds of all phases together."""
         return self.download_seconds + self.compute_seconds + self.upload_seconds
 
 
 def closed(flights: Flights, deadline: float = inf, wanted: int | None = None) -> Landings:
-    """All flights at once, where none waits for another.
+    """Results of flights that don't share a link, in closed form.
 
-    ``deadline`` is the virtual time at which those still under way are late; with ``wanted``, so is the arrival of
-    that many updates.
+    Flights still under way at the virtual time ``deadline`` are late; so are those after the arrival of ``wanted``
+    updates.
     """
-    ends, start = flights.ends, np.full(len(flights), flights.sent.at)
+    ends, start = flights.ends, np.full(len(flights), flights.dispatch.at)
     down, busy, up = flights.transfer_seconds(0), ends.compute_seconds, flights.transfer_seconds(1)
     fetched = start + down
     computed = fetched + busy
     arrived = computed + up
     outcome, stop = ends.outcome.copy(), np.full(len(flights), inf)
-    empty = _empty(flights, start, fetched, computed, (down, busy, up))
-    for when, what in ((np.maximum(flights.leaves, start), OFFLINE), (empty, EMPTY)):
-        cut = (when < arrived) & (when < stop)
-        stop[cut], outcome[cut] = when[cut], what
+    empty = _empty_times(flights, start, fetched, computed, (down, busy, up))
+    for times, reason in ((np.maximum(flights.leaves, start), OFFLINE), (empty, EMPTY)):
+        cut = (times < arrived) & (times < stop)
+        stop[cut], outcome[cut] = times[cut], reason
     ended = np.minimum(arrived, stop)
-    over = max(deadline, flights.sent.at)
+    over = max(deadline, flights.dispatch.at)
     if wanted is not None:
         successes = np.sort(ended[outcome == FINISHED])
         if len(successes) >= wanted:
@@ -241,13 +241,15 @@ def closed(flights: Flights, deadline: float = inf, wanted: int | None = None) -
     phase[cut & (stop < computed)] = AT_COMPUTE
     phase[cut & (stop < fetched)] = AT_DOWNLOAD
     spent = [
-        np.where(cut & (phase == at), ended - began, np.where(cut & (phase < at), 0.0, whole))
-        for at, began, whole in ((AT_DOWNLOAD, start, down), (AT_COMPUTE, fetched, busy), (AT_UPLOAD, computed, up))
+        np.where(cut & (phase == step), ended - began, np.where(cut & (phase < step), 0.0, whole))
+        for step, began, whole in ((AT_DOWNLOAD, start, down), (AT_COMPUTE, fetched, busy), (AT_UPLOAD, computed, up))
     ]
     moved = []
-    for way, at in ((0, AT_DOWNLOAD), (1, AT_UPLOAD)):
-        part = np.clip((spent[way * 2] - flights.latency[way]) * flights.rates[way], 0.0, ends.bits[way])
-        moved.append(np.where(cut & (phase <= at), np.where(phase == at, part, 0.0), ends.bits[way]))
+    for direction, step in ((0, AT_DOWNLOAD), (1, AT_UPLOAD)):
+        part = np.clip(
+            (spent[direction * 2] - flights.latency[direction]) * flights.rates[direction], 0.0, ends.bits[direction]
+        )
+        moved.append(np.where(cut & (phase <= step), np.where(phase == step, part, 0.0), ends.bits[direction]))
     return Landings(
         flights.client,
         outcome,
@@ -264,21 +266,21 @@ def closed(flights: Flights, deadline: float = inf, wanted: int | None = None) -
     )
 
 
-def _empty(
+def _empty_times(
     flights: Flights, start: Floats, fetched: Floats, computed: Floats, seconds: tuple[Floats, Floats, Floats]
 ) -> Floats:
-    """When each battery would be empty, inf where it lasts."""
-    when = np.full(len(flights), inf)
+    """Virtual time at which each battery would be empty, inf if it lasts."""
+    times = np.full(len(flights), inf)
     left = flights.joules
     if not np.isfinite(left).any():
-        return when
+        return times
     watts = flights.watts
     powers = (watts["idle"] + watts["download"], watts["compute"], watts["idle"] + watts["upload"])
     for began, whole, power in zip((start, fetched, computed), seconds, powers, strict=True):
         needs = whole * power
-        dies = np.isinf(when) & (left < needs)
-        then = began[dies] + left[dies] / power[dies]
-        # rounded, it may be the phase's end after all
-        when[dies] = np.where(then < began[dies] + whole[dies], then, inf)
+        drained = np.isinf(times) & (left < needs)
+        moments = began[drained] + left[drained] / power[drained]
+        # after rounding it may equal the end of the phase
+        times[drained] = np.where(moments < began[drained] + whole[drained], moments, inf)
         left = np.maximum(left - needs, 0.0)
-    return when
+    return times

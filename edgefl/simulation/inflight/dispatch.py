@@ -1,4 +1,4 @@
-"""Dispatch: from chosen clients to flights, with everything that is drawn for them."""
+"""Dispatch: flights of chosen clients, with their random draws."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ def flights_of(
     roster: Roster,
     batteries: Batteries | None,
     clients: Integers,
-    sent: Dispatch,
+    dispatch: Dispatch,
 ) -> Flights:
-    """Send these clients off.
+    """Flights of these clients.
 
-    Draws are functions of the seed, the number of the ``dispatch`` and the client, whoever else is sent off.
+    Draws depend on the seed, the number of the dispatch and the client, but not on the other clients.
     """
     fleet = setup.fleet
     cells = roster.cell[clients]
-    jitter = fleet.jitter(setup.seed, sent.number, clients)
-    everyone = np.full(len(clients), inf)
+    jitter = fleet.jitter(setup.seed, dispatch.number, clients)
+    unlimited = np.full(len(clients), inf)
     no_memory = np.zeros(len(clients), bool)
     if setup.round.gate == "everyone":
         no_memory = roster.of_cells("memory")[cells] > fleet.budgets["memory"][clients]
     return Flights(
-        sent,
+        dispatch,
         clients,
         [roster.cells[cell] for cell in cells.tolist()],
         roster.numbers(numbers_of)[cells],
         np.stack([jitter["download"], jitter["compute"], jitter["upload"]]),
-        draw_failures(fleet.failures, setup.seed, sent.number, clients),
-        fleet.availability.leaves(clients, sent.at),
-        everyone if batteries is None else batteries.level(clients, sent.at),
+        draw_failures(fleet.failures, setup.seed, dispatch.number, clients),
+        fleet.availability.leaves(clients, dispatch.at),
+        unlimited if batteries is None else batteries.level(clients, dispatch.at),
         no_memory,
         fleet.throttling,
     )
 
 
-def hopeful(flights: Flights) -> NDArray[np.bool_]:
-    """Whose update isn't lost already by what was drawn for it."""
+def may_arrive(flights: Flights) -> NDArray[np.bool_]:
+    """Mask of flights whose update isn't already lost by a drawn failure or for lack of memory."""
     return np.asarray((flights.failures.phase == NONE) & ~flights.no_memory)

@@ -1,8 +1,8 @@
-"""Clients under way, event by event on the virtual clock.
+"""Flights, simulated event by event on the virtual clock.
 
-Every phase of a flight is an event with a callback, not a process of its own: tens of thousands of flights a second.
-Transfers over the server's shared link are flows whose pace changes with every other flow.  Every time is computed as
-``closed`` computes it and is the clock's to the last digit, in a run that was cut off and goes on as well.
+Every phase of a flight is an event with a callback, not a process, which is faster.  Transfers over the server's shared
+link are flows whose rates depend on all other flows.  Times are computed exactly as in ``closed``, also in a resumed
+run.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from edgefl.simulation.inflight.shared_link import SharedLink
 
 
 class Flight:
-    """One client under way.  ``phase`` is where it is, since ``began``; ``token`` tells an event that came too late."""
+    """One client under way, in ``phase`` since ``began``; events with an older ``token`` are outdated."""
 
     __slots__ = (
-        "began", "bits", "carried", "client", "durations", "ended", "flowing", "joules", "last", "latency", "leaves",
-        "outcome", "phase", "plan", "rates", "seconds", "sent", "slow", "token", "until", "watts",
+        "began", "bits", "carried", "client", "dispatch", "durations", "ended", "flowing", "joules", "last", "latency",
+        "leaves", "outcome", "phase", "plan", "rates", "seconds", "slow", "token", "until", "watts",
     )  # fmt: skip
 
     client: int
     plan: Plan
-    sent: Dispatch
+    dispatch: Dispatch
     phase: int
     began: float
     durations: tuple[float, float, float]
@@ -66,7 +66,7 @@ class Flight:
         self,
         client: int,
         plan: Plan,
-        sent: Dispatch,
+        dispatch: Dispatch,
         outcome: int,
         last: int,
         durations: tuple[float, float, float],
@@ -79,17 +79,17 @@ class Flight:
         slow: float,
         watts: tuple[float, float, float],
     ):
-        self.client, self.plan, self.sent = client, plan, sent
+        self.client, self.plan, self.dispatch = client, plan, dispatch
         self.outcome, self.last = outcome, last
         self.durations, self.latency, self.rates, self.bits = durations, latency, rates, bits
         self.leaves, self.until, self.joules, self.slow, self.watts = leaves, until, joules, slow, watts
-        self.phase, self.began, self.flowing, self.token = AT_DOWNLOAD, sent.at, -inf, 0
+        self.phase, self.began, self.flowing, self.token = AT_DOWNLOAD, dispatch.at, -inf, 0
         self.ended = inf
         self.seconds, self.carried = [0.0, 0.0, 0.0], [0.0, 0.0]
 
     def row(self) -> dict[str, Any]:
-        """Everything but its plan and its dispatch, as plain data."""
-        row = {name: getattr(self, name) for name in self.__slots__ if name not in ("plan", "sent")}
+        """All fields except the plan and the dispatch, as plain data."""
+        row = {name: getattr(self, name) for name in self.__slots__ if name not in ("plan", "dispatch")}
         return {name: None if value in (inf, -inf) else value for name, value in row.items()}
 
 
@@ -98,7 +98,7 @@ SPARE = 4096
 
 
 class EventEngine:
-    """Flights under way, and the shared wires that they travel over (None: every flight has its own link alone)."""
+    """Flights under way, and the server's shared wires for downloads and uploads (None: not shared)."""
 
     def __init__(self, env: Clock, wires: tuple[SharedLink | None, SharedLink | None] = (None, None)):
         self.env = env
@@ -111,7 +111,7 @@ class EventEngine:
     # from outside ---------------------------------------------------------------------------------------------------
 
     def launch(self, flights: Flights, until: float = inf) -> None:
-        """Send off all of these now; who is still under way at the time ``until`` is late."""
+        """Begin these flights; those still under way at the virtual time ``until`` are late."""
         ends = flights.ends
         watts = flights.watts
         columns = zip(
@@ -123,7 +123,7 @@ class EventEngine:
             zip(*flights.latency.tolist(), strict=True),
             zip(*flights.rates.tolist(), strict=True),
             zip(*ends.bits.tolist(), strict=True),
-            np.maximum(flights.leaves, flights.sent.at).tolist(),
+            np.maximum(flights.leaves, flights.dispatch.at).tolist(),
             flights.joules.tolist(),
             flights.failures.slow.tolist(),
             zip(
@@ -134,36 +134,49 @@ class EventEngine:
             ),
             strict=True,
         )
-        sent, at = flights.sent, flights.sent.at
+        dispatch, at = flights.dispatch, flights.dispatch.at
         until = max(until, at)
         for client, plan, outcome, last, durations, latency, rates, bits, leaves, joules, slow, power in columns:
             flight = Flight(
-                client, plan, sent, outcome, last, durations, latency, rates, bits, leaves, until, joules, slow, power
+                client,
+                plan,
+                dispatch,
+                outcome,
+                last,
+                durations,
+                latency,
+                rates,
+                bits,
+                leaves,
+                until,
+                joules,
+                slow,
+                power,
             )
             self.flying[client] = flight
             self._enter(flight, AT_DOWNLOAD, at)
 
     def wait(self, arrivals: float, landings: float = inf) -> simpy.Event:
-        """An event after so many updates or flights have arrived since the last ``take``, or once nobody flies."""
+        """An event after so many arrivals or landings since the last ``take``, or when no flight is under way."""
         event = simpy.Event(self.env)
         self._waiting = arrivals, landings, event
-        self._look()
+        self._check_waiting()
         return event
 
-    def still(self) -> None:
-        """Nobody waits any more."""
+    def stop_waiting(self) -> None:
+        """Cancel the last ``wait``."""
         self._waiting = None
 
     def take(self) -> list[Flight]:
-        """Flights that have landed since this was last asked, by time and then by client."""
+        """Flights that have landed since the last call, sorted by time and client."""
         landed, self.landed, self.arrivals = self.landed, [], 0
         if self.env.pending > SPARE + 4 * len(self.flying):
-            # what would have become of flights that were cut short may lie years ahead
+            # outdated events of flights that were cut short may lie far in the future
             self.env.drop(lambda held: isinstance(held, tuple) and held[0].token != held[1])
         return sorted(landed, key=lambda flight: (flight.ended, flight.client))
 
     def cut(self, at: float) -> None:
-        """Whoever still flies is late."""
+        """End all flights under way as late, at the time ``at``."""
         for flight in list(self.flying.values()):
             self._stop(flight, LATE, at)
 
@@ -179,33 +192,33 @@ class EventEngine:
         if phase == AT_END:
             self._land(flight, FINISHED, now)
             return
-        place = phase - AT_DOWNLOAD
-        wire = self._wires[place // 2] if phase != AT_COMPUTE else None
-        power = flight.watts[place]
-        if wire is not None and flight.bits[place // 2] > 0:
+        index = phase - AT_DOWNLOAD
+        wire = self._wires[index // 2] if phase != AT_COMPUTE else None
+        power = flight.watts[index]
+        if wire is not None and flight.bits[index // 2] > 0:
             self._plan_stop(flight, now)
-            if flight.latency[place // 2] > 0:
-                self.env.at(now + flight.latency[place // 2], self._flow, (flight, flight.token), PHASES)
+            if flight.latency[index // 2] > 0:
+                self.env.at(now + flight.latency[index // 2], self._after_latency, (flight, flight.token), PHASES)
             else:
-                self._flow_now(flight, now)
+                self._begin_flow(flight, now)
             return
-        lasts = flight.durations[place]
-        over = now + lasts
-        stop, outcome = self._stops(flight, now, flight.joules < lasts * power)
+        seconds = flight.durations[index]
+        over = now + seconds
+        stop, outcome = self._stops(flight, now, flight.joules < seconds * power)
         if stop < over:
             self.env.at(stop, self._cut_short, (flight, flight.token, outcome), CUTS)
         else:
             self.env.at(over, self._done, (flight, flight.token), PHASES)
 
-    def _stops(self, flight: Flight, now: float, dies: bool) -> tuple[float, int]:
-        """When and why a phase would be cut short: ``dies`` says that its battery doesn't last."""
+    def _stops(self, flight: Flight, now: float, drained: bool) -> tuple[float, int]:
+        """Time and outcome of a cut of this phase; ``drained`` says that the battery doesn't last."""
         stop, outcome = flight.leaves, OFFLINE
-        if dies and (empty := now + flight.joules / flight.watts[flight.phase - AT_DOWNLOAD]) < stop:
+        if drained and (empty := now + flight.joules / flight.watts[flight.phase - AT_DOWNLOAD]) < stop:
             stop, outcome = empty, EMPTY
         return (flight.until, LATE) if flight.until < stop else (stop, outcome)
 
     def _plan_stop(self, flight: Flight, now: float) -> None:
-        """Of a transfer whose end nobody knows yet."""
+        """Schedule the cut of a transfer whose end isn't known yet."""
         power = flight.watts[flight.phase - AT_DOWNLOAD]
         stop, outcome = self._stops(flight, now, flight.joules < inf and power > 0)
         if stop < inf:
@@ -214,35 +227,35 @@ class EventEngine:
     def _done(self, under_way: tuple[Flight, int]) -> None:
         flight, token = under_way
         if token == flight.token:
-            place = flight.phase - AT_DOWNLOAD
-            self._pass(flight, place, flight.durations[place])
-            if place != 1:
-                flight.carried[place // 2] = flight.bits[place // 2]
+            index = flight.phase - AT_DOWNLOAD
+            self._end_phase(flight, index, flight.durations[index])
+            if index != 1:
+                flight.carried[index // 2] = flight.bits[index // 2]
             self._enter(flight, flight.phase + 1, self.env.now)
 
-    def _pass(self, flight: Flight, place: int, seconds: float) -> None:
-        flight.seconds[place] = seconds
+    def _end_phase(self, flight: Flight, index: int, seconds: float) -> None:
+        flight.seconds[index] = seconds
         if flight.joules < inf:
-            flight.joules = max(flight.joules - seconds * flight.watts[place], 0.0)
+            flight.joules = max(flight.joules - seconds * flight.watts[index], 0.0)
 
-    def _flow(self, under_way: tuple[Flight, int]) -> None:
+    def _after_latency(self, under_way: tuple[Flight, int]) -> None:
         flight, token = under_way
         if token == flight.token:
-            self._flow_now(flight, self.env.now)
+            self._begin_flow(flight, self.env.now)
 
-    def _flow_now(self, flight: Flight, now: float) -> None:
-        way = (flight.phase - AT_DOWNLOAD) // 2
-        wire = self._wires[way]
+    def _begin_flow(self, flight: Flight, now: float) -> None:
+        direction = (flight.phase - AT_DOWNLOAD) // 2
+        wire = self._wires[direction]
         assert wire is not None
         flight.flowing = now
-        wire.add(now, flight.client, flight.bits[way], flight.rates[way])
+        wire.add(now, flight.client, flight.bits[direction], flight.rates[direction])
 
     def flown(self, client: int, at: float) -> None:
-        """A flow over a shared wire is complete."""
+        """End the transfer of a client whose flow over a shared wire is complete."""
         flight = self.flying[client]
-        place = flight.phase - AT_DOWNLOAD
-        self._pass(flight, place, at - flight.began)
-        flight.carried[place // 2] = flight.bits[place // 2]
+        index = flight.phase - AT_DOWNLOAD
+        self._end_phase(flight, index, at - flight.began)
+        flight.carried[index // 2] = flight.bits[index // 2]
         self._enter(flight, flight.phase + 1, at)
 
     def _cut_short(self, under_way: tuple[Flight, int, int]) -> None:
@@ -251,17 +264,17 @@ class EventEngine:
             self._stop(flight, outcome, self.env.now)
 
     def _stop(self, flight: Flight, outcome: int, at: float) -> None:
-        place = flight.phase - AT_DOWNLOAD
-        self._pass(flight, place, at - flight.began)
-        if place != 1:
-            way = place // 2
-            wire = self._wires[way]
-            if wire is None or not flight.bits[way]:
-                part = (flight.seconds[place] - flight.latency[way]) * flight.rates[way]
-                flight.carried[way] = min(max(part, 0.0), flight.bits[way])
+        index = flight.phase - AT_DOWNLOAD
+        self._end_phase(flight, index, at - flight.began)
+        if index != 1:
+            direction = index // 2
+            wire = self._wires[direction]
+            if wire is None or not flight.bits[direction]:
+                part = (flight.seconds[index] - flight.latency[direction]) * flight.rates[direction]
+                flight.carried[direction] = min(max(part, 0.0), flight.bits[direction])
             elif flight.flowing > -inf:
                 left = wire.remove(at, flight.client)
-                flight.carried[way] = min(max(flight.bits[way] - left, 0.0), flight.bits[way])
+                flight.carried[direction] = min(max(flight.bits[direction] - left, 0.0), flight.bits[direction])
         self._land(flight, outcome, at)
 
     def _land(self, flight: Flight, outcome: int, at: float) -> None:
@@ -270,15 +283,15 @@ class EventEngine:
         del self.flying[flight.client]
         self.landed.append(flight)
         self.arrivals += outcome == FINISHED
-        self._look()
+        self._check_waiting()
 
-    def _look(self) -> None:
+    def _check_waiting(self) -> None:
         if self._waiting is None:
             return
         arrivals, landings, event = self._waiting
         if self.arrivals >= arrivals or len(self.landed) >= landings or not self.flying:
             self._waiting = None
-            # after everything else that happens at this time, so that no order of it matters
+            # after all other events of this time, so that their order doesn't matter
             self.env.at(self.env.now, event.succeed, None, LAST)
 
     # checkpoints ----------------------------------------------------------------------------------------------------
@@ -288,11 +301,11 @@ class EventEngine:
         return [wire.wire.rows() if wire is not None else None for wire in self._wires]
 
     def restore(self, flying: Sequence[Flight]) -> None:
-        """Go on with these under way; the wires have their flows already."""
+        """Resume these flights; the wires already have their flows."""
         for flight in flying:
             self.flying[flight.client] = flight
-            way = (flight.phase - AT_DOWNLOAD) // 2
-            wire = self._wires[way] if flight.phase != AT_COMPUTE else None
+            direction = (flight.phase - AT_DOWNLOAD) // 2
+            wire = self._wires[direction] if flight.phase != AT_COMPUTE else None
             if wire is None or flight.flowing == -inf:
                 self._enter(flight, flight.phase, flight.began)
             else:
@@ -302,8 +315,8 @@ class EventEngine:
                 shared.plan()
 
 
-def flight_of(row: Mapping[str, Any], plan: Plan, sent: Dispatch) -> Flight:
-    """The flight that ``row`` described."""
+def flight_of(row: Mapping[str, Any], plan: Plan, dispatch: Dispatch) -> Flight:
+    """The flight that ``row`` describes."""
     flight = Flight.__new__(Flight)
     for name, value in row.items():
         if value is None:
@@ -311,12 +324,12 @@ def flight_of(row: Mapping[str, Any], plan: Plan, sent: Dispatch) -> Flight:
         elif name in ("durations", "latency", "rates", "bits", "watts"):
             value = tuple(value)
         setattr(flight, name, value)
-    flight.plan, flight.sent = plan, sent
+    flight.plan, flight.dispatch = plan, dispatch
     return flight
 
 
 class _Shared:
-    """A wire on the clock: one event at the next completion."""
+    """A wire on the clock, with one event at its next completion."""
 
     def __init__(self, engine: EventEngine, wire: SharedLink):
         self.engine, self.wire, self._at = engine, wire, inf
@@ -333,7 +346,7 @@ class _Shared:
     def plan(self) -> None:
         following = self.wire.next()
         if following is None or self._at <= following[0]:
-            return  # an event that comes too early looks again
+            return  # an event that comes too early plans the next one
         self._at = following[0]
         self.engine.env.at(self._at, self._tick, self._at, FLOWS)
 
@@ -347,23 +360,23 @@ class _Shared:
 
 
 def _durations(flights: Flights) -> tuple[Any, Any, Any]:
-    """Seconds of the phases where every flight has its link to itself."""
+    """Seconds of each phase on the clients' own links."""
     return flights.transfer_seconds(0), flights.ends.compute_seconds, flights.transfer_seconds(1)
 
 
 def landings(flown: Sequence[Flight]) -> Landings:
-    """What became of these flights, as arrays in their order."""
+    """Results of these flights, as arrays in their order."""
     seconds = np.array([f.seconds for f in flown], dtype=np.float64).reshape(-1, 3).T
     carried = (np.array([f.carried for f in flown], dtype=np.float64).reshape(-1, 2).T // 8.0).astype(np.int64)
-    # power of download, compute and upload: what is idle is in it already
+    # power of download, compute and upload, which includes idle power
     power = np.array([f.watts for f in flown], dtype=np.float64).reshape(-1, 3).T
     watts = {"idle": 0.0, "download": power[0], "compute": power[1], "upload": power[2]}
-    finished = np.array([f.outcome for f in flown], np.int8)
+    outcomes = np.array([f.outcome for f in flown], np.int8)
     return Landings(
         np.array([f.client for f in flown], np.int64),
-        finished,
-        np.where(finished == FINISHED, AT_END, np.array([f.phase for f in flown], np.int8)),
-        np.array([f.sent.at for f in flown], dtype=np.float64),
+        outcomes,
+        np.where(outcomes == FINISHED, AT_END, np.array([f.phase for f in flown], np.int8)),
+        np.array([f.dispatch.at for f in flown], dtype=np.float64),
         np.array([f.ended for f in flown], dtype=np.float64),
         seconds[0],
         seconds[1],

@@ -18,21 +18,21 @@ class Fifo(SharedLink):
         super().__init__(bits_per_second)
         self._flows: dict[int, tuple[float, int, float]] = {}  # arrival, units, rate
         self._queue: list[tuple[float, int]] = []
-        self._begun = -inf  # when the first in the queue became the first
+        self._begun = -inf  # when the first flow in the queue began
 
     def finish(self, now: float) -> list[int]:
-        """The flows that are complete, ascending; each is handed out once."""
+        """The flows completed since the last call, ascending."""
         if now == self._instant:
-            self._serve(now)  # what came at this moment may have nothing to carry
+            self._serve(now)  # flows added at this moment may have 0 bits
         return super().finish(now)
 
     def rates(self) -> dict[int, float]:
-        """The rate of each flow as things stand, in bit/s."""
+        """The current rate of each flow, in bit/s."""
         first = self._first_flow()
         return {flow: rate if flow == first else 0.0 for flow, (_, _, rate) in sorted(self._flows.items())}
 
     def rows(self) -> dict[str, Any]:
-        """The exact state, as JSON can hold it; ``from_rows`` goes on from it to the last bit."""
+        """The state as JSON can hold it, from which ``from_rows`` restores it exactly."""
         return {
             "bits_per_second": self._capacity,
             "instant": or_null(self._instant),
@@ -43,7 +43,7 @@ class Fifo(SharedLink):
 
     @classmethod
     def from_rows(cls, rows: Mapping[str, Any]) -> Fifo:
-        """A link as it was."""
+        """The link that ``rows`` describes."""
         link = cls(rows["bits_per_second"])
         link._instant, link._begun = or_never(rows["instant"]), or_never(rows["begun"])
         link._done = set(rows["done"])
@@ -63,7 +63,7 @@ class Fifo(SharedLink):
             self._begun = now
         del self._flows[flow]
         if len(self._queue) > 2 * len(self._flows) + SPARE:
-            self._queue = [(at, f) for f, (at, _, _) in self._flows.items()]
+            self._queue = [(arrival, f) for f, (arrival, _, _) in self._flows.items()]
             heapify(self._queue)
 
     def _units_left(self, now: float, flow: int) -> int:
@@ -76,9 +76,9 @@ class Fifo(SharedLink):
         queue, flows = self._queue, self._flows
         while queue:
             arrival, flow = queue[0]
-            found = flows.get(flow)
-            if found is not None and found[0] == arrival:
-                return self._begun + found[1] / (found[2] * UNIT), flow
+            entry = flows.get(flow)
+            if entry is not None and entry[0] == arrival:
+                return self._begun + entry[1] / (entry[2] * UNIT), flow
             heappop(queue)  # broken off
         return None
 

@@ -1,4 +1,4 @@
-"""The ways in which the server's shared link can be shared."""
+"""Ways of sharing the server's link."""
 
 from __future__ import annotations
 
@@ -11,4 +11,4 @@ from edgefl.simulation.inflight.flows import SharedLink
 __all__ = ["SHARING", "FairShare", "Fifo", "SharedLink"]
 
 SHARING: Mapping[str, type[FairShare] | type[Fifo]] = {"fair": FairShare, "fifo": Fifo}
-"""The ways to share a link of so many bit/s, by the name that a scenario gives them."""
+"""Classes of shared links, by their name in a scenario."""

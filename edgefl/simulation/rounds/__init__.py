@@ -1,1 +1,1 @@
-"""How a round goes: with a cohort that is waited for, or with flights that outlive rounds."""
+"""Rounds: synchronous ones wait for their cohort, overlapping ones don't."""

@@ -1,4 +1,4 @@
-"""Rounds that overlap: flights outlive the round that they began in."""
+"""Overlapping rounds: flights may last beyond the round in which they began."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from math import inf
 from edgefl.errors import RunError
 from edgefl.schedules import Stage
 from edgefl.simulation.arrivals import Tally, process_arrival, record_processed, why_ended
-from edgefl.simulation.cohort import choose, cohort, dispatch_clients, why_nobody
+from edgefl.simulation.cohort import choose, cohort, dispatch_clients, empty_outcome
 from edgefl.simulation.inflight.clock import Clock
-from edgefl.simulation.inflight.dispatch import hopeful
+from edgefl.simulation.inflight.dispatch import may_arrive
 from edgefl.simulation.run_state import Events, RunState
 
 FLIGHTS_PER_UPDATE = 20
-"""A round gives up after this many flights for each update that it wants: where everybody fails, nothing hangs."""
+"""Flights per wanted update after which a round gives up, so that it ends even if all clients fail."""
 
 
 def take(run: RunState) -> None:
@@ -24,7 +24,7 @@ def take(run: RunState) -> None:
 
 
 def fill(run: RunState, round: int, kinds: Sequence[str], tally: Tally) -> None:
-    """Send off clients to all free places."""
+    """Dispatch clients to all free places."""
     assert run.engine is not None
     busy = len(run.engine.flying) + len(run.queue)
     free = (run.setup.round.concurrency or cohort(run, kinds)) - busy
@@ -32,19 +32,19 @@ def fill(run: RunState, round: int, kinds: Sequence[str], tally: Tally) -> None:
     if free <= 0:
         return
     if run.client_versions.keeping:
-        run.judge(round)  # who is back has newer copies
+        run.judge(round)  # landed clients hold newer copies
     chosen = choose(run, round, kinds, tally, free)
-    tally.nobody_at = -inf if len(chosen.clients) else run.now
+    tally.unfilled_at = -inf if len(chosen.clients) else run.now
     if len(chosen.clients):
         flights = dispatch_clients(run, chosen.clients, round)
-        run.learning.send(flights, hopeful(flights))
+        run.learning.send(flights, may_arrive(flights))
         deadline = run.setup.round.deadline
         run.engine.launch(flights, inf if deadline is None else run.now + deadline)
     tally.short = len(chosen.clients) < free and chosen.unready > busy
 
 
 def drain(run: RunState, round: int, stage: Stage, kinds: Sequence[str], tally: Tally, wanted: int | None) -> None:
-    """Hear who has landed, one after the other, until as many updates as wanted have arrived."""
+    """Process landed flights in order, until ``wanted`` updates have arrived."""
     take(run)
     while run.queue and not enough(tally, wanted):
         _, flight = run.queue.popitem(last=False)
@@ -69,7 +69,7 @@ def enough(tally: Tally, wanted: int | None) -> bool:
 
 
 def overlapping(run: RunState, env: Clock, round: int, stage: Stage, kinds: Sequence[str], tally: Tally) -> Events:
-    """Play a round of such a policy; gives its outcome.
+    """Play an overlapping round; return its outcome.
 
     Raises RunError where ``below_quorum`` says so.
     """
@@ -90,7 +90,7 @@ def overlapping(run: RunState, env: Clock, round: int, stage: Stage, kinds: Sequ
                 break
             outcome = "below quorum"
             if not (tally.landed or run.engine.flying):
-                outcome = why_nobody(run, kinds)
+                outcome = empty_outcome(run, kinds)
             if not waits or outcome == "nobody eligible" or run.now - began > options.patience:
                 break
             outcome, tally.landed = "completed", 0
@@ -102,26 +102,26 @@ def overlapping(run: RunState, env: Clock, round: int, stage: Stage, kinds: Sequ
         elif run.engine.flying and run.policy.refills:
             event = run.engine.wait(inf, landings=1)
             yield event | env.moment(run.now + options.retry) if tally.short else event
-            run.engine.still()
+            run.engine.stop_waiting()
             if not run.engine.landed:
                 run.now = max(run.now, env.now)
                 fill(run, round, kinds, tally)
         elif over < inf:
             yield from run.pass_until(env, over)
-        elif tally.nobody_at < run.now:
+        elif tally.unfilled_at < run.now:
             fill(run, round, kinds, tally)
         else:
-            outcome = why_nobody(run, kinds)
+            outcome = empty_outcome(run, kinds)
             if not waits or outcome == "nobody eligible" or run.now - began > options.patience:
                 break
             outcome = "completed"
             yield from run.pass_until(env, run.now + options.retry)
     record_processed(run, round, tally)
-    return (yield from overlapped(run, env, round, stage, tally, outcome))
+    return (yield from finish_round(run, env, round, stage, tally, outcome))
 
 
-def overlapped(run: RunState, env: Clock, round: int, stage: Stage, tally: Tally, outcome: str) -> Events:
-    """The end of such a round: aggregate what is in the buffer."""
+def finish_round(run: RunState, env: Clock, round: int, stage: Stage, tally: Tally, outcome: str) -> Events:
+    """End an overlapping round: aggregate the buffer if the quorum is met."""
     options = run.setup.round
     if tally.arrived >= options.quorum:
         if tally.buffer:

@@ -1,4 +1,4 @@
-"""A synchronous round: a cohort flies, and the round ends with it."""
+"""A synchronous round, which ends with the flights of its cohort."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from math import inf
 from edgefl.errors import RunError
 from edgefl.schedules import Stage
 from edgefl.simulation.arrivals import Tally, process_arrivals, why_ended
-from edgefl.simulation.cohort import choose, cohort, dispatch_clients, why_nobody
+from edgefl.simulation.cohort import choose, cohort, dispatch_clients, empty_outcome
 from edgefl.simulation.inflight.clock import Clock
 from edgefl.simulation.inflight.closed_form import Integers, closed
-from edgefl.simulation.inflight.dispatch import hopeful
+from edgefl.simulation.inflight.dispatch import may_arrive
 from edgefl.simulation.inflight.events import landings
 from edgefl.simulation.learning import Arrival
 from edgefl.simulation.run_state import Events, RunState
 
 
 def synchronous(run: RunState, env: Clock, round: int, stage: Stage, kinds: Sequence[str], tally: Tally) -> Events:
-    """Play a round of such a policy; gives its outcome.
+    """Play a synchronous round; return its outcome.
 
     Raises RunError where ``below_quorum`` says so.
     """
     options, began = run.setup.round, run.now
     while True:
         chosen = choose(run, round, kinds, tally)
-        told = {"round": round, "stage": stage.index, "selected": len(chosen.clients), "now": run.now}
-        run.on_progress("round", told)
+        facts = {"round": round, "stage": stage.index, "selected": len(chosen.clients), "now": run.now}
+        run.on_progress("round", facts)
         arrivals: list[Arrival] = []
         if len(chosen.clients):
             arrivals = yield from play_cohort(run, env, chosen.clients, round, kinds, tally)
         outcome = "completed"
         if not len(chosen.clients):
-            outcome = why_nobody(run, kinds)
+            outcome = empty_outcome(run, kinds)
         elif len(arrivals) < options.quorum:
             outcome = "below quorum"
         if outcome == "completed":
@@ -40,7 +40,7 @@ def synchronous(run: RunState, env: Clock, round: int, stage: Stage, kinds: Sequ
             run.version += 1
             return outcome
         run.learning.forget(arrivals)
-        # who is eligible doesn't change by waiting
+        # eligibility doesn't change while the round waits
         if options.below_quorum == "fail" or (options.below_quorum == "wait" and outcome == "nobody eligible"):
             raise RunError(why_ended(run, round, outcome, len(arrivals)))
         if options.below_quorum == "skip":
@@ -51,11 +51,11 @@ def synchronous(run: RunState, env: Clock, round: int, stage: Stage, kinds: Sequ
         if run.now - began > options.patience:
             raise RunError(why_ended(run, round, outcome, len(arrivals)) + f", after {run.now - began:g} s of waiting")
         if run.client_versions.keeping:
-            run.judge(round)  # those who were asked have newer copies now
+            run.judge(round)  # the selected clients hold newer copies now
 
 
 def play_cohort(run: RunState, env: Clock, clients: Integers, round: int, kinds: Sequence[str], tally: Tally) -> Events:
-    """Send off a cohort and wait for its end; the updates that arrived."""
+    """Dispatch a cohort and wait for its flights; return the updates that arrived."""
     flights = dispatch_clients(run, clients, round)
     wanted = run.policy.wanted(cohort(run, kinds), len(clients))
     over = run.policy.over(run.now)
@@ -64,7 +64,7 @@ def play_cohort(run: RunState, env: Clock, clients: Integers, round: int, kinds:
         plans = list(flights.plans)
         run.learning.send(flights, landed.finished)
     else:
-        run.learning.send(flights, hopeful(flights))
+        run.learning.send(flights, may_arrive(flights))
         run.engine.launch(flights)
         done = run.engine.wait(wanted if wanted is not None else len(clients))
         yield done if over == inf else done | env.moment(over)
@@ -74,4 +74,4 @@ def play_cohort(run: RunState, env: Clock, clients: Integers, round: int, kinds:
         flown = sorted(run.engine.take(), key=lambda flight: flight.client)
         landed, plans = landings(flown), [flight.plan for flight in flown]
     yield from run.pass_until(env, float(landed.ended.max()))
-    return process_arrivals(run, landed, plans, flights.sent, round, tally)
+    return process_arrivals(run, landed, plans, flights.dispatch, round, tally)

@@ -1,5 +1,5 @@
-"""Which clients a round asks."""
+"""Selection of the clients of a round."""
 
-from edgefl.simulation.selection.base import NOBODY, Candidates, Chosen, Random, RoundRobin, Selection
+from edgefl.simulation.selection.base import NO_CLIENTS, Candidates, Chosen, Random, RoundRobin, Selection
 
-__all__ = ["NOBODY", "Candidates", "Chosen", "Random", "RoundRobin", "Selection"]
+__all__ = ["NO_CLIENTS", "Candidates", "Chosen", "Random", "RoundRobin", "Selection"]

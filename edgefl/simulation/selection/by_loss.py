@@ -12,7 +12,7 @@ from pydantic import Field
 
 from edgefl.planning.round_options import RoundOptions
 from edgefl.simulation.selection.base import (
-    NOBODY,
+    NO_CLIENTS,
     Chosen,
     Floats,
     Integers,
@@ -26,22 +26,22 @@ from edgefl.simulation.selection.base import (
 from edgefl.units import Share
 
 POOL = 3
-"""Clients asked for each place of an exploration, of which the faster ones have the better chances."""
+"""Candidates for each explored place; faster candidates are more likely to be drawn."""
 CLIP = 0.95
-"""Utilities above this quantile count as much as it: an outlier isn't drawn in every round."""
+"""Quantile at which utilities are clipped, so that an outlier isn't drawn in every round."""
 
-_HEARD = ("clients", "losses", "seconds", "samples", "last")
+_COLUMNS = ("clients", "losses", "seconds", "samples", "last")
 
 
 class LossSelection(Selection):
-    """Remembers what was heard from each client last: arrays over the clients heard from, ascending by client."""
+    """Keeps the last report of each client: arrays over the clients that have reported, ascending by client."""
 
     class Options(Selection.Options):
-        """Fields that every such selection has."""
+        """Fields of every selection by loss."""
 
         proxy: Literal["samples", "uniform"] | None = Field(
             None,
-            description="stand-in for a client's loss, which works without training: its number of samples, or 1 for "
+            description="replacement of a client's loss that needs no training: its number of samples, or 1 for "
             "every client (uniform); null: the loss itself",
         )
 
@@ -49,16 +49,16 @@ class LossSelection(Selection):
 
     def __init__(self, options: RoundOptions, seed: int):
         super().__init__(options, seed)
-        self.clients: Integers = NOBODY
+        self.clients: Integers = NO_CLIENTS
         self.losses: Floats = np.empty(0)
         self.seconds: Floats = np.empty(0)
-        self.samples: Integers = NOBODY
-        self.last: Integers = NOBODY
+        self.samples: Integers = NO_CLIENTS
+        self.last: Integers = NO_CLIENTS
 
     def learn(
         self, clients: Integers, losses: NDArray[Any], seconds: NDArray[Any], samples: Integers, round: int
     ) -> None:
-        """Keep the news of these clients; one whose loss is no finite number has none, unless a proxy stands for it."""
+        """Store the reports of these clients; without a proxy, reports whose loss isn't finite are ignored."""
         clients, samples = np.asarray(clients, dtype=np.int64), np.asarray(samples, dtype=np.int64)
         losses, seconds = np.asarray(losses, dtype=float), np.asarray(seconds, dtype=float)
         if self.own.proxy is not None:
@@ -67,29 +67,34 @@ class LossSelection(Selection):
         order = order[np.isfinite(losses[order])]
         clients, losses, seconds, samples = clients[order], losses[order], seconds[order], samples[order]
         new = ~contains(self.clients, clients)
-        at = np.searchsorted(self.clients, clients[new])
-        for name in _HEARD[1:]:
-            setattr(self, name, np.insert(getattr(self, name), at, 0))
-        self.clients = np.insert(self.clients, at, clients[new])
-        at = np.searchsorted(self.clients, clients)
-        self.losses[at], self.seconds[at], self.samples[at], self.last[at] = losses, seconds, samples, round
+        index = np.searchsorted(self.clients, clients[new])
+        for name in _COLUMNS[1:]:
+            setattr(self, name, np.insert(getattr(self, name), index, 0))
+        self.clients = np.insert(self.clients, index, clients[new])
+        index = np.searchsorted(self.clients, clients)
+        self.losses[index], self.seconds[index], self.samples[index], self.last[index] = (
+            losses,
+            seconds,
+            samples,
+            round,
+        )
 
     def rows(self) -> dict[str, Any]:
-        """With what was heard, a list for each of the arrays."""
-        return {**super().rows(), **{name: getattr(self, name).tolist() for name in _HEARD}}
+        """State of the base class, and a list for each array of reports."""
+        return {**super().rows(), **{name: getattr(self, name).tolist() for name in _COLUMNS}}
 
     def restore(self, rows: Mapping[str, Any]) -> None:
         """Go on from ``rows``."""
         super().restore(rows)
-        for name in _HEARD:
+        for name in _COLUMNS:
             setattr(self, name, np.array(rows[name], dtype=getattr(self, name).dtype))
 
 
 class PowerOfChoice(LossSelection):
-    """Of candidates drawn by their samples, those with the highest loss (Cho, Wang and Joshi 2020).
+    """Clients with the highest loss among candidates drawn by their samples (Cho, Wang and Joshi 2020).
 
-    Their variant rpow-d, which costs no message: a client's last known loss counts, and who was never heard from
-    comes first.  Their d is ``choices`` times the places of a group.
+    This is their variant rpow-d, which needs no further message: it uses the last known loss, and clients without one
+    come first.  Their d is ``choices`` times the places of a group.
     """
 
     class Options(LossSelection.Options):
@@ -103,7 +108,7 @@ class PowerOfChoice(LossSelection):
         self._sums: dict[str, tuple[Integers, Floats]] = {}
 
     def pick(self, share: Places) -> Chosen:
-        """The highest losses among the ready ones that were drawn; of equal ones those drawn earlier."""
+        """The ready candidates with the highest losses; ties go to those drawn earlier."""
         known, sums = self._sums.get(share.name, (None, np.empty(0)))
         if known is not share.clients:
             sums = np.asarray(share.candidates.samples(share.clients), dtype=float).cumsum()
@@ -111,35 +116,33 @@ class PowerOfChoice(LossSelection):
         order = RandomOrder(share.generator(), len(share.clients), sums)
         drawn = first_ready(order, share, ceil(round(self.own.choices * share.count, 6)))
         losses = np.full(len(drawn.clients), np.inf)
-        heard = contains(self.clients, drawn.clients)
-        losses[heard] = self.losses[np.searchsorted(self.clients, drawn.clients[heard])]
+        reported = contains(self.clients, drawn.clients)
+        losses[reported] = self.losses[np.searchsorted(self.clients, drawn.clients[reported])]
         best = np.argsort(-losses, kind="stable")[: share.count]
         return Chosen(drawn.clients[best], drawn.asked, drawn.unready)
 
 
 class Oort(LossSelection):
-    """By utility, with a share of the places for clients that were never heard from (Lai et al. 2021, algorithm 1).
+    """Selection by utility, with a share of the places for clients without a report (Lai et al. 2021, algorithm 1).
 
-    What is simplified: a client's mean loss stands for the root of the mean of its squared losses; the preferred
-    duration T is a quantile of the rounds heard of, where Oort's pacer moves it; utilities are divided by the largest,
-    so that the bonus for not having been heard from has a weight whatever the loss; unknown clients are drawn by
-    predicted speed from a random pool of three for each place; nobody is barred after many rounds.
+    Simplifications: the mean loss replaces the root mean squared loss; the preferred duration T is a quantile of known
+    round times, without Oort's pacer; utilities are divided by the largest, so that the bonus for old reports counts
+    at any scale of the loss; clients without a report are drawn by predicted speed from a random pool of three for
+    each place; clients aren't excluded after many rounds.
     """
 
     class Options(LossSelection.Options):
         """Fields of ``selection: {name: oort}``."""
 
         name: Literal["oort"] = "oort"
-        exploration: Share = Field(
-            0.9, description="share of the places, in round 1, for clients that were never heard from"
-        )
+        exploration: Share = Field(0.9, description="share of the places for clients without a report, in round 1")
         exploration_decay: Share = Field(0.98, description="factor on that share from round to round")
-        exploration_least: Share = Field(0.2, description="least value of that share")
+        exploration_least: Share = Field(0.2, description="lower bound of that share")
         cutoff: Share = Field(
             0.95,
-            description="share of the utility of the last client chosen from which on others may be drawn in its stead",
+            description="share of the last chosen client's utility above which other clients enter the draw too",
         )
-        pace: Share = Field(0.5, description="quantile of the round times heard of that is the preferred time T")
+        pace: Share = Field(0.5, description="quantile of the known round times that is the preferred time T")
         penalty: float = Field(
             2.0,
             ge=0,
@@ -148,7 +151,7 @@ class Oort(LossSelection):
         )
 
     def pick(self, share: Places) -> Chosen:
-        """The explored places first, then by utility; what one of the two can't fill goes to the other."""
+        """Clients without a report first, then clients by utility; unfilled places of one go to the other."""
         own = self.own
         least = min(own.exploration_least, own.exploration)
         exploration = max(own.exploration * own.exploration_decay ** max(share.round - 1, 0), least)
@@ -168,29 +171,29 @@ class Oort(LossSelection):
         return Chosen(pool.clients[drawn], pool.asked, pool.unready)
 
     def _exploited(self, share: Places, count: int) -> Chosen:
-        heard = contains(share.clients, self.clients).nonzero()[0]
-        if not len(heard) or not count:
-            return Chosen(NOBODY, 0, 0)
-        worth = utility(
-            self.samples[heard],
-            self.losses[heard],
-            self.seconds[heard],
-            self.last[heard],
+        reported = contains(share.clients, self.clients).nonzero()[0]
+        if not len(reported) or not count:
+            return Chosen(NO_CLIENTS, 0, 0)
+        utilities = utility(
+            self.samples[reported],
+            self.losses[reported],
+            self.seconds[reported],
+            self.last[reported],
             round=share.round,
-            preferred=float(np.quantile(self.seconds[heard], self.own.pace)),
+            preferred=float(np.quantile(self.seconds[reported], self.own.pace)),
             penalty=self.own.penalty,
         )
-        ranked = np.argsort(-worth, kind="stable")
-        positions = np.searchsorted(share.clients, self.clients[heard[ranked]])
+        ranked = np.argsort(-utilities, kind="stable")
+        positions = np.searchsorted(share.clients, self.clients[reported[ranked]])
         best = first_ready(_Listed(positions), share, count)
         if len(best.clients) < count:
             return best
-        limit = self.own.cutoff * worth[ranked[best.asked - 1]]
-        near = int(np.searchsorted(-worth[ranked], -limit, side="right"))
+        limit = self.own.cutoff * utilities[ranked[best.asked - 1]]
+        near = int(np.searchsorted(-utilities[ranked], -limit, side="right"))
         behind = positions[best.asked : max(near, best.asked)]
         more = first_ready(_Listed(behind), share, len(behind))
         clients = np.concatenate([best.clients, more.clients])
-        chances = worth[np.searchsorted(self.clients[heard], clients)]
+        chances = utilities[np.searchsorted(self.clients[reported], clients)]
         drawn = by_weight(_stream(share, 3), chances)[:count]
         return Chosen(clients[drawn], best.asked + more.asked, best.unready + more.unready)
 
@@ -205,18 +208,18 @@ def utility(
     preferred: float,
     penalty: float,
 ) -> Floats:
-    """What a client's next round is worth, arrays `[clients]`: (U / max U + sqrt(0.1 ln R / L)) (T / t)^a if t > T.
+    """Utility of each client, `[clients]`: (U / max U + sqrt(0.1 ln R / L)) (T / t)^a, with T / t at most 1.
 
-    U = samples x mean loss, clipped at its 95 % quantile; L the round that it was heard from last, R this ``round``, t
-    its seconds, T the ``preferred`` ones and a the ``penalty``.
+    U = samples x mean loss, clipped at its 95 % quantile; L the round of its last report, R this ``round``, t its
+    seconds, T the ``preferred`` ones and a the ``penalty``.
     """
     statistical = samples * np.maximum(losses, 0.0)
     statistical = np.minimum(statistical, np.quantile(statistical, CLIP))
-    most = statistical.max()
+    highest = statistical.max()
     bonus = np.sqrt(0.1 * np.log(max(round, 1)) / np.maximum(last, 1))
     slow = np.maximum(seconds / preferred, 1.0) if preferred > 0 else np.ones(len(seconds))
-    worth: Floats = (statistical / (most if most > 0 else 1.0) + bonus) * slow**-penalty
-    return worth
+    utilities: Floats = (statistical / (highest if highest > 0 else 1.0) + bonus) * slow**-penalty
+    return utilities
 
 
 class _Listed:
@@ -226,9 +229,9 @@ class _Listed:
         self._left = positions
 
     def take(self, wanted: int) -> Integers:
-        """The next ``wanted``; empty at the end."""
-        found, self._left = self._left[:wanted], self._left[wanted:]
-        return found
+        """The next ``wanted`` positions; empty at the end."""
+        positions, self._left = self._left[:wanted], self._left[wanted:]
+        return positions
 
 
 def _stream(share: Places, number: int) -> np.random.Generator:

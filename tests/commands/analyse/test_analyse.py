@@ -87,7 +87,7 @@ def test_every_subset_has_a_name() -> None:
 def test_who_is_left_out_is_a_kind_of_the_scenario(tiny: Tiny) -> None:
     with pytest.raises(ScenarioError, match="round.leave_out: there are no 'images' clients; did you mean 'image'"):
         load(tiny(round={"leave_out": ["images"]}))
-    with pytest.raises(ScenarioError, match="text stands there twice"):
+    with pytest.raises(ScenarioError, match="text is listed twice"):
         load(tiny(round={"leave_out": ["text", "text"]}))
 
 

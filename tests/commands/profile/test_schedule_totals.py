@@ -140,7 +140,7 @@ class Looking(FedAvg):
 def test_a_server_that_asks_for_values_is_told_that_a_profile_has_shapes(tiny: Tiny) -> None:
     setup = compose(load(tiny(data=DECLARED)))
     looking = replace(setup, method=Looking(setup.method.options, setup.method.setting))
-    with pytest.raises(MethodError, match=r"after\(\) of Looking .* shapes and no values"):
+    with pytest.raises(MethodError, match=r"after\(\) of Looking .* shapes but no values"):
         stretches(Planner(looking, Predictor()))
 
 

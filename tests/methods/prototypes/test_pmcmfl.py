@@ -250,7 +250,7 @@ def test_the_model_and_the_library_travel_both_ways_to_everybody() -> None:
         ({"mask": "ignore"}, "ignore leaves out samples that lack a modality, which are all that image clients have"),
         ({"mask": "prototypes"}, "prototype"),
         ({"absent": "skip"}, "left-out"),
-        ({"payload": {"up": {"top_k": "10%"}}}, "'prototypes.image', which is no update of a parameter"),
+        ({"payload": {"up": {"top_k": "10%"}}}, "'prototypes.image', which is not an update of a downloaded"),
     ],
 )
 def test_what_makes_no_sense_is_said_before_anything_trains(tiny: Tiny, change: Any, message: str) -> None:

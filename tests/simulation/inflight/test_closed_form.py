@@ -91,7 +91,7 @@ def both_clocks_tell_the_same(case: Case) -> None:
 
 def conserved(flights: Flights, landed: Landings, over: float = inf) -> None:
     """What holds of all landings, whatever happened."""
-    bits, at = flights.bits, flights.sent.at
+    bits, at = flights.bits, flights.dispatch.at
     for carried, lost, whole in (
         (landed.carried_download_bytes, landed.lost_download_bytes, bits[0] // 8),
         (landed.carried_upload_bytes, landed.lost_upload_bytes, bits[1] // 8),

@@ -259,7 +259,7 @@ def cut_and_gone_on(flights: Flights, at: float, wires: Sequence[SharedLink]) ->
     clock = Clock(initial_time=at)
     again = tuple(type(wire).from_rows(line) for wire, line in zip(wires, lines, strict=True))  # type: ignore[attr-defined]
     engine = EventEngine(clock, again)  # type: ignore[arg-type]
-    engine.restore([flight_of(row, None, flights.sent) for row in rows])  # type: ignore[arg-type]
+    engine.restore([flight_of(row, None, flights.dispatch) for row in rows])  # type: ignore[arg-type]
     clock.run()
     return landings(sorted([*landed, *engine.take()], key=lambda flight: flight.client))
 

@@ -107,17 +107,17 @@ def test_a_flow_that_is_complete_has_nothing_left_to_break_off(make: Callable[[f
 @BOTH
 def test_refused(make: Callable[[float], SharedLink]):
     for rate in (0, -1, inf, float("nan")):
-        with pytest.raises(ValueError, match="finite rate above 0"):
+        with pytest.raises(ValueError, match="must be finite and above 0 bit"):
             make(rate)
     link = make(10)
     link.add(1.0, 1, 10, 5)
     with pytest.raises(ValueError, match="flow 1 is under way"):
         link.add(1.0, 1, 10, 5)
-    with pytest.raises(ValueError, match="give a rate above 0"):
+    with pytest.raises(ValueError, match="must be above 0 bit/s, not"):
         link.add(1.0, 2, 10, 0)
-    with pytest.raises(ValueError, match="give 0 or more"):
+    with pytest.raises(ValueError, match="must be finite and 0 or more, not"):
         link.add(1.0, 2, -1, 5)
-    with pytest.raises(ValueError, match="doesn't run backwards"):
+    with pytest.raises(ValueError, match="must be finite and not before"):
         link.add(0.5, 2, 10, 5)
     with pytest.raises(KeyError):
         link.remove(1.0, 9)

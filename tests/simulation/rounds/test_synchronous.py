@@ -384,5 +384,5 @@ def test_a_checkpoint_of_another_model_is_refused(setup: Setup, staged: dict[str
     tensors, state = staged["False"][1].states[1]
     lacking = {a: t for a, t in tensors.items() if a != "image/image.head.bias"}
     simulation = Simulation(setup, Inline(setup.clients, "cpu"), PREDICTOR, Memory())  # type: ignore[arg-type]
-    with pytest.raises(edgefl.errors.RunError, match="other tensors"):
+    with pytest.raises(edgefl.errors.RunError, match="tensors differ"):
         simulation.restore(1, lacking, state)
