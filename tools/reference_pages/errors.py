@@ -24,7 +24,8 @@ EXIT_CODES = {
     ),
     "fit": (
         "every kind fits as it is, or after one of the changes shown",
-        "some kind fits neither as it is nor after any change that was tried",
+        "some kind fits neither as it is nor after any change that was tried "
+        "([what that means](../how-to/fit.md#exit-codes))",
         "",
     ),
     "analyse": ("the analysis is printed and written", "a work failed while it ran", "the same command goes on"),
