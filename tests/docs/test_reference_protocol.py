@@ -94,7 +94,7 @@ def test_every_argument_that_a_step_edit_or_the_data_read_is_on_the_page() -> No
         name
         for folder in ("work", "methods", "data")
         for path in (ROOT / "edgefl" / folder).rglob("*.py")
-        for name in re.findall(r"args(?:\.get\(|\[)\"(\w+)\"", path.read_text(encoding="utf-8"))
+        for name in re.findall(r"\bargs(?:\.get\(|\[)\"(\w+)\"", path.read_text(encoding="utf-8"))
     }
     assert read and {name for name in read if f"`{name}`" not in told} == set()
 

@@ -116,7 +116,7 @@ def test_wrong_words_are_told_before_anything_is_computed(scenario: dict[str, An
         ({"axes": ["seed=1", "seed=2"]}, ScenarioError, "seed: is varied twice"),
         ({"axes": ["seed="]}, ScenarioError, "an axis is path=value,value"),
         ({"value": "round_second"}, UnknownName, "unknown value 'round_second'; did you mean 'round_seconds'"),
-        ({"value": "metrics.image.accuracy"}, RunError, "known of trained cells only: add --train"),
+        ({"value": "metrics.image.accuracy"}, RunError, "known for trained cells only: add --train"),
         ({"train": True}, RunError, "add --output DIR"),
         ({"train": True, "output": tmp_path / "new"}, DataError, "no samples to train on"),
         ({"figure": tmp_path / "map.jpg"}, RunError, "its name ends in .jpg"),
