@@ -10,6 +10,7 @@ EdgeflError                      (exit code 2: the user can correct it; shown wi
 +-- RunError                     a run directory can't be written, read or resumed
 +-- UncountedOperator            a matrix-multiplication operator without a FLOP formula
 +-- TrainingError                a client's or server's work failed while it ran (exit code 1)
+    +-- DivergedError            the model isn't finite any more (exit code 1)
 """
 
 from __future__ import annotations
@@ -77,6 +78,10 @@ class TrainingError(EdgeflError):
     """A work failed while it ran; the message names the node and the work's kind."""
 
     exit_code = 1
+
+
+class DivergedError(TrainingError):
+    """The model's weights, scores or losses aren't finite any more, and ``training.on_divergence`` is ``stop``."""
 
 
 def suggestion(name: str, allowed: Iterable[str]) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgefl.cli.app import INTERRUPTED, AsJson, Overrides, ScenarioFile, app, observing, print_json, say
-from edgefl.errors import EdgeflError
+from edgefl.errors import DivergedError, EdgeflError
 
 if TYPE_CHECKING:
     from edgefl.runs import Run
@@ -48,6 +48,7 @@ def run(
         return
     from edgefl.report import make_progress, print_summary, summary
 
+    diverged: DivergedError | None = None
     if finished is None:
         progress = make_progress()
         try:
@@ -60,6 +61,11 @@ def run(
         except KeyboardInterrupt:
             say(f"interrupted; {_how_to_continue(progress.folder)}")
             raise typer.Exit(INTERRUPTED) from None
+        except DivergedError as error:
+            # what was done is shown before the error
+            finished, diverged = _whole(progress.folder), error
+            if finished is None:
+                raise
     result = summary(finished, _samples_of)
     if not as_json:
         print_summary(result)
@@ -68,6 +74,9 @@ def run(
         _verify(str(finished.path), as_json, result)
     elif as_json:
         print_json(result)
+    if diverged is not None:
+        say(f"to go on all the same: edgefl run --resume {finished.path} --set training.on_divergence=continue")
+        raise diverged
 
 
 @app.command()
@@ -108,6 +117,18 @@ def _finished(folder: str, *, check: bool) -> Run | None:
         for each in run.runs.values() or (run,):
             check_finished(each.path)
     return run
+
+
+def _whole(folder: str | None) -> Run | None:
+    """The run in this folder, or the comparison that it belongs to; None without a folder."""
+    from pathlib import Path
+
+    from edgefl.runs import is_comparison, read_run
+
+    if folder is None:
+        return None
+    parent = Path(folder).parent
+    return read_run(parent if is_comparison(parent) else folder)
 
 
 def _verify(folder: str, as_json: bool, summary: Mapping[str, Any] | None = None) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from edgefl.commands.compose import compose, federation_of, predictor_of
 from edgefl.commands.made_of import MAY_CHANGE, fixed_part, inputs_of, made_of, report_changed_inputs
 from edgefl.commands.progress import OnProgress, accepts_observe, messages, silent
-from edgefl.errors import DataError, RunError
+from edgefl.errors import DataError, DivergedError, RunError
 from edgefl.planning import Setup
 from edgefl.report.facts import evaluation_of
 from edgefl.runs import (
@@ -97,6 +97,8 @@ def run(
         ScenarioError: The scenario can't be run; nothing was written.  Also DataError, DeviceError, MethodError,
             UnknownName and UnitError.
         RunError: The folder can't be used, or the run ends below its quorum (``round.below_quorum``).
+        DivergedError: The model diverged (``training.on_divergence``); other combinations ended before.  What was
+            done is in the folder, and can be resumed.
         TrainingError: A client's or the server's work failed.  The run can be resumed from its last finished round.
     """
     if (scenario is None) == (resume is None):
@@ -144,13 +146,21 @@ def run_parts(
     """Run or resume these ``(label, folder, scenario)`` in turn.
 
     Consecutive scenarios with the same data share their workers.  ``overrides`` are the changes that a resumed run was
-    given; its folder records them.
+    given; its folder records them.  Raises DivergedError, after all others have ended, for those that diverged.
     """
+    diverged: dict[str, DivergedError] = {}
     with ExitStack() as stack:
         executors = _Executors(stack)
         for index, (label, folder, scenario) in enumerate(parts):
             on_progress("combination", {"label": label, "index": index, "of": len(parts), "folder": str(folder)})
-            _run_one(folder, scenario, executors, on_progress, overrides)
+            try:
+                _run_one(folder, scenario, executors, on_progress, overrides)
+            except DivergedError as error:
+                diverged[label] = error
+    if len(parts) == 1 and diverged:
+        raise next(iter(diverged.values()))
+    if diverged:
+        raise DivergedError("; ".join(f"{label}: {stopped}" for label, stopped in diverged.items()))
 
 
 def _created(
@@ -236,7 +246,13 @@ def _run_one(
                 pretrained.save(directory.path)
         predictor = predictor_of(scenario)
         simulation = Simulation(
-            setup, executor, predictor, directory, on_progress, events=scenario.executor.clock == "events"
+            setup,
+            executor,
+            predictor,
+            directory,
+            on_progress,
+            events=scenario.executor.clock == "events",
+            on_divergence=scenario.training.on_divergence,
         )
         latest = directory.latest()
         directory.made_of = made_of(scenario, setup, predictor.device)

@@ -26,6 +26,9 @@ TITLES = {
 NOTHING = "-"
 """Text of a cell without a value."""
 
+DIVERGED = "diverged"
+"""Text of a cell whose metric isn't finite."""
+
 MOST_COLUMNS = 4
 """Runs in one comparison table; further runs go into further tables."""
 
@@ -73,6 +76,14 @@ def print_table(console: Console, table: Table) -> None:
 def stage_of(row: Facts) -> str:
     """The stage of a row, with the part of the model if the schedule offers several parts: ``3, stages 1-2``."""
     return f"{row['stage']}, {row['part']}" if row.get("part") else str(row["stage"])
+
+
+def score(values: Mapping[str, float | None], name: str) -> str:
+    """A metric with three decimals, ``diverged`` if it isn't finite, a dash if it wasn't computed."""
+    if name not in values:
+        return NOTHING
+    value = values[name]
+    return DIVERGED if value is None else f"{value:.3f}"
 
 
 def or_dash(show: Any, value: Any) -> str:

@@ -68,6 +68,7 @@ def facts_of(run: Run, label: str = "", samples_of: Callable[[Run], Samples] = l
         "finished": run.finished,
         "rounds": len(rounds),
         "outcomes": dict(Counter(r["outcome"] for r in rounds)),
+        "diverged_rounds": [r["round"] for r in rounds if r.get("diverged")],
         "flights": dict(sum((Counter(r["outcomes"]) for r in rounds), Counter[str]())),
         "trained": scenario["training"].get("mode", "real") == "real",
         "virtual_seconds": rounds[-1]["started_virtual_seconds"] + rounds[-1]["virtual_seconds"] if rounds else 0.0,

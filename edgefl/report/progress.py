@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Self, TextIO
 
 from edgefl import units
+from edgefl.report.console import score
 
 SHORT = {"accuracy": "acc", "soft_score": "score", "r@10": "R@10"}
 """Metrics shown in a progress line, and their short names."""
@@ -22,7 +23,7 @@ class _Progress:
         self.label, self.index, self.of = "", 0, 1
         self.round, self.rounds = 0, 0
         self.began, self._from = time.monotonic(), 0.0
-        self.metrics: Mapping[str, Mapping[str, float]] = {}
+        self.metrics: Mapping[str, Mapping[str, float | None]] = {}
         self.record: Mapping[str, Any] = {}
 
     def __call__(self, event: str, facts: Mapping[str, Any]) -> None:
@@ -65,7 +66,7 @@ class _Progress:
         """The latest metrics as text: ``image acc 0.48``."""
         words = []
         for kind, values in self.metrics.items():
-            words += [f"{kind} {short} {values[name]:.3f}" for name, short in SHORT.items() if name in values]
+            words += [f"{kind} {short} {score(values, name)}" for name, short in SHORT.items() if name in values]
         return ", ".join(words)
 
     def line(self) -> str:
@@ -83,7 +84,12 @@ class _Progress:
             return ""
         updates = f"client {clients[0]}'s update" if len(clients) == 1 else f"updates of clients {_first(clients)}"
         pronoun = "it" if len(clients) == 1 else "them"
-        return f"warning: {self.where}: round {self.round} left out {updates}: NaN or infinity in {pronoun}"
+        counts = self.record.get("rejections", {})
+        values = f"NaN or infinity in {pronoun}"
+        reasons = (
+            ", ".join(f"{reason} {n}" for reason, n in counts.items()) if counts.keys() - {"not finite"} else values
+        )
+        return f"warning: {self.where}: round {self.round} left out {updates}: {reasons}"
 
     def status(self) -> list[str]:
         """Stage, virtual clock and number of eligible and finished clients of the last finished round."""

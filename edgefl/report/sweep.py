@@ -8,7 +8,18 @@ from rich.console import Console
 from rich.table import Table
 
 from edgefl import units
-from edgefl.report.console import NOTHING, TITLES, Facts, counted, new_table, or_dash, percent, print_section, screen
+from edgefl.report.console import (
+    NOTHING,
+    TITLES,
+    Facts,
+    counted,
+    new_table,
+    or_dash,
+    percent,
+    print_section,
+    score,
+    screen,
+)
 from edgefl.report.facts import SHOWN_METRICS
 from edgefl.report.sweep_figure import shown
 
@@ -147,10 +158,10 @@ def _print_metrics(console: Console, rows: Sequence[Facts]) -> None:
     for row in rows:
         if "metrics" not in row:
             continue
-        scores = [row["metrics"].get(kind, {}).get(name) for kind, name in columns]
+        scores = [score(row["metrics"].get(kind, {}), name) for kind, name in columns]
         table.add_row(
             _label(row), str(row["trained"]["updates"]), str(row["trained"]["clients_that_took_part"]),
-            *(or_dash("{:.3f}".format, score) for score in scores),
+            *scores,
         )  # fmt: skip
     print_section(console, "Metrics", table)
 

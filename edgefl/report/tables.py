@@ -22,6 +22,7 @@ from edgefl.report.console import (
     percent,
     print_section,
     print_table,
+    score,
     screen,
     signed_percent,
     stage_of,
@@ -60,12 +61,20 @@ def _print_run(console: Console, label: str, facts: Facts) -> None:
             f"{units.show_flops(totals['forward_flops'] + totals['backward_flops'])}, "
             f"{units.show_joules(totals['energy_joules'])}"
             + (f"\nrounds not completed: {counted(not_completed)}" if not_completed else "")
+            + (f"\nthe model diverged: {_diverged(facts['diverged_rounds'])}" if facts["diverged_rounds"] else "")
         )
     )
     console.print()
     _print_eligible(console, facts)
     _print_costs(console, facts)
     _print_metrics(console, facts)
+
+
+def _diverged(rounds: Sequence[int]) -> str:
+    """After which rounds the model wasn't finite, as text."""
+    if len(rounds) == 1:
+        return f"after round {rounds[0]} it wasn't finite"
+    return f"after {len(rounds)} rounds, first round {rounds[0]}, it wasn't finite"
 
 
 def _updates(facts: Facts) -> str:
@@ -149,9 +158,8 @@ def _print_metrics(console: Console, facts: Facts) -> None:
         for pattern in dict.fromkeys(["", *(f"[{name.split('[')[1]}" for name in values if name.endswith("]"))]):
             cells = []
             for name in shown:
-                value = values.get(name + pattern)  # None for a pattern that no sample has
-                cell = NOTHING if value is None else f"{value:.3f}"
-                cells.append(f"{cell} ({chance[name]:.3f})" if value is not None and name in chance else cell)
+                cell = score(values, name + pattern)  # a dash for a pattern that no sample has
+                cells.append(f"{cell} ({chance[name]:.3f})" if cell != NOTHING and name in chance else cell)
             table.add_row(
                 f"  with {pattern[1:-1].replace('-', ' and ')}" if pattern else kind,
                 *cells,
@@ -222,7 +230,7 @@ def _compared_table(rows: Sequence[Facts]) -> Table:
                 in_brackets = f" ({chance:.3f})" if chance is not None else ""
                 add(
                     f"  {kind} {TITLES[name]}{in_brackets}",
-                    lambda row, kind=kind, name=name: or_dash("{:.3f}".format, row["metrics"].get(kind, {}).get(name)),
+                    lambda row, kind=kind, name=name: score(row["metrics"].get(kind, {}), name),
                 )
     return table
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from edgefl.planning.planner import Plan
 from edgefl.planning.staleness import mixed
-from edgefl.simulation.inflight.closed_form import EMPTY, FINISHED, Dispatch, Landings
+from edgefl.simulation.inflight.closed_form import EMPTY, FINISHED, REJECTED, Dispatch, Landings
 from edgefl.simulation.inflight.events import Flight, landings
 from edgefl.simulation.learning import Arrival, Training
 from edgefl.simulation.records import UNMEASURED, outcomes, sums
@@ -28,8 +28,10 @@ UNTRAINED: Learnt = None, UNMEASURED
 class Tally:
     """Counts and records of one round.
 
-    ``processed`` are flights without a record yet, each with staleness, discount and training part.  ``short`` means
-    that places are free and may be filled by clients that come back online.
+    ``losses`` are those of accepted updates with their samples, ``all_losses`` also those of rejected ones, both by
+    kind; ``rejections`` counts rejected updates by reason.  ``processed`` are flights without a record yet, each with
+    staleness, discount and training part.  ``short`` means that places are free and may be filled by clients that come
+    back online.
     """
 
     lines: list[bytes] = field(default_factory=list)
@@ -40,6 +42,8 @@ class Tally:
     learnt: list[tuple[int, float, float, int]] = field(default_factory=list)
     buffer: list[Arrival] = field(default_factory=list)
     rejected: list[int] = field(default_factory=list)
+    rejections: Counter[str] = field(default_factory=Counter)
+    all_losses: dict[str, list[float]] = field(default_factory=dict)
     processed: list[tuple[Flight, int, float, Learnt]] = field(default_factory=list)
     selected: int = 0
     unavailable: int = 0
@@ -57,6 +61,7 @@ def process_arrivals(
     count = len(plans)
     update_clients(run, landed, plans, [dispatch] * count)
     learnt = [UNTRAINED] * count
+    landed = replace(landed, outcome=landed.outcome.copy())
     arrivals = []
     trains, needs_loss = isinstance(run.learning, Training), run.selection.needs_loss
     seconds = landed.virtual_seconds.tolist() if needs_loss else ()
@@ -64,7 +69,8 @@ def process_arrivals(
         plan, arrived = plans[index], outcome == FINISHED
         if trains:
             learnt[index] = await_report(run, client, plan, arrived, round, tally)
-            arrived = arrived and accepted(run, client, plan, dispatch.number, learnt[index], tally)
+            if arrived and not accepted(run, client, plan, dispatch.number, learnt[index], tally):
+                arrived, landed.outcome[index] = False, REJECTED
         if arrived:
             arrivals.append(Arrival(client, plan, dispatch.round, dispatch.number))
             if needs_loss:
@@ -84,7 +90,8 @@ def process_arrival(run: RunState, flight: Flight, round: int, tally: Tally) -> 
     arrived, learnt = flight.outcome == FINISHED, UNTRAINED
     if isinstance(run.learning, Training):
         learnt = await_report(run, flight.client, flight.plan, arrived, round, tally)
-        arrived = arrived and accepted(run, flight.client, flight.plan, flight.dispatch.number, learnt, tally)
+        if arrived and not accepted(run, flight.client, flight.plan, flight.dispatch.number, learnt, tally):
+            arrived, flight.outcome = False, REJECTED
     tally.processed.append((flight, stale, float(discount), learnt))
     if not arrived:
         return None
@@ -146,11 +153,17 @@ def await_report(run: RunState, client: int, plan: Plan, arrived: bool, round: i
 
 
 def accepted(run: RunState, client: int, plan: Plan, number: int, learnt: Learnt, tally: Tally) -> bool:
-    """Whether an arrived update is used; a rejected one is listed in ``rejected``, and its loss is dropped."""
-    if run.learning.rejects(client, number):
-        tally.rejected.append(client)
-        return False
+    """Whether an arrived update is used.
+
+    A rejected one is listed in ``rejected`` and counted by its reason; its loss doesn't enter the round's mean.
+    """
     loss, _ = learnt
+    if loss is not None:
+        tally.all_losses.setdefault(plan.kind, []).append(loss)
+    if (reason := run.learning.rejects(client, number)) is not None:
+        tally.rejected.append(client)
+        tally.rejections[reason] += 1
+        return False
     if loss is not None:
         tally.losses.setdefault(plan.kind, []).append((loss, plan.samples))
     return True

@@ -41,6 +41,7 @@ def checkpoint_of(run: RunState) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "ledger": [dict(held) for held in states],
         "totals": dict(run.totals),
         "metrics": run.metrics,
+        "diverged": run.diverged,
         "selection": run.selection.rows(),
         "batteries": run.batteries.rows() if run.batteries is not None else None,
     }
@@ -126,7 +127,7 @@ def restore(run: RunState, round: int, tensors: Mapping[str, Tensor], state: Map
     run.client_versions.restore(arrays["ledger"], state["ledger"])
     run.round, run.now = round, state["now"]
     run.dispatches, run.version = state["dispatches"], state["version"]
-    run.totals, run.metrics = Counter(state["totals"]), state["metrics"]
+    run.totals, run.metrics, run.diverged = Counter(state["totals"]), state["metrics"], state["diverged"]
     run.selection.restore(state["selection"])
     if run.batteries is not None:
         run.batteries.restore(state["batteries"])

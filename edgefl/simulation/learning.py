@@ -19,13 +19,13 @@ from torch import Tensor
 
 from edgefl import seeds
 from edgefl.methods import ServerState, Update
-from edgefl.methods.aggregation.robust import finite
 from edgefl.planning.meta_state import shapes, shapes_alone
 from edgefl.planning.planner import Plan, Planner, Start
 from edgefl.planning.setup import Setup
 from edgefl.planning.versions import always, preinstalled
 from edgefl.schedules import Stage
 from edgefl.simulation.inflight.closed_form import Dispatch, Flights
+from edgefl.simulation.refusal import FiniteCheck, why_refused
 from edgefl.training import Executor, Report, Task
 from edgefl.work import Address, Work
 
@@ -57,8 +57,12 @@ class Learning(Protocol):
         """End a client's flight; return its report, if there is one."""
         ...
 
-    def rejects(self, client: int, number: int) -> bool:
-        """Whether a landed client's update is rejected for its values; a rejected update is dropped."""
+    def rejects(self, client: int, number: int) -> str | None:
+        """Why a landed client's update is refused, which drops it; None if it is accepted."""
+        ...
+
+    def non_finite(self) -> str | None:
+        """The first address of the state with a NaN or an infinity; None if all values are finite."""
         ...
 
     def aggregate(self, arrivals: Sequence[Arrival], stage: Stage, *, at_once: bool = False) -> None:
@@ -112,6 +116,7 @@ class Training:
         self.metered: set[str] = set()
         self.under_way: dict[int, _Started] = {}
         self._landed: dict[tuple[int, int], tuple[_Started, Report]] = {}
+        self._finite = FiniteCheck()
         self._starts: dict[tuple[int, Start], tuple[dict[str, Tensor], dict[Address, Tensor]]] = {}
 
     def send(self, flights: Flights, go: NDArray[np.bool_]) -> None:
@@ -150,7 +155,7 @@ class Training:
                 wires[plan.start] = state.wire(work, preinstalled(work, plan.down, state.versions))
             own = self.kept.get(client, {})
             inputs = {**wires[plan.start], **{name: own[name] for name in work.keep if name in own}}
-            seed = seeds.key(self.setup.seed, "training", client, dispatch.number)
+            seed = self._seed(client, dispatch.number)
             future = self.executor.submit(Task(work, inputs, client, seed, metered))
         self.under_way[client] = _Started(dispatch.number, plan, work, state, metered, future)
 
@@ -170,15 +175,23 @@ class Training:
                 self.kept.setdefault(client, {}).update(report.result.kept)
         return report
 
-    def rejects(self, client: int, number: int) -> bool:
-        """Whether the payloads of an arrived update have NaN or infinity, unless the method keeps such updates."""
-        if self.setup.method.setting.aggregation.non_finite == "keep":
-            return False
-        _, report = self._landed[client, number]
-        if finite(report.result.payloads):
-            return False
-        del self._landed[client, number]
-        return True
+    def rejects(self, client: int, number: int) -> str | None:
+        """Why an arrived update is refused, which drops it; None if it is accepted."""
+        started, report = self._landed[client, number]
+        seed = self._seed(client, number)
+        keep = self.setup.method.setting.aggregation.non_finite == "keep"
+        reason = why_refused(started.work, report, seed, keep_non_finite=keep)
+        if reason is not None:
+            del self._landed[client, number]
+        return reason
+
+    def non_finite(self) -> str | None:
+        """The first address of the state with a NaN or an infinity; None if all values are finite."""
+        return self._finite.first_bad(self.state)
+
+    def _seed(self, client: int, number: int) -> int:
+        """The seed of a client's training in a dispatch."""
+        return seeds.key(self.setup.seed, "training", client, number)
 
     def aggregate(self, arrivals: Sequence[Arrival], stage: Stage, *, at_once: bool = False) -> None:
         """Decode these updates and aggregate them, each with its starting values."""
@@ -272,9 +285,13 @@ class NoTraining:
         """Return None: there is no report without training."""
         return None
 
-    def rejects(self, client: int, number: int) -> bool:
-        """Return False: shapes have no values to reject."""
-        return False
+    def rejects(self, client: int, number: int) -> str | None:
+        """Return None: shapes have no values to reject."""
+        return None
+
+    def non_finite(self) -> str | None:
+        """Return None: shapes have no values."""
+        return None
 
     def aggregate(self, arrivals: Sequence[Arrival], stage: Stage, *, at_once: bool = False) -> None:
         """Give all tensors that would change their next version."""

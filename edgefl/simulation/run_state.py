@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import simpy
 from torch import Tensor
@@ -67,6 +67,7 @@ class RunState:
         *,
         events: bool = False,
         checkpoint_seconds: float | None = None,
+        on_divergence: Literal["stop", "continue"] = "stop",
     ):
         self.setup, self.journal, self.on_progress = setup, journal, on_progress
         self.planner = Planner(setup, predictor)
@@ -93,7 +94,10 @@ class RunState:
         self.round, self.now = 0, 0.0
         self.dispatches = self.version = 0
         self.totals: Counter[str] = Counter()
-        self.metrics: dict[str, dict[str, float]] = {}
+        self.metrics: dict[str, dict[str, float | None]] = {}
+        self.on_divergence = on_divergence
+        self.diverged: str | None = None
+        """What isn't finite after the last round: a tensor, a metric's scores or a kind's losses."""
         self.queue: OrderedDict[int, Flight] = OrderedDict()
         """Landed flights that aren't processed yet, by client, in order of landing."""
         self.wires: tuple[SharedLink | None, SharedLink | None] = (None, None)

@@ -13,6 +13,7 @@ from edgefl.cost import ComputeCost, duration, traffic, transfer_seconds
 from edgefl.planning.versions import final_blocks
 from edgefl.simulation.inflight.clock import Clock
 from edgefl.simulation.records import server_record
+from edgefl.simulation.refusal import finite_metrics
 from edgefl.simulation.run_state import Events, RunState
 from edgefl.training import Report
 from edgefl.work import Work
@@ -56,14 +57,17 @@ def server_work(run: RunState, env: Clock, under_way: ServerWork, server: list[d
 
 
 def evaluate(run: RunState, env: Clock, round: int, split: str, server: list[dict[str, Any]]) -> Events:
-    """Evaluate every kind's model; return the metrics by kind, empty without training."""
+    """Evaluate every kind's model; return the metrics by kind, None for those that aren't finite.
+
+    Without training the result is empty.
+    """
     works = run.setup.evaluations(split, run.setup.schedule.stage(round))
     submitted = [submit(run, work, round, f"evaluate {split}", i) for i, (work, _) in enumerate(works)]
-    metrics: dict[str, dict[str, float]] = {}
+    metrics: dict[str, dict[str, float | None]] = {}
     for under_way, (_, kinds) in zip(submitted, works, strict=True):
         report = yield from server_work(run, env, under_way, server)
         if report is not None:
-            metrics |= {kind: dict(report.result.metrics) for kind in kinds}
+            metrics |= {kind: finite_metrics(report.result.metrics) for kind in kinds}
     return {kind: metrics[kind] for kind in run.setup.clients.kinds if kind in metrics}
 
 

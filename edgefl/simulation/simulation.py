@@ -5,13 +5,16 @@ Virtual time comes from predicted cost, so the clock never waits for real comput
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from time import monotonic
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
+from edgefl.errors import DivergedError
 from edgefl.runs import SUMMED
 from edgefl.schedules import Stage
 from edgefl.simulation.arrivals import Tally
@@ -41,6 +44,8 @@ class Simulation(RunState):
         if self._by_event:
             self.engine = EventEngine(env, self.wires)
             self.engine.restore(self.resumed)
+        if self.diverged is not None and self.on_divergence == "stop":
+            raise self.divergence_error()  # a resumed run
         if self.round < self.setup.schedule.rounds:
             env.run(env.process(self._rounds(env)))
         self.learning.leave()
@@ -57,9 +62,20 @@ class Simulation(RunState):
             yield from self._round(env, self.round + 1)
             self.round += 1
             take(self)
-            if self.round == self.setup.schedule.rounds or monotonic() - written >= self.checkpoint_seconds:
+            stops = self.diverged is not None and self.on_divergence == "stop"
+            over = self.round == self.setup.schedule.rounds
+            if stops or over or monotonic() - written >= self.checkpoint_seconds:
                 self.checkpoint()
                 written = monotonic()
+            if stops:
+                raise self.divergence_error()
+
+    def divergence_error(self) -> DivergedError:
+        """The error of a run that stops because the model diverged."""
+        return DivergedError(
+            f"the model diverged in round {self.round}: {self.diverged}; with training.on_divergence: continue the run "
+            "goes on all the same"
+        )
 
     def _round(self, env: Clock, round: int) -> Events:
         setup, started = self.setup, self.now
@@ -73,16 +89,31 @@ class Simulation(RunState):
         if outcome == "completed":
             yield from run_server_works(self, env, setup.method.after(self.state, round), round, "after", tally.server)
         last = round == setup.schedule.rounds
-        metrics: dict[str, dict[str, float]] = {}
+        metrics: dict[str, dict[str, float | None]] = {}
         if last or round % setup.evaluation.every == 0:
             split = setup.evaluation.final if last else setup.evaluation.split
             metrics = yield from evaluate(self, env, round, split, tally.server)
             self.metrics = metrics
+        self._note_divergence(round, tally, metrics)
         final = yield from deliver_final(self, env, round)
         tally.sums["download_bytes"] += final[0]
         tally.sums["serialised_download_bytes"] += final[1]
         tally.sums["carried_download_bytes"] += final[1]
         self._write(round, stage, kinds, outcome, started, tally, metrics, final[0])
+
+    def _note_divergence(self, round: int, tally: Tally, metrics: Mapping[str, Mapping[str, float | None]]) -> None:
+        """Set ``diverged`` to what isn't finite after this round, with a warning where the round before was finite."""
+        before, self.diverged = self.diverged, None
+        bad_losses = [kind for kind, losses in tally.all_losses.items() if not any(map(isfinite, losses))]
+        bad_metrics = [f"{kind} {name}" for kind, v in metrics.items() for name, value in v.items() if value is None]
+        if (address := self.learning.non_finite()) is not None:
+            self.diverged = f"the tensor {address} has NaN or infinity"
+        elif bad_metrics:
+            self.diverged = f"the scores behind the metric {bad_metrics[0]} have NaN or infinity"
+        elif bad_losses:
+            self.diverged = f"no loss of the {bad_losses[0]} clients is finite"
+        if self.diverged is not None and before is None and self.on_divergence == "continue":
+            warnings.warn(f"the model diverged in round {round}: {self.diverged}", RuntimeWarning, stacklevel=2)
 
     def _write(
         self,
@@ -92,7 +123,7 @@ class Simulation(RunState):
         outcome: str,
         started: float,
         tally: Tally,
-        metrics: Mapping[str, Mapping[str, float]],
+        metrics: Mapping[str, Mapping[str, float | None]],
         final_delivery_bytes: int,
     ) -> None:
         setup = self.setup
@@ -117,12 +148,14 @@ class Simulation(RunState):
             "failed": sum(tally.outcomes.values()) - finished - late,
             "outcomes": dict(tally.outcomes),
             "rejected": sorted(tally.rejected),
+            "rejections": dict(tally.rejections),
             **{name: tally.sums[name] for name in SUMMED},
             "final_delivery_bytes": final_delivery_bytes,
             "server_seconds": sum(w["seconds"] for w in tally.server),
             "server_works": tally.server,
-            "losses": {k: sum(x * n for x, n in v) / sum(n for _, n in v) for k, v in tally.losses.items()},
+            "losses": _mean_losses(tally),
             "metrics": metrics,
+            "diverged": self.diverged is not None,
         }
         added = (*SUMMED, "selected", "unavailable", "finished", "late", "failed")
         self.totals.update({name: record[name] for name in added})
@@ -150,3 +183,12 @@ class Simulation(RunState):
             names = ("excluded_samples", "lost_classes", "lost_modalities", "modality_samples_share")
             self._lost = key, {name.removeprefix("excluded_"): lost[name] for name in names}
         return self._lost[1]
+
+
+def _mean_losses(tally: Tally) -> dict[str, float | None]:
+    """Mean loss of each kind over the samples of its accepted updates; None where no loss of the kind is finite."""
+    means: dict[str, float | None] = {
+        kind: sum(loss * samples for loss, samples in losses) / sum(samples for _, samples in losses)
+        for kind, losses in tally.losses.items()
+    }
+    return means | {kind: None for kind, losses in tally.all_losses.items() if not any(map(isfinite, losses))}

@@ -65,11 +65,13 @@ class Measured:
 class Report:
     """The outcome of a task: its result, the measurement if the task was metered, and figures of the host.
 
-    ``host`` has wall time, memory and process id, which differ between equal runs.
+    ``seed`` is the task's, by which a report is known to answer it.  ``host`` has wall time, memory and process id,
+    which differ between equal runs.
     """
 
     result: Result
     measured: Measured | None = None
+    seed: int | None = None
     host: Mapping[str, Any] = field(default_factory=dict)
 
     def encode(self) -> tuple[str, bytes]:
@@ -81,6 +83,7 @@ class Report:
             "payloads": list(r.payloads),
             "metrics": r.metrics,
             "loss": r.loss,
+            "seed": self.seed,
             "measured": self.measured and [self.measured.peak_memory_bytes, self.measured.trace.to_json()],
             "host": self.host,
         }
@@ -99,7 +102,7 @@ class Report:
             else:
                 payloads[raw["payloads"][int(side)]][rest] = tensor
         measured = raw["measured"] and Measured(raw["measured"][0], Trace.from_json(raw["measured"][1]))
-        return cls(Result(payloads, raw["metrics"], kept, raw["loss"]), measured, raw["host"])
+        return cls(Result(payloads, raw["metrics"], kept, raw["loss"]), measured, raw["seed"], raw["host"])
 
 
 def _packed(tensors: Mapping[str, Tensor]) -> bytes:
@@ -176,7 +179,7 @@ class Node:
             torch.set_num_threads(threads)
         rss = psutil.Process().memory_info().rss
         host = {"wall_seconds": time.perf_counter() - started, "rss_bytes": rss, "process": os.getpid()}
-        return Report(result, measured, host)
+        return Report(result, measured, task.seed, host)
 
     def _bytes_of_others(self, module: nn.Module) -> int:
         """Bytes allocated on the CUDA device, except those of ``module``; resets the peak.  0 on a CPU."""

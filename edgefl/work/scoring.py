@@ -46,8 +46,9 @@ def top_k_hits(scores: Tensor, label: Tensor, k: int) -> Tensor:
 class ScoreClassify(Step):
     """Accuracy, balanced accuracy, macro precision, recall and F1, and top 5; samples labelled -1 are padding.
 
-    With several patterns, ``<metric>`` is over all of them, and ``<metric>[<pattern>]`` over one.  With the field
-    ``target`` [batch, classes], ``soft_score`` is the mean score of the predicted class (VQA).
+    Metrics are NaN if the scores of any sample aren't finite.  With several patterns, ``<metric>`` is over all of them,
+    and ``<metric>[<pattern>]`` over one.  With the field ``target`` [batch, classes], ``soft_score`` is the mean score
+    of the predicted class (VQA).
     """
 
     def start(self, ctx: Context, pass_: Pass) -> None:
@@ -62,7 +63,8 @@ class ScoreClassify(Step):
         """Add the batch's predictions to the confusion matrix and the sums."""
         scores = self.scores(ctx, batch, pattern, pass_)
         confusion = ctx.outputs[self._confusion(pass_, pattern)]
-        predicted, real = scores.argmax(-1), (batch["label"] >= 0).to(confusion.dtype)
+        # a score that isn't finite makes every metric NaN; argmax would name some class
+        predicted, real = scores.argmax(-1), (batch["label"] >= 0).to(confusion.dtype) + 0 * scores.amax(-1)
         label = batch["label"].clamp_min(0)
         confusion.view(-1).index_add_(0, label * confusion.shape[1] + predicted, real)
         index = pass_.patterns.index(pattern)
@@ -176,6 +178,7 @@ class Groups:
             block = slice(row, row + BLOCK)
             scores = query[block] @ key.T
             same = self.group[block, None] == self.group
+            unscored = 0 * scores.amax(1)  # NaN for queries whose similarities aren't finite: no item is above those
             scores -= scores.masked_fill(~same, -torch.inf).amax(1, keepdim=True)
             near = (scores.abs() <= NEAR) * times
             # an image's shares add up to 1, except for rounding
@@ -183,7 +186,7 @@ class Groups:
             for scope in range(len(chances)):
                 others = ~same if scope == 0 else (self.fold[block, None] == self.fold) & ~same
                 above, tied = ((scores > NEAR) * times * others).sum(1).round(), (near * others).sum(1).round()
-                chances[scope, :, block] = recalled(above, own, tied)
+                chances[scope, :, block] = recalled(above, own, tied) + unscored
         over_all = (chances[0] * weight).sum(1) / weight.sum()
         if not self.folds:
             return over_all, None
@@ -195,6 +198,7 @@ class Groups:
 class ScoreRetrieve(Step):
     """Recall at 1, 5, 10, 50 in both directions over all pairs of the split, their means, and the sum of the R@1.
 
+    Metrics are NaN if any similarity isn't finite.
     With the field ``group`` [batch], pairs of a group share their first item (an image with several captions): the
     image counts once, and is a hit if one of its captions is among the first k.  With ``args.fold`` = n and more than
     n pairs, ``<direction>_r@<k>_fold`` is the mean over disjoint folds of n images, each ranked separately, and

@@ -18,6 +18,11 @@ class TrainingOptions(BaseModel):
         "real",
         description="real trains; none only computes costs: the same records, without losses and metrics",
     )
+    on_divergence: Literal["stop", "continue"] = Field(
+        "stop",
+        description="what a run does after a round in which weights, scores or all losses of a kind have NaN or "
+        "infinity: it stops and can be resumed (stop), or goes on (continue)",
+    )
     optimizer: Literal["adamw", "adam", "sgd"] = Field(
         "adamw", description="the clients' optimizer; its state starts anew in every round"
     )

@@ -23,11 +23,13 @@ CLOSE = 1e-9
 DIRECTIONS = ("download", "upload")
 PHASES = ("start", "download", "compute", "upload", None)
 SECONDS = ("download_seconds", "compute_seconds", "upload_seconds")
+ARRIVED = ("finished", "rejected")
+"""Outcomes of flights whose update arrived intact."""
 COUNTED = ("selected", "unavailable", "finished", "late", "failed")
 
 RULES = {
     "bytes": "0 <= lost <= carried <= serialised bytes, each way",
-    "delivered": "carried minus lost bytes are all or none; a finished flight delivered all",
+    "delivered": "carried minus lost bytes are all or none; a finished or rejected flight delivered all",
     "phases": "nothing happens after the phase in which a flight ended, and the phases add up",
     "clock": "a flight ends when its seconds have passed, within its rounds",
     "one flight": "no client is in two flights at once",
@@ -40,6 +42,8 @@ RULES = {
     "round sums": "a round's bytes, FLOPs and joules are its clients' and a stage's last delivery",
     "server link": "the server's line carried no more than its rate times the time",
     "totals": "the result's totals are the sums of its rounds",
+    "rejected": "a round names the clients whose updates were rejected, and counts them by reason",
+    "diverged": "a round with a metric or a loss that isn't finite is marked as diverged",
 }
 
 
@@ -97,7 +101,7 @@ def _bytes(record: Record) -> dict[str, Any] | None:
 
 
 def _delivered(record: Record) -> dict[str, Any] | None:
-    finished = record["outcome"] == "finished"
+    finished = record["outcome"] in ARRIVED
     for direction, arrived in zip(DIRECTIONS, (record["phase"] in ("compute", "upload", None), finished), strict=True):
         names = (f"carried_{direction}_bytes", f"lost_{direction}_bytes", f"serialised_{direction}_bytes")
         carried, lost, whole = (record[name] for name in names)
@@ -110,7 +114,7 @@ def _phases(record: Record) -> dict[str, Any] | None:
     phase, seconds = record["phase"], [record[name] for name in SECONDS]
     ends = PHASES.index(phase) if phase in PHASES else -1
     later = any(s != 0 for s in seconds[max(ends, 0) :]) or (ends < 3 and record["carried_upload_bytes"] != 0)
-    whole = ends >= 0 and (phase is None) == (record["outcome"] == "finished")
+    whole = ends >= 0 and (phase is None) == (record["outcome"] in ARRIVED)
     if whole and not later and min(seconds) >= 0 and close(fsum(seconds), record["virtual_seconds"]):
         return None
     return _values(record, "outcome", "phase", *SECONDS, "virtual_seconds", "carried_upload_bytes")
@@ -134,6 +138,7 @@ class Ledger:
     now: float = 0.0
     under_way: int = 0
     grouped: bool = False
+    last_diverged: bool | None = None
     location: str = "the first line"
 
     def verdict(self, record: Record, where: str) -> None:
@@ -165,8 +170,23 @@ class Ledger:
             self._client(client, client_where)
         self.location = where
         self._counts(record, where, [client for client, _ in clients])
+        self._refusals(record, where, [client for client, _ in clients])
         self._sums(record, where, [client for client, _ in clients])
         self._line([client for client, _ in clients], where)
+
+    def _refusals(self, record: Record, where: str, clients: Sequence[Record]) -> None:
+        if "rejections" not in record:  # written by an earlier version
+            self.checks["rejected"].note = self.checks["diverged"].note = "not recorded by the version of this run"
+            return
+        rejected = sorted(client["client"] for client in clients if client["outcome"] == "rejected")
+        counts = sum(record["rejections"].values())
+        same = record["rejected"] == rejected and counts == len(rejected)
+        offence = {**_values(record, "round", "rejected", "rejections"), "by the clients": rejected}
+        self.checks["rejected"].count(None if same else offence, where)
+        values = [*record["losses"].values(), *(v for metrics in record["metrics"].values() for v in metrics.values())]
+        marked = record["diverged"] or all(value is not None for value in values)
+        self.checks["diverged"].count(None if marked else _values(record, "round", "losses", "metrics"), where)
+        self.last_diverged = record["diverged"]
 
     def stray(self, record: Record, where: str) -> None:
         """Count a client's record whose round has no record."""

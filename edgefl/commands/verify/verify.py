@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from edgefl import registry
+from edgefl.commands.verify.files import file_checks
 from edgefl.commands.verify.rules import Facts, Ledger, Record
 from edgefl.devices import load_device, load_link
 from edgefl.errors import RunError
@@ -50,7 +51,7 @@ def _verified(run: Run) -> dict[str, Any]:
         ) from None
     except TypeError as error:
         raise RunError(f"{run.path / ledger.location}: a record has a value of the wrong type: {error}") from None
-    checks = ledger.closed()
+    checks = [*ledger.closed(), *file_checks(run, ledger.last_diverged)]
     return {
         "folder": str(run.path),
         "finished": run.finished,

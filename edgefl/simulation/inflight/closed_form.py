@@ -26,8 +26,11 @@ from edgefl.planning.versions import Versions
 Floats = NDArray[np.float64]
 Integers = NDArray[Any]
 
-OUTCOMES = ("finished", "late", "dropped", "offline", "corrupted", "truncated", "out of memory", "battery empty")
-FINISHED, LATE, DROPPED, OFFLINE, CORRUPT, TRUNCATE, NO_MEMORY, EMPTY = range(len(OUTCOMES))
+OUTCOMES = (
+    "finished", "late", "dropped", "offline", "corrupted", "truncated", "out of memory", "battery empty", "rejected",
+)  # fmt: skip
+FINISHED, LATE, DROPPED, OFFLINE, CORRUPT, TRUNCATE, NO_MEMORY, EMPTY, REJECTED = range(len(OUTCOMES))
+"""Outcomes of flights; REJECTED: the update arrived, and the server refused it for what it holds."""
 PHASES = ("start", "download", "compute", "upload", None)
 AT_START, AT_DOWNLOAD, AT_COMPUTE, AT_UPLOAD, AT_END = range(len(PHASES))
 """Phase in which a flight ended; AT_END: its update arrived."""
@@ -185,7 +188,7 @@ class Landings:
 
     @property
     def finished(self) -> NDArray[np.bool_]:
-        """Mask of flights whose update arrived intact."""
+        """Mask of flights whose update arrived intact and wasn't rejected."""
         return np.asarray(self.outcome == FINISHED)
 
     @property
@@ -199,9 +202,14 @@ class Landings:
         return np.where(self.downloaded, 0, self.carried_download_bytes)
 
     @property
+    def arrived(self) -> NDArray[np.bool_]:
+        """Mask of flights whose update arrived intact, accepted or rejected."""
+        return np.asarray((self.outcome == FINISHED) | (self.outcome == REJECTED))
+
+    @property
     def lost_upload_bytes(self) -> Integers:
-        """Bytes carried by uploads of flights that didn't finish."""
-        return np.where(self.finished, 0, self.carried_upload_bytes)
+        """Bytes carried by uploads that didn't arrive intact."""
+        return np.where(self.arrived, 0, self.carried_upload_bytes)
 
     @property
     def virtual_seconds(self) -> Floats:

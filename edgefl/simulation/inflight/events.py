@@ -25,6 +25,7 @@ from edgefl.simulation.inflight.closed_form import (
     FINISHED,
     LATE,
     OFFLINE,
+    REJECTED,
     Dispatch,
     Flights,
     Landings,
@@ -375,7 +376,7 @@ def landings(flown: Sequence[Flight]) -> Landings:
     return Landings(
         np.array([f.client for f in flown], np.int64),
         outcomes,
-        np.where(outcomes == FINISHED, AT_END, np.array([f.phase for f in flown], np.int8)),
+        np.where((outcomes == FINISHED) | (outcomes == REJECTED), AT_END, np.array([f.phase for f in flown], np.int8)),
         np.array([f.dispatch.at for f in flown], dtype=np.float64),
         np.array([f.ended for f in flown], dtype=np.float64),
         seconds[0],

@@ -1,0 +1,78 @@
+"""Whether the server accepts an update that arrived, and whether its own state is still finite.
+
+A client's upload is input from outside: before anything is aggregated, its names, shapes, dtypes and values are
+compared with what its work was to send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isfinite
+from typing import Any
+
+from torch import Tensor
+
+from edgefl.methods import ServerState
+from edgefl.methods.aggregation.robust import finite
+from edgefl.training import Report
+from edgefl.work import TensorSpec, Work
+from edgefl.work.description import DTYPES
+
+REPLAYED, TRUNCATED, OVERSIZED = "replayed", "truncated", "oversized"
+WRONG_SHAPE, WRONG_DTYPE, NOT_FINITE = "wrong shape", "wrong dtype", "not finite"
+
+
+def why_refused(work: Work, report: Report, seed: int, *, keep_non_finite: bool) -> str | None:
+    """The reason for which the server refuses a report of ``work``; None if it accepts it.
+
+    ``seed`` is that of the client's task: a report with another one answers another task (``replayed``).  Missing
+    tensors are ``truncated``, tensors that the work doesn't send ``oversized``.
+    """
+    if report.seed != seed:
+        return REPLAYED
+    payloads = report.result.payloads
+    if payloads.keys() - {payload.name for payload in work.up}:
+        return OVERSIZED
+    for payload in work.up:
+        specs = {name: spec for item in payload.items for name, spec in payload.wire(item).items()}
+        if (reason := _payload_problem(payloads.get(payload.name, {}), specs)) is not None:
+            return reason
+    return None if keep_non_finite or finite(payloads) else NOT_FINITE
+
+
+def _payload_problem(tensors: Mapping[str, Tensor], specs: Mapping[str, TensorSpec]) -> str | None:
+    if specs.keys() - tensors.keys():
+        return TRUNCATED
+    if tensors.keys() - specs.keys():
+        return OVERSIZED
+    for name, spec in specs.items():
+        if tuple(tensors[name].shape) != spec.shape:
+            return WRONG_SHAPE
+        if tensors[name].dtype != DTYPES[spec.dtype]:
+            return WRONG_DTYPE
+    return None
+
+
+class FiniteCheck:
+    """Finds the first tensor of a server's state that isn't finite; each version of a tensor is read once."""
+
+    def __init__(self) -> None:
+        self._checked: dict[str, int] = {}
+        self._bad: dict[str, int] = {}
+
+    def first_bad(self, state: ServerState) -> str | None:
+        """The first address whose tensor has a NaN or an infinity; None if all are finite."""
+        for address, tensor in state.tensors.items():
+            version = state.versions.get(address, 0)
+            if self._checked.get(address) == version:
+                continue
+            self._checked[address] = version
+            self._bad.pop(address, None)
+            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+                self._bad[address] = version
+        return next((address for address in state.tensors if address in self._bad), None)
+
+
+def finite_metrics(metrics: Mapping[str, float]) -> dict[str, Any]:
+    """The metrics, with None for those that aren't finite."""
+    return {name: value if isfinite(value) else None for name, value in metrics.items()}

@@ -1,0 +1,131 @@
+"""A model that isn't finite any more is said to have diverged: in records, in tables, by --verify; no score of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import edgefl
+from edgefl.cli import main
+from edgefl.commands.verify.verify import verify
+from edgefl.errors import DivergedError
+from edgefl.runs import read_run
+
+Tiny = Callable[..., dict[str, Any]]
+
+SGD = {"batch": 8, "optimizer": "sgd", "lr": 1e30}
+WAYS: dict[str, dict[str, Any]] = {
+    "weights": {"training": SGD, "aggregation": {"non_finite": "keep"}},
+    "scores": {"aggregation": {"optimizer": "adam", "lr": 1e30}},
+    "losses": {"training": SGD},
+}
+
+
+@pytest.fixture(scope="module", params=list(WAYS))
+def stopped(request: pytest.FixtureRequest, tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    folder = tmp_path_factory.mktemp("diverged") / "run"
+    with pytest.raises(DivergedError, match="the model diverged in round 1: .*training.on_divergence: continue"):
+        edgefl.run(tiny(**WAYS[request.param], evaluation={"every": 1}), output=folder)
+    return request.param, folder
+
+
+def test_a_run_stops_after_the_round_and_can_be_resumed(stopped: tuple[str, Path], tmp_path: Path) -> None:
+    way, folder = stopped
+    run = read_run(folder)
+    (record,) = run.records("rounds")
+    assert record["diverged"] and not run.finished
+    with pytest.raises(DivergedError):
+        edgefl.run(resume=folder)
+    assert len(run.records("rounds")) == 1
+    copy = tmp_path / "run"
+    shutil.copytree(folder, copy)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        on = edgefl.run(resume=copy, overrides=["training.on_divergence=continue"])
+    assert on.finished and all(r["diverged"] for r in on.records("rounds"))
+    # the round before the resume had diverged: no second warning
+    assert not [w for w in caught if "diverged" in str(w.message)]
+    assert verify(copy)["valid"]
+    metrics = [value for values in on.result["metrics"].values() for value in values.values()]
+    if way == "losses":  # every update was rejected: the model is the first one, and its scores are real
+        assert None not in metrics
+        assert all(r["outcomes"] == {"rejected": r["selected"]} and r["finished"] == 0 for r in on.records("rounds"))
+        assert all(r["rejections"] == {"not finite": r["selected"]} for r in on.records("rounds"))
+        assert {c["outcome"] for c in on.records("clients")} == {"rejected"}
+        assert all(value is None for r in on.records("rounds") for value in r["losses"].values())
+    else:
+        assert metrics and set(metrics) == {None}
+    finite = all(bool(value.isfinite().all()) for value in on.weights().values())
+    assert finite == (way != "weights")
+
+
+def test_going_on_warns_once_and_names_round_and_tensor(tiny: Tiny, tmp_path: Path) -> None:
+    scenario = tiny(**WAYS["weights"] | {"training": {**SGD, "on_divergence": "continue"}})
+    with pytest.warns(RuntimeWarning, match=r"diverged in round 1: the tensor \S+ has NaN") as caught:
+        edgefl.run(scenario, output=tmp_path / "run")
+    assert len([w for w in caught if "diverged" in str(w.message)]) == 1
+
+
+def test_tables_say_diverged(tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "s.json"
+    scenario = tiny(**WAYS["weights"], compare={"training.lr": [1e30, 1e-3]})
+    path.write_text(json.dumps({"edgefl": 1, **scenario, "training": {**SGD, "on_divergence": "continue"}}))
+    with pytest.raises(SystemExit) as ended, pytest.warns(RuntimeWarning, match="diverged"):
+        main(["run", str(path), "--output", str(tmp_path / "run")])
+    out, _ = capsys.readouterr()
+    assert ended.value.code == 0
+    assert "the model diverged: after 2 rounds, first round 1, it wasn't finite" in out
+    assert "diverged (0.083)" in out
+    comparison = out[out.index("Comparison of the runs") :]
+    accuracy = next(line for line in comparison.splitlines() if line.startswith("  image accuracy"))
+    assert accuracy.split()[-2] == "diverged" and accuracy.split()[-1].startswith("0.")
+
+
+def test_other_combinations_go_on(tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scenario = tiny(**WAYS["weights"], compare={"training.lr": [1e30, 1e-3]})
+    path = tmp_path / "s.json"
+    path.write_text(json.dumps({"edgefl": 1, **scenario}))
+    with pytest.raises(SystemExit) as ended:
+        main(["run", str(path), "--output", str(tmp_path / "run")])
+    out, err = capsys.readouterr()
+    assert ended.value.code == 1
+    assert "lr=1e+30: the model diverged in round 1" in err
+    assert f"edgefl run --resume {tmp_path / 'run'} --set training.on_divergence=continue" in err
+    runs = read_run(tmp_path / "run").runs
+    assert [run.finished for run in runs.values()] == [False, True]
+    assert "lr=0.001" in out
+
+
+def test_verify_finds_a_mark_that_is_missing(stopped: tuple[str, Path], tmp_path: Path) -> None:
+    way, folder = stopped
+    copy = tmp_path / "run"
+    shutil.copytree(folder, copy)
+    edgefl.run(resume=copy, overrides=["training.on_divergence=continue"])
+    path = copy / "rounds.jsonl"
+    path.write_text(path.read_text().replace('"diverged": true', '"diverged": false'))
+    broken = {check["name"] for run in verify(copy)["runs"].values() for check in run["checks"] if check["broken"]}
+    assert broken == {"files", "diverged"} | ({"weights"} if way == "weights" else set())
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_one_score_that_is_not_finite_leaves_no_metric(value: float) -> None:
+    from edgefl.work.scoring import Groups
+
+    embeddings = torch.nn.functional.normalize(torch.randn(40, 8), dim=1)
+    bad = embeddings.clone()
+    bad[7, 3] = value
+    group = torch.arange(40)
+    groups = Groups(group, 10)
+    ones = torch.ones(40)
+    for query, key in ((bad, embeddings), (embeddings, bad)):
+        over_all, folds = groups.recalls(query, key, groups.share, ones)
+        assert over_all.isnan().all() and folds is not None and folds.isnan().all()
+    over_all, folds = groups.recalls(embeddings, embeddings, groups.share, ones)
+    assert over_all[0] == 1 and folds is not None and folds[0] == 1
