@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 from edgefl.cost import ClientCost, ComputeCost, Predictor, Traffic, compute_cost, passes_key, traffic, work_key
 from edgefl.devices import Device, Link
@@ -59,6 +60,15 @@ class Plan:
         return self.kind, self.stage.index, self.old
 
 
+class _Moved(NamedTuple):
+    """Payloads of a work, those that travel down where some copies are stale, and the traffic."""
+
+    down: tuple[Payload, ...]
+    up: tuple[Payload, ...]
+    travelling: tuple[Payload, ...]
+    traffic: Traffic
+
+
 class Planner:
     """Cache of works and costs of clients: each is computed once for all clients that share it."""
 
@@ -70,7 +80,7 @@ class Planner:
         self._stages: dict[tuple[str, int], tuple[Work, Work, str]] = {}
         self.revisions: Counter[tuple[str, int]] = Counter()
         """Number of changes of a kind's work at a stage (by index); changes of a learning rate don't count."""
-        self._traffic: dict[tuple[str, int, str, tuple[str, ...]], tuple[tuple[Payload, ...], Traffic]] = {}
+        self._traffic: dict[tuple[str, int, str, tuple[str, ...]], _Moved] = {}
         self._plans: dict[tuple[str, int], dict[tuple[int, int, int, tuple[str, ...]], Plan]] = {}
         self._server: list[tuple[Work, tuple[str, ComputeCost]]] = []
 
@@ -115,10 +125,13 @@ class Planner:
     def moved(self, work: Work, base: str, stage: Stage, old: tuple[str, ...]) -> tuple[tuple[Payload, ...], Traffic]:
         """Downloaded payloads of ``self.work(...)``, and traffic in both directions; ``old`` are the stale copies."""
         key = (work.kind, stage.index, base, old)
-        if key not in self._traffic:
+        entry = self._traffic.get(key)
+        # works of equal computation may send different payloads, for example in other rounds
+        if entry is None or (entry.down, entry.up) != (work.down, work.up):
             down = travelling(work, stage, old)
-            self._traffic[key] = down, traffic(down, tuple(p for p in work.up if p.items), self.buffers)
-        return self._traffic[key]
+            moved = traffic(down, tuple(p for p in work.up if p.items), self.buffers)
+            entry = self._traffic[key] = _Moved(work.down, work.up, down, moved)
+        return entry.travelling, entry.traffic
 
     def demand(self, client: int, round: int, stage: Stage, old: tuple[str, ...] = ()) -> Demand:
         """Device-independent demand of a client's round at this stage; ``old`` are its stale copies."""

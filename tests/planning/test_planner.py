@@ -85,3 +85,24 @@ def test_a_step_reads_the_weight() -> None:
         return do(work, Toy()).payloads["model"]["image.head.weight"]
 
     assert not sent(0.0).equal(sent(1.0)) and sent(1.0).equal(sent(1.0))
+
+
+class LightRounds(FedAvg):
+    """A plug-in's method that sends only the head in even rounds."""
+
+    def work(self, kind: str, round: int) -> Work:
+        work = super().work(kind, round)
+        return work if round % 2 else replace(work, up=tuple(p.only(lambda i: "head" in i.name) for p in work.up))
+
+
+def test_each_round_is_charged_for_what_it_sends(tiny: Callable[..., dict[str, Any]]) -> None:
+    data = {"source": "glyphs", "clients": {"image": 2}, "samples": 16, "validation": 20, "test": 20}
+    setup = compose(load(tiny(data=data, schedule={"name": "end-to-end", "rounds": 4})))
+    method = LightRounds(setup.method.options, setup.method.setting)
+    planner = Planner(replace(setup, method=method), Predictor())
+    stage = setup.schedule.stage(1)
+    works = [planner.work("image", round, stage) for round in (1, 2)]
+    # the works of several rounds are priced after all of them are known
+    sent = [planner.moved(work, base, stage, ())[1].upload_bytes for work, base in works]
+    assert sent == [sum(p.tensor_bytes for p in method.work("image", round).up) for round in (1, 2)]
+    assert sent[1] < sent[0]
