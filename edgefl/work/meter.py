@@ -6,6 +6,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -154,6 +155,19 @@ class Trace:
         return cls(raw["peak"], raw["memory"], steps)
 
 
+_unmetered: ContextVar[bool] = ContextVar("unmetered", default=False)
+
+
+@contextmanager
+def unmetered() -> Iterator[None]:
+    """Run operators that are no part of a work's cost: checks of the simulator, which a device would not make."""
+    token = _unmetered.set(True)
+    try:
+        yield
+    finally:
+        _unmetered.reset(token)
+
+
 class Meter(TorchDispatchMode):
     """Tracks tensor storages from allocation to release, and the operators that run within ``step``.
 
@@ -257,6 +271,8 @@ class Meter(TorchDispatchMode):
             return args[0].fake_device  # called several times per operator, and free of cost
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
+        if _unmetered.get():
+            return out
         outs = [out] if isinstance(out, Tensor) else [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
         packet = func._overloadpacket
         if not func.is_view:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from edgefl.work.description import Pass
+from edgefl.work.meter import unmetered
 from edgefl.work.steps import Context, Step
 
 TOP = 5
@@ -43,6 +44,31 @@ def top_k_hits(scores: Tensor, label: Tensor, k: int) -> Tensor:
     return ((k - above) / tied.clamp_min(1)).clamp(0, 1)
 
 
+FINITE = "scores are finite"
+"""Key of a scoring step's note: a boolean scalar tensor."""
+
+
+def note_finite(ctx: Context, scores: Tensor) -> None:
+    """Note whether the best of each row of ``scores`` [rows, ...] is finite; not a part of the work's cost.
+
+    The best is NaN in a row with a NaN.  A class that can't be chosen may have the score -inf.
+    """
+    with unmetered():
+        finite = scores.amax(-1).isfinite().all()
+        ctx.notes[FINITE] = ctx.notes[FINITE] & finite if FINITE in ctx.notes else finite
+
+
+def spoil_metrics(ctx: Context) -> None:
+    """Make every metric NaN if any noted value wasn't finite; not a part of the work's cost."""
+    with unmetered():
+        finite = ctx.notes.pop(FINITE, None)
+        if finite is None:  # a pass without samples
+            return
+        zero = torch.where(finite, 0.0, torch.nan)
+        for metric in ctx.metrics.values():
+            metric.add_(zero)
+
+
 class ScoreClassify(Step):
     """Accuracy, balanced accuracy, macro precision, recall and F1, and top 5; samples labelled -1 are padding.
 
@@ -63,8 +89,8 @@ class ScoreClassify(Step):
         """Add the batch's predictions to the confusion matrix and the sums."""
         scores = self.scores(ctx, batch, pattern, pass_)
         confusion = ctx.outputs[self._confusion(pass_, pattern)]
-        # a score that isn't finite makes every metric NaN; argmax would name some class
-        predicted, real = scores.argmax(-1), (batch["label"] >= 0).to(confusion.dtype) + 0 * scores.amax(-1)
+        note_finite(ctx, scores)  # argmax names some class also where scores aren't finite
+        predicted, real = scores.argmax(-1), (batch["label"] >= 0).to(confusion.dtype)
         label = batch["label"].clamp_min(0)
         confusion.view(-1).index_add_(0, label * confusion.shape[1] + predicted, real)
         index = pass_.patterns.index(pattern)
@@ -90,6 +116,7 @@ class ScoreClassify(Step):
             for index, pattern in enumerate(pass_.patterns):
                 if batches[pattern]:
                     self._write(ctx, counts[index], {n: total[index] for n, total in sums.items()}, f"[{pattern}]")
+        spoil_metrics(ctx)
 
     @staticmethod
     def _write(ctx: Context, counts: Tensor, sums: Mapping[str, Tensor], suffix: str) -> None:
@@ -178,7 +205,6 @@ class Groups:
             block = slice(row, row + BLOCK)
             scores = query[block] @ key.T
             same = self.group[block, None] == self.group
-            unscored = 0 * scores.amax(1)  # NaN for queries whose similarities aren't finite: no item is above those
             scores -= scores.masked_fill(~same, -torch.inf).amax(1, keepdim=True)
             near = (scores.abs() <= NEAR) * times
             # an image's shares add up to 1, except for rounding
@@ -186,7 +212,7 @@ class Groups:
             for scope in range(len(chances)):
                 others = ~same if scope == 0 else (self.fold[block, None] == self.fold) & ~same
                 above, tied = ((scores > NEAR) * times * others).sum(1).round(), (near * others).sum(1).round()
-                chances[scope, :, block] = recalled(above, own, tied) + unscored
+                chances[scope, :, block] = recalled(above, own, tied)
         over_all = (chances[0] * weight).sum(1) / weight.sum()
         if not self.folds:
             return over_all, None
@@ -249,3 +275,6 @@ class ScoreRetrieve(Step):
         ctx.metrics["r@1_sum"] = forward[0][0] + backward[0][0]
         if forward[1] is not None and backward[1] is not None:
             ctx.metrics["r@1_sum_folds"] = ctx.metrics["r@1_sum"] + forward[1][0] + backward[1][0]
+        for embeddings in (a, b):
+            note_finite(ctx, embeddings)
+        spoil_metrics(ctx)

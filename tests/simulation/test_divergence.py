@@ -16,7 +16,7 @@ import edgefl
 from edgefl.cli import main
 from edgefl.commands.verify.verify import verify
 from edgefl.errors import DivergedError
-from edgefl.runs import read_run
+from edgefl.runs import Run, read_run
 
 Tiny = Callable[..., dict[str, Any]]
 
@@ -115,17 +115,27 @@ def test_verify_finds_a_mark_that_is_missing(stopped: tuple[str, Path], tmp_path
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_one_score_that_is_not_finite_leaves_no_metric(value: float) -> None:
-    from edgefl.work.scoring import Groups
+@pytest.mark.parametrize("modality", ["image", "text"])
+def test_one_tensor_that_is_not_finite_leaves_no_score(
+    layerwise_run: Run, tmp_path: Path, value: float, modality: str
+) -> None:
+    """A model whose classifier has one weight that isn't finite scores nothing, and its twin something."""
+    from edgefl.commands.compose import compose
+    from edgefl.scenario import load
+    from edgefl.training import Inline, Task
 
-    embeddings = torch.nn.functional.normalize(torch.randn(40, 8), dim=1)
-    bad = embeddings.clone()
-    bad[7, 3] = value
-    group = torch.arange(40)
-    groups = Groups(group, 10)
-    ones = torch.ones(40)
-    for query, key in ((bad, embeddings), (embeddings, bad)):
-        over_all, folds = groups.recalls(query, key, groups.share, ones)
-        assert over_all.isnan().all() and folds is not None and folds.isnan().all()
-    over_all, folds = groups.recalls(embeddings, embeddings, groups.share, ones)
-    assert over_all[0] == 1 and folds is not None and folds[0] == 1
+    setup = compose(load(layerwise_run.path / "scenario.yaml"))
+    state = setup.method.initial(1)
+    stage = setup.schedule.stage(4)
+    node = Inline(setup.clients, torch.device("cpu"))
+    for work, kinds in setup.evaluations("test", stage):
+        if kinds != (modality,) and list(kinds) != [modality]:
+            continue
+        address = next(a for a in state.tensors if a.startswith(f"{modality}/") and "head" in a)
+        bad = state.tensors[address].clone()
+        bad.view(-1)[0] = value
+        for tensors, finite in ((state, True), (state.changed({address: bad}), False)):
+            metrics = node.submit(Task(work, tensors.inputs(work), None, 0)).result().result.metrics
+            assert metrics and all(torch.isfinite(torch.tensor(metric)) == finite for metric in metrics.values())
+        return
+    raise AssertionError(f"no evaluation of {modality}")
