@@ -61,8 +61,8 @@ class Learning(Protocol):
         """Why a landed client's update is refused, which drops it; None if it is accepted."""
         ...
 
-    def non_finite(self) -> str | None:
-        """The first address of the state with a NaN or an infinity; None if all values are finite."""
+    def non_finite(self) -> list[str]:
+        """The addresses of the state whose tensors have a NaN or an infinity."""
         ...
 
     def aggregate(self, arrivals: Sequence[Arrival], stage: Stage, *, at_once: bool = False) -> None:
@@ -185,9 +185,9 @@ class Training:
             del self._landed[client, number]
         return reason
 
-    def non_finite(self) -> str | None:
-        """The first address of the state with a NaN or an infinity; None if all values are finite."""
-        return self._finite.first_bad(self.state)
+    def non_finite(self) -> list[str]:
+        """The addresses of the state whose tensors have a NaN or an infinity."""
+        return self._finite.bad(self.state)
 
     def _seed(self, client: int, number: int) -> int:
         """The seed of a client's training in a dispatch."""
@@ -289,9 +289,9 @@ class NoTraining:
         """Return None: shapes have no values to reject."""
         return None
 
-    def non_finite(self) -> str | None:
-        """Return None: shapes have no values."""
-        return None
+    def non_finite(self) -> list[str]:
+        """Return an empty list: shapes have no values."""
+        return []
 
     def aggregate(self, arrivals: Sequence[Arrival], stage: Stage, *, at_once: bool = False) -> None:
         """Give all tensors that would change their next version."""

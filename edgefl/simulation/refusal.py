@@ -6,9 +6,8 @@ compared with what its work was to send.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from math import isfinite
-from typing import Any
 
 from torch import Tensor
 
@@ -54,14 +53,14 @@ def _payload_problem(tensors: Mapping[str, Tensor], specs: Mapping[str, TensorSp
 
 
 class FiniteCheck:
-    """Finds the first tensor of a server's state that isn't finite; each version of a tensor is read once."""
+    """Finds the tensors of a server's state that aren't finite; each version of a tensor is read once."""
 
     def __init__(self) -> None:
         self._checked: dict[str, int] = {}
         self._bad: dict[str, int] = {}
 
-    def first_bad(self, state: ServerState) -> str | None:
-        """The first address whose tensor has a NaN or an infinity; None if all are finite."""
+    def bad(self, state: ServerState) -> list[str]:
+        """The addresses whose tensors have a NaN or an infinity, in the state's order."""
         for address, tensor in state.tensors.items():
             version = state.versions.get(address, 0)
             if self._checked.get(address) == version:
@@ -70,9 +69,13 @@ class FiniteCheck:
             self._bad.pop(address, None)
             if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
                 self._bad[address] = version
-        return next((address for address in state.tensors if address in self._bad), None)
+        return [address for address in state.tensors if address in self._bad] if self._bad else []
 
 
-def finite_metrics(metrics: Mapping[str, float]) -> dict[str, Any]:
-    """The metrics, with None for those that aren't finite."""
-    return {name: value if isfinite(value) else None for name, value in metrics.items()}
+def finite_metrics(work: Work, metrics: Mapping[str, float], bad: Collection[str]) -> dict[str, float | None]:
+    """The metrics of an evaluation, with None for those that aren't finite.
+
+    All are None if the work reads one of the ``bad`` addresses, whose tensors aren't finite.
+    """
+    spoilt = any(item.source in bad for payload in work.down for item in payload.items)
+    return {name: value if isfinite(value) and not spoilt else None for name, value in metrics.items()}

@@ -57,17 +57,18 @@ def server_work(run: RunState, env: Clock, under_way: ServerWork, server: list[d
 
 
 def evaluate(run: RunState, env: Clock, round: int, split: str, server: list[dict[str, Any]]) -> Events:
-    """Evaluate every kind's model; return the metrics by kind, None for those that aren't finite.
+    """Evaluate every kind's model; return the metrics by kind, None where a model or its scores aren't finite.
 
     Without training the result is empty.
     """
     works = run.setup.evaluations(split, run.setup.schedule.stage(round))
     submitted = [submit(run, work, round, f"evaluate {split}", i) for i, (work, _) in enumerate(works)]
     metrics: dict[str, dict[str, float | None]] = {}
+    bad = run.learning.non_finite()
     for under_way, (_, kinds) in zip(submitted, works, strict=True):
         report = yield from server_work(run, env, under_way, server)
         if report is not None:
-            metrics |= {kind: finite_metrics(report.result.metrics) for kind in kinds}
+            metrics |= {kind: finite_metrics(under_way.work, report.result.metrics, bad) for kind in kinds}
     return {kind: metrics[kind] for kind in run.setup.clients.kinds if kind in metrics}
 
 

@@ -106,8 +106,8 @@ class Simulation(RunState):
         before, self.diverged = self.diverged, None
         bad_losses = [kind for kind, losses in tally.all_losses.items() if not any(map(isfinite, losses))]
         bad_metrics = [f"{kind} {name}" for kind, v in metrics.items() for name, value in v.items() if value is None]
-        if (address := self.learning.non_finite()) is not None:
-            self.diverged = f"the tensor {address} has NaN or infinity"
+        if bad := self.learning.non_finite():
+            self.diverged = f"the tensor {bad[0]} has NaN or infinity"
         elif bad_metrics:
             self.diverged = f"the scores behind the metric {bad_metrics[0]} have NaN or infinity"
         elif bad_losses:

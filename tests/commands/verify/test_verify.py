@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -9,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
+from safetensors.torch import save_file
 
 from edgefl.cli import main
+from edgefl.commands.verify.files import FILE_RULES
 from edgefl.commands.verify.rules import RULES
 from edgefl.commands.verify.verify import verify
 from edgefl.devices import load_device, load_link
@@ -70,6 +74,9 @@ def tables() -> Tables:
         mine = [flight(number, c, now, *ends[(c + number) % 6]) for c in range(number, number + 4)]
         if number == 2:
             mine[0] = flight(number, 8, now, "finished", None)
+        if number == 3:
+            mine[3] = flight(number, 6, now, "rejected", None)
+        rejected = [c["client"] for c in mine if c["outcome"] == "rejected"]
         clients += mine
         final = 800 * 9 if number == 3 else 0  # tensor bytes; with headers 1,000 a client
         outcomes = Counter(c["outcome"] for c in mine)
@@ -85,6 +92,7 @@ def tables() -> Tables:
             "unavailable": 1, "under_way": 0, "finished": outcomes["finished"], "late": outcomes["late"],
             "failed": 4 - outcomes["finished"] - outcomes["late"], "outcomes": dict(outcomes), **sums,
             "final_delivery_bytes": final, "server_seconds": 7.0, "server_works": [], "losses": {}, "metrics": {},
+            "rejected": rejected, "rejections": {"not finite": 1} if rejected else {}, "diverged": False,
         })  # fmt: skip
         now += seconds
     eligibility = [
@@ -101,12 +109,19 @@ def tables() -> Tables:
 def written(folder: Path, found: Tables, more: dict[str, Any] | None = None) -> Path:
     folder.mkdir()
     (folder / "scenario.yaml").write_text(yaml.safe_dump({**scenario(), **(more or {})}))
-    for name in ("environment", "models"):
-        (folder / f"{name}.json").write_text("{}")
+    (folder / "environment.json").write_text('{"run_format": 2}')
+    (folder / "models.json").write_text("{}")
     for name in ("clients", "rounds", "eligibility"):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in found[name]))
     for result in found["result"]:
         (folder / "result.json").write_text(json.dumps(result))
+        save_file({"image/w": torch.ones(3)}, folder / "weights.safetensors")
+        files = {
+            path.name: {"bytes": len(raw), "blake2b": hashlib.blake2b(raw, digest_size=16).hexdigest()}
+            for path in folder.iterdir()
+            for raw in [path.read_bytes()]
+        }
+        (folder / "files.json").write_text(json.dumps({"files": files}))
     return folder
 
 
@@ -118,11 +133,12 @@ def checks(folder: Path) -> dict[str, dict[str, Any]]:
 
 def test_a_valid_run_keeps_every_rule(tmp_path: Path):
     found = checks(written(tmp_path / "run", tables()))
-    assert {name: check["broken"] for name, check in found.items()} == dict.fromkeys(RULES, 0)
+    assert {name: check["broken"] for name, check in found.items()} == dict.fromkeys((*RULES, *FILE_RULES), 0)
     seen = {name: check["records"] for name, check in found.items()}
     of_flights = ("bytes", "delivered", "phases", "clock", "one flight", "deadline", "energy", "refused")
     # of the line: each way in each round; totals: eleven sums, six counts and times, and the end
     others = {"verdicts": 10, "rounds": 3, "counts": 3, "round sums": 3, "server link": 6, "totals": 18}
+    others |= {"rejected": 3, "diverged": 3, "files": 1, "weights": 1}
     assert seen == {**dict.fromkeys(of_flights, 12), **others}
     assert all(check["first"] is None and check["note"] is None for check in found.values())
 
@@ -181,6 +197,11 @@ CHANGES = [
     ("round sums", put("rounds", 2, "final_delivery_bytes", 0), "rounds.jsonl:3"),
     ("server link", put("clients", 4, "carried_download_bytes", 10 * BYTES), "rounds.jsonl:2"),
     ("server link", put("clients", 4, "carried_upload_bytes", 20 * BYTES), "rounds.jsonl:2"),
+    ("rejected", put("rounds", 1, "rejected", [3]), "rounds.jsonl:2"),
+    ("rejected", put("rounds", 2, "rejections", {}), "rounds.jsonl:3"),
+    ("rejected", put("clients", 4, "outcome", "rejected"), "rounds.jsonl:2"),
+    ("diverged", put("rounds", 1, "losses", {"image": None}), "rounds.jsonl:2"),
+    ("diverged", put("rounds", 1, "metrics", {"image": {"accuracy": None}}), "rounds.jsonl:2"),
     ("totals", put("result", 0, "totals.selected", 13), "result.json"),
     ("totals", put("result", 0, "totals.energy_joules", 1.0), "result.json"),
     ("totals", put("result", 0, "virtual_seconds", 1.0), "result.json"),
@@ -208,6 +229,7 @@ def test_a_run_that_goes_on_is_checked_as_far_as_it_is(tmp_path: Path):
         file.write('{"round": 3, "cli')  # being written
     check = checks(folder)
     assert not any(c["broken"] for c in check.values())
+    assert (check["files"]["note"], check["weights"]["note"]) == ("no checkpoint yet", "not finished")
     assert check["bytes"]["records"] == 8 and check["totals"]["records"] == 0
 
 
@@ -287,3 +309,31 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert code == 1 and f"energy: {folder}/clients.jsonl:5: round 2, client 8, energy_joules" in out
     code, out = answer(str(folder), "--json")
     assert code == 1 and json.loads(out)["verified"]["valid"] is False
+
+
+def test_a_folder_of_an_earlier_version_has_no_marks_or_digests(tmp_path: Path):
+    found = tables()
+    for record in found["rounds"]:
+        for name in ("rejections", "diverged"):
+            del record[name]
+    folder = written(tmp_path / "run", found)
+    (folder / "files.json").unlink()
+    (folder / "environment.json").write_text("{}")
+    check = checks(folder)
+    earlier = {name for name, c in check.items() if c["note"] and "not recorded by the version" in c["note"]}
+    assert earlier == {"rejected", "diverged", "files", "weights"}
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "clients.jsonl", "models.json", "result.json", "files.json"])
+def test_every_file_of_a_finished_run_is_covered(name: str, tmp_path: Path):
+    folder = written(tmp_path / "run", tables())
+    path = folder / name
+    if name == "files.json":
+        path.unlink()
+    elif name == "weights.safetensors":
+        save_file({"image/w": torch.tensor([1.0, float("nan"), 1.0])}, path)
+    else:
+        path.write_bytes(path.read_bytes().rstrip(b"\n") + b" \n")
+    check = checks(folder)
+    assert check["files"]["broken"] == 1 and name in check["files"]["first"]["values"]["difference"]
+    assert check["weights"]["broken"] == (name == "weights.safetensors")
