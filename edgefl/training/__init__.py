@@ -1,7 +1,8 @@
 """Training of works, in this process or in worker processes, with optional measurement of memory and FLOPs."""
 
-from edgefl.training.executors import Executor, Inline, Processes, make_executor
+from edgefl.training.executors import Executor, Inline, make_executor
 from edgefl.training.options import ExecutorOptions
+from edgefl.training.processes import Processes
 from edgefl.training.task import Measured, Node, Report, Sources, Task
 from edgefl.work.torch_device import device_of
 

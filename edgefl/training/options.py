@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+
+from edgefl import units
 
 
 class ExecutorOptions(BaseModel):
@@ -16,6 +18,12 @@ class ExecutorOptions(BaseModel):
         "inline", description="where clients train: in this process (inline), or in worker processes (processes)"
     )
     workers: PositiveInt = Field(2, description="number of worker processes; for name: processes")
+    timeout: Annotated[units.Seconds, Field(gt=0)] | None = Field(
+        3600.0,
+        description="seconds without the end of any work after which the workers are taken to hang: unfinished works "
+        "run again with fewer workers, then alone, then the run stops and can be resumed; null: no limit; for name: "
+        "processes",
+    )
     clock: Literal["auto", "events"] = Field(
         "auto",
         description="auto computes a whole cohort's times at once where no client waits for another's transfer; "

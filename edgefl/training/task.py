@@ -5,6 +5,7 @@ Tasks and reports can be encoded as bytes and sent to other processes.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import time
@@ -133,6 +134,27 @@ class Sources(Protocol):
         ...
 
 
+class OutOfHostMemory(TrainingError):
+    """The memory of this machine, or of its GPU, doesn't suffice for a task.
+
+    It says nothing about the client, whose memory is judged by predictions.
+    """
+
+
+def _ran_out(error: Exception) -> bool:
+    """Whether an error says that memory couldn't be allocated."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+
+
+def free_memory() -> None:
+    """Free what this process can free: unreachable objects, and what torch keeps of the GPU's memory."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
 class Node:
     """Runs tasks sequentially on one device.  Modules are reused between tasks with the same model description."""
 
@@ -152,7 +174,11 @@ class Node:
         return module
 
     def run(self, task: Task) -> Report:
-        """Run a task.  Raises TrainingError, which names the client or the server, if the work fails."""
+        """Run a task.
+
+        Raises TrainingError, which names the client or the server, if the work fails, OutOfHostMemory if the memory of
+        this machine doesn't suffice.
+        """
         started = time.perf_counter()
         source = self.sources.server() if task.client is None else self.sources.client(task.client)
         threads = torch.get_num_threads()
@@ -174,6 +200,10 @@ class Node:
             if isinstance(error, EdgeflError):
                 raise
             node = "the server" if task.client is None else f"client {task.client}"
+            if _ran_out(error):
+                raise OutOfHostMemory(
+                    f"the memory of this machine doesn't suffice for the work of kind {task.work.kind!r} of {node}"
+                ) from error
             raise TrainingError(f"the work of kind {task.work.kind!r} failed on {node}: {error!r}") from error
         finally:
             torch.set_num_threads(threads)

@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +20,7 @@ from torch import Tensor, nn
 from edgefl import models
 from edgefl.models import ModelOptions
 from edgefl.work import Context, Edit, Item, Meter, Pass, Payload, Result, Step, TensorSpec, Work, run
+from edgefl.work.steps import Classify
 
 FACTS = {
     "image": {"channels": 1, "size": 16, "classes": 5},
@@ -212,6 +215,24 @@ class Killer(Step):
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError
+
+
+class Unlucky(Classify):
+    """Classification on a host that fails it ``args.times`` times in the way ``args.how``, counted in ``args.file``."""
+
+    def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
+        path = Path(pass_.args["file"])
+        failures = len(path.read_text()) if path.exists() else 0
+        if failures < pass_.args["times"]:
+            with path.open("a") as file:
+                file.write("x")
+            if pass_.args["how"] == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            elif pass_.args["how"] == "hang":
+                time.sleep(600)
+            else:
+                torch.empty(2**46)  # 256 TiB
+        return super().loss(ctx, batch, pattern, pass_)
 
 
 @torch.library.custom_op("toys::my_bmm", mutates_args=())

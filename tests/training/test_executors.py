@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -93,10 +94,61 @@ def test_a_queued_task_can_be_cancelled_and_never_runs(setup: Setup, processes: 
     assert not futures[0].cancel()
 
 
+def unlucky(times: int, how: str, file: Path) -> Callable[[Work], Work]:
+    args = {"times": times, "how": how, "file": str(file)}
+    return lambda work: replace(
+        work, passes=tuple(replace(p, step="toy-unlucky", args={**p.args, **args}) for p in work.passes)
+    )
+
+
+@pytest.mark.filterwarnings("ignore:.*run again")
+@pytest.mark.parametrize("how", ["kill", *(pytest.param(how, marks=pytest.mark.slow) for how in ("memory", "hang"))])
+def test_a_task_that_the_host_failed_runs_again_to_the_same_report(
+    scenario: Scenario, setup: Setup, tmp_path: Path, how: str
+) -> None:
+    file = tmp_path / "failures"
+    with Processes(scenario.data, scenario.seed, scenario.model.tokens, None, 2, "cpu", 40.0) as executor:
+        tasks = [task_of(setup, 0, unlucky(1, how, file)), task_of(setup, 1)]
+        reports = [future.result(240) for future in [executor.submit(task) for task in tasks]]
+        assert file.read_text() == "x" and executor._workers == 1
+        again = executor.submit(tasks[0]).result(120)  # and the executor goes on
+    assert_same(reports[0], again)
+    with Inline(setup.clients, "cpu") as inline:  # type: ignore[arg-type]
+        for report, task in zip(reports, tasks, strict=True):
+            assert_same(inline.submit(task).result(), report)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*run again")
+@pytest.mark.parametrize("how", ["kill", "memory"])
+def test_a_task_that_fails_alone_too_is_named(scenario: Scenario, setup: Setup, tmp_path: Path, how: str) -> None:
+    file = tmp_path / "failures"
+    with workers(scenario, 2) as executor:
+        futures = [
+            executor.submit(task_of(setup, c, unlucky(99, how, file) if c == 1 else lambda w: w)) for c in (0, 1)
+        ]
+        with pytest.raises(
+            TrainingError, match=r"kind 'image' of client 1 fails on this machine even alone: .*--resume"
+        ):
+            futures[1].result(240)
+    assert len(file.read_text()) == 3  # with two workers, one after the other, and alone
+
+
+def test_memory_that_runs_out_in_this_process_is_tried_twice(setup: Setup, tmp_path: Path) -> None:
+    file = tmp_path / "failures"
+    with Inline(setup.clients, "cpu") as inline:  # type: ignore[arg-type]
+        with pytest.warns(RuntimeWarning, match="doesn't suffice .* client 0; it runs once more"):
+            report = inline.submit(task_of(setup, 0, unlucky(1, "memory", file))).result()
+        assert_same(inline.submit(task_of(setup, 0, unlucky(1, "memory", file))).result(), report)
+        with pytest.warns(RuntimeWarning), pytest.raises(TrainingError, match="doesn't suffice for the work of kind"):
+            inline.submit(task_of(setup, 1, unlucky(99, "memory", file))).result()
+
+
+@pytest.mark.filterwarnings("ignore:.*run again")
 def test_a_killed_worker_is_a_training_error(scenario: Scenario, setup: Setup) -> None:
     with workers(scenario, 1) as executor:
         with pytest.raises(TrainingError, match="ended unexpectedly.*edgefl run --resume") as caught:
-            executor.submit(task_of(setup, 0, doing("toy-killer"))).result(120)
+            executor.submit(task_of(setup, 0, doing("toy-killer"))).result(240)
         assert caught.value.exit_code == 1
-        with pytest.raises(TrainingError, match="ended unexpectedly"):
+        with pytest.raises(TrainingError, match="on this machine even alone"):
             executor.submit(task_of(setup, 0)).result(120)

@@ -1,0 +1,259 @@
+"""Worker processes that run tasks, and what happens when the host fails them.
+
+Results don't depend on the host: a task that a worker couldn't finish, because the memory of this machine ran out or
+because it hung, runs again in new workers, of which there are fewer each time, and in the end alone.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from concurrent.futures import Future, InvalidStateError, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from edgefl.data import DataOptions, open_federation
+from edgefl.errors import TrainingError
+from edgefl.training.task import Node, OutOfHostMemory, Report, Task
+from edgefl.work.torch_device import device_of
+
+LOOKS_PER_TIMEOUT = 20
+"""How often per timeout the watch looks whether tasks still end."""
+
+
+class _Cancellable(Future[Report]):
+    """Future of a task, which can be cancelled while the task is queued."""
+
+    entry: _Entry
+
+    def cancel(self) -> bool:
+        inner = self.entry.inner
+        return inner.cancel() if inner is not None else super().cancel()
+
+    def follow(self) -> None:
+        """Become cancelled, as the task in the pool was."""
+        super().cancel()
+
+
+@dataclass(eq=False)
+class _Entry:
+    """A task that hasn't ended, the future of its report, its future in the pool, and whether its memory ran out."""
+
+    task: Task
+    future: _Cancellable
+    inner: Future[tuple[str, bytes]] | None = None
+    out_of_memory: bool = False
+
+    @property
+    def name(self) -> str:
+        node = "the server" if self.task.client is None else f"client {self.task.client}"
+        return f"the work of kind {self.task.work.kind!r} of {node}"
+
+
+class Processes:
+    """Runs tasks in worker processes, which open the data themselves; a context manager that closes itself.
+
+    Works and tensors are sent as JSON and safetensors.  Workers are spawned, so a script that uses this executor needs
+    ``if __name__ == "__main__"``.  Raises TrainingError if ``device`` isn't available.
+
+    If a worker dies, runs out of memory, or no task ends within ``timeout`` seconds while some run, the unfinished
+    tasks run again with half as many workers, then one after the other.  A task that fails alone too gets a
+    TrainingError, which names it.
+    """
+
+    def __init__(
+        self,
+        options: DataOptions,
+        seed: int,
+        tokens: int,
+        cache: Path | None,
+        workers: int,
+        device: str,
+        timeout: float | None = None,
+    ):
+        device_of(device)  # raises here, not in a worker, if the device isn't available
+        self._arguments = (options.model_dump_json(), seed, tokens, str(cache) if cache else None, device, sys.path)
+        self._workers, self._timeout = workers, timeout
+        self._lock = threading.RLock()
+        self._entries: list[_Entry] = []
+        self._closing, self._tried_alone = False, False
+        self._ended = time.monotonic()
+        self._pool = self._new_pool()
+        self._over = threading.Event()
+        if timeout is not None:
+            threading.Thread(target=self._watch, args=(timeout,), daemon=True).start()
+
+    def warm(self) -> None:
+        """Start the workers in the background, so that their imports overlap with other work of this process."""
+        for _ in range(self._workers):
+            self._pool.submit(_do_nothing)
+
+    def submit(self, task: Task) -> Future[Report]:
+        """Queue the task for a worker and return the future of its report.
+
+        The future raises TrainingError if the task fails, or if this machine can't run it even alone.
+        """
+        future = _Cancellable()
+        entry = future.entry = _Entry(task, future)
+        with self._lock:
+            if not self._entries:
+                self._ended = time.monotonic()
+            self._entries.append(entry)
+            self._queue(entry)
+        return future
+
+    def close(self) -> None:
+        """Cancel queued tasks, wait for running ones, and end the workers."""
+        with self._lock:
+            self._closing = True
+            self._over.set()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # tasks and workers ----------------------------------------------------------------------------------------------
+
+    def _new_pool(self) -> ProcessPoolExecutor:
+        spawn = multiprocessing.get_context("spawn")
+        return ProcessPoolExecutor(self._workers, spawn, initializer=_start, initargs=self._arguments)
+
+    def _queue(self, entry: _Entry) -> None:
+        """Hand a task to the pool; called under the lock."""
+        pool = self._pool
+        try:
+            entry.inner = pool.submit(_run_task, *entry.task.encode())
+        except (BrokenProcessPool, RuntimeError) as error:
+            self._recover(pool, str(error))
+            return
+        entry.inner.add_done_callback(lambda inner: self._done(entry, inner, pool))
+
+    def _done(self, entry: _Entry, inner: Future[tuple[str, bytes]], pool: ProcessPoolExecutor) -> None:
+        """Pass a task's report on, or its error; recover where the host failed it."""
+        if inner.cancelled():
+            if inner is entry.inner:
+                self._remove(entry)
+                entry.future.follow()
+            return
+        error = inner.exception()
+        if isinstance(error, BrokenProcessPool | OutOfHostMemory) and not self._closing:
+            with self._lock:
+                if pool is not self._pool:
+                    return  # another task's failure came first, and this one is queued again
+                reason = "a worker process ended unexpectedly, perhaps because memory ran out"
+                if isinstance(error, OutOfHostMemory):
+                    entry.out_of_memory, reason = True, str(error)
+                    self._end_workers(pool)
+                self._recover(pool, reason)
+            return
+        self._remove(entry)
+        with suppress(InvalidStateError):
+            if error is not None:
+                entry.future.set_exception(error)
+            else:
+                entry.future.set_result(Report.decode(*inner.result()))
+
+    def _remove(self, entry: _Entry) -> None:
+        with self._lock:
+            self._ended = time.monotonic()
+            if entry in self._entries:
+                self._entries.remove(entry)
+
+    def _recover(self, pool: ProcessPoolExecutor, reason: str) -> None:
+        """Run all unfinished tasks again in a new pool with fewer workers; called under the lock."""
+        if self._pool is not pool or self._closing:
+            return  # another task's failure has done it
+        unfinished = list(self._entries)
+        if self._workers == 1 and self._tried_alone:
+            self._give_up(reason)
+            return
+        self._tried_alone = self._workers == 1
+        self._workers = max(1, self._workers // 2)
+        how = "one after the other" if self._workers == 1 else f"with {self._workers} workers"
+        self._pool = self._new_pool()
+        self._ended = time.monotonic()
+        pool.shutdown(wait=False, cancel_futures=True)
+        _warn(f"{reason}; {len(unfinished)} unfinished tasks run again {how}")
+        for entry in unfinished:
+            self._queue(entry)
+
+    def _give_up(self, reason: str) -> None:
+        """Fail all unfinished tasks; a single worker runs them in order, so that the first is the one that failed."""
+        unfinished, self._entries = self._entries, []
+        for entry in unfinished:
+            failed = next((other for other in unfinished if other.out_of_memory), unfinished[0])
+            with suppress(InvalidStateError):
+                entry.future.set_exception(
+                    TrainingError(
+                        f"{failed.name} fails on this machine even alone: {reason}. Finished rounds are saved: "
+                        "continue with edgefl run --resume, here when more memory is free, or on another machine"
+                    )
+                )
+
+    # workers that hang ----------------------------------------------------------------------------------------------
+
+    def _watch(self, timeout: float) -> None:
+        """End the workers if no task has ended for ``timeout`` seconds."""
+        while not self._over.wait(timeout / LOOKS_PER_TIMEOUT):
+            with self._lock:
+                hangs = bool(self._entries) and time.monotonic() - self._ended > timeout
+                if hangs:
+                    pool = self._pool
+                    self._end_workers(pool)
+                    self._recover(pool, f"no task ended within {timeout:g} s (executor.timeout)")
+
+    @staticmethod
+    def _end_workers(pool: ProcessPoolExecutor) -> None:
+        for process in list((getattr(pool, "_processes", None) or {}).values()):
+            with suppress(OSError, ValueError):
+                process.kill()
+
+
+def _warn(text: str) -> None:
+    # a filter may turn warnings into errors, which must not reach the pool's own thread
+    with suppress(Warning):
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
+
+
+# in a worker ---------------------------------------------------------------------------------------------------------
+
+_node: Node | None = None
+
+
+def _start(data: str, seed: int, tokens: int, cache: str | None, device: str, path: list[str]) -> None:
+    global _node
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the parent process ends the workers
+    sys.path[:] = path
+    federation = open_federation(
+        DataOptions.model_validate_json(data), seed=seed, tokens=tokens, cache=Path(cache) if cache else None
+    )
+    _node = Node(federation, device_of(device))
+
+
+def _end_with_parent() -> None:
+    """End this worker when its parent ends: a killed parent can't shut it down, and it would wait for tasks forever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _do_nothing() -> None:
+    return None
+
+
+def _run_task(head: str, body: bytes) -> tuple[str, bytes]:
+    assert _node is not None
+    return _node.run(Task.decode(head, body)).encode()
