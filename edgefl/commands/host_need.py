@@ -45,8 +45,8 @@ SECONDS_PER_STEP = 0.004
 """Time of a training step apart from its FLOPs."""
 SECONDS_PER_DISPATCH = 30e-6
 """Time to simulate a client's round."""
-WORTH_TELLING = 600.0
-"""Seconds from which on the expected time is told."""
+WORTH_TELLING, WORTH_TELLING_FIRST = 600.0, 10.0
+"""Seconds from which on the expected time is told: of a whole run, and of what comes before its first message."""
 
 
 class SlowWarning(UserWarning):
@@ -67,18 +67,26 @@ def check_host(scenario: Scenario, *, trains: bool) -> None:
 
     ``trains`` says whether clients train here; otherwise costs are predicted.  Raises ScenarioError with both numbers.
     """
-    parts = sorted(memory_parts(scenario, trains=trains), key=lambda part: -part.bytes)
-    need, have = sum(part.bytes for part in parts), ram_bytes()
+    parts: list[Part] = []
+    need, have = 0.0, ram_bytes()
+    for part in memory_parts(scenario, trains=trains):  # what takes time to estimate comes last
+        parts.append(part)
+        need += part.bytes
+        if need > have:
+            break
+    parts.sort(key=lambda part: -part.bytes)
+    if need == inf:
+        raise scenario.error(parts[0].field, "a tensor of this model is larger than torch can address (2^63 bytes)")
     if need > have:
-        listed = "; ".join(f"{_shown(part.bytes)} for {part.what}" for part in parts if part.bytes > 0.01 * need)
+        listed = "; ".join(f"{show_bytes(part.bytes)} for {part.what}" for part in parts if part.bytes > 0.01 * need)
         act = "running it" if trains else "predicting its costs"
         raise scenario.error(
             parts[0].field,
-            f"{act} takes at least {_shown(need)} of memory, but this machine has {show_bytes(have)}: {listed}",
+            f"{act} takes at least {show_bytes(need)} of memory, but this machine has {show_bytes(have)}: {listed}",
         )
     blocks, epochs = sum(scenario.model.blocks.values()), _epochs(scenario)
     seconds = blocks * SECONDS_PER_BLOCK[trains] + epochs * SECONDS_PER_EPOCH
-    if seconds > WORTH_TELLING / 10:
+    if seconds > WORTH_TELLING_FIRST:
         _tell(scenario, f"describing {blocks:,} blocks and {epochs:,} local epochs", seconds)
 
 
@@ -89,21 +97,23 @@ def memory_parts(scenario: Scenario, *, trains: bool) -> Iterator[Part]:
     yield Part(clients * BYTES_PER_CLIENT, f"{clients:,} clients", ("data", "clients"))
     yield from _data(scenario)
     epochs = _epochs(scenario)
-    yield Part(epochs * BYTES_PER_PASS, f"the steps of {epochs:,} local epochs", ("training", "epochs"))
+    field = ("training", "epochs") if 2 * scenario.training.epochs > epochs else ("method",)
+    yield Part(epochs * BYTES_PER_PASS, f"the steps of {epochs:,} local epochs", field)
     blocks = sum(scenario.model.blocks.values())
     yield Part(blocks * BYTES_PER_BLOCK[trains], f"the structure of {blocks:,} blocks", ("model",))
+    workers = scenario.executor.workers if scenario.executor.name == "processes" else 1
+    if real and scenario.executor.name == "processes":
+        yield Part(workers * BYTES_PER_WORKER, f"{workers:,} worker processes", ("executor", "workers"))
     parameters = parameters_of(scenario)
     if parameters == inf:
         yield Part(inf, "the parameters of a layer", ("model",))
     if not real:
         return
-    workers = scenario.executor.workers if scenario.executor.name == "processes" else 1
-    if scenario.executor.name == "processes":
-        yield Part(workers * BYTES_PER_WORKER, f"{workers:,} worker processes", ("executor", "workers"))
     yield Part(4 * parameters, f"{parameters:,.0f} parameters at the server", ("model",))
     if scenario.executor.device == "cpu" or not torch.cuda.is_available():
         # a client needs its weights at least: how much of a model trains depends on method and schedule
-        yield Part(4 * parameters * workers, f"the models of {workers:,} clients that train at a time", ("model",))
+        what = f"the models of {workers:,} clients that train at a time" if workers > 1 else "a client's model"
+        yield Part(4 * parameters * workers, what, ("model",))
 
 
 def parameters_of(scenario: Scenario) -> float:
@@ -262,9 +272,5 @@ def _flops_per_second() -> float:
 
 def _tell(scenario: Scenario, what: str, seconds: float) -> None:
     years = seconds / (365.25 * 86400)
-    text = show_seconds(seconds) if years < 1 else f"{years:,.3g} years"
+    text = show_seconds(seconds) if years < 1 else f"{years:,.{0 if years > 10 else 1}f} years"
     warnings.warn(f"{scenario.name}: {what} will take about {text} on this machine", SlowWarning, stacklevel=2)
-
-
-def _shown(size: float) -> str:
-    return "more than torch can address" if size == inf else f"{show_bytes(size)}"

@@ -32,6 +32,8 @@ def _ends(value: object) -> object:
         if not all(end.strip().isdecimal() and len(end.strip()) <= 20 for end in (fewest, most)):
             raise ValueError(f"{value!r} is not a range of samples; write 50..200")
         value = int(fewest), int(most)
+    if type(value) is int:
+        raise ValueError(f"must be from 1 to {LARGEST_COUNT}, not {value}")
     if not isinstance(value, list | tuple) or len(value) != 2 or any(type(end) is not int for end in value):
         raise ValueError(f"{value!r} is not a range of samples; write 50..200")
     if not 1 <= value[0] <= value[1] <= LARGEST_COUNT:
@@ -138,7 +140,7 @@ class DataOptions(BaseModel):
         description="size of the public split, which the server and the methods that exchange public "
         "samples use; in the same unit as validation",
     )
-    vocabulary: Annotated[int, Field(ge=32)] | str = Field(
+    vocabulary: Annotated[int, Field(ge=32, le=1_000_000)] | str = Field(
         default=1000,
         description="size of the WordPiece vocabulary that is trained on the training texts; or a ready one: "
         "minilm (of the package with its weights), or the path of a tokenizer.json",
