@@ -48,6 +48,9 @@ SECONDS_PER_DISPATCH = 30e-6
 WORTH_TELLING, WORTH_TELLING_FIRST = 600.0, 10.0
 """Seconds from which on the expected time is told: of a whole run, and of what comes before its first message."""
 
+_SHALLOW = 8
+"""Most blocks of a tower that is built whole to count its parameters; a ResNet's blocks grow."""
+
 
 class SlowWarning(UserWarning):
     """A command that will take long, with the time that it is expected to take."""
@@ -135,9 +138,11 @@ def parameters_of(scenario: Scenario) -> float:
 
 @cache
 def _counted(description: str) -> float:
-    """Parameters of a model, from its first two blocks: all blocks of a tower have the same size, or grow."""
+    """Parameters of a model; of a deep one from its first two blocks, which are as large as the others."""
     described = json.loads(description)
     blocks = models.blocks(described)
+    if all(count <= _SHALLOW for count in blocks.values()):
+        return _parameters(described, blocks)
     one = {tower: min(count, 1) for tower, count in blocks.items()}
     total = first = _parameters(described, one)
     for tower, count in blocks.items():
@@ -156,7 +161,7 @@ def _parameters(described: Mapping[str, Any], depth: Mapping[str, int]) -> float
         if too_large or any(word in str(error).lower() for word in ("overflow", "too large", "must be tuple of ints")):
             return inf
         return 0.0  # the error is raised again, with its place, when the model is built
-    return float(sum(prod(parameter.shape) for parameter in module.parameters()))
+    return float(sum(prod(tensor.shape) for tensor in (*module.parameters(), *module.buffers())))
 
 
 def _facts(scenario: Scenario) -> dict[str, dict[str, int]]:
