@@ -52,9 +52,7 @@ def scenario_of(given: str | os.PathLike[str] | dict[str, Any] | Scenario, overr
     return load(given if isinstance(given, dict) else os.fspath(given), overrides)
 
 
-def compose(
-    scenario: Scenario, on_message: Callable[[str], None] = lambda _: None, *, trains: bool = True
-) -> Setup:
+def compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: None, *, trains: bool = True) -> Setup:
     """The set-up that determines a run: its method, schedule, data, fleet and options.
 
     ``on_message`` is called while data are built; ``trains`` is false if only costs are predicted.  Raises

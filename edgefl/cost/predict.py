@@ -33,7 +33,6 @@ from edgefl.work import (
     metered_steps,
 )
 
-
 # Where an operator fails on fake tensors, torch logs the traceback of the error that it raises.
 logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
 

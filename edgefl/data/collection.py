@@ -157,9 +157,7 @@ def check_fits(shape: Sequence[int], what: str, *, bytes_each: int = 1) -> None:
     """Raise DataError if an array of this shape takes more than the machine's memory; ``what`` describes it."""
     need, have = prod(shape) * bytes_each, psutil.virtual_memory().total
     if need > have:
-        raise DataError(
-            f"{what} take {need / 2**30:,.1f} GiB of memory, but this machine has {have / 2**30:,.1f} GiB"
-        )
+        raise DataError(f"{what} take {need / 2**30:,.1f} GiB of memory, but this machine has {have / 2**30:,.1f} GiB")
 
 
 def package_folder(module: str, remedy: str = install_hint("data")) -> Path:

@@ -21,7 +21,9 @@ PUBLIC = "public"
 
 Partition = str | dict[str, Any]
 LARGEST_COUNT = 2**31 - 1
-"""Most samples of a client, and of a held-out split."""
+"""Most samples of a client."""
+LARGEST_SPLIT = 10**9
+"""Most groups of a held-out split."""
 Count = Annotated[int, Field(ge=1, le=LARGEST_COUNT)]
 
 
@@ -37,9 +39,7 @@ def _ends(value: object) -> object:
     if not isinstance(value, list | tuple) or len(value) != 2 or any(type(end) is not int for end in value):
         raise ValueError(f"{value!r} is not a range of samples; write 50..200")
     if not 1 <= value[0] <= value[1] <= LARGEST_COUNT:
-        raise ValueError(
-            f"{value[0]}..{value[1]} is not a range of samples: 1 <= fewest <= most <= {LARGEST_COUNT}"
-        )
+        raise ValueError(f"{value[0]}..{value[1]} is not a range of samples: 1 <= fewest <= most <= {LARGEST_COUNT}")
     return tuple(value)
 
 
@@ -123,20 +123,20 @@ class DataOptions(BaseModel):
     validation: float = Field(
         default=0.07,
         ge=0,
-        le=LARGEST_COUNT,
+        le=LARGEST_SPLIT,
         description="size of the validation split, in groups of samples that belong together (the pictures "
         "of one character, a picture with its captions): a share of all groups if below 1, else their number",
     )
     test: float = Field(
         default=0.08,
         ge=0,
-        le=LARGEST_COUNT,
+        le=LARGEST_SPLIT,
         description="size of the test split, in the same unit as validation",
     )
     public: float = Field(
         default=0.0,
         ge=0,
-        le=LARGEST_COUNT,
+        le=LARGEST_SPLIT,
         description="size of the public split, which the server and the methods that exchange public "
         "samples use; in the same unit as validation",
     )

@@ -77,7 +77,9 @@ def _damage(run: Run, error: Exception) -> str:
     for table, names in fields.items():
         for number, record in enumerate(run.records(table), 1):  # type: ignore[arg-type]
             if lacking := [name for name in names if name not in record]:
-                return f"{run.path / table}.jsonl:{number}: this record has no field {lacking[0]!r}; the file was changed"
+                return (
+                    f"{run.path / table}.jsonl:{number}: this record has no field {lacking[0]!r}; the file was changed"
+                )
     reason = f"no {error}" if isinstance(error, KeyError) else str(error)
     return f"{run.path}: its files hold other values than edgefl writes: {reason}"
 

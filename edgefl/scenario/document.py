@@ -11,7 +11,18 @@ from edgefl import yaml_lines
 from edgefl.errors import ScenarioError
 from edgefl.yaml_lines import KeyPath, Place, spell, write
 
-__all__ = ["Document", "KeyPath", "Place", "placed", "plain_data", "read_file", "read_text", "read_value", "spell", "write"]
+__all__ = [
+    "Document",
+    "KeyPath",
+    "Place",
+    "placed",
+    "plain_data",
+    "read_file",
+    "read_text",
+    "read_value",
+    "spell",
+    "write",
+]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from edgefl.errors import EdgeflError, ScenarioError
 from edgefl.scenario.document import Document, KeyPath, Place, placed, read_value
 from edgefl.scenario.sections import SECTIONS, Section
 
-
 _INDEX = re.compile("[0-9]{1,9}")
 
 

@@ -81,9 +81,7 @@ def test_a_run_that_is_only_slow_says_how_long_it_expects(tiny: Tiny) -> None:
 
 
 @pytest.mark.slow
-def test_the_expected_time_is_that_of_a_run_within_a_factor_of_ten(
-    tiny: Tiny, tmp_path: Path
-) -> None:
+def test_the_expected_time_is_that_of_a_run_within_a_factor_of_ten(tiny: Tiny, tmp_path: Path) -> None:
     scenario = load(tiny(), ["schedule.rounds=4", "training.epochs=8"])
     expected = host_need.expected_seconds(scenario, compose(scenario))
     started = time.perf_counter()
