@@ -57,7 +57,7 @@ def test_a_tower_that_is_no_name_is_unknown(tower: str) -> None:
         ("data.partition={image: iid, texts: iid}", "'texts' is not a kind of client; did you mean 'text'?"),
         ("fleet.²=x", "fleet.²: unknown key '²'"),
         (f"fleet.links.{'9' * 5000}=x", "'x' is not a share"),
-        ("data.test=1e308", "data.test: must be at most 2.14748e+09, not 1e+308"),
+        ("data.test=1e308", "data.test: must be at most 1e+09, not 1e+308"),
         ("data.samples=1e12", "data.samples"),
         ("data.samples=1000000000000", "data.samples: must be from 1 to 2147483647, not 1000000000000"),
         ("data.vocabulary=1000000000000", "data.vocabulary: must be at most 1000000"),
@@ -74,7 +74,7 @@ def test_a_wrong_value_is_refused_in_a_line(override: str, expected: str) -> Non
     [f"{LONG}=3", f"data.{LONG}=3", f"data.source={LONG}", f"method={LONG}", f"fleet.devices={LONG}", f"name={LONG}",
      f"training.lr={LONG}", f"fleet.devices={{{LONG}: 3}}", f"compare.{LONG}=[1, 2]",
      f"data.partition={{image: {LONG}}}",
-     "method=" + "k " * 50_000, "training.lr=[" + "1," * 2_000 + "1]"],
+     f"data.partition={{image: {LONG}}}", "method=" + "k " * 50_000, "training.lr=[" + "1," * 2_000 + "1]"],
 )  # fmt: skip
 def test_long_keys_and_values_are_not_echoed_whole(override: str) -> None:
     message = refused(BASE, override)
