@@ -92,7 +92,7 @@ class TrainingError(EdgeflError):
 
 
 def shortened(text: str) -> str:
-    """``text`` with "..." in the middle of words longer than ``LONGEST_WORD`` and lines longer than ``LONGEST_LINE``."""
+    """``text`` with "..." for the middle of words above ``LONGEST_WORD`` and of lines above ``LONGEST_LINE``."""
     if len(text) <= LONGEST_WORD:
         return text
     words = re.sub(rf"\S{{{LONGEST_WORD + 1},}}", lambda word: _ends(word[0], LONGEST_WORD), text)

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from edgefl.errors import MethodError
 
-StageCount = Annotated[int, Field(ge=1, le=10_000)]
+StageCount = Annotated[int, Field(gt=0, le=10_000)]
 """A number of stages: more are a mistake, and would take more memory than a model."""
 
 EARLY, PARTS = ("embedding", "pooler"), ("embedding", "pooler", "norm", "rep", "head")

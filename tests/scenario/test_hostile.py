@@ -73,7 +73,6 @@ def test_a_wrong_value_is_refused_in_a_line(override: str, expected: str) -> Non
     "override",
     [f"{LONG}=3", f"data.{LONG}=3", f"data.source={LONG}", f"method={LONG}", f"fleet.devices={LONG}", f"name={LONG}",
      f"training.lr={LONG}", f"fleet.devices={{{LONG}: 3}}", f"compare.{LONG}=[1, 2]",
-     f"data.partition={{image: {LONG}}}",
      f"data.partition={{image: {LONG}}}", "method=" + "k " * 50_000, "training.lr=[" + "1," * 2_000 + "1]"],
 )  # fmt: skip
 def test_long_keys_and_values_are_not_echoed_whole(override: str) -> None:
