@@ -15,14 +15,26 @@ EdgeflError                      (exit code 2: the user can correct it; shown wi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+LONGEST_WORD = 300
+"""Most characters of a message without a space between them; a longer word loses its middle."""
+LONGEST_LINE = 4000
+"""Most characters of a line of a message; a longer line loses its middle."""
+
 
 class EdgeflError(Exception):
-    """Base of all errors that edgefl raises on purpose.  ``exit_code`` is the command line's exit code."""
+    """Base of all errors that edgefl raises on purpose.  ``exit_code`` is the command line's exit code.
+
+    Words and lines of a message that are too long to read, such as a key of 100,000 characters, are shortened.
+    """
 
     exit_code = 2
+
+    def __init__(self, *args: object):
+        super().__init__(*(shortened(arg) if isinstance(arg, str) else arg for arg in args))
 
 
 class ScenarioError(EdgeflError):
@@ -32,7 +44,7 @@ class ScenarioError(EdgeflError):
     """
 
     def __init__(self, message: str, *, file: str | None = None, line: int | None = None, key: str | None = None):
-        self.message, self.file, self.line, self.key = message, file, line, key
+        self.message, self.file, self.line, self.key = shortened(message), file, line, key
         where = f"{file}:{line}" if file and line else (file or "")
         super().__init__(": ".join(part for part in (where, key or "", message) if part))
 
@@ -84,10 +96,23 @@ class DivergedError(TrainingError):
     """The model's weights, scores or losses aren't finite any more, and ``training.on_divergence`` is ``stop``."""
 
 
+def shortened(text: str) -> str:
+    """``text`` with "..." for the middle of words above ``LONGEST_WORD`` and of lines above ``LONGEST_LINE``."""
+    if len(text) <= LONGEST_WORD:
+        return text
+    words = re.sub(rf"\S{{{LONGEST_WORD + 1},}}", lambda word: _ends(word[0], LONGEST_WORD), text)
+    return "\n".join(_ends(line, LONGEST_LINE) for line in words.split("\n"))
+
+
+def _ends(text: str, most: int) -> str:
+    """``text`` without its middle if it has more than ``most`` characters; the end is kept, too."""
+    return text if len(text) <= most else f"{text[: most * 2 // 3]}...{text[-(most - most * 2 // 3 - 3) :]}"
+
+
 def suggestion(name: str, allowed: Iterable[str]) -> str:
     """The end of an error message: the nearest allowed name if one is similar, otherwise all allowed names."""
     allowed = list(allowed)
-    near = get_close_matches(name, allowed, n=1, cutoff=0.6)
+    near = get_close_matches(name[:LONGEST_WORD], allowed, n=1, cutoff=0.6)
     if near:
         return f"; did you mean {near[0]!r}?"
     return f"; allowed: {', '.join(allowed)}" if allowed else ""

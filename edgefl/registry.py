@@ -40,12 +40,19 @@ def names(noun: str) -> list[str]:
     return sorted(_points(noun))
 
 
-@cache
 def get(noun: str, name: str) -> Any:
     """The object registered as ``name`` for this noun.
 
-    Raises UnknownName with the nearest name, and EdgeflError if the object can't be imported.
+    Raises UnknownName with the nearest name (also for a ``name`` that isn't text), and EdgeflError if the object can't
+    be imported.
     """
+    if not isinstance(name, str):
+        raise UnknownName(noun, name, names(noun))
+    return _get(noun, name)
+
+
+@cache
+def _get(noun: str, name: str) -> Any:
     points = _points(noun)
     if name not in points:
         raise UnknownName(noun, name, points)
@@ -99,5 +106,5 @@ def package_digest(package: str) -> str:
 def forget() -> None:
     """Clear the cached look-ups, so that packages installed since then are found (tests use it)."""
     _points.cache_clear()
-    get.cache_clear()
+    _get.cache_clear()
     package_digest.cache_clear()

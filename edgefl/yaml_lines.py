@@ -34,7 +34,9 @@ _WORDS: dict[str, Any] = {
     "-.inf": float("-inf"),
     ".nan": float("nan"),
 }
-_MOST_VALUES = 100_000
+MOST_VALUES = 100_000
+DEEPEST = 100
+"""Most levels of mappings and lists in each other."""
 
 
 @dataclass(frozen=True)
@@ -196,13 +198,15 @@ class _Reader:
     def value(self, node: yaml.Node, path: KeyPath) -> Any:
         self.seen += 1
         # a few nested aliases could otherwise expand into more values than memory holds
-        if self.seen > _MOST_VALUES or id(node) in self.open:
+        if self.seen > MOST_VALUES or id(node) in self.open:
             raise self.error(node, path, "aliases contain themselves or expand into too many values")
         if node.tag not in (_PLAIN, _QUOTED, _LIST, _MAPPING):
             tag = node.tag.replace("tag:yaml.org,2002:", "!!")
             raise self.error(node, path, f"the tag {tag!r} isn't allowed: {self.nouns} can't have tags")
         if isinstance(node, yaml.ScalarNode):
             return self.scalar(node, path) if node.tag == _PLAIN else node.value
+        if len(path) >= DEEPEST:
+            raise self.refuse("the YAML is nested too deeply", _line(node), path[:2])
         self.open.add(id(node))
         try:
             return self.mapping(node, path) if isinstance(node, yaml.MappingNode) else self.list(node, path)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl import models, registry
+from edgefl.commands.host_need import check_host, tell_time
 from edgefl.commands.progress import OnProgress, messages, silent
 from edgefl.cost import Predictor
 from edgefl.data import Federation, open_federation
@@ -51,12 +52,14 @@ def scenario_of(given: str | os.PathLike[str] | dict[str, Any] | Scenario, overr
     return load(given if isinstance(given, dict) else os.fspath(given), overrides)
 
 
-def compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: None) -> Setup:
+def compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: None, *, trains: bool = True) -> Setup:
     """The set-up that determines a run: its method, schedule, data, fleet and options.
 
-    ``on_message`` is called while data are built.  Raises ScenarioError, with file and line, for data that can't be
-    opened and sections that contradict each other, or DeviceError.
+    ``on_message`` is called while data are built; ``trains`` is false if only costs are predicted.  Raises
+    ScenarioError, with file and line, for a scenario that needs more memory than this machine has, data that can't be
+    opened and sections that contradict each other, or DeviceError.  Warns of a run that takes long.
     """
+    check_host(scenario, trains=trains)
     with _errors_at(scenario, "data"):
         federation = federation_of(scenario, on_message)
     kinds = _kinds(scenario, federation)
@@ -67,7 +70,7 @@ def compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: No
     fleet = Fleet.draw(scenario.fleet, len(federation.client_kind), scenario.seed)
     _check_payload(scenario, method)
     _check_schedule(scenario, method, schedule)
-    return Setup(
+    setup = Setup(
         scenario.seed,
         method,
         schedule,
@@ -78,6 +81,9 @@ def compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: No
         scenario.training.measure,
         scenario.payload,
     )
+    if trains:
+        tell_time(scenario, setup)
+    return setup
 
 
 @contextmanager
@@ -222,7 +228,7 @@ def predictor_of(scenario: Scenario) -> Predictor:
 
 def planner_of(scenario: Scenario, on_progress: OnProgress = silent) -> Planner:
     """A planner of this scenario's works; ``on_progress`` is called while data are built."""
-    return Planner(compose(scenario, messages(on_progress)), predictor_of(scenario))
+    return Planner(compose(scenario, messages(on_progress), trains=False), predictor_of(scenario))
 
 
 def commonest_device(fleet: Fleet) -> Device:

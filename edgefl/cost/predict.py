@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from edgefl import models, registry
+from edgefl.errors import MethodError
 from edgefl.memo import remember, remembered
 from edgefl.work import (
     CUDA_ROUNDING,
@@ -30,6 +32,9 @@ from edgefl.work import (
     execute,
     metered_steps,
 )
+
+# Where an operator fails on fake tensors, torch logs the traceback of the error that it raises.
+logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
 
 
 class _FewBatches:
@@ -171,7 +176,8 @@ def predict(work: Work, source: Source, device: str = "cpu") -> Trace:
 
     With ``device`` "cuda", the prediction uses a GPU's allocator rounding and kernels.  On a computer without a GPU,
     only attention and dropout use GPU kernels, and the other operators take the memory of their CPU kernels.
-    Raises UncountedOperator for a matmul-class operator without a FLOP formula.
+    Raises UncountedOperator for a matmul-class operator without a FLOP formula, and MethodError for a tensor that is
+    larger than torch can address.
     """
     return _predict(work, source, device, None).trace()
 
@@ -190,6 +196,23 @@ def _fake_device(device: str) -> str:
 
 def _predict(work: Work, source: Source, device: str, moments: list[Moment] | None) -> Meter:
     torch_device = torch.device(_fake_device(device))
+    try:
+        return _metered(work, source, device, torch_device, moments)
+    except (RuntimeError, OverflowError) as error:
+        if isinstance(error, OverflowError) or "overflow" in str(error).lower():
+            raise MethodError(
+                f"a tensor of {work.kind}'s work is larger than torch can address (2^63 bytes): {_first_line(error)}"
+            ) from error
+        raise
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0]
+
+
+def _metered(
+    work: Work, source: Source, device: str, torch_device: torch.device, moments: list[Moment] | None
+) -> Meter:
     module = models.on_meta(work.model)
     mode = _CpuNormFakeMode()
     with mode:

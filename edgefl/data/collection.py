@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 
 from edgefl.errors import DataError, install_hint
 
@@ -151,6 +153,13 @@ class DataSet:
         return versions
 
 
+def check_fits(shape: Sequence[int], what: str, *, bytes_each: int = 1) -> None:
+    """Raise DataError if an array of this shape takes more than the machine's memory; ``what`` describes it."""
+    need, have = prod(shape) * bytes_each, psutil.virtual_memory().total
+    if need > have:
+        raise DataError(f"{what} take {need / 2**30:,.1f} GiB of memory, but this machine has {have / 2**30:,.1f} GiB")
+
+
 def package_folder(module: str, remedy: str = install_hint("data")) -> Path:
     """Folder of an installed package, found without importing it (the import may be slow or fail).
 
@@ -179,6 +188,7 @@ def resized(images: npt.NDArray[np.uint8], size: int | None) -> npt.NDArray[np.u
         return images
     from PIL import Image
 
+    check_fits((*images.shape[:2], size, size), f"{len(images):,} pictures of {size:,} x {size:,} pixels")
     out = np.empty((*images.shape[:2], size, size), np.uint8)
     for sample in range(len(images)):
         for channel in range(images.shape[1]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import overload
 
 import numpy as np
 
@@ -14,6 +15,25 @@ from edgefl.data.options import KINDS, DataOptions, Kind, Shapes
 from edgefl.errors import DataError
 
 SAMPLES = 500
+
+
+class _ClassNames(Sequence[str]):
+    """``class 0``, ``class 1``, ...: any number of names without memory for them."""
+
+    def __init__(self, count: int):
+        self._numbers = range(count)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[str, ...]: ...
+    def __getitem__(self, index: int | slice) -> str | tuple[str, ...]:
+        if isinstance(index, slice):
+            return tuple(f"class {number}" for number in self._numbers[index])
+        return f"class {self._numbers[index]}"
 
 
 def load(options: DataOptions, *, tokens: int, seed: int = 1) -> Federation:
@@ -48,9 +68,7 @@ def load(options: DataOptions, *, tokens: int, seed: int = 1) -> Federation:
         kinds=tuple(kinds),
         client_kind=kind_of,
         client_samples=samples,
-        class_names=tuple(
-            f"class {i}" for i in range(max(shape.classes for shape in (shapes.image, shapes.text, shapes.audio)))
-        ),
+        class_names=_ClassNames(max(shape.classes for shape in (shapes.image, shapes.text, shapes.audio))),
         facts={
             "image": shapes.image.model_dump(),
             "text": shapes.text.model_dump() | {"tokens": tokens},

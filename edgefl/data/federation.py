@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -40,7 +40,7 @@ class Federation:
     kinds: tuple[Kind, ...]
     client_kind: IntArray
     client_samples: IntArray
-    class_names: tuple[str, ...]
+    class_names: Sequence[str]
     facts: Mapping[str, Mapping[str, int]]
     server_samples: Mapping[str, Mapping[str, int]]
     tasks: Mapping[Kind, Task]

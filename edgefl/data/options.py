@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
 from edgefl.data.missing import parse_missing
+from edgefl.errors import suggestion
 
 Kind = Literal["image", "text", "image-text", "audio", "image-audio"]
 KINDS: tuple[Kind, ...] = ("image", "text", "image-text", "audio", "image-audio")
@@ -19,20 +20,26 @@ PUBLIC = "public"
 """The key of ``source`` for public samples; the other keys are kinds."""
 
 Partition = str | dict[str, Any]
-Count = Annotated[int, Field(ge=1)]
+LARGEST_COUNT = 2**31 - 1
+"""Most samples of a client."""
+LARGEST_SPLIT = 10**9
+"""Most groups of a held-out split."""
+Count = Annotated[int, Field(ge=1, le=LARGEST_COUNT)]
 
 
 def _ends(value: object) -> object:
     """Parse "50..200" or a pair as ``(fewest, most)``."""
     if isinstance(value, str) and ".." in value:
         fewest, _, most = value.partition("..")
-        if not (fewest.strip().isdecimal() and most.strip().isdecimal()):
+        if not all(end.strip().isdecimal() and len(end.strip()) <= 20 for end in (fewest, most)):
             raise ValueError(f"{value!r} is not a range of samples; write 50..200")
         value = int(fewest), int(most)
+    if type(value) is int:
+        raise ValueError(f"must be from 1 to {LARGEST_COUNT}, not {value}")
     if not isinstance(value, list | tuple) or len(value) != 2 or any(type(end) is not int for end in value):
         raise ValueError(f"{value!r} is not a range of samples; write 50..200")
-    if not 1 <= value[0] <= value[1]:
-        raise ValueError(f"{value[0]}..{value[1]} is not a range of samples: 1 <= fewest <= most")
+    if not 1 <= value[0] <= value[1] <= LARGEST_COUNT:
+        raise ValueError(f"{value[0]}..{value[1]} is not a range of samples: 1 <= fewest <= most <= {LARGEST_COUNT}")
     return tuple(value)
 
 
@@ -116,21 +123,24 @@ class DataOptions(BaseModel):
     validation: float = Field(
         default=0.07,
         ge=0,
+        le=LARGEST_SPLIT,
         description="size of the validation split, in groups of samples that belong together (the pictures "
         "of one character, a picture with its captions): a share of all groups if below 1, else their number",
     )
     test: float = Field(
         default=0.08,
         ge=0,
+        le=LARGEST_SPLIT,
         description="size of the test split, in the same unit as validation",
     )
     public: float = Field(
         default=0.0,
         ge=0,
+        le=LARGEST_SPLIT,
         description="size of the public split, which the server and the methods that exchange public "
         "samples use; in the same unit as validation",
     )
-    vocabulary: Annotated[int, Field(ge=32)] | str = Field(
+    vocabulary: Annotated[int, Field(ge=32, le=1_000_000)] | str = Field(
         default=1000,
         description="size of the WordPiece vocabulary that is trained on the training texts; or a ready one: "
         "minilm (of the package with its weights), or the path of a tokenizer.json",
@@ -157,8 +167,19 @@ class DataOptions(BaseModel):
     def _known_partition(cls, value: Partition) -> Partition:
         if isinstance(value, dict) and not value:
             raise ValueError("an empty partition; write iid, {dirichlet: 0.5} or {quantity: 0.5}")
-        if isinstance(value, dict) and not set(value) & set(KINDS) and len(value) != 1:
-            raise ValueError(f"expected one partition, found {len(value)}: {', '.join(value)}")
+        if not isinstance(value, dict):
+            return value
+        if not set(value) & set(KINDS):
+            if len(value) != 1:
+                raise ValueError(f"expected one partition, found {len(value)}: {', '.join(value)}")
+            return value
+        for kind, partition in value.items():
+            if kind not in KINDS:
+                raise ValueError(f"{kind!r} is not a kind of client{suggestion(kind, KINDS)}")
+            if not isinstance(partition, str) and not (isinstance(partition, dict) and len(partition) == 1):
+                raise ValueError(
+                    f"{kind}: {partition!r} is not a partition; write iid, {{dirichlet: 0.5}} or {{quantity: 0.5}}"
+                )
         return value
 
     @field_validator("missing")

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
+from edgefl.data.collection import check_fits
 from edgefl.errors import DataError
 from edgefl.models.weights import minilm_folder
 
@@ -80,6 +81,7 @@ def _empty(model: models.WordPiece) -> Tokenizer:
 
 def encoded(tokenizer: Tokenizer, texts: Sequence[str], tokens: int) -> npt.NDArray[np.int32]:
     """Token ids [texts, tokens]."""
+    check_fits((len(texts), tokens), f"{len(texts):,} texts of {tokens:,} tokens", bytes_each=4)
     out = np.zeros((len(texts), tokens), np.int32)
     with _one_thread():
         for row, encoding in enumerate(tokenizer.encode_batch(list(texts))):

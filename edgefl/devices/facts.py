@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from edgefl import units, yaml_lines
 from edgefl.errors import DeviceError, UnitError, suggestion
+from edgefl.files import read_regular
 from edgefl.yaml_lines import KeyPath, Place, spell
 
 Confidence = Literal["measured", "datasheet", "estimated"]
@@ -142,7 +143,7 @@ def read_written(path: Path, shape: str) -> Written:
         return _error(path, line, f"{spell(where)}: {message}" if where else message)
 
     try:
-        raw = path.read_bytes()
+        raw = read_regular(path)
     except OSError as error:
         raise DeviceError(f"{path}: can't be read: {error.strerror or error}") from None
     data, places = yaml_lines.read(yaml_lines.decode(raw, refuse), refuse, nouns="profiles", merge=True)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast, get_args
 
-from edgefl.devices.facts import Confidence, Source, read_written
+from edgefl.devices.facts import Confidence, Source, Written, read_written
 from edgefl.devices.profile import is_file_name, library_files, look_up
+from edgefl.errors import DeviceError
+from edgefl.yaml_lines import spell
 
 _SHAPE = "a fleet is a mapping with a title, a source, a confidence and a fleet: {devices: ..., links: ...}"
 
@@ -24,6 +26,12 @@ class FleetProfile:
     source: Source
     confidence: Confidence
     fields: Mapping[str, Any]
+    written: Written = field(repr=False, compare=False)
+
+    def error(self, path: Sequence[str | int], message: str) -> DeviceError:
+        """A DeviceError about the value at this path in ``fields``, with its file and line."""
+        where = ("fleet", *path)
+        return self.written.error(f"{spell(where)}: {message}", *where)
 
 
 def fleet_names() -> list[str]:
@@ -65,5 +73,5 @@ def read_fleet(path: Path) -> FleetProfile:
             "fleet.like: a fleet of the library can't refer to another fleet; write the fields", "fleet", "like"
         )
     return FleetProfile(
-        path.stem, written.text("title"), source, cast("Confidence", confidence), MappingProxyType(fields)
+        path.stem, written.text("title"), source, cast("Confidence", confidence), MappingProxyType(fields), written
     )

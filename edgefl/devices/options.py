@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isclose
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -12,6 +12,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    ValidationError,
     WithJsonSchema,
     field_validator,
     model_validator,
@@ -21,9 +22,9 @@ from edgefl import units
 from edgefl.devices.availability_options import AvailabilityOptions
 from edgefl.devices.battery import BatteryOptions
 from edgefl.devices.failures import FailureOptions
-from edgefl.devices.fleet_profile import fleet_profile
+from edgefl.devices.fleet_profile import FleetProfile, fleet_profile
 from edgefl.devices.profile import load_device, load_link
-from edgefl.errors import EdgeflError, UnitError
+from edgefl.errors import EdgeflError, UnitError, suggestion
 
 OF_DEVICE = "of device"
 BUDGET_FIELDS = {
@@ -207,7 +208,7 @@ class FleetOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
-    like: Annotated[str, _loadable(fleet_profile)] | None = Field(
+    like: Annotated[str, _loadable(lambda name: _fleet_of(name))] | None = Field(
         default=None,
         description="A fleet of the profile library to start from; other fields of the section replace its fields.",
     )
@@ -251,9 +252,47 @@ class FleetOptions(BaseModel):
         if not isinstance(written, Mapping) or not isinstance(written.get("like"), str):
             return written
         try:
-            return {**fleet_profile(written["like"]).fields, **written}
+            return {**_fleet_of(written["like"]).fields, **written}
         except EdgeflError:  # the validator of the field `like` reports it
             return written
+
+
+def _fleet_of(name: str) -> FleetProfile:
+    """The fleet of the library or in a file.  Raises DeviceError with file, line and field if a field is wrong."""
+    profile = fleet_profile(name)
+    try:
+        FleetOptions.model_validate(dict(profile.fields))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        path = [part for part in first["loc"] if part in _parts_of(profile.fields)]
+        if first["type"] == "extra_forbidden":
+            path, unknown = list(first["loc"]), str(first["loc"][-1])
+            message = f"unknown key {unknown!r}{suggestion(unknown, _keys_beside(path))}"
+        else:
+            message = str(first["msg"]).removeprefix("Value error, ")
+        raise profile.error(path, message) from None
+    return profile
+
+
+def _parts_of(value: object) -> set[object]:
+    """All keys and list indices in ``value``; pydantic's paths also have names of union members."""
+    if isinstance(value, Mapping):
+        return set(value).union(*map(_parts_of, value.values()))
+    if isinstance(value, list | tuple):
+        return set(range(len(value))).union(*map(_parts_of, value))
+    return set()
+
+
+def _keys_beside(path: Sequence[str | int]) -> list[str]:
+    """The keys allowed beside the one at ``path`` of a fleet; none if the place isn't a section with fixed keys."""
+    model: Any = FleetOptions
+    for part in path[:-1]:
+        info = model.model_fields.get(part)
+        members = [info.annotation, *get_args(info.annotation)] if info is not None else []
+        model = next((m for m in members if isinstance(m, type) and issubclass(m, BaseModel)), None)
+        if model is None:
+            return []
+    return list(model.model_fields)
 
 
 def share_of_device(text: str) -> tuple[float, float]:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from io import TextIOWrapper
 from math import inf, isfinite
 from pathlib import Path
 from typing import Any, TextIO
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from edgefl import units
 from edgefl.errors import DeviceError, UnitError, suggestion
+from edgefl.files import open_regular
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -119,7 +121,7 @@ def _read(path: Path, period: float | None, changed: int, size: int) -> Trace:
             f"{path}: a trace is a file with suffix {', '.join(readers)}, not {path.suffix or 'without a suffix'}"
         )
     records: dict[str, tuple[list[float], list[float], list[int]]] = {}
-    with path.open(encoding="utf-8-sig", newline="") as text:
+    with open_regular(path) as file, TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
         for line, row in readers[path.suffix.lower()](path, text):
             start, end = (_seconds(path, line, name, row[name]) for name in ("start", "end"))
             if end <= start:
@@ -176,8 +178,9 @@ def _json_rows(path: Path, text: TextIO) -> Iterator[tuple[int, Mapping[str, Any
             continue
         try:
             row = json.loads(written)
-        except ValueError as error:
-            raise DeviceError(f"{path}:{line}: this line isn't JSON: {error}") from None
+        except (ValueError, RecursionError) as error:
+            reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
+            raise DeviceError(f"{path}:{line}: this line isn't JSON: {reason}") from None
         if not isinstance(row, dict):
             raise DeviceError(f"{path}:{line}: a row is an object {{device, start, end}}, not {written.strip()[:40]}")
         yield line, {name: row[key] for name, key in _columns(path, line, list(row)).items()}

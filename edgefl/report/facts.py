@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from edgefl.errors import RunError
+
 if TYPE_CHECKING:  # edgefl.runs imports torch, which is slow and which other tables don't need
     from edgefl.runs import Run
 
@@ -50,7 +52,39 @@ _ONLY_COMPARED = ("eligible_clients", "updates_of_clients", "same_clients")
 
 
 def facts_of(run: Run, label: str = "", samples_of: Callable[[Run], Samples] = lambda _: {}) -> dict[str, Any]:
-    """The summary of one run, finished or not; ``samples_of`` as for ``summary``."""
+    """The summary of one run, finished or not; ``samples_of`` as for ``summary``.
+
+    Raises RunError for records that lack a field or hold another kind of value than edgefl writes.
+    """
+    try:
+        return _facts_of(run, label, samples_of)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise RunError(_damage(run, error)) from error
+
+
+_OF_ROUNDS = (
+    "round", "stage", "clients", "eligible", "excluded", "samples", "outcome", "outcomes", "metrics", "selected",
+    "finished", "late", "failed", "unavailable", "server_seconds", "started_virtual_seconds", "virtual_seconds",
+)  # fmt: skip
+_OF_VERDICTS = ("client", "clients", "kind", "device", "stage", "round", "samples", "eligible", "binding")
+
+
+def _damage(run: Run, error: Exception) -> str:
+    """What is wrong with a run's records: the first record that lacks a field, otherwise the error itself."""
+    from edgefl.runs import SUMMED
+
+    fields = {"rounds": (*_OF_ROUNDS, *SUMMED), "clients": _READ, "eligibility": _OF_VERDICTS}
+    for table, names in fields.items():
+        for number, record in enumerate(run.records(table), 1):  # type: ignore[arg-type]
+            if lacking := [name for name in names if name not in record]:
+                return (
+                    f"{run.path / table}.jsonl:{number}: this record has no field {lacking[0]!r}; the file was changed"
+                )
+    reason = f"no {error}" if isinstance(error, KeyError) else str(error)
+    return f"{run.path}: its files hold other values than edgefl writes: {reason}"
+
+
+def _facts_of(run: Run, label: str, samples_of: Callable[[Run], Samples]) -> dict[str, Any]:
     rounds, verdicts = run.records("rounds"), run.records("eligibility")
     # only some fields are kept: all records of a large run's clients don't fit into memory
     clients = [{name: record[name] for name in _READ} for record in run.each("clients")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,18 @@ from edgefl import yaml_lines
 from edgefl.errors import ScenarioError
 from edgefl.yaml_lines import KeyPath, Place, spell, write
 
-__all__ = ["Document", "KeyPath", "Place", "placed", "read_file", "read_text", "read_value", "spell", "write"]
+__all__ = [
+    "Document",
+    "KeyPath",
+    "Place",
+    "placed",
+    "plain_data",
+    "read_file",
+    "read_text",
+    "read_value",
+    "spell",
+    "write",
+]
 
 
 @dataclass(frozen=True)
@@ -66,6 +78,31 @@ def read_text(text: str, file: str | None = None) -> Document:
             f"a scenario is a mapping of sections (`key: value`), not {kind}", file=file, line=places[()].value_line
         )
     return Document(data, {**places, (): Place(file, 1, 1)}, file)
+
+
+def plain_data(data: Any) -> Any:
+    """A dictionary as a document has it: text keys, and lists instead of tuples.
+
+    Raises ScenarioError if it contains itself, has more values than a file may have (shared parts count each time), or
+    a number of more than 100 digits.
+    """
+    seen = 0
+
+    def copied(value: Any, path: KeyPath) -> Any:
+        nonlocal seen
+        seen += 1
+        if seen > yaml_lines.MOST_VALUES or len(path) > yaml_lines.DEEPEST:
+            limits = f"{yaml_lines.MOST_VALUES:,} values and {yaml_lines.DEEPEST} levels"
+            raise ScenarioError(f"a scenario has at most {limits}; does this part contain itself?", key=spell(path[:2]))
+        if isinstance(value, Mapping):
+            return {str(key): copied(inner, (*path, str(key))) for key, inner in value.items()}
+        if isinstance(value, list | tuple):
+            return [copied(inner, (*path, i)) for i, inner in enumerate(value)]
+        if isinstance(value, int) and abs(value) >= 10**100:
+            raise ScenarioError("a number can't have more than 100 digits", key=spell(path))
+        return value
+
+    return copied(data, ())
 
 
 def read_value(text: str, origin: str) -> tuple[Any, dict[KeyPath, Place]]:

@@ -9,13 +9,15 @@ from edgefl.errors import EdgeflError, ScenarioError
 from edgefl.scenario.document import Document, KeyPath, Place, placed, read_value
 from edgefl.scenario.sections import SECTIONS, Section
 
+_INDEX = re.compile("[0-9]{1,9}")
+
 
 def key_path(text: str) -> KeyPath:
     """``fleet.links.0`` or ``fleet.links[0]`` -> ("fleet", "links", 0).  Raises ScenarioError for an empty part."""
-    parts = [part.strip() for part in re.sub(r"\[(\d+)\]", r".\1", text.strip()).split(".")]
+    parts = [part.strip() for part in re.sub(r"\[([0-9]+)\]", r".\1", text.strip()).split(".")]
     if not all(parts):
         raise ScenarioError(f"{text!r} isn't a path; write for example fleet.budgets.memory")
-    return tuple(int(part) if part.isdigit() else part for part in parts)
+    return tuple(int(part) if _INDEX.fullmatch(part) else part for part in parts)
 
 
 def with_override(document: Document, override: str) -> Document:

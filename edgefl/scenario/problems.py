@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from edgefl.errors import EdgeflError, ScenarioError, UnknownName, suggestion
-from edgefl.scenario.document import Document, KeyPath
+from edgefl.scenario.document import Document, KeyPath, spell
 
 Nested = Callable[[KeyPath, Any], type[BaseModel] | None]
 """Chooses the model of a value by its path in the section and its content, where the annotation can't."""
@@ -56,6 +56,11 @@ def validate(
     reported = {error.key for error in errors}
     try:
         section = model.model_validate(data)
+        errors += [
+            document.error((*path, *inner), f"must be a finite number, not {value}")
+            for inner, value in leaves(section.model_dump(by_alias=True, round_trip=True))
+            if isinstance(value, float) and not isfinite(value) and spell((*path, *inner)) not in reported
+        ]
     except ValidationError as error:
         errors += [e for e in _translated(error, model, data, document, path, nested) if e.key not in reported]
     except EdgeflError as error:  # pydantic passes these on without the path of the value
@@ -140,7 +145,8 @@ def _translated(
 ) -> Iterator[ScenarioError]:
     groups: dict[KeyPath, list[tuple[str, Mapping[str, Any], Any, bool]]] = {}
     for item in error.errors(include_url=False):
-        is_missing = item["type"] == "missing"
+        # an unknown key may come from a file that the section refers to: it isn't in the section's data
+        is_missing = item["type"] in ("missing", "extra_forbidden")
         key, exact = _locate(item["loc"], data, is_missing)
         of_key = item["loc"][-1:] == ("[key]",)
         kind = "bad_key" if of_key and item["type"] == "literal_error" else item["type"]

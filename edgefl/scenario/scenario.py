@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -16,7 +16,7 @@ from edgefl.models import ModelOptions
 from edgefl.planning.payload_options import PayloadOptions
 from edgefl.planning.round_options import EvaluationOptions, RoundOptions
 from edgefl.scenario.axes import Axis, check_compare, complete_compare, without_compare
-from edgefl.scenario.document import Document, KeyPath, write
+from edgefl.scenario.document import Document, KeyPath, plain_data, write
 from edgefl.scenario.fields import plain_section, read_fields
 from edgefl.scenario.labels import folder_name, labels_of
 from edgefl.scenario.library import find_document
@@ -87,7 +87,7 @@ def load(path: str | Path | dict[str, Any], overrides: Sequence[str] = ()) -> Sc
     ``overrides`` are ``path=value`` with the value in YAML, applied in order.  Raises ScenarioError, which lists
     all errors with file, line and key.
     """
-    document = Document({VERSION: FORMAT, **_plain(path)}) if isinstance(path, dict) else find_document(path)
+    document = Document({VERSION: FORMAT, **plain_data(path)}) if isinstance(path, dict) else find_document(path)
     document = long_forms(document)
     errors: list[ScenarioError] = []
     for override in overrides:
@@ -97,12 +97,6 @@ def load(path: str | Path | dict[str, Any], overrides: Sequence[str] = ()) -> Sc
             errors.append(error)
     raise_all(errors)
     return _compose(document)
-
-
-def _plain(data: Any) -> Any:
-    if isinstance(data, Mapping):
-        return {str(key): _plain(value) for key, value in data.items()}
-    return [_plain(value) for value in data] if isinstance(data, list | tuple) else data
 
 
 def _compose(document: Document, *, comparing: bool = True) -> Scenario:

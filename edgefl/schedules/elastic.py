@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeInt, PositiveInt, field_validator
 
 from edgefl.schedules.staged import depths_of
-from edgefl.schedules.stages import EARLY, PARTS, Schedule, ScheduleOptions, Stage
+from edgefl.schedules.stages import EARLY, PARTS, Schedule, ScheduleOptions, Stage, StageCount
 
 Part = Literal["all", "progressive", "layerwise"]
 
@@ -25,7 +25,7 @@ class Elastic(Schedule):
         """Fields of ``schedule: {name: elastic}``."""
 
         name: Literal["elastic"] = "elastic"
-        stages: PositiveInt | Annotated[list[NonNegativeInt], Field(min_length=1)] = Field(
+        stages: StageCount | Annotated[list[NonNegativeInt], Field(min_length=1)] = Field(
             2, description="how many stages of equal size, or the blocks of each stage: [1, 1, 2]"
         )
         parts: tuple[Part, ...] = Field(

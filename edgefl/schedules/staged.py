@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from itertools import accumulate
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, model_validator
 
 from edgefl.errors import MethodError
-from edgefl.schedules.stages import EARLY, PARTS, Schedule, ScheduleOptions, Stage
+from edgefl.schedules.stages import EARLY, PARTS, Schedule, ScheduleOptions, Stage, StageCount
 
 
 class EndToEnd(Schedule):
@@ -28,7 +28,7 @@ class EndToEnd(Schedule):
 class StagedOptions(ScheduleOptions):
     """Options of schedules whose stages follow one another."""
 
-    stages: PositiveInt | Annotated[list[NonNegativeInt], Field(min_length=1)] = Field(
+    stages: StageCount | Annotated[list[NonNegativeInt], Field(min_length=1)] = Field(
         2, description="how many stages of equal size, or the blocks that each stage adds: [1, 1, 2]"
     )
     allocation: Literal["uniform", "late"] | Annotated[list[NonNegativeInt], Field(min_length=1)] = Field(

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from edgefl.errors import MethodError
+
+StageCount = Annotated[int, Field(gt=0, le=10_000)]
+"""A number of stages: more are a mistake, and would take more memory than a model."""
 
 EARLY, PARTS = ("embedding", "pooler"), ("embedding", "pooler", "norm", "rep", "head")
 """The parts of a tower besides its blocks.  Under the layer-wise schedule the EARLY ones train in stage 1 only.

@@ -289,12 +289,12 @@ class Work:
 
         A smaller batch lowers the peak memory.  The cost follows, because the batch is part of the cost key.
         """
-        return replace(
-            self,
-            passes=tuple(
-                replace(p, batch=max(1, min(p.batch, size(p)))) if p.data == "private" else p for p in self.passes
-            ),
-        )
+        # epochs repeat the same objects: each is fitted once
+        distinct = {id(p): p for p in self.passes}
+        for key, p in distinct.items():
+            if p.data == "private":
+                distinct[key] = replace(p, batch=max(1, min(p.batch, size(p))))
+        return replace(self, passes=tuple(distinct[id(p)] for p in self.passes))
 
 
 def _cut(raw: Any) -> Cut:

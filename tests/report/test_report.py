@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 import edgefl
+from edgefl.errors import RunError
 from edgefl.report import Lines, print_summary, summary
 from edgefl.report.facts import compared, evaluation_of, facts_of
 from edgefl.runs import Run
@@ -160,3 +161,25 @@ def test_columns_are_those_of_the_metrics_and_patterns_have_lines_of_their_own(l
     assert "with image and text" in lines[at + 4] and "with image " in lines[at + 5]
     facts["metrics"] = {"image-text": {"r@1": 0.25, "r@10": 0.5, "r@1_sum_folds": 1.25, "accuracy": 0.5}}
     assert "1.250" in shown(found) and max(map(len, shown(found).splitlines())) <= 100
+
+
+@pytest.mark.parametrize(("table", "field"), [("rounds", "metrics"), ("clients", "peak_memory_bytes"),
+                                              ("eligibility", "eligible")])  # fmt: skip
+def test_a_record_that_lacks_a_field_is_named(layerwise_run: Any, tmp_path: Path, table: str, field: str) -> None:
+    changed = tmp_path / "changed"
+    shutil.copytree(layerwise_run.path, changed)
+    first, second, *others = (changed / f"{table}.jsonl").read_text().splitlines()
+    record = json.loads(second)
+    del record[field]
+    (changed / f"{table}.jsonl").write_text("\n".join([first, json.dumps(record), *others]) + "\n")
+    with pytest.raises(RunError, match=f"{table}.jsonl:2: this record has no field '{field}'"):
+        summary(edgefl.read_run(changed))
+
+
+def test_a_record_with_a_value_of_another_kind_is_refused(layerwise_run: Any, tmp_path: Path) -> None:
+    changed = tmp_path / "changed"
+    shutil.copytree(layerwise_run.path, changed)
+    text = (changed / "rounds.jsonl").read_text().replace('"metrics": {', '"metrics": [], "m": {')
+    (changed / "rounds.jsonl").write_text(text.replace('"selected": ', '"selected": "x", "s": '))
+    with pytest.raises(RunError, match="its files hold other values than edgefl writes"):
+        summary(edgefl.read_run(changed))

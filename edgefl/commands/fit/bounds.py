@@ -152,7 +152,7 @@ class Pricer:
             sets = sets_of(steps_of(self.axes, levels))
             scenario = load(self._data, sets)
             # drawing a large fleet takes time, and it would be replaced
-            composed = compose(replace(scenario, fleet=FleetOptions.model_validate({})))
+            composed = compose(replace(scenario, fleet=FleetOptions.model_validate({})), trains=False)
             self._setups[levels] = replace(
                 composed, clients=self.question.setup.clients, fleet=self.question.setup.fleet
             )

@@ -101,7 +101,7 @@ def fit(
     for name, number in (("most", most), ("first", first)):
         if number is not None and number < 1:
             raise ScenarioError(f"{name} must be at least 1, not {number}")
-    setup = compose(whole, messages(on_progress))
+    setup = compose(whole, messages(on_progress), trains=False)
     if kind is not None and kind not in setup.clients.kinds:
         raise UnknownName("client kind", kind, setup.clients.kinds)
     target_link = load_link(link) if link else commonest_link(setup.fleet)

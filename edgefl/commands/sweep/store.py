@@ -12,6 +12,7 @@ from typing import Any
 
 from edgefl.devices import load_device, load_link
 from edgefl.errors import RunError
+from edgefl.files import read_regular
 from edgefl.runs.durable import replace_file, writing
 from edgefl.runs.tables import mend
 from edgefl.scenario import Scenario
@@ -52,6 +53,7 @@ class Rows:
             raise RunError(f"{folder} already holds files ({others[0]}, ...); choose another folder")
         with writing(self.path):
             self.path.touch()
+            read_regular(self.path)  # a pipe or a device might never end
         mend(self.path)
         self.known: dict[str, dict[str, Any]] = {}
         wanted = set(fields)
@@ -59,7 +61,7 @@ class Rows:
             try:
                 row = json.loads(line)
                 label, key = row["label"], row.pop("scenario_digest")
-            except (ValueError, KeyError, TypeError, AttributeError):
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 raise RunError(f"{self.path}:{number}: this line is damaged: {line[:60]!r}") from None
             if self._keys.get(label, key) != key:
                 raise RunError(

@@ -53,7 +53,7 @@ def hub_tables(folder: Path, name: str) -> Mapping[int, HubTable]:
     for subfolder in folders(folder, 3):
         for extension in (".parquet", ".arrow"):
             if suffix in ("", extension):
-                for path in sorted(subfolder.glob(f"*{extension}")):
+                for path in filter(Path.is_file, sorted(subfolder.glob(f"*{extension}"))):
                     # save_to_disk writes a folder for each split; parquet files have the split in their names
                     match = SPLIT.match(path.name) or SPLIT.fullmatch(path.parent.name)
                     if match:

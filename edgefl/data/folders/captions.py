@@ -137,7 +137,7 @@ def _annotations(path: Path) -> Iterator[Caption]:
         try:
             captions = [str(caption) for caption in json.loads(row["raw"])]
             split = KARPATHY[row["split"].strip()]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise DataError(
                 f"{path}:{line}: raw must be a JSON list of captions, and split one of {', '.join(KARPATHY)}"
             ) from None

@@ -15,6 +15,7 @@ from edgefl.data.collection import Collection, FolderSet, IntArray, Wanted
 from edgefl.data.folders.pictures import Pixels, scaled
 from edgefl.data.folders.places import Published, folders
 from edgefl.errors import DataError
+from edgefl.files import open_regular
 
 ORGANS = ("bladder", "femur-left", "femur-right", "heart", "kidney-left", "kidney-right", "liver", "lung-left",
           "lung-right", "pancreas", "spleen")  # fmt: skip
@@ -73,7 +74,7 @@ def _arrays(path: Path) -> tuple[Pixels, IntArray, IntArray]:
     labels: list[IntArray] = []
     official: list[int] = []
     try:
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+        with open_regular(path) as opened, np.load(opened, allow_pickle=False) as file:
             for split, name in enumerate(SPLITS):
                 for part, into in (("images", images), ("labels", labels)):
                     if f"{name}_{part}" not in file:

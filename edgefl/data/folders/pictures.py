@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from edgefl.data.collection import IntArray, Wanted
 from edgefl.errors import DataError
+from edgefl.files import read_regular
 
 SIZE = 224
 """Height and width of photographs unless ``data.size`` says otherwise."""
@@ -98,7 +99,8 @@ def _decoded(source: Source, size: int) -> Pixels | str:
     from PIL import Image
 
     try:
-        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as picture:
+        content = source if isinstance(source, bytes) else read_regular(source)
+        with Image.open(io.BytesIO(content)) as picture:
             colours = picture.convert("RGB").resize((size, size), Image.Resampling.BILINEAR)
         return np.asarray(colours).transpose(2, 0, 1)
     except FileNotFoundError:

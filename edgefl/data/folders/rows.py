@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import orjson
 
 from edgefl.data.collection import IntArray
 from edgefl.errors import DataError, suggestion
+from edgefl.files import open_regular
 
 Row = tuple[int, list[str]]
 """Number of the line on which a row ends, and its fields."""
@@ -19,7 +20,7 @@ Row = tuple[int, list[str]]
 
 def lines(path: Path) -> Iterator[str]:
     """The lines of a UTF-8 file.  Raises DataError with the number of the first line that isn't UTF-8."""
-    with path.open("rb") as file:
+    with _opened(path) as file:
         for number, line in enumerate(file, 1):
             try:
                 yield line.decode("utf-8-sig" if number == 1 else "utf-8")
@@ -28,6 +29,14 @@ def lines(path: Path) -> Iterator[str]:
                 raise DataError(
                     f"{path}:{number}: byte {byte:#04x} is not UTF-8; save the file as UTF-8 (iconv -t UTF-8)"
                 ) from None
+
+
+def _opened(path: Path) -> BinaryIO:
+    """The file, open for reading.  Raises DataError if it can't be read or isn't a regular file."""
+    try:
+        return open_regular(path)
+    except OSError as error:
+        raise DataError(f"{path}: can't be read: {error.strerror}") from error
 
 
 def rows(path: Path, delimiter: str = ",") -> Iterator[Row]:
@@ -59,7 +68,8 @@ def named_rows(path: Path, wanted: Sequence[str], delimiter: str = ",") -> Itera
 def read_json(path: Path) -> Any:
     """Parse a JSON file.  Raises DataError with the number of the invalid line."""
     try:
-        return orjson.loads(path.read_bytes().removeprefix(b"\xef\xbb\xbf"))
+        with _opened(path) as file:
+            return orjson.loads(file.read().removeprefix(b"\xef\xbb\xbf"))
     except orjson.JSONDecodeError as error:
         raise DataError(f"{path}:{error.lineno}: invalid JSON: {error.msg}") from error
 

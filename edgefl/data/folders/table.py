@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ TABLE = Published(
     "your own: columns image (a path), text, label, split, client, group, or as data.columns calls them",
     file=True,
 )
+_WHOLE = re.compile(r"-?\d{1,1000}")
 ROLES = ("image", "text", "label", "split", "client", "group")
 
 
@@ -77,7 +79,7 @@ def table(wanted: Wanted) -> Collection:
 def _classes(labels: Sequence[str]) -> tuple[tuple[str, ...], IntArray]:
     """Distinct labels, sorted as numbers or as text, and the class of each row; an empty label has no class."""
     distinct = {label for label in labels if label}
-    numbers = all(label.lstrip("-").isdecimal() for label in distinct)
+    numbers = all(_WHOLE.fullmatch(label) for label in distinct)
     classes = tuple(sorted(distinct, key=lambda label: (int(label) if numbers else 0, label)))
     index_of = {label: index for index, label in enumerate(classes)} | {"": len(classes)}
     return classes, np.array([index_of[label] for label in labels], np.int64)
@@ -129,6 +131,9 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
                 row: Any = json.loads(text)
             except json.JSONDecodeError as error:
                 raise DataError(f"{path}:{line}: invalid JSON: {error.msg}") from error
+            except (RecursionError, ValueError) as error:  # ValueError: a number of more than 4,300 digits
+                reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
+                raise DataError(f"{path}:{line}: invalid JSON: {reason}") from error
             if not isinstance(row, dict):
                 raise DataError(f"{path}:{line}: expected an object {{...}} on each line")
             yield line, {str(key): "" if value is None else str(value) for key, value in row.items()}

@@ -11,7 +11,7 @@ import re
 
 import numpy as np
 
-from edgefl.data.collection import Collection, DataSet, OnMessage, numbered, package_folder, without
+from edgefl.data.collection import Collection, DataSet, OnMessage, check_fits, numbered, package_folder, without
 
 SIZE = 48
 CLASSES = (
@@ -52,6 +52,7 @@ def build(size: int | None, on_message: OnMessage) -> Collection:
             names[key] = fields["en"].strip(":").replace("_", " ")
     on_message(f"reading {len(names)} emoji")
     keys = sorted(names)
+    check_fits((len(keys), 3, size, size), f"{len(keys):,} pictures of {size:,} x {size:,} pixels")
     images = np.empty((len(keys), 3, size, size), np.uint8)
     for row, key in enumerate(keys):
         with Image.open(pictures[key]) as picture:

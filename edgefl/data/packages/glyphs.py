@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edgefl.data.collection import Collection, DataSet, OnMessage, numbered, without
+from edgefl.data.collection import Collection, DataSet, OnMessage, check_fits, numbered, without
 from edgefl.errors import DataError
 
 SIZE = 32
@@ -64,6 +64,8 @@ def build(size: int | None, on_message: OnMessage) -> Collection:
     size = size or SIZE
     pictures, owners = [], []
     paths = fonts()
+    count = sum(len(FT2Font(str(path)).get_charmap()) for path in paths)
+    check_fits((count, size, size), f"{count:,} pictures of {size:,} x {size:,} pixels")
     for number, path in enumerate(paths, 1):
         on_message(f"drawing glyphs: font {number} of {len(paths)}")
         font = ImageFont.truetype(str(path), round(size * 0.7), layout_engine=ImageFont.Layout.BASIC)

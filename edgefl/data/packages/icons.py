@@ -10,7 +10,7 @@ import json
 
 import numpy as np
 
-from edgefl.data.collection import Collection, DataSet, OnMessage, numbered, package_folder, without
+from edgefl.data.collection import Collection, DataSet, OnMessage, check_fits, numbered, package_folder, without
 from edgefl.errors import DataError
 
 SIZE = 32
@@ -33,6 +33,7 @@ def build(size: int | None, on_message: OnMessage) -> Collection:
     codes = json.loads(maps[-1].read_text(encoding="utf-8"))
     on_message(f"drawing {len(codes)} icons")
     names = sorted(codes)
+    check_fits((len(names), 1, size, size), f"{len(names):,} pictures of {size:,} x {size:,} pixels")
     images = np.empty((len(names), 1, size, size), np.uint8)
     for row, name in enumerate(names):
         canvas = Image.new("L", (size, size))
