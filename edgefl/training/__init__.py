@@ -1,11 +1,13 @@
 """Training of works, in this process or in worker processes, with optional measurement of memory and FLOPs."""
 
+from edgefl.training.attack import Attack
 from edgefl.training.executors import Executor, Inline, Processes, make_executor
 from edgefl.training.options import ExecutorOptions
 from edgefl.training.task import Measured, Node, Report, Sources, Task
 from edgefl.work.torch_device import device_of
 
 __all__ = [
+    "Attack",
     "Executor",
     "ExecutorOptions",
     "Inline",
