@@ -70,7 +70,7 @@ def squared_distances(updates: Sequence[Update], factors: Sequence[float]) -> Te
 
     An update is what its client changed, times its factor, over all tensors that are averaged.
     """
-    found = torch.zeros(len(updates), len(updates), dtype=torch.float64)
+    found = torch.zeros(len(updates), len(updates), dtype=torch.float64, device="cpu")
     changes: dict[str, list[Tensor]] = {}
     for update, factor in zip(updates, factors, strict=True):
         for address, value, base in _changing(update):
