@@ -1,4 +1,4 @@
-"""Krum and multi-Krum against a numpy version that shares no code with them, and the resilience that the paper proves."""
+"""Krum and multi-Krum against a numpy version that shares no code with them, and the paper's bound on resilience."""
 
 from __future__ import annotations
 
