@@ -158,7 +158,6 @@ SCHEDULES: Mapping[str, Mapping[str, Any]] = {
                 ("fedcola-mat", "layerwise"),
                 ("fedmml", "layerwise"),
                 ("fediot", "elastic"),
-                ("depthfl", "heterofl"),
             )
         ),
     ],

@@ -210,7 +210,7 @@ def test_every_method_that_averages_takes_them(games: Games, method: str, name: 
         ("aggregation: {rule: trimmed-mean, trim: 0.5}", "aggregation.trim", "less than 0.5"),
         ("aggregation: {trim: 0.2}", "aggregation", "trim belongs to rule trimmed-mean, not mean"),
         ("aggregation: {attackers: 2}", "aggregation", "attackers belongs to rule krum or multi-krum, not mean"),
-        ("aggregation: {rule: krum, attackers: -1}", "aggregation.attackers", "greater than or equal to 0"),
+        ("aggregation: {rule: krum, attackers: -1}", "aggregation.attackers", "at least 0, not -1"),
         ("aggregation: {rule: krun}", "aggregation.rule", "krum"),
         ("aggregation: {clip: 0}", "aggregation.clip", "greater than 0"),
         ("aggregation: {optimizer: adam, momentum: 0.5}", "aggregation", "belongs to optimizer momentum, not adam"),
