@@ -152,6 +152,11 @@ def test_a_run_in_workers_that_was_cut_off_leaves_the_files_of_one_that_was_not(
 
 # what doesn't go together ---------------------------------------------------------------------------------------------
 
+
+def attack(kind: str) -> dict[str, Any]:
+    return {"failures": {"attack": {"share": "30%", "kind": kind}}}
+
+
 TOWER = {"blocks": 2, "width": 16, "heads": 2}
 TOWERS = {"image": TOWER, "text": {**TOWER, "tokens": 12}}
 APART = {"image": TOWER, "text": {**TOWER, "width": 24, "tokens": 12}, "dimension": 16}
@@ -227,6 +232,13 @@ REFUSALS: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"method": name, "data": PUBLIC, "aggregation": "median"}, "clients keep theirs")
         for name in ("creamfl", "fedmd")
     ],
+    "the attacks `sign-flip` and `scaling` with clients who keep their models": [
+        ({"method": name, "data": PUBLIC, "fleet": attack(kind)}, f"so {kind} changes nothing; write kind: label-flip")
+        for name, kind in (("creamfl", "sign-flip"), ("fedmd", "scaling"))
+    ],
+    "the attack `label-flip` where all clients retrieve": [
+        ({"data": PAIRED, "fleet": attack("label-flip")}, "label-flip changes nothing, since image-text clients")
+    ],
     "`server: federated` without pairs, or with private clients": [
         ({"method": {"name": "creamfl", "server": "federated"}, "data": {**SINGLE, **PUBLIC}}, "there are none"),
         (
@@ -260,9 +272,11 @@ REFUSALS: dict[str, list[tuple[dict[str, Any], str]]] = {
     "`fediot` sharing layers that a common tower doesn't have": [
         ({"method": {"name": "fediot", "share": "attention"}, "model": GRU}, "matches no layers in the text tower")
     ],
-    "a median, a trimmed mean or `compensation` under `asynchronous`": [
+    "a median, a trimmed mean, Krum, multi-Krum or `compensation` under `asynchronous`": [
         ({"aggregation": "median", "round": {"policy": "asynchronous"}}, "median needs several updates"),
         ({"aggregation": "trimmed-mean", "round": {"policy": "asynchronous"}}, "trimmed-mean needs several"),
+        ({"aggregation": "krum", "round": {"policy": "asynchronous"}}, "krum needs several updates"),
+        ({"aggregation": "multi-krum", "round": {"policy": "asynchronous"}}, "multi-krum needs several updates"),
         (
             {"aggregation": {"compensation": True}, "round": {"policy": "asynchronous"}},
             "compensation needs all updates of a cohort",

@@ -16,6 +16,7 @@ from edgefl.commands.progress import OnProgress, messages, silent
 from edgefl.cost import Predictor
 from edgefl.data import Federation, open_federation
 from edgefl.devices import Device, Fleet, Link
+from edgefl.devices.attackers import LABEL_FLIP
 from edgefl.errors import DataError, MethodError
 from edgefl.memo import cache_folder
 from edgefl.methods import Kind, Method, Setting
@@ -151,6 +152,13 @@ def _check_method(scenario: Scenario, method: Method) -> None:
             ("aggregation",),
             f"{scenario.method_name} has no models to average, since clients keep theirs: leave out everything but "
             "non_finite",
+        )
+    attack = scenario.fleet.failures.attack
+    if attack is not None and attack.kind != LABEL_FLIP and not _averages(method):
+        raise scenario.error(
+            ("fleet", "failures", "attack", "kind"),
+            f"{scenario.method_name} has no models to average, since clients keep theirs, so {attack.kind} changes "
+            f"nothing; write kind: {LABEL_FLIP}",
         )
     if method.together and registry.get("round policy", scenario.round.policy).at_once:
         raise scenario.error(

@@ -76,6 +76,10 @@ class Federation:
             return self.facts
         return {m: {**facts, "classes": len(self._part_offset(kind)[0].classes)} for m, facts in self.facts.items()}
 
+    def classes_of(self, kind: str) -> int:
+        """Number of classes of this kind's own data set."""
+        return max(facts["classes"] for m, facts in self.facts_of(kind).items() if m in kind.split("-"))
+
     def extras(self, kind: str) -> tuple[str, ...]:
         """Optional fields of this kind's samples besides modalities and label: ``target``, ``group``."""
         if not self._parts:

@@ -1,4 +1,7 @@
-"""Failures of clients in a round: a client drops out, its upload arrives damaged, or its computing is slow."""
+"""Failures of clients in a round: a client drops out, its upload arrives damaged, or its computing is slow.
+
+Which clients attack is an option too, but no draw of a round (``edgefl.devices.attackers``).
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
 from edgefl import seeds, units
+from edgefl.devices.attackers import AttackOptions
 from edgefl.errors import UnitError
 
 NONE, BEFORE, DOWNLOAD, TRAINING, UPLOAD, CORRUPTED, TRUNCATED = range(7)
@@ -56,7 +60,8 @@ class SlowDownOptions(BaseModel):
 class FailureOptions(BaseModel):
     """Shares of a round's invited clients that fail in each way; together at most 100 %.
 
-    A client fails in at most one way. Whether it is slow is drawn independently.
+    A client fails in at most one way. Whether it is slow is drawn independently, and whether it attacks once for all
+    rounds.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -74,6 +79,10 @@ class FailureOptions(BaseModel):
     )
     slow_down: SlowDownOptions = Field(
         default_factory=SlowDownOptions, description="Clients whose computing takes longer."
+    )
+
+    attack: AttackOptions | None = Field(
+        default=None, description="Clients that attack the training, the same ones in every round; null: none."
     )
 
     @field_validator("slow_down", mode="before")

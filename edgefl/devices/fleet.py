@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from edgefl import seeds
+from edgefl.devices.attackers import draw_attackers
 from edgefl.devices.availability import Always, Availability, availability_of
 from edgefl.devices.battery import Batteries
 from edgefl.devices.failures import FailureOptions
@@ -30,7 +31,8 @@ class Fleet:
     ``device_index`` and ``link_index`` are indices into ``devices`` and ``links``. ``budgets`` has the keys memory,
     flops, bytes, seconds and joules; values are inf where there is no limit. An array whose entries are all equal may
     be a read-only view that takes no memory. ``server`` is the server's device. ``battery`` has the levels at time 0;
-    a simulation changes levels, so it uses ``battery.fresh()``.
+    a simulation changes levels, so it uses ``battery.fresh()``. ``attackers`` tells which clients attack as
+    ``failures.attack`` says, None for no attackers.
     """
 
     devices: tuple[Device, ...]
@@ -44,6 +46,7 @@ class Fleet:
     battery: Batteries | None = None
     throttling: bool = False
     server_link: ServerLinkOptions | None = None
+    attackers: NDArray[np.bool_] | None = None
 
     @classmethod
     def draw(cls, options: FleetOptions, clients: int, seed: int) -> Fleet:
@@ -72,6 +75,7 @@ class Fleet:
             battery,
             options.throttling,
             options.server_link,
+            draw_attackers(options.failures.attack, clients, seed) if options.failures.attack else None,
         )
 
     def __len__(self) -> int:

@@ -43,6 +43,10 @@ class Clients(Sources, Protocol):
         """Group index of each client, `[clients]`; clients of a group have equal kind, sample counts and cost."""
         ...
 
+    def classes_of(self, kind: str) -> int:
+        """Number of classes of the data set of this client kind."""
+        ...
+
 
 @dataclass(frozen=True)
 class Setup:

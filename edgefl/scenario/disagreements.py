@@ -13,6 +13,7 @@ from edgefl.data import KINDS, DataOptions
 from edgefl.data.missing import leaves_whole
 from edgefl.data.options import Kind
 from edgefl.devices import FleetOptions
+from edgefl.devices.attackers import LABEL_FLIP
 from edgefl.errors import EdgeflError, ScenarioError, UnknownName, suggestion
 from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.models import ModelOptions
@@ -70,6 +71,7 @@ def disagreements(document: Document, parts: Mapping[str, BaseModel], names: Map
             f"{round_.selection_name} selects by losses, but training: none has none; use proxy: samples, or uniform"
         )
         errors.append(document.error(("round", "selection"), message))
+    errors += _attack_errors(document, cast(DataOptions, parts["data"]), fleet)
     errors += _aggregation_errors(document, cast(AggregationOptions, parts["aggregation"]), round_)
     try:
         schedule = registry.get("schedule", names["schedule"])(parts["schedule"], model.blocks)
@@ -95,6 +97,16 @@ def _aggregation_errors(
             message = f"compensation needs all updates of a cohort, but {reason}; write compensation: false"
             errors.append(document.error(("aggregation", "compensation"), message))
     return errors
+
+
+def _attack_errors(document: Document, data: DataOptions, fleet: FleetOptions) -> list[ScenarioError]:
+    """Attackers who flip labels where no client trains with labels."""
+    attack = fleet.failures.attack
+    present = [kind for kind, count in data.clients.items() if count]
+    if attack is None or attack.kind != LABEL_FLIP or any(data.task_of(kind) == "classify" for kind in present):
+        return []
+    message = f"{LABEL_FLIP} changes nothing, since {' and '.join(present)} clients retrieve, which needs no labels"
+    return [document.error(("fleet", "failures", "attack", "kind"), message)]
 
 
 def _rate_errors(

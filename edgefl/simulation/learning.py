@@ -24,6 +24,7 @@ from edgefl.planning.planner import Plan, Planner, Start
 from edgefl.planning.setup import Setup
 from edgefl.planning.versions import always, preinstalled
 from edgefl.schedules import Stage
+from edgefl.simulation.attackers import attack_of
 from edgefl.simulation.inflight.closed_form import Dispatch, Flights
 from edgefl.simulation.refusal import FiniteCheck, why_refused
 from edgefl.training import Executor, Report, Task
@@ -156,7 +157,7 @@ class Training:
             own = self.kept.get(client, {})
             inputs = {**wires[plan.start], **{name: own[name] for name in work.keep if name in own}}
             seed = self._seed(client, dispatch.number)
-            future = self.executor.submit(Task(work, inputs, client, seed, metered))
+            future = self.executor.submit(Task(work, inputs, client, seed, metered, attack_of(self.setup, client)))
         self.under_way[client] = _Started(dispatch.number, plan, work, state, metered, future)
 
     def land(self, client: int, arrived: bool) -> Report | None:

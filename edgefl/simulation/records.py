@@ -17,6 +17,7 @@ from edgefl.planning.eligibility import BUDGETS, Verdict
 from edgefl.planning.planner import PLANNED, Plan
 from edgefl.planning.setup import Setup
 from edgefl.runs.tables import plain
+from edgefl.simulation.attackers import attack_column
 from edgefl.simulation.inflight.closed_form import OUTCOMES, PHASES, Integers, Landings
 from edgefl.simulation.roster import CHUNK, Roster
 from edgefl.training import Report
@@ -140,6 +141,7 @@ class ClientLines:
             "staleness": _texts(staleness),
             "discount": _texts(discounts),
             "slow_down": _texts(landings.slow),
+            **attack_column(self.setup, landings.client),
             "dispatched_virtual_seconds": _texts(landings.began),
             "ended_virtual_seconds": _texts(landings.ended),
             **{name: _texts(getattr(landings, name)) for name in (*_SECONDS, "energy_joules", *CARRIED)},

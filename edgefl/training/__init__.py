@@ -1,5 +1,6 @@
 """Training of works, in this process or in worker processes, with optional measurement of memory and FLOPs."""
 
+from edgefl.training.attack import Attack
 from edgefl.training.executors import Executor, Inline, make_executor
 from edgefl.training.options import ExecutorOptions
 from edgefl.training.processes import Processes
@@ -7,6 +8,7 @@ from edgefl.training.task import Measured, Node, Report, Sources, Task
 from edgefl.work.torch_device import device_of
 
 __all__ = [
+    "Attack",
     "Executor",
     "ExecutorOptions",
     "Inline",

@@ -10,7 +10,7 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 import psutil
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from edgefl import models, seeds
 from edgefl.errors import EdgeflError, TrainingError
+from edgefl.training.attack import Attack
 from edgefl.work import CUDA_ROUNDING, Meter, Result, Source, Trace, Work, digest, run
 from edgefl.work.torch_device import warm
 
@@ -30,7 +31,7 @@ class Task:
 
     ``client`` is None for the server.  ``inputs`` maps item names (or names that a payload's codec makes) to tensors.
     They hold the complete model of the stage, both downloaded parts and parts that the client kept.  ``seed`` is
-    specific to this client and round.
+    specific to this client and round.  ``attack`` is what an attacker does, None for an honest client.
     """
 
     work: Work
@@ -38,17 +39,25 @@ class Task:
     client: int | None
     seed: int
     metered: bool = False
+    attack: Attack | None = None
 
     def encode(self) -> tuple[str, bytes]:
         """The task as JSON text and safetensors bytes, to be sent to another process."""
-        head = {"work": self.work.encode(), "client": self.client, "seed": self.seed, "metered": self.metered}
+        head = {
+            "work": self.work.encode(),
+            "client": self.client,
+            "seed": self.seed,
+            "metered": self.metered,
+            "attack": self.attack and asdict(self.attack),
+        }
         return json.dumps(head), _packed(self.inputs)
 
     @classmethod
     def decode(cls, head: str, body: bytes) -> Task:
         """Restore a task from the output of ``encode``."""
         raw = json.loads(head)
-        return cls(Work.decode(raw["work"]), _unpacked(body), raw["client"], raw["seed"], raw["metered"])
+        attack = raw["attack"] and Attack(**raw["attack"])
+        return cls(Work.decode(raw["work"]), _unpacked(body), raw["client"], raw["seed"], raw["metered"], attack)
 
 
 @dataclass(frozen=True)
@@ -188,7 +197,12 @@ class Node:
             module = self._module(task, inputs)
             meter = Meter(CUDA_ROUNDING if self.device.type == "cuda" else 1) if task.metered else None
             base = self._bytes_of_others(module) if meter else 0
-            result = run(task.work, inputs, source, module=module, device=self.device, seed=task.seed, meter=meter)
+            sent = None
+            if task.attack is not None:
+                source, sent = task.attack.source(source), task.attack.sent
+            result = run(
+                task.work, inputs, source, module=module, device=self.device, seed=task.seed, meter=meter, sent=sent
+            )
             measured = None
             if result.trace is not None:
                 peak = result.trace.peak_memory_bytes

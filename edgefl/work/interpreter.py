@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from edgefl import registry, seeds
 from edgefl.errors import MethodError
 from edgefl.work.attention import attention
-from edgefl.work.description import DTYPES, Pass, Source, Work
+from edgefl.work.description import DTYPES, Pass, Payload, Source, Work
 from edgefl.work.learning_rates import grouped
 from edgefl.work.meter import FINISH, METERED, START, UPDATE, Meter, Trace
 from edgefl.work.paired_batches import batches
@@ -303,12 +303,14 @@ def run(
     device: torch.device,
     seed: int,
     meter: Meter | None = None,
+    sent: Callable[[Payload, Mapping[str, Tensor], Mapping[str, Tensor]], dict[str, Tensor]] | None = None,
 ) -> Result:
     """Execute the work, and collect its encoded payloads and its kept tensors.
 
     ``module`` must have been built from ``work.model``; it is loaded from ``inputs`` (tensors by item name) and
     changed.  The global generators are forked around the work, so its random draws depend on ``seed`` alone.
     A kept table is the output of its name, or unchanged if no step wrote that output.
+    ``sent(payload, tensors, bases)`` gives what an attacker sends instead of a payload's tensors, by item name.
     Raises MethodError if a payload names a tensor that neither the model nor the outputs hold.
     """
     devices = [device] if device.type == "cuda" else []
@@ -325,6 +327,8 @@ def run(
         if missing := [item.name for item in payload.items if item.name not in held]:
             raise MethodError(f"payload {payload.name!r} sends {missing[0]!r}, which neither model nor outputs hold")
         tensors = {i.name: held[i.name].detach().to("cpu", DTYPES[i.dtype], copy=True) for i in payload.items}
+        if sent is not None:
+            tensors = sent(payload, tensors, work.bases(inputs))
         # gradients, optimizer and activations are freed by now, so that encoding tensor by tensor is never the peak;
         # what was sent down is read again from the node's storage
         payloads[payload.name] = payload.encoded(tensors, work.bases(inputs)) if payload.codec else tensors

@@ -108,12 +108,14 @@ def heard() -> dict[str, set[str]]:
 def played(
     tiny: Callable[..., dict[str, Any]], heard: dict[str, set[str]], tmp_path_factory: pytest.TempPathFactory
 ) -> Run:
-    """A run in which a schedule offers several parts, and retrieval has folds."""
+    """A run in which a schedule offers several parts, retrieval has folds, and a client attacks."""
 
     def on_progress(event: str, facts: Mapping[str, Any]) -> None:
         heard.setdefault(event, set()).update(facts)
 
-    scenario = tiny(schedule={"name": "elastic", "stages": 2, "rounds": 1}, evaluation={"every": 10, "fold": 10})
+    attack = {"failures": {"attack": {"share": "10%", "kind": "label-flip"}}}
+    elastic = {"name": "elastic", "stages": 2, "rounds": 1}
+    scenario = tiny(schedule=elastic, evaluation={"every": 10, "fold": 10}, fleet=attack)
     return edgefl.run(scenario, output=tmp_path_factory.mktemp("played") / "run", on_progress=on_progress)
 
 

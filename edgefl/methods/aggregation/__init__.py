@@ -1,6 +1,6 @@
 """Aggregation of updates at the server.
 
-Means weighted by samples, robust rules, and server optimizers.
+Means weighted by samples, robust rules (among them Krum), and server optimizers.
 """
 
 from edgefl.methods.aggregation.combine import Cohort, combine

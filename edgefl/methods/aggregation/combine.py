@@ -10,7 +10,8 @@ from math import prod
 import torch
 from torch import Tensor
 
-from edgefl.methods.aggregation.options import MEAN, AggregationOptions
+from edgefl.methods.aggregation import krum
+from edgefl.methods.aggregation.options import KRUM, MEAN, AggregationOptions
 from edgefl.methods.aggregation.robust import centre, clipping
 from edgefl.methods.state import Update
 from edgefl.work import Address
@@ -34,7 +35,8 @@ class Cohort:
 class Contribution:
     """One client's part in the delta of an address: its value, base, weight and factor.
 
-    ``cut`` is the part of the server's tensor that value and base cover, None for all of it.
+    ``cut`` is the part of the server's tensor that value and base cover, None for all of it.  ``share`` is its part in
+    the mean under the rules that keep some updates whole, 0 for an update that isn't kept.
     """
 
     value: Tensor
@@ -42,6 +44,7 @@ class Contribution:
     weight: float
     factor: float
     cut: Cut | None = None
+    share: float = 1.0
 
     def within(self, cut: Cut | None) -> Contribution:
         """This contribution, limited to ``cut``, which it must cover."""
@@ -106,8 +109,10 @@ def deltas(
     senders: Counter[Address] = Counter()
     kinds_of: dict[Address, set[str]] = {}
     sent: dict[Address, list[Contribution]] = {}
-    for update in updates:
-        counts, factor = weight(update), update.discount * clipping(update, options.clip)
+    weights = [weight(update) for update in updates]
+    factors = [update.discount * clipping(update, options.clip) for update in updates]
+    shares = krum.shares(updates, weights, factors, options) if options.rule in KRUM else [1.0] * len(updates)
+    for update, counts, factor, share in zip(updates, weights, factors, shares, strict=True):
         by_kind[update.kind] += counts  # type: ignore[assignment]
         cuts = update.cuts()
         for address, value in update.sent():
@@ -115,7 +120,8 @@ def deltas(
             kinds_of.setdefault(address, set()).add(update.kind)
             base = update.base.get(address)
             if base is not None and base.is_floating_point():
-                sent.setdefault(address, []).append(Contribution(value, base, counts, factor, cuts.get(address)))
+                one = Contribution(value, base, counts, factor, cuts.get(address), share)
+                sent.setdefault(address, []).append(one)
     by_address: Mapping[Address, float] = senders
     if options.compensation:
         # a parameter that no client of its kind sent has a denominator too, if it is shared with other kinds
@@ -142,6 +148,13 @@ def delta(sent: Sequence[Contribution], senders: float, total: float, options: A
                 item.value.to(mean.dtype) - item.base,
                 alpha=item.weight / total * item.factor,
             )
+        return mean
+    if options.rule in KRUM:
+        kept = [item for item in sent if item.share]
+        whole = sum(item.share for item in kept)
+        for item in kept:
+            alpha = item.share / whole * item.factor * (senders / total)
+            mean.add_(item.value.to(mean.dtype) - item.base, alpha=alpha)
         return mean
     changes = [(item.value.to(mean.dtype) - item.base) * item.factor for item in sent if item.weight]
     return centre(torch.stack(changes), options) * (senders / total) if changes else mean

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, model_validator
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, model_validator
 
 ADAPTIVE = ("adagrad", "adam", "yogi")
 """Server optimizers that divide by the root of a second moment."""
+KRUM = ("krum", "multi-krum")
+"""Rules that keep whole updates by their distances to others."""
 
 
 class AggregationOptions(BaseModel):
@@ -15,16 +17,22 @@ class AggregationOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    rule: Literal["mean", "median", "trimmed-mean"] = Field(
+    rule: Literal["mean", "median", "trimmed-mean", "krum", "multi-krum"] = Field(
         "mean",
-        description="how the updates of a parameter are combined: mean by samples, or median or trimmed mean of "
-        "each coordinate",
+        description="how the updates of a parameter are combined: mean by samples, median or trimmed mean of "
+        "each coordinate, or only the whole update closest to most others (krum) or the mean of several such "
+        "(multi-krum)",
     )
     trim: float | None = Field(
         None,
         ge=0,
         lt=0.5,
         description="share of the smallest and of the largest values that trimmed-mean drops; null: 0.1",
+    )
+    attackers: NonNegativeInt | None = Field(
+        None,
+        description="attackers f that krum and multi-krum assume among the m updates that they compare; in a group "
+        "that is too small for so many, and with null, the largest f with 2f + 2 < m",
     )
     clip: PositiveFloat | None = Field(
         None, description="largest L2 norm of a client's whole update; a longer one is scaled down; null: no clipping"
@@ -64,6 +72,8 @@ class AggregationOptions(BaseModel):
                 raise ValueError(f"{name} belongs to optimizer {' or '.join(optimizers)}, not {self.optimizer}")
         if self.trim is not None and self.rule != "trimmed-mean":
             raise ValueError(f"trim belongs to rule trimmed-mean, not {self.rule}")
+        if self.attackers is not None and self.rule not in KRUM:
+            raise ValueError(f"attackers belongs to rule {' or '.join(KRUM)}, not {self.rule}")
         return self
 
     @property
