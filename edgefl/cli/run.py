@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgefl.cli.app import INTERRUPTED, AsJson, Overrides, ScenarioFile, app, observing, print_json, say
+from edgefl.cli.app import (
+    INTERRUPTED,
+    AsJson,
+    Overrides,
+    ScenarioFile,
+    app,
+    observing,
+    print_json,
+    say,
+    say_interrupted,
+)
 from edgefl.errors import EdgeflError
 
 if TYPE_CHECKING:
@@ -57,8 +67,8 @@ def run(
                 finished = command.run(
                     scenario, output=output, resume=resume, overrides=overrides or (), on_progress=progress
                 )
-        except KeyboardInterrupt:
-            say(f"interrupted; {_how_to_continue(progress.folder)}")
+        except KeyboardInterrupt as error:
+            say_interrupted(error, _how_to_continue(progress.folder))
             raise typer.Exit(INTERRUPTED) from None
     result = summary(finished, _samples_of)
     if not as_json:
