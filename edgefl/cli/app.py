@@ -11,7 +11,7 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any, TextIO
 
@@ -85,17 +85,29 @@ def say_interrupted(error: KeyboardInterrupt, what: str = "") -> None:
     say(f"{where}; {what}" if what else where)
 
 
+def say_broken(broken: Iterable[Mapping[str, str]]) -> None:
+    """Print a line on stderr for each part that a list leaves out because it is broken."""
+    for each in broken:
+        say(f"left out: {each['message']}")
+
+
+@contextmanager
+def interruptible(what: str = "") -> Iterator[None]:
+    """On Ctrl-C print where a plug-in was interrupted and ``what`` to do now, and exit with code 130."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        say_interrupted(error, what)
+        raise typer.Exit(INTERRUPTED) from None
+
+
 @contextmanager
 def observing(what: str = "") -> Iterator[Any]:
     """Yield the progress display of a command.  On Ctrl-C print ``what`` to do now, and exit with code 130."""
     from edgefl.report import make_progress
 
-    try:
-        with make_progress() as progress:
-            yield progress
-    except KeyboardInterrupt as error:
-        say_interrupted(error, what)
-        raise typer.Exit(INTERRUPTED) from None
+    with interruptible(what), make_progress() as progress:
+        yield progress
 
 
 # --- the entry point -------------------------------------------------------------------------------------------------

@@ -79,13 +79,16 @@ def _files(path: Path) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def code_of(build: Callable[..., Any]) -> str:
-    """A hash of the sources of the function and of the modules of its package that its module uses; "" if unknown."""
+    """A hash of the sources of the function and of the modules of its package that its module uses.
+
+    "" for edgefl's own functions, whose revisions its tests hold, and where there are no sources.
+    """
     while isinstance(build, functools.partial):
         build = build.func
     module = sys.modules.get(getattr(inspect.unwrap(build), "__module__", None) or "")
-    if module is None:
+    package = module.__name__.partition(".")[0] if module is not None else "edgefl"
+    if module is None or package == "edgefl":
         return ""
-    package = module.__name__.partition(".")[0]
     waiting, known = [module], {module.__name__: module}
     while waiting:
         for value in list(vars(waiting.pop()).values()):
@@ -132,7 +135,7 @@ def unrevised(options: DataOptions, federation: Federation) -> list[str]:
     """A line for each data set of a plug-in whose code changed since its data were built, with the same revision."""
     lines = []
     for name, part in zip(options.sources, federation._parts, strict=False):
-        now, before = code_of_set(name, registry.get("data set", name)), part.collection.meta.get("code")
+        now, before = code_of(registry.get("data set", name).build), part.collection.meta.get("code")
         if now and before and now != before:
             revision = registry.get("data set", name).revision
             lines.append(
@@ -141,8 +144,3 @@ def unrevised(options: DataOptions, federation: Federation) -> list[str]:
                 f"or delete {part.collection.path}"
             )
     return lines
-
-
-def code_of_set(name: str, dataset: DataSet | FolderSet) -> str:
-    """A hash of the code that builds a plug-in's data set; "" for edgefl's own, whose revisions its tests hold."""
-    return "" if registry.origin("data set", name).package == "edgefl" else code_of(dataset.build)

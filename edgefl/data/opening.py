@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from edgefl import registry, seeds
 from edgefl.data.collection import Collection, DataSet, FolderSet, IntArray, OnMessage, Wanted
 from edgefl.data.federation import Federation
-from edgefl.data.fingerprints import code_of_set, collection_key
+from edgefl.data.fingerprints import code_of, collection_key
 from edgefl.data.missing import DROPPED, draw
 from edgefl.data.options import KINDS, PUBLIC, DataOptions, Kind
 from edgefl.data.part import Part
@@ -88,7 +88,7 @@ def _collection(
     key, folder = collection_key(name, dataset, options)
 
     def collect(make: Callable[[], Collection]) -> Built:
-        return _collect(name, make, code_of_set(name, dataset), on_message)
+        return _collect(name, make, code_of(dataset.build), on_message)
 
     if isinstance(dataset, DataSet):
         return key, entry(

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from importlib.metadata import EntryPoint, EntryPoints, entry_points
+from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
@@ -18,6 +18,23 @@ from typing import Any, NamedTuple
 
 from edgefl.errors import EdgeflError, PluginError, UnknownName
 from edgefl.registry import faults
+from edgefl.registry.faults import said
+
+__all__ = [
+    "GROUPS",
+    "Origin",
+    "broken",
+    "described",
+    "fingerprint",
+    "forget",
+    "get",
+    "named_faults",
+    "names",
+    "origin",
+    "package_digest",
+    "plug_ins",
+    "said",
+]
 
 GROUPS = {
     "method": "edgefl.methods",
@@ -40,7 +57,7 @@ def _points(noun: str) -> dict[str, EntryPoint]:
 
 
 @cache
-def _all_points() -> EntryPoints:
+def _all_points() -> Any:
     return entry_points()
 
 
