@@ -74,6 +74,7 @@ class WrongShape(Method):
 
 class HangsInWork(Method):
     def work(self, kind: str, round: int) -> Work:
+        print("hanging", flush=True)
         while True:
             time.sleep(0.01)
 
@@ -92,6 +93,10 @@ class RaisesInStep(_Stepped):
 
 class LeavesInStep(_Stepped):
     step = "leaves"
+
+
+class LeavesWithData(_Stepped):
+    step = "leaves-with-data"
 
 
 class VectorLoss(_Stepped):
