@@ -1,4 +1,4 @@
-"""Plug-ins with a fault in every place: each is one line that names the plug-in and its file, and nothing else stops."""
+"""Plug-ins with a fault in every place: each is one line with the plug-in and its file, and nothing else stops."""
 
 from __future__ import annotations
 

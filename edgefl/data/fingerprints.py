@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import hashlib
 import inspect
@@ -12,7 +13,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib.metadata import version
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from edgefl import registry
@@ -79,30 +79,43 @@ def _files(path: Path) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def code_of(build: Callable[..., Any]) -> str:
-    """A hash of the sources of the function and of the modules of its package that its module uses.
+    """A hash of the sources of the function's module and of the modules of its package that it imports, in turn.
 
     "" for edgefl's own functions, whose revisions its tests hold, and where there are no sources.
     """
     while isinstance(build, functools.partial):
         build = build.func
-    module = sys.modules.get(getattr(inspect.unwrap(build), "__module__", None) or "")
-    package = module.__name__.partition(".")[0] if module is not None else "edgefl"
-    if module is None or package == "edgefl":
+    first = getattr(inspect.unwrap(build), "__module__", None) or "edgefl"
+    package = first.partition(".")[0]
+    if package == "edgefl":
         return ""
-    waiting, known = [module], {module.__name__: module}
+    sources: dict[str, bytes] = {}
+    waiting = [first]
     while waiting:
-        for value in list(vars(waiting.pop()).values()):
-            name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
-            used = sys.modules.get(name) if isinstance(name, str) and name.partition(".")[0] == package else None
-            if used is not None and used.__name__ not in known:
-                known[used.__name__] = used
-                waiting.append(used)
+        name = waiting.pop()
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if name not in sources and file is not None and file.endswith(".py"):
+            sources[name] = Path(file).read_bytes()
+            waiting += [used for used in _imports(name, sources[name]) if used.partition(".")[0] == package]
     hashed = hashlib.blake2b(digest_size=12)
-    for name, used in sorted(known.items()):
-        file = getattr(used, "__file__", None)
-        if file is not None and Path(file).is_file():
-            hashed.update(name.encode() + b"\0" + Path(file).read_bytes())
-    return hashed.hexdigest()
+    for name, source in sorted(sources.items()):
+        hashed.update(name.encode() + b"\0" + source)
+    return hashed.hexdigest() if sources else ""
+
+
+def _imports(name: str, source: bytes) -> Iterator[str]:
+    """Names of modules that a module's source imports, and of what it imports from them."""
+    package = getattr(sys.modules[name], "__package__", None) or ""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                outer = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*outer, *filter(None, [base])])
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
 def collection_key(name: str, dataset: DataSet | FolderSet, options: DataOptions) -> tuple[dict[str, object], Path]:

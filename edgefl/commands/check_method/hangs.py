@@ -22,22 +22,22 @@ class Hung(BaseException):
 class Watch:
     """Raises Hung in the running code once ``seconds`` pass without a call of ``renew``.
 
-    It needs a timer signal, which only the main thread of a POSIX system has; elsewhere ``active`` is false.
+    It needs a timer signal, which only the main thread of a POSIX system has; elsewhere there is no limit.
     """
 
     def __init__(self, seconds: float):
         self.seconds = seconds
-        self.active = hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
+        self._watching = False
 
     def renew(self) -> None:
         """Give the next check the whole time again."""
-        if self.active:
+        if self._watching:
             signal.setitimer(signal.ITIMER_REAL, self.seconds)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Watch the code inside."""
-        if not self.active:
+        if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
             yield
             return
 
@@ -45,10 +45,12 @@ class Watch:
             raise Hung
 
         before = signal.signal(signal.SIGALRM, give_up)
+        self._watching = True
         self.renew()
         try:
             yield
         finally:
+            self._watching = False
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
 

@@ -126,7 +126,8 @@ def kept_by_steps(work: Work) -> dict[str, Any]:
 
 def _values(names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in list(names.items()):
-        if not name.startswith("__") and name != "_abc_impl" and not (callable(value) or isinstance(value, ModuleType)):
+        code = callable(value) or hasattr(type(value), "__get__") or isinstance(value, ModuleType)
+        if not (code or name.startswith("__") or name == "_abc_impl"):
             yield name, _frozen(value)
 
 
