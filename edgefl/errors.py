@@ -6,6 +6,7 @@ EdgeflError                      (exit code 2: the user can correct it; shown wi
 +-- UnitError                    a quantity can't be parsed, such as "12 parsecs" where bytes were expected
 +-- DataError                    a data set is missing, empty or has the wrong layout
 +-- DeviceError                  a device, link or fleet description is wrong
++-- PluginError                  a plug-in can't be imported, raised an exception, or tried to end the program
 +-- MethodError                  a method, schedule or work that doesn't fit the protocol
 +-- RunError                     a run directory can't be written, read or resumed
 +-- UncountedOperator            a matrix-multiplication operator without a FLOP formula
@@ -76,6 +77,13 @@ class DeviceError(EdgeflError):
 
 class MethodError(EdgeflError):
     """A method, schedule or work that doesn't fit the protocol, or parts that can't be combined."""
+
+
+class PluginError(EdgeflError):
+    """A plug-in that can't be imported, or whose code failed.
+
+    The message names the plug-in and its file; ``__cause__`` is what was raised there.
+    """
 
 
 class RunError(EdgeflError):

@@ -47,7 +47,7 @@ def analyse(
     names = [name.strip() for name in (only or "").split(",") if name.strip()]
     if only is not None and not names:
         raise typer.BadParameter("name one or more of shapley, gradients, drift, matching", param_hint="--only")
-    with observing("interrupted; repeat the command to continue") as on_progress:
+    with observing("repeat the command to continue") as on_progress:
         from edgefl.commands.analyse import analyse as command
 
         result = command.analyse(

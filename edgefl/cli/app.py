@@ -9,14 +9,15 @@ from __future__ import annotations
 import json
 import os
 import sys
+import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any, TextIO
 
 import typer
 
-from edgefl.errors import EdgeflError
+from edgefl.errors import EdgeflError, PluginError
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
@@ -53,8 +54,13 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
+    show_traceback: Annotated[bool, typer.Option("--traceback", help="Print the traceback of an error too.")] = False,
 ) -> None:
-    pass
+    _state["traceback"] = show_traceback
+
+
+_state = {"traceback": False}
+"""Whether ``--traceback`` was given."""
 
 
 def print_json(value: Any) -> None:
@@ -68,17 +74,40 @@ def say(text: str) -> None:
     sys.stderr.write(f"edgefl: {text}\n")
 
 
+def say_interrupted(error: KeyboardInterrupt, what: str = "") -> None:
+    """Print that the command was interrupted, in which plug-in if one was running, and ``what`` to do now."""
+    from edgefl import registry
+
+    place = registry.plug_ins().place(error)
+    where = f"interrupted in {place[0]}" if place else "interrupted"
+    if _state["traceback"]:
+        traceback.print_exception(error)
+    say(f"{where}; {what}" if what else where)
+
+
+def say_broken(broken: Iterable[Mapping[str, str]]) -> None:
+    """Print a line on stderr for each part that a list leaves out because it is broken."""
+    for each in broken:
+        say(f"left out: {each['message']}")
+
+
 @contextmanager
-def observing(interrupted: str = "interrupted") -> Iterator[Any]:
-    """Yield the progress display of a command.  On Ctrl-C print the message ``interrupted`` and exit with code 130."""
+def interruptible(what: str = "") -> Iterator[None]:
+    """On Ctrl-C print where a plug-in was interrupted and ``what`` to do now, and exit with code 130."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        say_interrupted(error, what)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+@contextmanager
+def observing(what: str = "") -> Iterator[Any]:
+    """Yield the progress display of a command.  On Ctrl-C print ``what`` to do now, and exit with code 130."""
     from edgefl.report import make_progress
 
-    try:
-        with make_progress() as progress:
-            yield progress
-    except KeyboardInterrupt:
-        say(interrupted)
-        raise typer.Exit(INTERRUPTED) from None
+    with interruptible(what), make_progress() as progress:
+        yield progress
 
 
 # --- the entry point -------------------------------------------------------------------------------------------------
@@ -92,14 +121,36 @@ def one_line(
     say("warning: " + " ".join(str(message).split()))
 
 
+_HINT = "; for the traceback: edgefl --traceback COMMAND"
+
+
+@contextmanager
+def _named_faults() -> Iterator[None]:
+    """Name the plug-in that an exception comes from, also outside the functions of ``edgefl.commands``."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        if isinstance(error, SystemExit) and frame.f_globals["__name__"].partition(".")[0] in ("typer", "click"):
+            raise  # the ordinary end of a command
+        from edgefl import registry
+
+        with registry.named_faults():
+            raise
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console command.  Exit codes: 0 success, 1 failure, 2 an error that the user can correct, 130 interrupted."""
     with warnings.catch_warnings():
         warnings.showwarning = one_line
+        _state["traceback"] = False
         try:
-            app(list(arguments) if arguments is not None else None, prog_name="edgefl")
+            with _named_faults():
+                app(list(arguments) if arguments is not None else None, prog_name="edgefl")
         except EdgeflError as error:
-            say(f"error: {error}")
+            if _state["traceback"]:
+                traceback.print_exception(error)
+            say(f"error: {error}{_HINT if isinstance(error, PluginError) and not _state['traceback'] else ''}")
             sys.exit(error.exit_code)
         except BrokenPipeError:
             # The reader of stdout (such as ``head``) closed the pipe.  Python flushes stdout at exit, which would

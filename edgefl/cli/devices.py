@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from edgefl.cli.app import AsJson, app, print_json
+from edgefl.cli.app import AsJson, app, interruptible, print_json, say_broken
 
 
 class _ListOrShow(TyperGroup):
@@ -46,16 +46,19 @@ def list_(
     fleets: Annotated[bool, typer.Option("--fleets", help="Fleets only.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List devices, links and fleets with their main numbers."""
+    """List devices, links and fleets with their main numbers, and the profiles and libraries that are broken."""
     from edgefl.devices.browsing import browse
     from edgefl.report import print_devices
 
     options = {"devices": devices, "links": links, "fleets": fleets}
-    result = browse(
-        sections=tuple(section for section, given in options.items() if given), kind=kind, min_memory=min_memory,
-        min_flops=min_flops, max_watts=max_watts, search=search,
-    )  # fmt: skip
+    with interruptible():
+        result = browse(
+            sections=tuple(section for section, given in options.items() if given), kind=kind, min_memory=min_memory,
+            min_flops=min_flops, max_watts=max_watts, search=search,
+        )  # fmt: skip
     print_json(result) if as_json else print_devices(result)
+    if not as_json:
+        say_broken(result.get("broken", ()))
 
 
 @library.command("show")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from edgefl.cli.app import AsJson, app, print_json
+from edgefl.cli.app import AsJson, app, interruptible, print_json, say_broken
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -13,15 +13,25 @@ if TYPE_CHECKING:
 
 @app.command()
 def methods(as_json: AsJson = False) -> None:
-    """List methods and schedules with their options."""
+    """List methods and schedules with their options, and the parts of plug-ins that are broken."""
     from edgefl import registry
     from edgefl.report import print_methods
 
-    result = {
-        f"{noun}s": [_options(name, registry.get(noun, name)) for name in registry.names(noun)]
-        for noun in ("method", "schedule")
-    }
-    print_json(result) if as_json else print_methods(result)
+    with interruptible():
+        broken = {(noun, name): message for noun, name, message in registry.broken()}
+        result: dict[str, list[dict[str, Any]]] = {"methods": [], "schedules": []}
+        for noun in ("method", "schedule"):
+            for name in registry.names(noun):
+                if (noun, name) not in broken:
+                    try:
+                        result[f"{noun}s"].append(_options(name, registry.get(noun, name)))
+                    except Exception as error:  # a plug-in's Options may be anything
+                        fault = f"its Options have no JSON Schema: {registry.said(error)}"
+                        broken[noun, name] = f"{registry.described(noun, name)} is broken: {fault}"
+    faults = [{"part": noun, "name": name, "message": message} for (noun, name), message in broken.items()]
+    print_json({**result, **({"broken": faults} if faults else {})}) if as_json else print_methods(result)
+    if not as_json:
+        say_broken(faults)
 
 
 def _options(name: str, owner: Any) -> dict[str, Any]:

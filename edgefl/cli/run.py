@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgefl.cli.app import INTERRUPTED, AsJson, Overrides, ScenarioFile, app, observing, print_json, say
+from edgefl.cli.app import (
+    INTERRUPTED,
+    AsJson,
+    Overrides,
+    ScenarioFile,
+    app,
+    observing,
+    print_json,
+    say,
+    say_interrupted,
+)
 from edgefl.errors import DivergedError, EdgeflError
 
 if TYPE_CHECKING:
@@ -58,8 +68,8 @@ def run(
                 finished = command.run(
                     scenario, output=output, resume=resume, overrides=overrides or (), on_progress=progress
                 )
-        except KeyboardInterrupt:
-            say(f"interrupted; {_how_to_continue(progress.folder)}")
+        except KeyboardInterrupt as error:
+            say_interrupted(error, _how_to_continue(progress.folder))
             raise typer.Exit(INTERRUPTED) from None
         except DivergedError as error:
             # what was done is shown before the error

@@ -47,7 +47,7 @@ def sweep(
         raise typer.BadParameter("--csv and --json can't be combined", param_hint="--csv")
     if as_csv and sensitivity is not None:
         raise typer.BadParameter("CSV has only the rows; use --json for the sensitivity", param_hint="--csv")
-    with observing("interrupted" + ("; repeat the command to continue" if output else "")) as on_progress:
+    with observing("repeat the command to continue" if output else "") as on_progress:
         from edgefl.commands.sweep import sweep as command
 
         result = command.sweep(

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from edgefl import units
-from edgefl.commands.progress import OnProgress, accepts_observe, messages, silent
+from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.devices import DEVICE_KINDS, read_device, read_link
 from edgefl.devices.facts import Confidence
 from edgefl.devices.writing import Entry, profile_text
@@ -46,7 +46,7 @@ USUAL_WATTS = {
 """(idle, computing) watts assumed for a kind where they are neither measured nor given."""
 
 
-@accepts_observe
+@public_command
 def calibrate(
     output: str | os.PathLike[str] | None = None,
     *,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -14,7 +15,7 @@ from edgefl import models, registry
 from edgefl.commands.host_need import check_host, tell_time
 from edgefl.commands.progress import OnProgress, messages, silent
 from edgefl.cost import Predictor
-from edgefl.data import Federation, open_federation
+from edgefl.data import Federation, made_of, open_federation, unrevised
 from edgefl.devices import Device, Fleet, Link
 from edgefl.devices.attackers import LABEL_FLIP
 from edgefl.errors import DataError, MethodError
@@ -26,23 +27,30 @@ from edgefl.planning.payload_options import encoded
 from edgefl.scenario import Scenario, load
 from edgefl.schedules import Schedule, restrict
 from edgefl.training.pretraining import Pretraining, descriptions_of
+from edgefl.work.description import digest
 from edgefl.work.torch_device import device_of
 
 Profile = TypeVar("Profile", Device, Link)
 
 _MOST_OPEN = 8
-_federations: dict[tuple[str, int, int, str], Federation] = {}
+_federations: dict[tuple[str, int, int, str, str], Federation] = {}
 
 
 def federation_of(scenario: Scenario, on_message: Callable[[str], None]) -> Federation:
-    """The scenario's data, opened once for all scenarios that share them."""
+    """The scenario's data, opened once for all scenarios that share them, and again if their files have changed.
+
+    Warns of a plug-in's data set whose code changed without a new revision.
+    """
     # the cache and the folders that relative paths are looked up in
     folders = f"{cache_folder()} {os.environ.get('EDGEFL_DATA')} {os.getcwd()}"
-    key = (scenario.data.model_dump_json(), scenario.seed, scenario.model.tokens, folders)
+    made = digest(made_of(scenario.data))
+    key = (scenario.data.model_dump_json(), scenario.seed, scenario.model.tokens, folders, made)
     if key not in _federations:
         while len(_federations) >= _MOST_OPEN:
             _federations.pop(next(iter(_federations)))
         _federations[key] = open_federation(scenario.data, seed=key[1], tokens=key[2], on_message=on_message)
+        for line in unrevised(scenario.data, _federations[key]):
+            warnings.warn(line, stacklevel=2)
     return _federations[key]
 
 

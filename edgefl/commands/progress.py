@@ -1,10 +1,13 @@
-"""Callbacks by which a command reports its progress."""
+"""What public commands share: callbacks by which they report their progress, and faults of plug-ins by name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
+
+from edgefl import registry
+from edgefl.data import one_look
 
 OnProgress = Callable[[str, Mapping[str, Any]], None]
 """Called with an event's name and its facts: ``prepare``, ``combination``, ``start``, ``record``, ``done``, ..."""
@@ -26,13 +29,17 @@ def messages(on_progress: OnProgress, prefix: str = "") -> Callable[[str], None]
     return on_message
 
 
-def accepts_observe(command: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
-    """Let a command take ``observe=``, the former name of ``on_progress=``."""
+def public_command(command: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
+    """A public command.  It raises what a plug-in raises as PluginError, and sees every folder of data as it is now.
+
+    It takes ``observe=``, the former name of ``on_progress=``, too.
+    """
 
     @wraps(command)
-    def renamed(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
+    def public(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
         if "observe" in kwargs:
             kwargs["on_progress"] = kwargs.pop("observe")
-        return command(*args, **kwargs)
+        with registry.named_faults(), one_look():
+            return command(*args, **kwargs)
 
-    return renamed
+    return public

@@ -11,7 +11,7 @@ from typing import Any
 
 from edgefl.commands.compose import compose, federation_of, predictor_of
 from edgefl.commands.made_of import MAY_CHANGE, fixed_part, inputs_of, made_of, report_changed_inputs
-from edgefl.commands.progress import OnProgress, accepts_observe, messages, silent
+from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.errors import DataError, DivergedError, RunError
 from edgefl.planning import Setup
 from edgefl.report.facts import evaluation_of
@@ -68,7 +68,7 @@ def free_folder(name: str) -> Path:
     return folder
 
 
-@accepts_observe
+@public_command
 def run(
     scenario: str | os.PathLike[str] | dict[str, Any] | Scenario | None = None,
     *,

@@ -9,14 +9,14 @@ from math import prod
 from typing import Any
 
 from edgefl.commands.compose import compose, scenario_of
-from edgefl.commands.progress import OnProgress, accepts_observe, messages, silent
+from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.data import Federation
 from edgefl.data.missing import patterns_of
 from edgefl.planning import Setup
 from edgefl.scenario import Scenario
 
 
-@accepts_observe
+@public_command
 def validate(
     scenario: str | os.PathLike[str] | dict[str, Any] | Scenario,
     overrides: Sequence[str] = (),

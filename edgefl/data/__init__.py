@@ -2,6 +2,7 @@
 
 from edgefl.data.collection import Collection, DataSet, FolderSet, Wanted
 from edgefl.data.federation import Federation
+from edgefl.data.fingerprints import made_of, one_look, unrevised
 from edgefl.data.opening import open_federation
 from edgefl.data.options import KINDS, DataOptions
 from edgefl.data.samples import Samples
@@ -15,5 +16,8 @@ __all__ = [
     "FolderSet",
     "Samples",
     "Wanted",
+    "made_of",
+    "one_look",
     "open_federation",
+    "unrevised",
 ]

@@ -19,6 +19,7 @@ from tokenizers import Tokenizer
 from edgefl import registry, seeds
 from edgefl.data.collection import Collection, DataSet, FolderSet, IntArray, OnMessage, Wanted
 from edgefl.data.federation import Federation
+from edgefl.data.fingerprints import code_of, collection_key
 from edgefl.data.missing import DROPPED, draw
 from edgefl.data.options import KINDS, PUBLIC, DataOptions, Kind
 from edgefl.data.part import Part
@@ -28,9 +29,6 @@ from edgefl.data.vocabulary import encoded, ready_tokenizer, tokenizer_file, tra
 from edgefl.errors import DataError
 from edgefl.memo import cache_folder
 from edgefl.work.description import digest
-
-REVISION = 3
-"""Part of every cache key: increased when the layout, the splits or the draws change."""
 
 
 def open_federation(
@@ -87,23 +85,18 @@ def _collection(
     name: str, dataset: DataSet | FolderSet, options: DataOptions, cache: Path, on_message: OnMessage
 ) -> tuple[dict[str, object], Entry]:
     """The cache key of a collection, and its cache entry, built if missing."""
-    key: dict[str, object] = {"set": name, "size": options.size, "revision": [REVISION, dataset.revision]}
+    key, folder = collection_key(name, dataset, options)
+
+    def collect(make: Callable[[], Collection]) -> Built:
+        return _collect(name, make, code_of(dataset.build), on_message)
+
     if isinstance(dataset, DataSet):
-        key |= {"versions": dataset.versions() | {"numpy": version("numpy")}}
         return key, entry(
-            cache,
-            f"{name}-{digest(key)}",
-            lambda: _collect(name, lambda: dataset.build(options.size, on_message), on_message),
+            cache, f"{name}-{digest(key)}", lambda: collect(lambda: dataset.build(options.size, on_message))
         )
-    given = options.folders.get(name)
-    folder = dataset.find(given.expanduser() if given is not None else None)
-    key |= {"folder": _fingerprint(folder), "columns": options.columns}
     with _scratch(cache) as scratch:
         wanted = Wanted(options.size, folder, on_message, scratch, options.columns)
-        cached = entry(
-            cache, f"{name}-{digest(key)}", lambda: _collect(name, lambda: dataset.build(wanted), on_message)
-        )
-    return key, cached
+        return key, entry(cache, f"{name}-{digest(key)}", lambda: collect(lambda: dataset.build(wanted)))
 
 
 @contextmanager
@@ -118,13 +111,6 @@ def _scratch(cache: Path) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _fingerprint(folder: Path) -> list[object]:
-    """Path, number of files, total bytes and newest modification time, which change with the folder's content."""
-    stats = [path.stat() for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else [folder.stat()]
-    newest = max((stat.st_mtime_ns for stat in stats), default=0)
-    return [str(folder.resolve()), len(stats), sum(stat.st_size for stat in stats), newest]
 
 
 def _merged(parts: Mapping[str, Part], options: DataOptions) -> Federation:
@@ -188,12 +174,13 @@ def _facts(parts: Mapping[str, Part]) -> dict[str, dict[str, int]]:
 Built = tuple[dict[str, Array], dict[str, object], dict[str, str]]
 
 
-def _collect(name: str, make: Callable[[], Collection], on_message: OnMessage) -> Built:
+def _collect(name: str, make: Callable[[], Collection], code: str, on_message: OnMessage) -> Built:
     on_message(f"building the data set {name} (once; kept in the cache)")
     collection = make()
     arrays: dict[str, Array] = collection.arrays()
     texts = json.dumps({"texts": collection.texts, "masked": collection.masked}, ensure_ascii=False)
-    return arrays, {"classes": collection.classes, "arrays": sorted(arrays)}, {"texts.json": texts}
+    meta: dict[str, object] = {"classes": collection.classes, "arrays": sorted(arrays), "code": code}
+    return arrays, meta, {"texts.json": texts}
 
 
 def _reopened(cached: Entry) -> Collection:

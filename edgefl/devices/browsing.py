@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from edgefl.devices.fleet_profile import FleetProfile, fleet_names, fleet_profil
 from edgefl.devices.options import FleetOptions
 from edgefl.devices.profile import (
     DEVICE_KINDS,
+    BrokenLibrary,
     Device,
     Link,
+    broken_libraries,
     device_names,
     is_file_name,
     library_files,
@@ -24,7 +27,7 @@ from edgefl.devices.profile import (
     load_device,
     load_link,
 )
-from edgefl.errors import UnitError, UnknownName
+from edgefl.errors import EdgeflError, UnitError, UnknownName
 from edgefl.yaml_lines import spell
 
 SECTIONS = ("devices", "links", "fleets")
@@ -40,6 +43,8 @@ def browse(
     search: str | None = None,
 ) -> dict[str, list[dict[str, Any]]]:
     """The devices, links and fleets of the libraries that pass every filter, by section; only ``sections`` if given.
+
+    Where profiles or plug-ins' libraries can't be read, ``broken`` lists them: part, name and message.
 
     The filters compare a device's RAM, its sustained float32 rate and its power while it computes. With one of them or
     a ``kind``, links and fleets are left out unless ``sections`` asks for them. ``search`` is a part of a name or
@@ -64,17 +69,35 @@ def browse(
             and device.compute_watts <= most_watts
         )
 
-    profiles: dict[str, list[dict[str, Any]]] = {}
-    if "devices" in sections:
-        devices = [load_device(name) for name in device_names()]
-        profiles["devices"] = [_device_data(device) for device in devices if matches(device) and fits(device)]
-    if "links" in sections:
-        links = [load_link(name) for name in link_names()]
-        profiles["links"] = [_link_data(link) for link in links if matches(link)]
-    if "fleets" in sections:
-        fleets = [fleet_profile(name) for name in fleet_names()]
-        profiles["fleets"] = [_fleet_data(fleet, fleet.name) for fleet in fleets if matches(fleet)]
-    return profiles
+    def fleet_data(name: str) -> dict[str, Any] | None:
+        fleet = fleet_profile(name)
+        return _fleet_data(fleet, fleet.name) if matches(fleet) else None
+
+    def device_data(name: str) -> dict[str, Any] | None:
+        device = load_device(name)
+        return _device_data(device) if matches(device) and fits(device) else None
+
+    def link_data(name: str) -> dict[str, Any] | None:
+        link = load_link(name)
+        return _link_data(link) if matches(link) else None
+
+    with warnings.catch_warnings(action="ignore", category=BrokenLibrary):
+        listed = {
+            "devices": (device_names(), device_data),
+            "links": (link_names(), link_data),
+            "fleets": (fleet_names(), fleet_data),
+        }
+        profiles: dict[str, list[dict[str, Any]]] = {}
+        broken = [{"part": "profile library", "name": n, "message": text} for n, text in broken_libraries().items()]
+        for section in (section for section in SECTIONS if section in sections):
+            names, data = listed[section]
+            profiles[section] = []
+            for name in names:
+                try:
+                    profiles[section] += filter(None, [data(name)])
+                except EdgeflError as error:
+                    broken.append({"part": section.removesuffix("s"), "name": name, "message": str(error)})
+    return {**profiles, **({"broken": broken} if broken else {})}
 
 
 def describe(name: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -185,8 +186,24 @@ def library_folder() -> Path:
 
 def library_folders() -> list[Path]:
     """``library_folder()`` and the folders of plug-ins (entry point group ``edgefl.profiles``)."""
-    plugins = [Path(registry.get("profile library", name)) for name in registry.names("profile library")]
-    return [library_folder(), *plugins]
+    broken = broken_libraries()
+    for message in broken.values():
+        warnings.warn(f"{message}; its devices, links and fleets are left out", BrokenLibrary, stacklevel=2)
+    sound = [name for name in registry.names("profile library") if name not in broken]
+    return [library_folder(), *(Path(registry.get("profile library", name)) for name in sound)]
+
+
+class BrokenLibrary(UserWarning):
+    """A plug-in's profile library that can't be read."""
+
+
+def broken_libraries() -> dict[str, str]:
+    """The plug-ins' profile libraries that can't be imported or are no folders, each with the reason."""
+    broken = {name: message for _, name, message in registry.broken(("profile library",))}
+    for name in registry.names("profile library"):
+        if name not in broken and not (folder := Path(registry.get("profile library", name))).is_dir():
+            broken[name] = f"{registry.described('profile library', name)} is broken: {folder} is no folder"
+    return broken
 
 
 def library_files(folder: str) -> dict[str, Path]:

@@ -17,6 +17,7 @@ from edgefl.methods.aggregation.combine import Cohort, Mix, by_samples, parts_of
 from edgefl.methods.aggregation.options import MEAN, AggregationOptions
 from edgefl.methods.aggregation.robust import averaged
 from edgefl.methods.aggregation.server_optimizers import stepped
+from edgefl.methods.answers import check_answers
 from edgefl.methods.state import ServerState, Update
 from edgefl.models import ModelOptions
 from edgefl.work import Address, Item, Pass, Payload, Result, TensorSpec, Work, digest
@@ -162,6 +163,10 @@ class Method:
     def together(self) -> str:
         """Why a round's updates can't be aggregated one by one, as a clause for a message; "" if they can."""
         return ""
+
+    def __init_subclass__(cls, **kwargs: Any):
+        super().__init_subclass__(**kwargs)
+        check_answers(cls)
 
     def __init__(self, options: Any, setting: Setting):
         self.options, self.setting = options, setting

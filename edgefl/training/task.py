@@ -18,7 +18,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from edgefl import models, seeds
+from edgefl import models, registry, seeds
 from edgefl.errors import EdgeflError, TrainingError
 from edgefl.training.attack import Attack
 from edgefl.work import CUDA_ROUNDING, Meter, Result, Source, Trace, Work, digest, run
@@ -209,7 +209,7 @@ class Node:
                 if self.device.type == "cuda":
                     peak = torch.cuda.max_memory_allocated(self.device) - base
                 measured = Measured(peak, result.trace)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._modules.clear()  # a failed work may leave its module in an undefined state
             if isinstance(error, EdgeflError):
                 raise
@@ -218,7 +218,7 @@ class Node:
                 raise OutOfHostMemory(
                     f"the memory of this machine doesn't suffice for the work of kind {task.work.kind!r} of {node}"
                 ) from error
-            raise TrainingError(f"the work of kind {task.work.kind!r} failed on {node}: {error!r}") from error
+            raise TrainingError(f"the work of kind {task.work.kind!r} failed on {node}: {_said(error)}") from error
         finally:
             torch.set_num_threads(threads)
         rss = psutil.Process().memory_info().rss
@@ -234,3 +234,9 @@ class Node:
         resident = (*module.parameters(), *module.buffers())
         of_module = sum(-(-t.untyped_storage().nbytes() // CUDA_ROUNDING) * CUDA_ROUNDING for t in resident)
         return torch.cuda.memory_allocated(self.device) - of_module
+
+
+def _said(error: BaseException) -> str:
+    """What failed in a work, in one line, with the plug-in if its code was running."""
+    fault = registry.plug_ins().fault(error)
+    return str(fault) if fault else repr(error)

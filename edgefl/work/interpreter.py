@@ -140,7 +140,27 @@ def execute(
                 hook.remove()
             for parameter in trained.values():
                 parameter.grad = None
+    _check_sent(ctx)
     return ctx, total, steps
+
+
+def _check_sent(ctx: Context) -> None:
+    """Raise MethodError for a payload item whose output or tensor of the model has another shape than described."""
+    held = {**ctx.outputs, **dict(ctx.model.named_buffers()), **dict(ctx.model.named_parameters())}
+    for payload in ctx.work.up:
+        for item in payload.items:
+            sent = held.get(item.name)
+            if sent is not None and tuple(sent.shape) != item.shape:
+                steps = listed_steps(ctx.work)
+                raise MethodError(
+                    f"payload {payload.name!r} of a work of kind {ctx.work.kind!r} sends {item.name!r} in the shape "
+                    f"{tuple(sent.shape)}, described as {item.shape}; it ran {steps}"
+                )
+
+
+def listed_steps(work: Work) -> str:
+    """The steps of a work as messages name them, each with its plug-in and its file."""
+    return ", ".join(registry.described("step", name) for name in dict.fromkeys(p.step for p in work.passes))
 
 
 def _passes(ctx: Context, trained: Mapping[str, nn.Parameter], seed: int, meter: Meter | None) -> tuple[Tensor, int]:
@@ -227,6 +247,10 @@ def _step(
         raise
     if not pass_.train or loss is None or update is None:
         return None
+    if not isinstance(loss, Tensor) or loss.dim():
+        given = f"a tensor {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+        name = registry.described("step", pass_.step)
+        raise MethodError(f"the loss of {name} is {given}; it must be a scalar tensor")
     if meter:
         meter.enter("backward")
     update.backward(loss)

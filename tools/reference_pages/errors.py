@@ -30,8 +30,8 @@ EXIT_CODES = {
     ),
     "analyse": ("the analysis is printed and written", "a work failed while it ran", "the same command goes on"),
     "calibrate": ("the machine was measured; with `--output`, the profile is written", "", "`--serve` always ends so"),
-    "methods": ("the list is printed", "", ""),
-    "devices": ("the list or the profile is printed", "", ""),
+    "methods": ("the list is printed; parts that are broken are named on stderr", "", ""),
+    "devices": ("the list or the profile is printed; parts that are broken are named on stderr", "", ""),
 }
 """For each command: the meaning of exit codes 0 and 1, and what an interruption leaves."""
 

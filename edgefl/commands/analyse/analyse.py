@@ -20,7 +20,7 @@ from edgefl.commands.analyse.shapley import (
     without,
 )
 from edgefl.commands.compose import scenario_of
-from edgefl.commands.progress import OnProgress, accepts_observe, messages, silent
+from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.commands.run import check
 from edgefl.errors import RunError, UnknownName
 from edgefl.report import check_figure
@@ -32,7 +32,7 @@ from edgefl.scenario import Scenario, load
 OnMessage = Callable[[str], None]
 
 
-@accepts_observe
+@public_command
 def analyse(
     given: str | os.PathLike[str] | dict[str, Any] | Scenario | Run,
     *,

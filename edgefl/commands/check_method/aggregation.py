@@ -9,6 +9,7 @@ from edgefl.commands.check_method.federation import TinyFederation
 from edgefl.commands.check_method.findings import Place
 from edgefl.commands.check_method.state import check_next_state
 from edgefl.commands.check_method.tensors import copies, differing
+from edgefl.commands.check_method.untrained import check_untrained_aggregation
 from edgefl.methods import ServerState, Update
 
 
@@ -27,12 +28,14 @@ def check_aggregation(
     expect_none(rules.PURE, where, changed, "{} of an update was changed")
     repeated = federation.method.aggregate(state, updates).tensors
     expect_none(rules.PURE, where, differing(new.tensors, repeated), "{} differs in a second call")
-    fresh = federation.new_method().aggregate(state, updates).tensors
+    fresh_state = federation.new_method().aggregate(state, updates)
+    fresh = fresh_state.tensors
     fault = "{} differs for a new instance of the method: what a round leaves behind belongs in the state"
     expect_none(rules.PURE, where, differing(new.tensors, fresh), fault)
     reverse = federation.new_method().aggregate(state, list(reversed(updates))).tensors
     expect_none(rules.ORDER, where, differing(fresh, reverse), "{} differs: sort the updates by client")
     check_next_state(federation, place, where, state, new)
+    check_untrained_aggregation(federation, where, state, updates, fresh_state)
     for update in updates:
         with federation.findings.attempt(rules.SPARSE, where):
             alone = federation.method.aggregate(state, [update])

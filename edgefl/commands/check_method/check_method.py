@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,8 +11,10 @@ import torch
 from pydantic import ValidationError
 
 from edgefl import registry
+from edgefl.commands.check_method import rules
 from edgefl.commands.check_method.federation import KINDS, TinyFederation, tiny_scenario
 from edgefl.commands.check_method.findings import CheckReport, Findings
+from edgefl.commands.check_method.hangs import HANG_SECONDS, Hung, Watch, hung_in
 from edgefl.commands.check_method.schedule import check_schedule
 from edgefl.commands.check_method.tasks import check_in_worker
 from edgefl.commands.compose import blocks_of, compose
@@ -28,6 +31,7 @@ def check_method(
     schedules: Sequence[str | Mapping[str, Any]] | None = None,
     kinds: Sequence[str] = KINDS,
     processes: bool = False,
+    hang_after: float = HANG_SECONDS,
     **options: Any,
 ) -> CheckReport:
     """Check that a method keeps the rules that edgefl relies on, in a tiny federation under every schedule.
@@ -42,6 +46,8 @@ def check_method(
         kinds: The client kinds of the federation; those that the method lets take part are checked.
         processes: Whether it also trains in a worker process.  A script then needs ``if __name__ == "__main__"``, and
             steps and edits must be registered.
+        hang_after: Seconds without a finished check after which it gives up; the report says where the method hung.
+            It needs the main thread of Linux or macOS; elsewhere there is no limit.
         **options: Fields of the scenario's ``method`` section.
 
     Returns:
@@ -58,23 +64,38 @@ def check_method(
     scenario = tiny_scenario(kinds, owner.needs)
     setup = compose(scenario)
     setting, section = setup.method.setting, _options("method", name, owner, options)
-    try:
-        made = owner(section, setting)
-    except EdgeflError as error:
-        raise MethodError(f"the method {name!r} can't be made for clients with {', '.join(kinds)}: {error}") from error
-    node, findings = Node(setup.clients, device_of("cpu")), Findings()
-    federation = TinyFederation(made, lambda: owner(section, setting), scenario, setup, findings, node, Predictor())
-    blocks = blocks_of(setting.kinds)
+    watch = Watch(hang_after)
+    node, findings = Node(setup.clients, device_of("cpu")), Findings(watch.renew)
     chosen = registry.names("schedule") if schedules is None else schedules
-    with _one_thread():
-        for wanted in chosen:
-            fields = {"name": wanted} if isinstance(wanted, str) else dict(wanted)
-            kind: Any = registry.get("schedule", fields["name"])
-            schedule = kind(_options("schedule", fields["name"], kind, fields), blocks)
-            check_schedule(federation, fields["name"], schedule)
+    where = "its construction"
+    try:
+        with watch.watching(), _one_thread():
+            made = _made(name, kinds, lambda: owner(section, setting))
+            federation = TinyFederation(
+                made, lambda: owner(section, setting), scenario, setup, findings, node, Predictor()
+            )
+            for wanted in chosen:
+                fields = {"name": wanted} if isinstance(wanted, str) else dict(wanted)
+                where = fields["name"]
+                kind: Any = registry.get("schedule", fields["name"])
+                schedule = kind(_options("schedule", fields["name"], kind, fields), blocks_of(setting.kinds))
+                check_schedule(federation, fields["name"], schedule)
+    except Hung as error:
+        place = hung_in(error, getattr(sys.modules.get(owner.__module__), "__file__", None))
+        findings.expect(rules.ANSWERS, where, False, f"no check was finished for {hang_after:g} s; it hung in {place}")
+        return findings.report(name)
     if processes:
         check_in_worker(federation)
     return findings.report(name)
+
+
+def _made(name: str, kinds: Sequence[str], make: Callable[[], Method]) -> Method:
+    """The method.  Raises MethodError, which names the plug-in and its file, if it can't be made."""
+    try:
+        return make()
+    except (Exception, SystemExit) as error:
+        fault = error if isinstance(error, EdgeflError) else registry.plug_ins().fault(error) or registry.said(error)
+        raise MethodError(f"the method {name!r} can't be made for clients with {', '.join(kinds)}: {fault}") from error
 
 
 def _class_of(method: str | type[Method]) -> type[Method]:

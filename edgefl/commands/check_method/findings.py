@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from edgefl import registry
 from edgefl.errors import EdgeflError
 from edgefl.schedules import Stage
 
@@ -37,9 +38,10 @@ class CheckReport:
 
 
 class Findings:
-    """Counts the checks, and collects a sentence for each that failed."""
+    """Counts the checks, and collects a sentence for each that failed; ``renew`` is called at each check."""
 
-    def __init__(self) -> None:
+    def __init__(self, renew: Callable[[], None] = lambda: None) -> None:
+        self.renew = renew
         self.checks: Counter[str] = Counter()
         self.failures: list[str] = []
         self.refused: dict[str, str] = {}
@@ -47,6 +49,7 @@ class Findings:
     def expect(self, rule: str, where: str, holds: bool, fault: str = "") -> bool:
         """Record whether the rule holds here; ``fault`` says what is wrong."""
         self.checks[rule] += 1
+        self.renew()
         if not holds:
             self.failures.append(f"{rule}: {where}: {fault}" if fault else f"{rule}: {where}")
         return holds
@@ -60,9 +63,9 @@ class Findings:
         """Record any exception inside as a failure of the rule: a method's code may raise any."""
         try:
             yield
-        except Exception as error:
-            fault = str(error) if isinstance(error, EdgeflError) else f"{type(error).__name__}: {error}"
-            self.expect(rule, where, False, fault)
+        except (Exception, SystemExit) as error:
+            fault = str(error) if isinstance(error, EdgeflError) else registry.plug_ins().fault(error)
+            self.expect(rule, where, False, str(fault or registry.said(error)))
 
     def report(self, method: str) -> CheckReport:
         """The report on the method of this name."""

@@ -12,15 +12,23 @@ from edgefl.commands.check_method.federation import TinyFederation
 from edgefl.commands.check_method.findings import Place
 from edgefl.commands.check_method.server import check_evaluation, check_server
 from edgefl.commands.check_method.tensors import differing
+from edgefl.commands.check_method.untrained import check_first_shapes
 from edgefl.commands.compose import check_parts
 from edgefl.errors import MethodError
 from edgefl.methods import ServerState, Update
 from edgefl.schedules import Schedule, Stage
+from edgefl.work import Work
 
 
 def check_schedule(federation: TinyFederation, name: str, schedule: Schedule) -> None:
     """Check one round of every stage; each starts from the server's state after the one before."""
     findings, method, setup = federation.findings, federation.method, federation.setup
+    for kind in setup.clients.kinds:
+        with findings.attempt(rules.ANSWERS, f"{kind}, {name}"):
+            takes_part = method.participates(kind, 1)
+            findings.expect(rules.ANSWERS, f"{kind}, {name}", not takes_part or isinstance(method.work(kind, 1), Work))
+    if any(failure.startswith(f"{rules.ANSWERS}: ") for failure in findings.failures):
+        return
     try:
         check_parts(method, schedule)
     except MethodError as error:
@@ -31,6 +39,7 @@ def check_schedule(federation: TinyFederation, name: str, schedule: Schedule) ->
         state = method.initial(1)
         different = differing(state.tensors, federation.new_method().initial(1).tensors)
         findings.expect_none(rules.SEED, first_state, different, "{} differs for a new instance of the method")
+        check_first_shapes(federation, first_state, state)
         served = set[str]()
         for round in range(1, schedule.rounds + 1):
             stage = schedule.stage(round)

@@ -11,6 +11,7 @@ from edgefl.commands.check_method.findings import Place
 from edgefl.commands.check_method.state import check_next_state
 from edgefl.commands.check_method.tasks import check_equal, check_training, run_task
 from edgefl.commands.check_method.tensors import copies, differing
+from edgefl.commands.check_method.untrained import check_server_works
 from edgefl.commands.check_method.works import check_work
 from edgefl.methods import ServerState
 from edgefl.schedules import Stage
@@ -23,6 +24,7 @@ def check_server(federation: TinyFederation, when: str, place: Place, state: Ser
     findings = federation.findings
     with findings.attempt(rules.SERVER, place.at(f"{when}()")):
         works = getattr(federation.method, when)(state, place.round)
+        check_server_works(federation, when, place, state, works)
         for index, work in enumerate(works):
             where = place.at(f"{when}(), work {index + 1}")
             seed = seeds.key(1, when, place.round, index)

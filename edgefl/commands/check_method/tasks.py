@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from types import ModuleType
+from typing import Any
 
+import torch
 from torch import Tensor
 
+from edgefl import registry
 from edgefl.commands.check_method import rules
 from edgefl.commands.check_method.costs import check_bytes, check_cost
 from edgefl.commands.check_method.federation import TinyFederation
@@ -15,7 +22,7 @@ from edgefl.commands.check_method.tensors import differing, same
 from edgefl.cost import cost_key
 from edgefl.memo import cache_folder
 from edgefl.training import Node, Processes, Report, Task
-from edgefl.work import Result, Source
+from edgefl.work import Result, Source, Work
 from edgefl.work.torch_device import device_of
 
 
@@ -24,7 +31,12 @@ def run_task(federation: TinyFederation, task: Task, source: Source, rule: str, 
     findings = federation.findings
     key = cost_key(task.work, source)
     with findings.attempt(rule, where):
+        before = kept_by_steps(task.work)
         report = federation.node.run(task)
+        after = kept_by_steps(task.work)
+        changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+        fault = "{} changed while the work ran: what a step needs later belongs in ctx.notes or ctx.outputs"
+        findings.expect_none(rules.STATELESS, where, changed, fault)
         if key not in federation.measured:
             federation.measured.add(key)
             with findings.attempt(rules.MEMORY, where):
@@ -88,3 +100,51 @@ def check_equal(findings: Findings, rule: str, first: Report, second: Report, wh
 def _tensors(result: Result) -> dict[str, Tensor]:
     uploaded = {f"{p}: {n}": t for p, named in result.payloads.items() for n, t in named.items()}
     return uploaded | {f"kept: {n}": t for n, t in result.kept.items()}
+
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_DEEPEST = 6
+
+
+def kept_by_steps(work: Work) -> dict[str, Any]:
+    """Values by name (``module.Class.attribute``, ``module.variable``), in a form that shows every change.
+
+    Functions, classes and modules are left out: they hold no results.
+    """
+    parts = {registry.get("step", each.step) for each in work.passes}
+    parts |= {registry.get("edit", each.name) for each in work.edits}
+    classes = {kind for part in parts for kind in (part if isinstance(part, type) else type(part)).__mro__}
+    held: dict[str, Any] = {}
+    for owner in classes - {object}:
+        held |= {f"{owner.__module__}.{owner.__qualname__}.{name}": value for name, value in _values(vars(owner))}
+        if registry.plug_ins().owner(getattr(sys.modules.get(owner.__module__), "__file__", None) or ""):
+            held |= {
+                f"{owner.__module__}.{name}": value for name, value in _values(vars(sys.modules[owner.__module__]))
+            }
+    return held
+
+
+def _values(names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in list(names.items()):
+        code = callable(value) or hasattr(type(value), "__get__") or isinstance(value, ModuleType)
+        if not (code or name.startswith("__") or name == "_abc_impl"):
+            yield name, _frozen(value)
+
+
+def _frozen(value: Any, depth: int = 0) -> Any:
+    """The value as nested tuples; an object of an unknown type as its identity and its attributes."""
+    if isinstance(value, _PLAIN):
+        return repr(value)
+    if isinstance(value, Tensor):
+        raw = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8) if not value.is_meta else None
+        content = hashlib.blake2b(raw.numpy().tobytes()).hexdigest() if raw is not None else ""
+        return "tensor", tuple(value.shape), str(value.dtype), content
+    if depth >= _DEEPEST:
+        return id(value)
+    if isinstance(value, Mapping):
+        return tuple((_frozen(k, depth + 1), _frozen(v, depth + 1)) for k, v in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(_frozen(item, depth + 1) for item in value)
+    if isinstance(value, set | frozenset):
+        return frozenset(_frozen(item, depth + 1) for item in value)
+    return id(value), _frozen(getattr(value, "__dict__", {}), depth + 1)

@@ -14,7 +14,7 @@ from edgefl.commands.fit.bounds import Pricer, Question
 from edgefl.commands.fit.changes import TIERS, Levels, axes_of, sets_of, steps_of
 from edgefl.commands.fit.search import Search, worst
 from edgefl.commands.profile.profile import largest
-from edgefl.commands.progress import OnProgress, accepts_observe, messages, silent
+from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.devices import Device, load_device, load_link
 from edgefl.devices.options import BUDGET_FIELDS, share_of_device
 from edgefl.errors import ScenarioError, UnitError, UnknownName
@@ -40,7 +40,7 @@ class Allowance:
     source: str
 
 
-@accepts_observe
+@public_command
 def fit(
     scenario: str | os.PathLike[str] | dict[str, Any] | Scenario,
     overrides: Sequence[str] = (),

@@ -12,7 +12,7 @@ import numpy as np
 
 from edgefl.commands.compose import commonest_device, commonest_link, planner_of, scenario_of
 from edgefl.commands.profile.schedule_totals import evaluation_totals, followed, round_totals, server_rows, stretches
-from edgefl.commands.progress import OnProgress, accepts_observe, messages, silent
+from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.cost import timeline as trace_timeline
 from edgefl.devices import Device, Link, load_device, load_link
 from edgefl.errors import ScenarioError, UnknownName
@@ -58,7 +58,7 @@ class Wanted:
     kind: str | None = None
 
 
-@accepts_observe
+@public_command
 def profile(
     scenario: str | os.PathLike[str] | dict[str, Any] | Scenario,
     overrides: Sequence[str] = (),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.commands.compose import compose, federation_of, predictor_of, scenario_of
-from edgefl.commands.progress import OnProgress, accepts_observe, messages, silent
+from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.commands.sweep.fields import FIELDS, check_value, values_of
 from edgefl.commands.sweep.frontier import frontiers
 from edgefl.commands.sweep.rows import row_of
@@ -29,7 +29,7 @@ from edgefl.scenario.document import KeyPath
 from edgefl.scenario.grid import Grid, grid_of
 
 
-@accepts_observe
+@public_command
 def sweep(
     scenario: str | os.PathLike[str] | dict[str, Any] | Scenario,
     axes: Sequence[str] = (),

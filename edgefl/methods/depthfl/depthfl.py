@@ -56,6 +56,8 @@ class DepthFL(Method):
     @staticmethod
     def with_exits(kind: Kind, exits: Literal["all"] | int) -> dict[str, Any]:
         """A kind's model with exits.  Raises MethodError for more exits than blocks, or without towers."""
+        if kind.model["name"] == "exits":  # of a setting that has been through here: shapes alone are made from it
+            return dict(kind.model)
         if kind.model["name"] != "towers":
             raise MethodError(f"depthfl needs a model of towers; {kind.name} clients have {kind.model['name']!r}")
         counts = {modality: tower["blocks"] for modality, tower in kind.model["towers"].items()}

@@ -1,0 +1,159 @@
+"""What data are made of: the files of a folder, and the code that builds a data set."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from edgefl import registry
+from edgefl.data.collection import DataSet, FolderSet
+from edgefl.data.federation import Federation
+from edgefl.data.options import DataOptions
+from edgefl.data.vocabulary import tokenizer_file
+from edgefl.errors import DataError
+
+REVISION = 3
+"""Part of every cache key: increased when the layout, the splits or the draws change."""
+
+_looked: ContextVar[dict[Path, str] | None] = ContextVar("looked", default=None)
+
+
+@contextmanager
+def one_look() -> Iterator[None]:
+    """Look at the files of each folder once until the end of the context: a command has one view of its data."""
+    if _looked.get() is not None:
+        yield
+        return
+    token = _looked.set({})
+    try:
+        yield
+    finally:
+        _looked.reset(token)
+
+
+def fingerprint(folder: Path) -> list[str]:
+    """Path of a folder or file, and a hash of names, sizes and modification times (ns) of all files in it.
+
+    Files that were replaced by others of the same size and time aren't noticed.  Raises DataError if the folder can't
+    be read.
+    """
+    looked, path = _looked.get(), folder.resolve()
+    if looked is not None and path in looked:
+        return [str(path), looked[path]]
+    hashed = hashlib.blake2b(digest_size=16)
+    try:
+        for name, status in sorted(_files(path)):
+            hashed.update(f"{name}\0{status.st_size} {status.st_mtime_ns}\n".encode(errors="surrogateescape"))
+    except OSError as error:
+        raise DataError(f"{error.filename or folder} can't be read ({error.strerror})") from error
+    if looked is not None:
+        looked[path] = hashed.hexdigest()
+    return [str(path), hashed.hexdigest()]
+
+
+def _files(path: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """``(relative name, status)`` of each regular file in a folder; of the file itself if it is no folder."""
+    if not path.is_dir():
+        yield "", path.stat()
+        return
+    waiting = [""]
+    while waiting:
+        inner = waiting.pop()
+        with os.scandir(path / inner) as entries:
+            for entry in entries:
+                name = f"{inner}{entry.name}"
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(f"{name}/")
+                elif entry.is_file():
+                    yield name, entry.stat()
+
+
+def code_of(build: Callable[..., Any]) -> str:
+    """A hash of the sources of the function's module and of the modules of its package that it imports, in turn.
+
+    "" for edgefl's own functions, whose revisions its tests hold, and where there are no sources.
+    """
+    while isinstance(build, functools.partial):
+        build = build.func
+    first = getattr(inspect.unwrap(build), "__module__", None) or "edgefl"
+    package = first.partition(".")[0]
+    if package == "edgefl":
+        return ""
+    sources: dict[str, bytes] = {}
+    waiting = [first]
+    while waiting:
+        name = waiting.pop()
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if name not in sources and file is not None and file.endswith(".py"):
+            sources[name] = Path(file).read_bytes()
+            waiting += [used for used in _imports(name, sources[name]) if used.partition(".")[0] == package]
+    hashed = hashlib.blake2b(digest_size=12)
+    for name, source in sorted(sources.items()):
+        hashed.update(name.encode() + b"\0" + source)
+    return hashed.hexdigest() if sources else ""
+
+
+def _imports(name: str, source: bytes) -> Iterator[str]:
+    """Names of modules that a module's source imports, and of what it imports from them."""
+    package = getattr(sys.modules[name], "__package__", None) or ""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                outer = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*outer, *filter(None, [base])])
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def collection_key(name: str, dataset: DataSet | FolderSet, options: DataOptions) -> tuple[dict[str, object], Path]:
+    """The cache key of a collection, and the folder that it is read from (empty for a package's)."""
+    key: dict[str, object] = {"set": name, "size": options.size, "revision": [REVISION, dataset.revision]}
+    if isinstance(dataset, DataSet):
+        return key | {"versions": dataset.versions() | {"numpy": version("numpy")}}, Path()
+    given = options.folders.get(name)
+    folder = dataset.find(given.expanduser() if given is not None else None)
+    return key | {"folder": fingerprint(folder), "columns": options.columns}, folder
+
+
+def made_of(options: DataOptions) -> list[object]:
+    """What the data are made of now, as plain data: revisions, versions, files of folders, and the tokenizer's file.
+
+    Equal for equal data; only names, sizes and times of files are looked at.  Raises the errors of
+    ``open_federation`` for a data set that is unknown or not there.
+    """
+    parts: list[object] = []
+    for name in options.sources:
+        dataset = registry.get("data set", name)
+        known = isinstance(dataset, DataSet | FolderSet)
+        parts.append(collection_key(name, dataset, options)[0] if known else registry.fingerprint("data set", name))
+    if isinstance(options.vocabulary, str):
+        parts.append(fingerprint(tokenizer_file(options.vocabulary)))
+    return parts
+
+
+def unrevised(options: DataOptions, federation: Federation) -> list[str]:
+    """A line for each data set of a plug-in whose code changed since its data were built, with the same revision."""
+    lines = []
+    for name, part in zip(options.sources, federation._parts, strict=False):
+        now, before = code_of(registry.get("data set", name).build), part.collection.meta.get("code")
+        if now and before and now != before:
+            revision = registry.get("data set", name).revision
+            lines.append(
+                f"the code that builds {registry.described('data set', name)} changed, but its revision is still "
+                f"{revision}: the data built before are used; raise the revision if build returns something else, "
+                f"or delete {part.collection.path}"
+            )
+    return lines

@@ -1,0 +1,83 @@
+"""Checks of what a method's functions return, at every call: a plug-in's mistake is named where it was made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from types import FunctionType
+from typing import Any
+
+from edgefl import registry
+from edgefl.errors import MethodError
+from edgefl.methods.state import ServerState
+from edgefl.work import Work
+
+
+def _work(answer: Any, state: ServerState | None) -> str:
+    return "" if isinstance(answer, Work) else f"returned {_shown(answer)}, not a Work"
+
+
+def _works(answer: Any, state: ServerState | None) -> str:
+    if not isinstance(answer, Sequence):
+        return f"returned {_shown(answer)}, not a sequence of Works; () stands for none"
+    wrong = next((work for work in answer if not isinstance(work, Work)), None)
+    return "" if wrong is None else f"returned a sequence with {_shown(wrong)}, not of Works alone"
+
+
+def _state(answer: Any, state: ServerState | None) -> str:
+    if not isinstance(answer, ServerState):
+        return f"returned {_shown(answer)}, not a ServerState"
+    for address, before in (state.tensors if state is not None else {}).items():
+        after = answer.tensors.get(address)
+        if after is before:
+            continue
+        if after is None:
+            return f"returned a state without {address!r}"
+        if (after.shape, after.dtype) != (before.shape, before.dtype):
+            return (
+                f"changed {address!r} from {before.dtype} {tuple(before.shape)} to {after.dtype} {tuple(after.shape)}; "
+                "every address keeps its shape and its precision"
+            )
+    return ""
+
+
+_CHECKS: Mapping[str, Callable[[Any, ServerState | None], str]] = {
+    "initial": _state,
+    "work": _work,
+    "evaluate": _work,
+    "before": _works,
+    "after": _works,
+    "aggregate": _state,
+    "absorb": _state,
+}
+
+
+def check_answers(method: type) -> None:
+    """Replace the functions that a subclass of Method defines by ones that check what they return.
+
+    They raise MethodError with the function, its plug-in and its file for a wrong type, for a state that lacks an
+    address of the one before, and for a tensor of another shape or precision than before.
+    """
+    for name, check in _CHECKS.items():
+        function = vars(method).get(name)
+        if isinstance(function, FunctionType):
+            setattr(method, name, _checked(function, check))
+
+
+def _checked(function: FunctionType, check: Callable[[Any, ServerState | None], str]) -> Callable[..., Any]:
+    @wraps(function)
+    def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        answer = function(self, *args, **kwargs)
+        state = next((value for value in (*args[:1], kwargs.get("state")) if isinstance(value, ServerState)), None)
+        if fault := check(answer, state):
+            code = function.__code__
+            owner = registry.plug_ins().owner(code.co_filename)
+            of = f"the plug-in {owner}, " if owner else ""
+            raise MethodError(f"{function.__qualname__}() ({of}{code.co_filename}:{code.co_firstlineno}) {fault}")
+        return answer
+
+    return checked
+
+
+def _shown(value: Any) -> str:
+    return "None" if value is None else f"an object of type {type(value).__name__}"

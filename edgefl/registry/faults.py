@@ -1,0 +1,107 @@
+"""Faults of plug-ins in one line: which plug-in, which of its files, and what happened there."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from importlib.metadata import EntryPoint
+from importlib.util import find_spec
+from pathlib import Path
+from traceback import walk_tb
+from typing import NamedTuple
+
+from edgefl.errors import PluginError
+
+MOST_CHARACTERS = 300
+"""Length of an exception's text in a message."""
+
+
+class Place(NamedTuple):
+    """Where a plug-in was: ``plug_in`` with its version, file, line and the function's qualified name."""
+
+    plug_in: str
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"the plug-in {self.plug_in} ({self.file}:{self.line}, in {self.function})"
+
+
+class PlugIns:
+    """The installed plug-ins: all packages but edgefl with an entry point in one of edgefl's groups."""
+
+    def __init__(self, points: Iterable[EntryPoint]):
+        self._roots: dict[str, str] = {}
+        for point in points:
+            package = top_package(point)
+            if package and package != "edgefl":
+                self._roots.update(dict.fromkeys(_roots(package), titled(point)))
+
+    def owner(self, file: str) -> str | None:
+        """The plug-in, with its version, that this source file belongs to; None for any other file."""
+        path = os.path.abspath(file)
+        for root, title in self._roots.items():
+            if path == root or path.startswith(root + os.sep):
+                return title
+        return None
+
+    def place(self, error: BaseException) -> tuple[Place, BaseException] | None:
+        """The plug-in's frame that was nearest to the error, and the exception that was raised there.
+
+        None if no plug-in was running.  Causes are searched too: SimPy raises copies of exceptions.
+        """
+        found, link, known = None, error, set[int]()
+        while link is not None and id(link) not in known:
+            known.add(id(link))
+            for frame, line in walk_tb(link.__traceback__):
+                if title := self.owner(frame.f_code.co_filename):
+                    found = Place(title, frame.f_code.co_filename, line, frame.f_code.co_qualname), link
+            link = link.__cause__  # type: ignore[assignment]
+        return found
+
+    def fault(self, error: BaseException) -> PluginError | None:
+        """The error in one line that names the plug-in in whose code it was raised; None if it wasn't in any."""
+        found = self.place(error)
+        return None if found is None else PluginError(f"{found[0]} failed: {said(found[1])}")
+
+
+def said(error: BaseException) -> str:
+    """The type and the text of an exception in one line; what a SystemExit tried to do in words."""
+    if isinstance(error, SystemExit):
+        return f"it tried to end the program (SystemExit: {error.code})"
+    text = " ".join((error.msg if isinstance(error, SyntaxError) else str(error)).split())
+    text = text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 3] + "..."
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def top_package(point: EntryPoint) -> str:
+    """The top-level package that an entry point names; "" if it names none."""
+    return point.value.partition(":")[0].partition("[")[0].strip().partition(".")[0]
+
+
+def titled(point: EntryPoint) -> str:
+    """The distribution of an entry point with its version; its package if it has no distribution."""
+    return f"{point.dist.name} {point.dist.version}" if point.dist else top_package(point)
+
+
+def file_of(point: EntryPoint) -> str:
+    """The source file of an entry point's module; if it isn't imported, the file that holds the entry point."""
+    module = sys.modules.get(point.value.partition(":")[0].strip())
+    if (file := getattr(module, "__file__", None)) is not None:
+        return str(file)
+    folder = getattr(point.dist, "_path", None)
+    return str(Path(folder) / "entry_points.txt") if folder is not None else top_package(point)
+
+
+def _roots(package: str) -> list[str]:
+    """The folders of a top-level package, or the file of a module; none if it isn't found."""
+    try:
+        spec = find_spec(package)
+    except (ImportError, ValueError):
+        return []
+    if spec is None:
+        return []
+    places = list(spec.submodule_search_locations or ()) or ([spec.origin] if spec.origin else [])
+    return [os.path.abspath(place) for place in places]
