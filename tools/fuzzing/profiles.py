@@ -6,11 +6,11 @@ from functools import cache
 from typing import Any
 
 import yaml
-from edgefl.devices import library_folder
 from hypothesis import strategies as st
 
+from edgefl.devices import library_folder
 from fuzzing.case import Case
-from fuzzing.scenarios import TINY, dumped
+from fuzzing.scenarios import DECLARED, TINY, dumped
 from fuzzing.texts import odd_files, rewritten
 from fuzzing.values import mutated
 
@@ -29,7 +29,7 @@ def shipped() -> list[tuple[str, bytes, Any]]:
     for section in SECTIONS:
         paths = sorted((library_folder() / section).glob("*.yaml"))
         for path in paths if section == "fleets" else paths[::3]:
-            found.append((section, path.read_bytes(), yaml.load(path.read_bytes(), yaml.BaseLoader)))  # noqa: S506
+            found.append((section, path.read_bytes(), yaml.load(path.read_bytes(), yaml.BaseLoader)))
     return found
 
 
@@ -43,6 +43,6 @@ def profiles(draw: st.DrawFn) -> Case:
         content: Any = dumped(draw(mutated(data)))
     else:
         content = draw(rewritten(text)) if how == "text" else draw(odd_files)
-    scenario = dumped({**TINY, "data": {"source": "declared", "clients": {"image": 4}, "classes": 4, "size": 16},
+    scenario = dumped({**TINY, "data": DECLARED,
                        "fleet": SECTIONS[section]})  # fmt: skip
     return Case("profiles", {"mine.yaml": content, "scenario.yaml": scenario}, ("mine.yaml",))

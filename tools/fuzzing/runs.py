@@ -9,9 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import edgefl
 from hypothesis import strategies as st
 
+import edgefl
 from fuzzing.case import FOLDER, Case, Content, Odd
 from fuzzing.scenarios import TINY
 from fuzzing.texts import odd_files, rewritten
@@ -51,8 +51,14 @@ def made() -> list[Files]:
         ]
 
 
+def runs() -> st.SearchStrategy[Case]:
+    """Run directories; the good ones that they come from are made first."""
+    made()
+    return _runs()
+
+
 @st.composite
-def runs(draw: st.DrawFn) -> Case:
+def _runs(draw: st.DrawFn) -> Case:
     """A run's folder in which one or two files were changed; beside it a folder that must stay as it is."""
     good = draw(st.sampled_from(made()))
     files: dict[str, Content] = dict(good)

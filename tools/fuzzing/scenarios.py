@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import yaml
-from edgefl import yaml_lines
-from edgefl.scenario import json_schema, library_folder
 from hypothesis import strategies as st
 
+from edgefl import yaml_lines
+from edgefl.scenario import json_schema, library_folder
 from fuzzing.case import PIPE, Case, Odd
 from fuzzing.schema import FromSchema
 from fuzzing.texts import odd_files, rewritten
-from fuzzing.values import hostile, keys, mutated, put
+from fuzzing.values import hostile, mutated, put
 
 LARGE = {"million", "spoken-digits", "papers/fedmml-advance", "papers/fedcola-creamfl"}
 """Shipped scenarios that take long to validate: their data or fleets are large."""
@@ -31,6 +30,12 @@ TINY: dict[str, Any] = {
     "evaluation": {"every": 10},
 }  # fmt: skip
 """A scenario of about a second."""
+
+DECLARED: dict[str, Any] = {
+    "source": "declared", "clients": {"image": 2, "text": 2}, "samples": 40,
+    "shapes": {"image": {"channels": 1, "size": 32, "classes": 12}, "text": {"vocabulary": 200}},
+}  # fmt: skip
+"""Data of which only the shapes are there, for scenarios whose fleet matters."""
 
 
 @cache
@@ -65,7 +70,9 @@ def generated(draw: st.DrawFn) -> Any:
     for name in chosen:
         data = {**data, name: draw(maker.of(whole["properties"][name]))}
     if draw(st.integers(0, 4)) == 0:
-        path = draw(st.sampled_from(("training.lr", "schedule", "fleet.budgets.memory", "seed", "x.y", "data.partition")))
+        path = draw(
+            st.sampled_from(("training.lr", "schedule", "fleet.budgets.memory", "seed", "x.y", "data.partition"))
+        )
         data = {**data, "compare": {path: draw(st.lists(hostile, max_size=3))}}
     return data
 
@@ -109,7 +116,3 @@ def scenarios(draw: st.DrawFn) -> Case:
             files["scenario.yaml"] = dumped(data)
     hostile_files = tuple(name for name in files if name != "pipe" and not (how == "sets" and name == "scenario.yaml"))
     return Case("scenarios", files, hostile_files)
-
-
-__all__ = ["TINY", "dumped", "generated", "keys", "scenarios", "shipped"]
-_ = Path

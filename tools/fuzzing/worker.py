@@ -99,8 +99,6 @@ def main() -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):  # a hostile /dev/stdin, and what a case prints
         os.dup2(nothing, descriptor)
-    import edgefl.commands.run
-    import edgefl.commands.sweep.sweep
     import fuzzing.targets  # noqa: F401
 
     gc.freeze()  # collections look at what a case made only
