@@ -4,8 +4,8 @@
     python tools/fuzz.py --replay FOLDER
 
 makes scenarios, profiles, availability traces, data tables and run directories that are wrong in some way, and gives
-them to edgefl.  A failure is anything but success or an ``EdgeflError`` in short lines, more than 5 s of processor time,
-or more than 1 GiB.  Each failure is printed once, with the folder of a small case and the command that shows it.
+them to edgefl.  A failure is anything but success or an ``EdgeflError`` in short lines, more than 5 s of processor
+time, or more than 1 GiB.  Each failure is printed once, with the folder of a small case and the command that shows it.
 The same seed gives the same cases.  Exit codes: 0 no failure, 1 failures.  It runs on Linux.
 """
 
@@ -20,9 +20,9 @@ from pathlib import Path
 TOOLS = Path(__file__).resolve().parent
 sys.path[:0] = [str(TOOLS), str(TOOLS.parent)]
 
-from fuzzing.campaign import Found, search
-from fuzzing.case import KINDS, Case, Content, Odd, commands
-from fuzzing.judging import Judge
+from fuzzing.campaign import Found, search  # noqa: E402
+from fuzzing.case import KINDS, Case, Content, Odd, commands  # noqa: E402
+from fuzzing.judging import Judge  # noqa: E402
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""A search for failures: cases are made and tried until a time or a number is reached, and made small where they fail."""
+"""A search for failures: cases are made and tried until a time or number is reached, and made small if they fail."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def search(
     known: Mapping[str, str] | None = None,
     on_found: Callable[[Found], None] = lambda found: None,
 ) -> dict[str, Found]:
-    """Failures by signature, each once, among ``count`` different cases of a kind, or among those tried until a monotonic time.
+    """Failures by signature, each once, among ``count`` different cases, or those tried until a monotonic time.
 
     The same ``number`` gives the same cases.  Signatures that are ``known`` are left out.
     """

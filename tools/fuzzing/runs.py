@@ -1,4 +1,4 @@
-"""Hostile run directories: finished, interrupted and compared runs with files changed, taken away, linked or swapped."""
+"""Hostile run directories: finished, interrupted and compared runs with files changed, removed, linked or swapped."""
 
 from __future__ import annotations
 
@@ -18,6 +18,10 @@ from fuzzing.texts import odd_files, rewritten
 from fuzzing.values import mutated
 
 Files = dict[str, bytes]
+
+NEW = ("run/writer.lock", "run/.partial-result.json", "run/compare.json", "run/x", "run/checkpoints", "run/files.json",
+       "run/checkpoints/round-000009")  # fmt: skip
+"""What a run doesn't have, and may have to cope with."""
 
 
 class _Stop(Exception):
@@ -79,8 +83,7 @@ def _runs(draw: st.DrawFn) -> Case:
             other = draw(st.sampled_from(made()))
             content = other[draw(st.sampled_from(sorted(other)))]
         else:
-            name = draw(st.sampled_from(("run/writer.lock", "run/.partial-result.json", "run/compare.json", "run/x",
-                                         "run/checkpoints", "run/files.json", "run/checkpoints/round-000009")))  # fmt: skip
+            name = draw(st.sampled_from(NEW))
             content = draw(st.one_of(odd_files, st.sampled_from((b"", b"{}", b"[]", b"\x00"))))
             if any(each.startswith(f"{name}/") for each in files):
                 continue

@@ -82,8 +82,9 @@ def override(draw: st.DrawFn) -> str:
     """A change as ``--set`` takes it."""
     path = draw(
         st.sampled_from(
-            ("seed", "training.lr", "training.batch", "data.partition", "data.clients.image", "fleet.devices", "fleet.²",
-             "model.image.tower", "schedule", "method.name", "compare", "round.cohort", "a.b.c", "fleet[0]", "")
+            ("seed", "training.lr", "training.batch", "data.partition", "data.clients.image", "fleet.devices",
+             "fleet.²", "model.image.tower", "schedule", "method.name", "compare", "round.cohort", "a.b.c",
+             "fleet[0]", "")
         )
     )  # fmt: skip
     value = draw(hostile)

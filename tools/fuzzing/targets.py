@@ -7,6 +7,10 @@ accepted and how many refused with an ``EdgeflError``; every other exception is 
 from __future__ import annotations
 
 import json
+import os
+import signal
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -130,6 +134,36 @@ def runs() -> Counts:
     return counts
 
 
+def faults() -> Counts:
+    """Fail in the way that the file ``fault`` names, to show that the harness finds it."""
+    counts: Counts = {}
+    fault = Path("fault").read_text(encoding="utf-8")
+    if fault == "traceback":
+        return {"accepted": 1 // 0}
+    if fault == "exit":
+        sys.exit(3)
+    if fault in ("refusal", "long message"):
+        attempt(counts, _raising("x: too large" if fault == "refusal" else "x" * 100_000))
+    elif fault == "memory":
+        bytearray(2 * 2**30)
+    elif fault == "crash":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    elif fault == "sleep":
+        time.sleep(600)
+    elif fault == "loop in C":
+        pow(3, 10**9)
+    while fault == "loop":
+        pass
+    return counts
+
+
+def _raising(message: str) -> Callable[[], None]:
+    def fail() -> None:
+        raise EdgeflError(message)
+
+    return fail
+
+
 def _content(folder: Path) -> dict[str, bytes]:
     if not folder.is_dir():
         return {}
@@ -137,5 +171,5 @@ def _content(folder: Path) -> dict[str, bytes]:
 
 
 TARGETS: dict[str, Callable[[], Counts]] = {
-    "scenarios": scenarios, "profiles": profiles, "traces": traces, "tables": tables, "runs": runs,
+    "scenarios": scenarios, "profiles": profiles, "traces": traces, "tables": tables, "runs": runs, "faults": faults,
 }  # fmt: skip

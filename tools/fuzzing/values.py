@@ -13,7 +13,8 @@ NUMBERS: tuple[Any, ...] = (
 
 TEXTS: tuple[str, ...] = (
     "", " ", "0", "-1", "1e3", "1e999", "inf", "nan", "0x10", "010", "null", "true", "~", ".", "..", "/", "../../x",
-    "/dev/zero", "/dev/stdin", "/dev/null", "./pipe", "./nothing.yaml", "*", "&a", "!x", "{}", "[]", "%", "50%", "150 %",
+    "/dev/zero", "/dev/stdin", "/dev/null", "./pipe", "./nothing.yaml", "*", "&a", "!x", "{}", "[]", "%", "50%",
+    "150 %",
     "-5%", "1..0 MiB", "4..24 MiB", "1 GiB", "1e400 B", "10 parsecs", "0 s", "1 h..2 min", "100%..1%", "²", "½",
     "\u0663", "\u200b", "é" * 3, "\U0001f600", "a\nb", "a\tb", "a\x00b", "\x1b[31m", "x" * 300, "x" * 100_000,
     "9" * 90, "9" * 5000, "glyphs", "table", "declared", "vit", "fedavg", "layerwise", "iid", "image", "text",
