@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import selectors
 import shutil
 import signal
@@ -137,7 +138,7 @@ class Judge:
         try:
             answer = self._line(MOST_WALL, seconds)
         except TimeoutError as error:
-            slow = str(error)
+            slow = f"{error} in {self._place()}"
             os.kill(self._child, signal.SIGKILL)
             answer = self._line(60)
         if "ended" not in answer:
@@ -146,6 +147,13 @@ class Judge:
         what = f"hangs: {slow}" if slow else f"the process ended by {answer['ended']}"
         text = "ended from outside" if slow else "a crash, or memory beyond the limit"
         return {"finding": {"signature": what, "message": text, "traceback": ""}}
+
+    def _place(self) -> str:
+        """The function of edgefl in which the child is."""
+        os.kill(self._child, signal.SIGUSR1)
+        time.sleep(0.5)
+        frame = re.search(r'File ".*?/(edgefl/[^"]*)", line \d+ in (\S+)', (self._home / "stack").read_text())
+        return f"{frame[1]}:{frame[2]}" if frame else "outside edgefl"
 
     def _line(self, wall: float, seconds: float | None = None) -> dict[str, Any]:
         """The next line of the process.

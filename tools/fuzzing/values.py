@@ -28,6 +28,12 @@ SHAPES: tuple[Any, ...] = (
     {"name": "random", "spare": -1}, [0] * 1000, {"x": {"x": {"x": {"x": {"x": 1}}}}},
 )  # fmt: skip
 
+QUANTITIES = (
+    "1 MiB", "2..8 MiB", "50%", "10 s", "1 h", "20 MB", "1 GFLOP", "2 kJ", "1 Mbit/s", "40% of device", "0.3", "5 W",
+    "iid", "1..2 GFLOP/s", "measured", "estimated", "end-to-end", "wifi-5", "phone-mid", "glyphs", "fedcola",
+)  # fmt: skip
+"""Texts that a file might well hold."""
+
 hostile = st.one_of(
     st.sampled_from(NUMBERS), st.sampled_from(TEXTS), st.sampled_from(SHAPES), st.integers(-100, 100),
     st.floats(allow_nan=True), st.text(max_size=8),
@@ -85,14 +91,33 @@ def renamed(data: Any, path: Where, key: str) -> Any:
     return put(data, tuple(above), {(key if each == last else each): value for each, value in parent.items()})
 
 
+def _near(value: Any) -> st.SearchStrategy[Any]:
+    """Values of the same type that might do as well."""
+    if isinstance(value, bool):
+        return st.just(not value)
+    if isinstance(value, int):
+        return st.sampled_from((value + 1, max(0, value - 1), 2 * value, value // 2, 1, float(value), str(value)))
+    if isinstance(value, float):
+        return st.sampled_from((value / 2, 2 * value, -value, 0.0, 1.0, 1, f"{100 * value:g} %"))
+    if isinstance(value, str):
+        return st.sampled_from((*QUANTITIES, value.upper(), value + " ", value[:1]))
+    if isinstance(value, list):
+        return st.sampled_from((value[::-1], value[:1], value * 2, [*value, *value[-1:]]))
+    return st.just(dict(reversed(list(value.items()))) if isinstance(value, dict) else 1)
+
+
 @st.composite
 def mutated(draw: st.DrawFn, data: Any, most: int = 3) -> Any:
     """Plain data with one to ``most`` mutations: of values, keys, types and structure."""
-    for _ in range(draw(st.integers(1, most))):
+    for _ in range(draw(st.sampled_from((1, 1, *range(1, most + 1))))):
         path = draw(st.sampled_from(places(data)))
-        how = draw(st.sampled_from(("value", "value", "value", "remove", "rename", "add", "wrap", "move", "typo")))
+        how = draw(
+            st.sampled_from(("near", "near", "value", "value", "remove", "rename", "add", "wrap", "move", "typo"))
+        )
         value = at(data, path)
-        if how == "value" or not path:
+        if how == "near":
+            data = put(data, path, draw(_near(value)))
+        elif how == "value" or not path:
             data = put(data, path, draw(hostile))
         elif how == "remove":
             data = without(data, path)

@@ -6,6 +6,7 @@ by the process that forked it, which forks another one.
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import json
 import os
@@ -34,6 +35,8 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
     for line in requests:
         request = json.loads(line)
         os.chdir(request["folder"])
+        stack = open("../stack", "w")  # noqa: SIM115 - faulthandler writes to it after the harness gave up
+        faulthandler.register(signal.SIGUSR1, stack, all_threads=False)
         signal.setitimer(signal.ITIMER_PROF, request["seconds"])
         _limit_memory(request["bytes"])
         answer: dict[str, Any]
@@ -47,6 +50,8 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
             signal.setitimer(signal.ITIMER_PROF, 0)
             _limit_memory(None)
             os.chdir("/")
+            faulthandler.unregister(signal.SIGUSR1)
+            stack.close()
         for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii").split():
             os.kill(int(child), signal.SIGKILL)
             os.waitpid(int(child), 0)
