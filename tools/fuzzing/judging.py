@@ -63,13 +63,17 @@ class Tally:
 
 
 class Judge:
-    """A process that tries cases.  Use it in ``with``; its cache and folders are removed at the end."""
+    """A process that tries cases.  Use it in ``with``; its folders are removed at the end.
 
-    def __init__(self) -> None:
+    ``cache`` is edgefl's cache for the cases; without one it is a folder of its own.
+    """
+
+    def __init__(self, cache: Path | None = None) -> None:
         self.tallies: dict[str, Tally] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._child = 0
         self._home = Path(tempfile.mkdtemp(prefix="edgefl-fuzz-"))
+        self._cache = cache or self._home / "cache"
 
     def __enter__(self) -> Judge:
         return self
@@ -83,6 +87,8 @@ class Judge:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
+            assert self._process.stdout is not None
+            self._process.stdout.close()
         shutil.rmtree(self._home, ignore_errors=True)
 
     def judge(self, case: Case) -> Finding | None:
@@ -123,7 +129,7 @@ class Judge:
     def _start(self) -> None:
         path = os.pathsep.join([str(ROOT), str(ROOT / "tools"), os.environ.get("PYTHONPATH", "")])
         environment = {
-            **os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "EDGEFL_CACHE": str(self._home / "cache"),
+            **os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "EDGEFL_CACHE": str(self._cache),
             "EDGEFL_DATA": str(self._home / "no-data"),
         }  # fmt: skip
         self._process = subprocess.Popen(
@@ -184,12 +190,11 @@ class Judge:
         return answer
 
     def _clean_cache(self) -> None:
-        """Remove the cache now and then, once it is large."""
-        cache = self._home / "cache"
-        if sum(tally.cases for tally in self.tallies.values()) % 500 == 0 and cache.is_dir():
-            size = sum(path.stat().st_size for path in cache.rglob("*") if path.is_file())
-            if size > MOST_CACHE:
-                shutil.rmtree(cache)
+        """Remove a cache of its own now and then, once it is large."""
+        if self._cache.parent != self._home or sum(tally.cases for tally in self.tallies.values()) % 500:
+            return
+        if sum(path.stat().st_size for path in self._cache.rglob("*") if path.is_file()) > MOST_CACHE:
+            shutil.rmtree(self._cache)
 
 
 def _used(number: int) -> tuple[float, bool]:

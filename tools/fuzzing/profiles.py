@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from edgefl.devices import library_folder
 from fuzzing.case import Case
-from fuzzing.scenarios import DECLARED, TINY, dumped
+from fuzzing.scenarios import TINY, dumped
 from fuzzing.texts import odd_files, rewritten
 from fuzzing.values import mutated
 
@@ -43,6 +43,6 @@ def profiles(draw: st.DrawFn) -> Case:
         content: Any = dumped(draw(mutated(data)))
     else:
         content = draw(rewritten(text)) if how == "text" else draw(odd_files)
-    scenario = dumped({**TINY, "data": DECLARED,
+    scenario = dumped({**TINY,
                        "fleet": SECTIONS[section]})  # fmt: skip
     return Case("profiles", {"mine.yaml": content, "scenario.yaml": scenario}, ("mine.yaml",))

@@ -19,23 +19,22 @@ from fuzzing.values import hostile, mutated, put
 LARGE = {"million", "spoken-digits", "papers/fedmml-advance", "papers/fedcola-creamfl"}
 """Shipped scenarios that take long to validate: their data or fleets are large."""
 
+DECLARED: dict[str, Any] = {
+    "source": "declared", "clients": {"image": 2, "text": 2}, "samples": 40,
+    "shapes": {"image": {"channels": 1, "size": 32, "classes": 12}, "text": {"vocabulary": 200}},
+}  # fmt: skip
+"""Data of which only the shapes are there, for scenarios whose fleet matters."""
+
 TINY: dict[str, Any] = {
     "edgefl": 1, "name": "tiny", "seed": 3,
-    "data": {"source": "glyphs", "clients": {"image": 3, "text": 2, "image-text": 2}, "samples": 40,
-             "validation": 40, "test": 40},
+    "data": DECLARED,
     "model": {"image": {"tower": "vit", "blocks": 2, "width": 16, "heads": 2},
               "text": {"tower": "transformer", "blocks": 2, "width": 16, "heads": 2, "tokens": 12}},
     "method": {"name": "fedavg"}, "schedule": {"name": "end-to-end", "rounds": 2},
     "training": {"batch": 8}, "round": {"cohort": 1.0}, "executor": {"name": "inline", "device": "cpu"},
     "evaluation": {"every": 10},
 }  # fmt: skip
-"""A scenario of about a second."""
-
-DECLARED: dict[str, Any] = {
-    "source": "declared", "clients": {"image": 2, "text": 2}, "samples": 40,
-    "shapes": {"image": {"channels": 1, "size": 32, "classes": 12}, "text": {"vocabulary": 200}},
-}  # fmt: skip
-"""Data of which only the shapes are there, for scenarios whose fleet matters."""
+"""A small scenario, of which nothing has to be built to check it."""
 
 
 @cache
@@ -92,9 +91,14 @@ def override(draw: st.DrawFn) -> str:
     return f"{path}={text}".replace("\n", " ").replace("\r", " ").replace("\x00", "")
 
 
+def scenarios() -> st.SearchStrategy[Case]:
+    """Hostile scenarios, as files or as plain data, now and then with overrides."""
+    shipped(), schema()
+    return _scenarios()
+
+
 @st.composite
-def scenarios(draw: st.DrawFn) -> Case:
-    """A hostile scenario, as file or as plain data, now and then with overrides."""
+def _scenarios(draw: st.DrawFn) -> Case:
     how = draw(st.sampled_from(("mutated", "mutated", "text", "text", "generated", "both", "data", "sets", "odd")))
     text, data = draw(st.sampled_from(shipped()))
     files: dict[str, Any] = {"pipe": Odd(PIPE)}

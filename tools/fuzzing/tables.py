@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from fuzzing.case import Case
-from fuzzing.scenarios import DECLARED, TINY, dumped
+from fuzzing.scenarios import TINY, dumped
 from fuzzing.texts import odd_files, rewritten
 from fuzzing.values import hostile
 
@@ -25,7 +25,7 @@ TIMES: tuple[Any, ...] = (
 
 def trace_scenario(file: str) -> bytes:
     """A scenario whose clients are available as the trace says."""
-    return dumped({**TINY, "data": DECLARED,
+    return dumped({**TINY,
                    "fleet": {"availability": {"trace": {"file": file}}}})  # fmt: skip
 
 
