@@ -131,6 +131,7 @@ class Judge:
         environment = {
             **os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "EDGEFL_CACHE": str(self._cache),
             "EDGEFL_DATA": str(self._home / "no-data"),
+            "ARROW_DEFAULT_MEMORY_POOL": "system",  # its own one reserves a GiB at first
         }  # fmt: skip
         self._process = subprocess.Popen(
             [sys.executable, "-m", "fuzzing.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment,
