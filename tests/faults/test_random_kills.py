@@ -135,6 +135,9 @@ def test_a_run_killed_at_any_moment_ends_as_an_uninterrupted_one(tiny: Tiny, tmp
             kills += 1
             if begun(folder):
                 given = {"resume": str(folder)}
+            else:  # nothing to go on from: a new run takes a new folder
+                folder = folder.with_name(f"{folder.name}-anew")
+                given = {"scenario": scenario, "output": str(folder)}
         edgefl.run(**given)
         what = f"{scenario['method']}, {scenario['schedule']}, {scenario['round']}, {scenario['executor']}"
         found = content(folder)
