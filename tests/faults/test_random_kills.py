@@ -130,14 +130,15 @@ def test_a_run_killed_at_any_moment_ends_as_an_uninterrupted_one(tiny: Tiny, tmp
                 after, event, number = random.uniform(0, seconds), "", -1
             else:
                 after, event, number = None, random.choice(("round", "client", "record")), random.randint(1, 12)
-            if not killed(given, after, event, number, script):
-                break
-            kills += 1
+            ended = not killed(given, after, event, number, script)
+            kills += not ended
             if begun(folder):
                 given = {"resume": str(folder)}
             else:  # nothing to go on from: a new run takes a new folder
                 folder = folder.with_name(f"{folder.name}-anew")
                 given = {"scenario": scenario, "output": str(folder)}
+            if ended:
+                break
         edgefl.run(**given)
         what = f"{scenario['method']}, {scenario['schedule']}, {scenario['round']}, {scenario['executor']}"
         found = content(folder)
