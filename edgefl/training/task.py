@@ -150,7 +150,7 @@ class OutOfHostMemory(TrainingError):
     """
 
 
-def _ran_out(error: Exception) -> bool:
+def _ran_out(error: BaseException) -> bool:
     """Whether an error says that memory couldn't be allocated."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True

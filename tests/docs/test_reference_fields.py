@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
 import edgefl
+from edgefl.commands.doctor import doctor, package_check
 from edgefl.commands.profile.compare import compare_profiles
 from edgefl.commands.profile.cost_diff import cost_diff
 from edgefl.commands.profile.measure import count, measure
@@ -158,6 +160,7 @@ def samples(
     old.write_text(json.dumps(profiles[1]))
     new.write_text(json.dumps(changed))
     found["cost-diff"] = [cost_diff(old, new)]
+    found["doctor"] = [doctor(runs=False), {"checks": [vars(package_check(Requirement("torch>=2.11"), None))]}]
 
     budgets = ["fleet.budgets.seconds_per_round=1us,45ms", "fleet.budgets.energy_per_round=0.1J,1J"]
     devices = ["fleet.devices=raspberry-pi-4-4gb,raspberry-pi-4-8gb,raspberry-pi-5-8gb"]

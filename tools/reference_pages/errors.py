@@ -31,6 +31,7 @@ EXIT_CODES = {
     "analyse": ("the analysis is printed and written", "a work failed while it ran", "the same command goes on"),
     "calibrate": ("the machine was measured; with `--output`, the profile is written", "", "`--serve` always ends so"),
     "methods": ("the list is printed; parts that are broken are named on stderr", "", ""),
+    "doctor": ("no check found an error; there may be warnings", "a check found an error", "nothing is left behind"),
     "devices": ("the list or the profile is printed; parts that are broken are named on stderr", "", ""),
 }
 """For each command: the meaning of exit codes 0 and 1, and what an interruption leaves."""

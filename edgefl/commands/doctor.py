@@ -1,0 +1,297 @@
+"""``edgefl doctor``: whether this machine and this installation can run edgefl, and what to do where they can't.
+
+Nothing that may be broken is imported at the top: a package that can't be imported is an answer, not a traceback.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import Any, Literal
+
+from packaging.requirements import Requirement
+
+from edgefl import units
+from edgefl.commands.progress import OnProgress, silent
+from edgefl.memo import cache_folder
+
+OK: Literal["ok"] = "ok"
+WARNING: Literal["warning"] = "warning"
+ERROR: Literal["error"] = "error"
+
+DISTRIBUTION = "edgefl-sim"
+OLDEST_PYTHON = (3, 11)
+NEWEST_PYTHON = (3, 12)
+"""The newest Python that the tests run with."""
+
+INSTALL = "in edgefl's checkout, run pip install -c constraints.txt ."
+
+LITTLE_DISK, LEAST_DISK = 5 * 2**30, 2**28
+LITTLE_MEMORY, LEAST_MEMORY = 2 * 2**30, 2**29
+"""Free bytes below which there is a warning, and an error."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """What was found about one thing; ``advice`` says what to do, None where nothing is wrong."""
+
+    name: str
+    status: Literal["ok", "warning", "error"]
+    found: str
+    advice: str | None = None
+
+
+def doctor(*, runs: bool = True, on_progress: OnProgress = silent) -> dict[str, Any]:
+    """Check versions, GPU, cache, disk and memory; with ``runs`` also determinism and a whole run with its rules.
+
+    The runs take about ten seconds in a temporary folder, which is removed.  ``on_progress`` is called with
+    ``prepare`` before what takes a while.
+
+    Returns ``{"edgefl", "healthy", "checks"}``: the version, whether no check is an error, and for each check its
+    ``name``, ``status`` (``ok``, ``warning`` or ``error``), what was ``found``, and ``advice`` or None.  Raises nothing
+    for what is wrong: that is the answer.
+    """
+    import edgefl
+
+    checks = list(_checks(runs, on_progress))
+    return {
+        "edgefl": edgefl.__version__,
+        "healthy": all(check.status != ERROR for check in checks),
+        "checks": [asdict(check) for check in checks],
+    }
+
+
+def _checks(runs: bool, on_progress: OnProgress) -> Iterator[Check]:
+    yield python_check(sys.version_info[:3])
+    yield from packages()
+    yield _guarded("import", torchvision_check)
+    yield _guarded("GPU", gpu_check)
+    cache = _guarded("cache", lambda: cache_check(cache_folder()))
+    yield cache
+    yield _guarded("disk", lambda: disk_check({"here": Path.cwd(), "cache": cache_folder()}))
+    yield _guarded("memory", memory_check)
+    if runs and cache.status != ERROR:
+        on_progress("prepare", {"what": "running a small scenario three times"})
+        with tempfile.TemporaryDirectory(prefix="edgefl-doctor-") as folder:
+            yield _guarded("determinism", lambda: determinism_check(Path(folder)))
+            yield _guarded("run", lambda: run_check(Path(folder)))
+
+
+def _guarded(name: str, check: Callable[[], Check]) -> Check:
+    """The check, or an error with the exception that it raised."""
+    try:
+        return check()
+    except Exception as error:
+        return Check(name, ERROR, _one_line(error), "see the other lines for a cause; " + INSTALL)
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+
+
+# versions ------------------------------------------------------------------------------------------------------------
+
+
+def python_check(running: Sequence[int]) -> Check:
+    """Whether this version of Python (major, minor, micro) is supported."""
+    text = ".".join(map(str, running))
+    if tuple(running[:2]) < OLDEST_PYTHON:
+        least = ".".join(map(str, OLDEST_PYTHON))
+        return Check("Python", ERROR, text, f"edgefl needs Python {least} or newer: make an environment with it")
+    if tuple(running[:2]) > NEWEST_PYTHON:
+        newest = ".".join(map(str, NEWEST_PYTHON))
+        return Check("Python", WARNING, text, f"the tests run with Python up to {newest}: use that if something fails")
+    return Check("Python", OK, f"{text}, {platform.system()} {platform.machine()}")
+
+
+def packages() -> list[Check]:
+    """A check of edgefl's own installation, and one of each package that it needs."""
+    try:
+        needed = requires(DISTRIBUTION) or []
+        installed = version(DISTRIBUTION)
+    except PackageNotFoundError:
+        return [Check("edgefl", ERROR, f"{DISTRIBUTION} isn't installed, so its parts can't be found", INSTALL)]
+    checks = [Check("edgefl", OK, f"{installed}, {Path(__file__).resolve().parents[1]}")]
+    for requirement in sorted((Requirement(text) for text in needed), key=lambda each: each.name.lower()):
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            try:
+                there: str | None = version(requirement.name)
+            except PackageNotFoundError:
+                there = None
+            checks.append(package_check(requirement, there))
+    return checks
+
+
+def package_check(requirement: Requirement, there: str | None) -> Check:
+    """Whether a package is installed in a supported version; ``there`` is the version, None without it."""
+    name, wanted = requirement.name, str(requirement.specifier)
+    advice = f"pip install '{name}{wanted}'; {INSTALL} for the versions that edgefl is tested with"
+    if there is None:
+        return Check(name, ERROR, f"it isn't installed; supported: {wanted}", advice)
+    if not requirement.specifier.contains(there, prereleases=True):
+        return Check(name, ERROR, f"{there} isn't supported; supported: {wanted}", advice)
+    return Check(name, OK, f"{there} ({wanted})")
+
+
+def torchvision_check() -> Check:
+    """Whether torch and torchvision can be imported together.
+
+    A torchvision whose compiled part was built for another torch is a warning, since no tower calls that part.
+    """
+    name, advice = "import", "install the torchvision that belongs to this torch: " + INSTALL
+    try:
+        import_module("torch")
+    except Exception as error:
+        return Check(name, ERROR, f"torch can't be imported: {_one_line(error)}", INSTALL)
+    try:
+        import_module("torchvision")
+    except Exception as error:
+        from edgefl.models.towers.vision import import_torchvision
+
+        try:
+            import_torchvision()
+        except Exception as second:
+            return Check(name, ERROR, f"torchvision can't be imported: {_one_line(second)}", advice)
+        return Check(name, WARNING, f"torchvision's compiled part is left out: {_one_line(error)}", advice)
+    return Check(name, OK, "torch and torchvision can be imported together")
+
+
+def gpu_check() -> Check:
+    """Which GPU torch sees, and whether it computes what the CPU does; none is no fault."""
+    import torch
+
+    if not torch.cuda.is_available():
+        if Path("/dev/nvidiactl").exists() or shutil.which("nvidia-smi"):
+            advice = "install a build of torch with CUDA (pytorch.org says which), and check that nvidia-smi works"
+            return Check("GPU", WARNING, f"torch {torch.__version__} can't use this machine's NVIDIA GPU", advice)
+        return Check("GPU", OK, "none; training runs on the CPU")
+    name = torch.cuda.get_device_name(0)
+    free, total = torch.cuda.mem_get_info(0)
+    numbers = torch.arange(4096, dtype=torch.float64).reshape(64, 64)
+    if not torch.equal((numbers.cuda() @ numbers.cuda()).cpu(), numbers @ numbers):
+        return Check("GPU", ERROR, f"{name} computes a wrong matrix product", "set executor.device to cpu")
+    found = f"{name}, {units.show_bytes(free)} of {units.show_bytes(total)} free, CUDA {torch.version.cuda}"
+    if free < LITTLE_MEMORY:
+        return Check("GPU", WARNING, found, "other programs use its memory: end them, or set executor.device to cpu")
+    return Check("GPU", OK, found)
+
+
+# this machine --------------------------------------------------------------------------------------------------------
+
+
+def cache_check(folder: Path) -> Check:
+    """Whether the cache folder can be written, and its size."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        found = f"{folder} can't be written: {error.strerror or error}"
+        return Check("cache", ERROR, found, "name a folder of yours in the environment variable EDGEFL_CACHE")
+    size = 0
+    for path in folder.rglob("*"):
+        with suppress(OSError):  # another command may be replacing it
+            size += path.stat(follow_symlinks=False).st_size if not path.is_dir() else 0
+    return Check("cache", OK, f"{folder}, {units.show_bytes(size)}; it may be removed at any time")
+
+
+def disk_check(folders: dict[str, Path]) -> Check:
+    """The free bytes of the file systems on which these folders are, or will be."""
+    free = {name: shutil.disk_usage(_existing(folder)).free for name, folder in folders.items()}
+    found = ", ".join(f"{name} {units.show_bytes(number)}" for name, number in free.items()) + " free"
+    advice = "free some space, run with --output on another disk, or name another folder in EDGEFL_CACHE"
+    return _graded("disk", min(free.values()), (LITTLE_DISK, LEAST_DISK), found, advice)
+
+
+def memory_check() -> Check:
+    """The bytes that this process may still allocate, and the cores that it may use."""
+    from edgefl.machine import host
+
+    free, total = host.free_bytes(), host.ram_bytes()
+    found = f"{units.show_bytes(free)} of {units.show_bytes(total)} free, {host.physical_cores()} cores"
+    advice = "end other programs, or set executor.workers to 1 and training.batch to less"
+    return _graded("memory", free, (LITTLE_MEMORY, LEAST_MEMORY), found, advice)
+
+
+def _graded(name: str, free: int, limits: tuple[int, int], found: str, advice: str) -> Check:
+    """A check of free bytes: a warning below the first limit, an error below the second."""
+    little, least = limits
+    if free >= little:
+        return Check(name, OK, found)
+    return Check(name, ERROR if free < least else WARNING, found, advice)
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest above it that exists."""
+    folder = folder.absolute()
+    return next(each for each in (folder, *folder.parents) if each.exists())
+
+
+# runs ----------------------------------------------------------------------------------------------------------------
+
+SCENARIO: dict[str, Any] = {
+    "name": "doctor",
+    "seed": 3,
+    "data": {"source": "glyphs", "clients": {"image": 2, "text": 2, "image-text": 2}, "samples": 40,
+             "validation": 40, "test": 40},
+    "model": {"image": {"blocks": 2, "width": 16, "heads": 2},
+              "text": {"blocks": 2, "width": 16, "heads": 2, "tokens": 12}},
+    "method": "fedcola",
+    "schedule": {"name": "layerwise", "stages": 2, "rounds": 4},
+    "training": {"batch": 8},
+    "round": {"cohort": 1.0},
+    "evaluation": {"every": 4},
+}  # fmt: skip
+"""A scenario with every kind of client, of a second or two."""
+
+COMPARED = ("rounds.jsonl", "clients.jsonl", "eligibility.jsonl", "result.json", "weights.safetensors")
+"""Files that are equal, byte for byte, between equal runs on one machine."""
+
+
+def differing(left: Path, right: Path) -> list[str]:
+    """Names of the files of two equal runs that aren't equal, byte for byte."""
+    return [name for name in COMPARED if (left / name).read_bytes() != (right / name).read_bytes()]
+
+
+def determinism_check(folder: Path) -> Check:
+    """Whether two runs of the same scenario, in this process, give the same records and weights to the last bit."""
+    import edgefl
+
+    executor = {"name": "inline", "device": "auto"}
+    for name in ("first", "second"):
+        edgefl.run({**SCENARIO, "executor": executor}, output=folder / name)
+    if names := differing(folder / "first", folder / "second"):
+        advice = "results of this machine aren't reproducible: set executor.device to cpu and OMP_NUM_THREADS to 1"
+        return Check("determinism", ERROR, f"two equal runs differ in {', '.join(names)}", advice)
+    return Check("determinism", OK, "two equal runs have the same records and weights, bit for bit")
+
+
+def run_check(folder: Path) -> Check:
+    """Whether a run in two worker processes ends, keeps the rules of ``--verify``, and equals a run in one process."""
+    import edgefl
+    from edgefl.commands.verify.verify import verify
+
+    began = time.perf_counter()
+    edgefl.run({**SCENARIO, "executor": {"name": "processes", "workers": 2, "device": "auto"}}, output=folder / "run")
+    report = verify(folder / "run")
+    seconds = time.perf_counter() - began
+    (run,) = report["runs"].values()
+    if not report["valid"]:
+        broken = ", ".join(check["name"] for check in run["checks"] if check["broken"])
+        return Check("run", ERROR, f"a run breaks the rules {broken}", "please report it with this output")
+    if (folder / "first" / "result.json").exists() and (names := differing(folder / "first", folder / "run")):
+        advice = "set executor to inline, and OMP_NUM_THREADS to 1 for all processes"
+        return Check("run", ERROR, f"worker processes give another result in {', '.join(names)}", advice)
+    threads = os.environ.get("OMP_NUM_THREADS")
+    found = f"{run['rounds']} rounds in 2 worker processes in {seconds:.1f} s, every rule of --verify holds"
+    return Check("run", OK, found + (f"; OMP_NUM_THREADS is {threads}" if threads else ""))
