@@ -116,8 +116,8 @@ def _fvcore(module: nn.Module, values: tuple[Tensor, ...]) -> tuple[dict[str, Co
     A module's MACs exclude those of its submodules.
     """
     with warnings.catch_warnings():
-        # fvcore uses torch.jit, and torch warns about every use of it
-        warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)
+        # fvcore uses torch.jit, and torch warns about every use of it: DeprecationWarning, since 2.15 FutureWarning
+        warnings.filterwarnings("ignore", "`torch.jit")
         return _analyse(module, values)
 
 

@@ -91,11 +91,12 @@ _SHARES_SCHEMA = WithJsonSchema(
         "examples": [{"raspberry-pi-4-4gb": "60%", "jetson-orin-nano-8gb": "40%"}],
     }
 )
+# Counts before shares: pydantic 2.7 takes an integer as the first of these types that accepts it.
 DeviceShares = Annotated[
-    dict[Annotated[str, _loadable(load_device)], float | int], BeforeValidator(_shares), _SHARES_SCHEMA
+    dict[Annotated[str, _loadable(load_device)], int | float], BeforeValidator(_shares), _SHARES_SCHEMA
 ]
 LinkShares = Annotated[
-    dict[Annotated[str, _loadable(load_link)], float | int], BeforeValidator(_shares), _SHARES_SCHEMA
+    dict[Annotated[str, _loadable(load_link)], int | float], BeforeValidator(_shares), _SHARES_SCHEMA
 ]
 
 
