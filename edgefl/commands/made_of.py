@@ -12,6 +12,7 @@ from torch import Tensor
 
 from edgefl import registry
 from edgefl.data import Federation
+from edgefl.files import read_regular
 from edgefl.planning import Setup
 from edgefl.runs.digests import changed_parts
 from edgefl.scenario import Scenario
@@ -31,7 +32,7 @@ def made_of(scenario: Scenario, setup: Setup, device: str) -> dict[str, Any]:
         "scenario": fixed_part(scenario),
         "device": device,
         "profiles": profiles | {link.name: _digest(repr(link)) for link in fleet.links},
-        "trace": None if trace is None else _digest(trace.read_bytes()),
+        "trace": None if trace is None else _digest(read_regular(trace)),
         "plug_ins": dict(sorted(plug_ins(scenario, setup))),
     }
 

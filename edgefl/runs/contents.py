@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.errors import RunError
+from edgefl.files import read_regular
 
 CHECKPOINTS = "checkpoints"
 """The only folder in a run's folder that edgefl reads and writes files in."""
@@ -66,7 +67,7 @@ def check_folder_name(name: Any, where: Path) -> str:
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in this file.  Raises RunError if it can't be read or holds something else."""
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(read_regular(path))
     except (OSError, ValueError, RecursionError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
         raise RunError(f"can't read {path}: {reason}") from error

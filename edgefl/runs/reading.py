@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from edgefl.errors import RunError, UnknownName
+from edgefl.files import read_regular
 from edgefl.runs import tables
 from edgefl.runs.contents import check_contents, read_json
 from edgefl.runs.folders import Table, begun, check_format, check_run_folder, comparison, is_comparison
@@ -51,7 +52,7 @@ class Run:
             return RunError(f"can't read {path}{f':{line}' if line else ''}: {message}")
 
         try:
-            text = decode(path.read_bytes(), refuse)
+            text = decode(read_regular(path), refuse)
         except OSError as error:
             raise RunError(f"can't read {path}: {error.strerror or error}") from error
         scenario, _ = read_yaml(text, refuse, nouns="scenarios")

@@ -13,10 +13,12 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Iterable
 from concurrent.futures import Future, InvalidStateError, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Self
 
@@ -25,6 +27,8 @@ from edgefl.errors import TrainingError
 from edgefl.training.task import Node, OutOfHostMemory, Report, Task
 from edgefl.work.torch_device import device_of
 
+PATIENCE = 10.0
+"""Seconds that workers have to end by themselves when the executor is closed: their results aren't needed."""
 LOOKS_PER_TIMEOUT = 20
 """How often per timeout the watch looks whether tasks still end."""
 
@@ -111,11 +115,17 @@ class Processes:
         return future
 
     def close(self) -> None:
-        """Cancel queued tasks, wait for running ones, and end the workers."""
+        """Cancel queued tasks and end the workers; those still busy after ``PATIENCE`` seconds are killed."""
         with self._lock:
             self._closing = True
             self._over.set()
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        processes = _processes_of(self._pool)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        until = time.monotonic() + PATIENCE
+        for process in processes:
+            process.join(max(0.0, until - time.monotonic()))
+        self._end(processes)
+        self._pool.shutdown(wait=True)
 
     def __enter__(self) -> Self:
         return self
@@ -213,11 +223,19 @@ class Processes:
                     self._end_workers(pool)
                     self._recover(pool, f"no task ended within {timeout:g} s (executor.timeout)")
 
+    def _end_workers(self, pool: ProcessPoolExecutor) -> None:
+        self._end(_processes_of(pool))
+
     @staticmethod
-    def _end_workers(pool: ProcessPoolExecutor) -> None:
-        for process in list((getattr(pool, "_processes", None) or {}).values()):
+    def _end(processes: Iterable[BaseProcess]) -> None:
+        for process in processes:
             with suppress(OSError, ValueError):
                 process.kill()
+
+
+def _processes_of(pool: ProcessPoolExecutor) -> list[BaseProcess]:
+    """The workers of a pool, which has no public name for them."""
+    return list((getattr(pool, "_processes", None) or {}).values())
 
 
 def _warn(text: str) -> None:
@@ -229,17 +247,22 @@ def _warn(text: str) -> None:
 # in a worker ---------------------------------------------------------------------------------------------------------
 
 _node: Node | None = None
+_why_not: str = ""
+"""Why this worker couldn't open its data; its tasks say so."""
 
 
 def _start(data: str, seed: int, tokens: int, cache: str | None, device: str, path: list[str]) -> None:
-    global _node
+    global _node, _why_not
     threading.Thread(target=_end_with_parent, daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the parent process ends the workers
     sys.path[:] = path
-    federation = open_federation(
-        DataOptions.model_validate_json(data), seed=seed, tokens=tokens, cache=Path(cache) if cache else None
-    )
-    _node = Node(federation, device_of(device))
+    try:
+        federation = open_federation(
+            DataOptions.model_validate_json(data), seed=seed, tokens=tokens, cache=Path(cache) if cache else None
+        )
+        _node = Node(federation, device_of(device))
+    except Exception as error:  # an error here would end the worker without a word
+        _why_not = str(error) or repr(error)
 
 
 def _end_with_parent() -> None:
@@ -255,5 +278,6 @@ def _do_nothing() -> None:
 
 
 def _run_task(head: str, body: bytes) -> tuple[str, bytes]:
-    assert _node is not None
+    if _node is None:
+        raise TrainingError(f"a worker process couldn't open the data: {_why_not}")
     return _node.run(Task.decode(head, body)).encode()

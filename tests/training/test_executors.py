@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -152,3 +153,24 @@ def test_a_killed_worker_is_a_training_error(scenario: Scenario, setup: Setup) -
         assert caught.value.exit_code == 1
         with pytest.raises(TrainingError, match="on this machine even alone"):
             executor.submit(task_of(setup, 0)).result(120)
+
+
+def test_a_worker_that_cannot_open_its_data_says_why(scenario: Scenario, setup: Setup, tmp_path: Path) -> None:
+    data = scenario.data.model_copy(update={"folders": {"glyphs": tmp_path}})
+    with Processes(data, scenario.seed, scenario.model.tokens, None, 1, "cpu") as executor:
+        with pytest.raises(TrainingError, match="a worker process couldn't open the data: .*glyphs"):
+            executor.submit(task_of(setup, 0)).result(120)
+
+
+def test_closing_does_not_wait_for_a_worker_that_hangs(
+    scenario: Scenario, setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgefl.training.processes.PATIENCE", 0.5)
+    executor = workers(scenario, 1)
+    file = tmp_path / "failures"
+    executor.submit(task_of(setup, 0, unlucky(1, "hang", file)))
+    while not file.exists():
+        time.sleep(0.1)
+    started = time.monotonic()
+    executor.close()
+    assert time.monotonic() - started < 30
