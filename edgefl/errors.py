@@ -12,6 +12,7 @@ EdgeflError                      (exit code 2: the user can correct it; shown wi
 +-- UncountedOperator            a matrix-multiplication operator without a FLOP formula
 +-- TrainingError                a client's or server's work failed while it ran (exit code 1)
     +-- DivergedError            the model isn't finite any more (exit code 1)
+    +-- OutOfHostMemory          this machine's memory doesn't suffice for a work (exit code 1)
 """
 
 from __future__ import annotations
@@ -98,6 +99,13 @@ class TrainingError(EdgeflError):
     """A work failed while it ran; the message names the node and the work's kind."""
 
     exit_code = 1
+
+
+class OutOfHostMemory(TrainingError):
+    """The memory of this machine, or of its GPU, doesn't suffice for a task.
+
+    It says nothing about the client, whose memory is judged by predictions.
+    """
 
 
 class DivergedError(TrainingError):

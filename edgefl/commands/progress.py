@@ -7,7 +7,6 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 from edgefl import registry
-from edgefl.data import one_look
 
 OnProgress = Callable[[str, Mapping[str, Any]], None]
 """Called with an event's name and its facts: ``prepare``, ``combination``, ``start``, ``record``, ``done``, ..."""
@@ -37,6 +36,8 @@ def public_command(command: Callable[Arguments, Answer]) -> Callable[Arguments, 
 
     @wraps(command)
     def public(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
+        from edgefl.data import one_look  # here, since edgefl doctor runs where torch can't be imported
+
         if "observe" in kwargs:
             kwargs["on_progress"] = kwargs.pop("observe")
         with registry.named_faults(), one_look():

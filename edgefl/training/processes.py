@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Self
 
 from edgefl.data import DataOptions, open_federation
-from edgefl.errors import TrainingError
-from edgefl.training.task import Node, OutOfHostMemory, Report, Task
+from edgefl.errors import OutOfHostMemory, TrainingError
+from edgefl.training.task import Node, Report, Task
 from edgefl.work.torch_device import device_of
 
 PATIENCE = 10.0

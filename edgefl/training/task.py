@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from edgefl import models, registry, seeds
-from edgefl.errors import EdgeflError, TrainingError
+from edgefl.errors import EdgeflError, OutOfHostMemory, TrainingError
 from edgefl.training.attack import Attack
 from edgefl.work import CUDA_ROUNDING, Meter, Result, Source, Trace, Work, digest, run
 from edgefl.work.torch_device import warm
@@ -141,13 +141,6 @@ class Sources(Protocol):
     def server(self) -> Source:
         """The server's data: the splits validation, test and public."""
         ...
-
-
-class OutOfHostMemory(TrainingError):
-    """The memory of this machine, or of its GPU, doesn't suffice for a task.
-
-    It says nothing about the client, whose memory is judged by predictions.
-    """
 
 
 def _ran_out(error: BaseException) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.data import DataOptions
-from edgefl.training import Report, Task, executors
+from edgefl.training import Report, Task, processes
 
 Data = tuple[str, int, int, str | None, str]
 """Data that a worker opens: options (JSON), seed, tokens, cache and device, as ``Processes`` gets them."""
@@ -80,6 +80,6 @@ def work(data: Data, path: list[str], head: str, body: bytes) -> tuple[str, byte
     """Run an encoded task on ``data``, like a worker of ``Processes``."""
     global _opened
     if data != _opened:
-        executors._start(*data, path)
+        processes._start(*data, path)
         _opened = data
-    return executors._run_task(head, body)
+    return processes._run_task(head, body)
