@@ -27,10 +27,14 @@ LONGEST_LINE = 4000
 """Most characters of a line of a message; a longer line loses its middle."""
 
 
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
 class EdgeflError(Exception):
     """Base of all errors that edgefl raises on purpose.  ``exit_code`` is the command line's exit code.
 
-    Words and lines of a message that are too long to read, such as a key of 100,000 characters, are shortened.
+    Words and lines of a message that are too long to read, such as a key of 100,000 characters, are shortened, and
+    control characters are written as escapes.
     """
 
     exit_code = 2
@@ -113,7 +117,11 @@ class DivergedError(TrainingError):
 
 
 def shortened(text: str) -> str:
-    """``text`` with "..." for the middle of words above ``LONGEST_WORD`` and of lines above ``LONGEST_LINE``."""
+    """``text`` with "..." for the middle of words above ``LONGEST_WORD`` and of lines above ``LONGEST_LINE``.
+
+    Control characters, by which a terminal could be steered, are written as escapes.
+    """
+    text = _CONTROL.sub(lambda character: repr(character[0])[1:-1], text)
     if len(text) <= LONGEST_WORD:
         return text
     words = re.sub(rf"\S{{{LONGEST_WORD + 1},}}", lambda word: _ends(word[0], LONGEST_WORD), text)

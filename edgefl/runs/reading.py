@@ -160,7 +160,11 @@ class Run:
         weights = self.weights()
         if kind not in self.models:
             raise UnknownName("client kind", kind, self.models)
-        module: nn.Module = build(self.models[kind])
+        try:
+            module: nn.Module = build(self.models[kind])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            reason = " ".join(str(error).split())
+            raise RunError(f"{self.path / 'models.json'} doesn't describe a model of {kind!r}: {reason}") from error
         prefix = f"{kind}/"
         tensors = {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
         try:
@@ -171,8 +175,8 @@ class Run:
         missing = sorted({name for name, _ in module.named_parameters()} & set(loaded.missing_keys))
         if missing or loaded.unexpected_keys:
             raise RunError(
-                f"the weights at {self.path} don't fit the model {kind!r}: missing {missing}, "
-                f"not in the model {sorted(loaded.unexpected_keys)}"
+                f"the weights at {self.path} don't fit the model {kind!r}: missing {_first(missing)}, "
+                f"not in the model {_first(sorted(loaded.unexpected_keys))}"
             )
         return module.eval()
 
@@ -187,6 +191,11 @@ class Run:
         else:
             rows = [_flatten(record) for record in self.records(table)]
         return pd.DataFrame(rows)
+
+
+def _first(names: list[str], most: int = 3) -> str:
+    """The first names as a list, and how many more there are."""
+    return f"{names[:most]}{f' and {len(names) - most} more' if len(names) > most else ''}"
 
 
 def read_run(path: str | os.PathLike[str]) -> Run:

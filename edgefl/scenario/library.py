@@ -41,5 +41,7 @@ def find_document(path: str | Path) -> Document:
         raise ScenarioError(f"this file can't be read: {error.strerror}", file=given) from error
     beside = [p.name for p in direct.parent.glob("*.y*ml")] if direct.parent.is_dir() else []
     near = get_close_matches(direct.name, beside, 1) or get_close_matches(name, names, 1, 0.5)
-    hint = f"; did you mean {near[0]!r}?" if near else f"; shipped scenarios: {', '.join(names)}" if names else ""
+    top = [name for name in names if "/" not in name]
+    others = f" and {len(names) - len(top)} in folders such as papers/" if len(top) < len(names) else ""
+    hint = f"; did you mean {near[0]!r}?" if near else f"; shipped scenarios: {', '.join(top)}{others}" if names else ""
     raise ScenarioError(f"there is no such file or shipped scenario{hint}", file=given)

@@ -19,26 +19,7 @@ from edgefl.errors import EdgeflError
 
 ROOT = Path(__file__).resolve().parents[2]
 
-UNMENDED: dict[str, str] = {
-    "TypeError in edgefl/models/options.py:_tower": "model.text.tower: []",
-    "BadMessage in edgefl/scenario/problems.py:raise_all": "control characters of a key in the message",
-    "BadMessage in edgefl/scenario/overrides.py:with_override": "control characters of --set in the message",
-    "too much memory in edgefl/data/declared.py:load": "data.clients of 10^16",
-    "too much memory in edgefl/devices/facts.py:read_written": "/dev/zero as a profile",
-    "hangs: it waits for something in edgefl/devices/facts.py:read_written": "a pipe as a profile",
-    "IndexError in edgefl/scenario/problems.py:_translated": "an unknown field of a fleet's file",
-    "hangs: it waits for something in edgefl/devices/trace.py:_read": "a pipe as a trace",
-    "too much memory in edgefl/devices/trace.py:_csv_rows": "/dev/zero as a trace",
-    "too much memory in edgefl/devices/trace.py:_json_rows": "/dev/zero as a trace",
-    "BadMessage in edgefl/devices/trace.py:_seconds": "a time of 5,000 digits in the message",
-    "hangs: it waits for something in edgefl/data/folders/rows.py:lines": "a pipe as a table",
-    "AttributeError in edgefl/data/options.py:partition_of": "data.partition: {image: [...]}",
-    "hangs: it waits for something in edgefl/data/folders/medmnist.py:_arrays": "a pipe as an archive",
-    "error in edgefl/data/folders/medmnist.py:_arrays": "zlib.error of a damaged archive",
-    "BadMessage in edgefl/runs/reading.py:model": "a message of 1,034 characters",
-    "ValidationError in edgefl/models/tower.py:chosen": "models.json with a text for a number",
-    "KeyError in edgefl/models/__init__.py:build": "models.json without a model's name",
-}
+UNMENDED: dict[str, str] = {}
 """Failures that are known and not yet mended, by the signature that ``tools/fuzz.py`` prints: the tests pass over
 these, and over nothing else."""
 
