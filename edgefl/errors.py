@@ -23,7 +23,7 @@ from difflib import get_close_matches
 
 LONGEST_WORD = 300
 """Most characters of a message without a space between them; a longer word loses its middle."""
-LONGEST_LINE = 4000
+LONGEST_LINE = 960
 """Most characters of a line of a message; a longer line loses its middle."""
 
 

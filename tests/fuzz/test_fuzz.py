@@ -63,7 +63,7 @@ def test_twenty_thousand_hostile_inputs_are_taken_or_refused_in_a_line(patient_j
         ("refusal", None),
         ("traceback", r"ZeroDivisionError in outside edgefl"),
         ("exit", r"SystemExit in .*"),
-        ("long message", r"BadMessage in .*"),
+        ("empty message", r"BadMessage in .*"),
         ("memory", r"too much memory in .*"),
         ("crash", r"the process ended by signal 11"),
         pytest.param("loop", r"too slow in .*", marks=pytest.mark.slow),

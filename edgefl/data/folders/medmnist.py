@@ -5,6 +5,7 @@ The files contain no class names; those of the organ sets are defined here.
 
 from __future__ import annotations
 
+import tokenize
 import zipfile
 import zlib
 from functools import partial
@@ -84,7 +85,17 @@ def _arrays(path: Path) -> tuple[Pixels, IntArray, IntArray]:
                         )
                     into.append(file[f"{name}_{part}"])
                 official += [split] * len(labels[-1])
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error, AttributeError, TypeError) as error:
+    except (
+        ValueError,
+        OSError,
+        EOFError,
+        zipfile.BadZipFile,
+        zlib.error,
+        tokenize.TokenError,
+        SyntaxError,
+        AttributeError,
+        TypeError,
+    ) as error:
         raise DataError(f"{path}: it can't be read as .npz of plain arrays ({str(error).splitlines()[0]})") from error
     shape = images[0].shape[1:]
     for picture, label, name in zip(images, labels, SPLITS, strict=True):
