@@ -6,7 +6,6 @@ folder first.  Checksums of both files detect damage before a run continues from
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -22,6 +21,7 @@ from torch import Tensor
 
 from edgefl.errors import RunError
 from edgefl.files import replacing
+from edgefl.runs.digests import file_digest, text_digest
 from edgefl.runs.durable import replace_file, writing
 
 KEEP = 2
@@ -56,8 +56,8 @@ def write(
         manifest = {
             "format": FORMAT,
             "round": round,
-            "tensors_blake2b": _file_digest(partial / "state.safetensors"),
-            "state_blake2b": _digest(text),
+            "tensors_blake2b": file_digest(partial / "state.safetensors")["blake2b"],
+            "state_blake2b": text_digest(text.encode()),
             "aliases": aliases,
             **facts,
             "state": state,
@@ -153,9 +153,9 @@ def manifest_of(path: Path) -> dict[str, Any]:
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     manifest = manifest_of(path)
-    if _digest(_json(manifest["state"])) != manifest["state_blake2b"]:
+    if text_digest(_json(manifest["state"]).encode()) != manifest["state_blake2b"]:
         raise ValueError("state.json doesn't match its checksum")
-    if _file_digest(path / "state.safetensors") != manifest["tensors_blake2b"]:
+    if file_digest(path / "state.safetensors")["blake2b"] != manifest["tensors_blake2b"]:
         raise ValueError("state.safetensors doesn't match its checksum")
     tensors: dict[str, Tensor] = load_file(path / "state.safetensors")
     tensors.update({alias: tensors[other] for alias, other in manifest["aliases"].items()})
@@ -186,12 +186,3 @@ def _check_keys(value: Any) -> None:
     elif isinstance(value, list | tuple):
         for item in value:
             _check_keys(item)
-
-
-def _digest(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def _file_digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
