@@ -133,9 +133,14 @@ def _ends(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most * 2 // 3]}...{text[-(most - most * 2 // 3 - 3) :]}"
 
 
+def printable(name: str) -> str:
+    """A name of a user's file for a message: line breaks and other characters that don't print are escapes."""
+    return name if name.isprintable() else repr(name)[1:-1]
+
+
 def suggestion(name: str, allowed: Iterable[str]) -> str:
     """The end of an error message: the nearest allowed name if one is similar, otherwise all allowed names."""
-    allowed = list(allowed)
+    allowed = [printable(each) for each in allowed]
     near = get_close_matches(name[:LONGEST_WORD], allowed, n=1, cutoff=0.6)
     if near:
         return f"; did you mean {near[0]!r}?"

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 from yaml.composer import Composer
 
-from edgefl.errors import EdgeflError
+from edgefl.errors import EdgeflError, printable
 
 KeyPath = tuple[str | int, ...]
 """Keys and list indices from the top of a file to a value."""
@@ -52,8 +52,8 @@ class Place:
 
 
 def spell(path: KeyPath) -> str:
-    """The path as text: ``("fleet", "links", 0)`` becomes ``fleet.links[0]``."""
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
+    """The path as text: ``("fleet", "links", 0)`` becomes ``fleet.links[0]``, in one line."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{printable(part)}" for part in path).removeprefix(".")
 
 
 def nearest(

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from edgefl.devices import load_device
+from edgefl.devices.browsing import describe
+from edgefl.devices.profile import library_files
 from edgefl.devices.trace import read_trace
 from edgefl.errors import DeviceError
 
@@ -37,3 +39,13 @@ def test_deep_json_in_a_trace_has_its_line(tmp_path: Path) -> None:
     path.write_text('{"device": 1, "start": 0, "end": 1}\n' + "[" * 100_000 + "\n")
     with pytest.raises(DeviceError, match=r"trace.jsonl:2: this line isn't JSON: it is nested too deeply"):
         read_trace(str(path))
+
+
+def test_a_line_break_in_a_name_is_an_escape_in_the_message(tmp_path: Path) -> None:
+    (table := tmp_path / "trace.csv").write_text('device,start,"en\nd"\n1,0,1\n')
+    written = library_files("fleets")["campus"].read_text()
+    (fleet := tmp_path / "fleet.yaml").write_text(written.replace("  devices:", '  "devi\\nces":'))
+    for read, path in ((read_trace, table), (describe, fleet)):
+        with pytest.raises(DeviceError, match=r"\\n") as caught:
+            read(str(path))
+        assert len(str(caught.value).splitlines()) == 1
