@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,11 +15,12 @@ from numpy.typing import NDArray
 from edgefl import models, registry
 from edgefl.commands.host_need import check_host, tell_time
 from edgefl.commands.progress import OnProgress, messages, silent
-from edgefl.cost import Predictor
+from edgefl.cost import Predictor, ScratchTable
 from edgefl.data import Federation, made_of, open_federation, unrevised
 from edgefl.devices import Device, Fleet, Link
 from edgefl.devices.attackers import LABEL_FLIP
 from edgefl.errors import DataError, MethodError
+from edgefl.machine.kernel_scratch import kernels, probe
 from edgefl.memo import cache_folder
 from edgefl.methods import Kind, Method, Setting
 from edgefl.methods.aggregation.robust import averaged
@@ -237,9 +239,13 @@ def check_parts(method: Method, schedule: Schedule) -> None:
 
 
 def predictor_of(scenario: Scenario) -> Predictor:
-    """A memoised predictor for the type of device that the scenario trains on, even if this machine lacks it."""
+    """A memoised predictor for the type of device that the scenario trains on, even if this machine lacks it.
+
+    What kernels take is measured on this machine; for a GPU that it lacks it is assumed.
+    """
     name = scenario.executor.device
-    return Predictor(cache_folder() / "costs", device_of("auto").type if name == "auto" else name)
+    device = device_of("auto").type if name == "auto" else name
+    return Predictor(cache_folder() / "costs", device, ScratchTable(kernels(device), partial(probe, device=device)))
 
 
 def planner_of(scenario: Scenario, on_progress: OnProgress = silent) -> Planner:

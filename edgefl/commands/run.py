@@ -12,6 +12,7 @@ from typing import Any
 from edgefl.commands.compose import compose, federation_of, predictor_of
 from edgefl.commands.made_of import MAY_CHANGE, fixed_part, inputs_of, made_of, report_changed_inputs
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
+from edgefl.cost import Predictor
 from edgefl.errors import DataError, DivergedError, RunError
 from edgefl.planning import Setup
 from edgefl.report.facts import evaluation_of
@@ -25,6 +26,7 @@ from edgefl.runs import (
     environment,
     is_comparison,
     read_run,
+    tables,
 )
 from edgefl.runs.digests import changed_parts
 from edgefl.runs.folders import check_finished, new_folder
@@ -244,7 +246,9 @@ def _run_one(
             _keep_data(directory, scenario, on_message)
             if isinstance(pretrained := setup.method.setting.pretrained, Pretraining):
                 pretrained.save(directory.path)
+        latest = directory.latest()
         predictor = predictor_of(scenario)
+        _keep_scratch(predictor, directory, latest[0] if latest else 0, on_message)
         simulation = Simulation(
             setup,
             executor,
@@ -254,7 +258,6 @@ def _run_one(
             events=scenario.executor.clock == "events",
             on_divergence=scenario.training.on_divergence,
         )
-        latest = directory.latest()
         directory.made_of = made_of(scenario, setup, predictor.device)
         directory.inputs = inputs_of(federation, simulation.state.tensors)
         if latest:
@@ -276,6 +279,35 @@ def _run_one(
 
 def _sizes(setup: Setup) -> dict[str, Any]:
     return {"clients": {kind: len(setup.of_kind(kind)) for kind in setup.clients.kinds}}
+
+
+def _keep_scratch(predictor: Predictor, directory: RunDirectory, round: int, on_message: Callable[[str], None]) -> None:
+    """Predict with the kernels' scratch that the run's rounds up to ``round`` were predicted with.
+
+    So eligibility is a function of what is recorded, on whatever machine the run goes on.
+    """
+    if predictor.scratch is None:
+        return
+    path = directory.table("scratch")
+    rows = []
+    for number, row in enumerate(tables.each(path), 1):
+        if not _is_scratch(row):
+            raise RunError(f"{path}:{number}: this isn't a record of a kernel's scratch; restore the file from a copy")
+        if row["round"] <= round:
+            rows.append(row)
+    predictor.scratch.restore({name: value for name, value in row.items() if name != "round"} for row in rows)
+    others = {row["kernels"] for row in rows} - {predictor.scratch.kernels}
+    if others:
+        on_message(
+            f"kernels' scratch was measured with {sorted(others)[0]}; what the run lacks is measured with "
+            f"{predictor.scratch.kernels}"
+        )
+
+
+def _is_scratch(row: Mapping[str, Any]) -> bool:
+    texts = all(isinstance(row.get(name), str) for name in ("call", "operator", "kernels"))
+    numbers = all(type(row.get(name)) is int and row[name] >= 0 for name in ("round", "bytes"))
+    return texts and numbers and isinstance(row.get("assumed"), bool)
 
 
 def _keep_data(directory: RunDirectory, scenario: Scenario, on_message: Callable[[str], None]) -> None:

@@ -14,6 +14,7 @@ from edgefl.cost.client import (
     watts_of,
 )
 from edgefl.cost.predict import Predictor, cost_key, passes_key, predict, shortened, timeline, work_key
+from edgefl.cost.scratch import ScratchTable
 
 __all__ = [
     "TRAFFIC_PARTS",
@@ -21,6 +22,7 @@ __all__ = [
     "ComputeCost",
     "Duration",
     "Predictor",
+    "ScratchTable",
     "Traffic",
     "compute_cost",
     "cost_key",

@@ -24,6 +24,8 @@ TRAFFIC_PARTS = (*MODEL_PARTS, "buffers", "tables")
 class ComputeCost:
     """The device-independent cost of a round on a client or the server: memory in bytes, FLOPs, and its operators.
 
+    ``peak_memory_bytes`` is the peak of live storage and kernels' scratch, ``live_memory_bytes`` that of live storage.
+    ``memory_assumed`` is true if the scratch at the peak is the upper end of a range.
     ``operators`` is ``[n, 3]`` float64: FLOPs, bytes read and written, and how often that operator runs in the round.
     ``fvcore_macs_per_sample`` counts one sample in one local epoch, forward and backward, by the papers' convention:
     the backward pass has twice the forward MACs of the parts that train, and none for frozen parts.  ``fvcore_macs``
@@ -38,6 +40,8 @@ class ComputeCost:
     operators: NDArray[np.float64]
     fvcore_macs: float = 0.0
     precision: str = "float32"
+    live_memory_bytes: int = 0
+    memory_assumed: bool = False
 
     @property
     def loaded_bytes(self) -> int:
@@ -83,8 +87,9 @@ def compute_cost(work: Work, source: Source, trace: Trace) -> ComputeCost:
             per_sample += step_macs / pass_.batch
     table = np.array([[*o, n] for o, n in operators.items()], dtype=np.float64).reshape(-1, 3)
     return ComputeCost(
-        trace.peak_memory_bytes, trace.memory_bytes, forward, backward, per_sample, table, macs, work.precision
-    )
+        trace.peak_memory_bytes, trace.memory_bytes, forward, backward, per_sample, table, macs, work.precision,
+        trace.live_memory_bytes, trace.assumed,
+    )  # fmt: skip
 
 
 def _convention_macs(parts: Mapping[str, int], trained: Container[str]) -> float:
@@ -235,6 +240,7 @@ class ClientCost:
         c, t, d = self.compute, self.traffic, self.duration
         return {
             "peak_memory_bytes": c.peak_memory_bytes,
+            "live_memory_bytes": c.live_memory_bytes,
             "memory_bytes": dict(c.memory_bytes),
             "forward_flops": c.forward_flops,
             "backward_flops": c.backward_flops,

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from edgefl import models, registry
+from edgefl.cost.scratch import ScratchTable
 from edgefl.errors import MethodError
 from edgefl.memo import remember, remembered
 from edgefl.work import (
@@ -174,6 +175,7 @@ def replaced(module: nn.Module, make: Callable[[Tensor], Tensor]) -> nn.Module:
 def predict(work: Work, source: Source, device: str = "cpu") -> Trace:
     """Predict the peak memory by part and the cost of each distinct step of ``work``, without computing it.
 
+    The peak is that of live storage; ``Trace.with_scratch`` adds what kernels take (``ScratchTable``).
     With ``device`` "cuda", the prediction uses a GPU's allocator rounding and kernels.  On a computer without a GPU,
     only attention and dropout use GPU kernels, and the other operators take the memory of their CPU kernels.
     Raises UncountedOperator for a matmul-class operator without a FLOP formula, and MethodError for a tensor that is
@@ -217,7 +219,7 @@ def _metered(
     mode = _CpuNormFakeMode()
     with mode:
         module = replaced(module, lambda old: torch.empty(old.shape, dtype=old.dtype, device=torch_device))
-    meter = Meter(CUDA_ROUNDING if device == "cuda" else 1, moments=moments)
+    meter = Meter(CUDA_ROUNDING if device == "cuda" else 1, moments=moments, calls=True)
     model_tensors = {n for n, _ in module.named_parameters()} | {n for n, _ in module.named_buffers()}
     with torch.random.fork_rng([torch_device] if torch_device.type == "cuda" else []), mode:
         inputs = {i.name: i.spec.empty() for p in work.down for i in p.items if i.name not in model_tensors}
@@ -226,15 +228,20 @@ def _metered(
     return meter
 
 
+def _rows_of_table(raw: dict[str, Any]) -> list[tuple[str, int, bool]]:
+    return [(str(key), int(size), bool(assumed)) for key, size, assumed in raw["scratch"]]
+
+
 class Predictor:
     """Memoised ``predict``: in memory by ``cost_key``, and on disk under ``folder`` if given.
 
     The name of a file on disk depends on the code of edgefl and of plug-ins, so a changed step is predicted again.
     So is a cost whose file can't be read, with a warning.  ``predicted`` counts the predictions that were computed.
+    ``scratch`` is the table of what kernels take; without it peaks are those of live storage.
     """
 
-    def __init__(self, folder: Path | None = None, device: str = "cpu"):
-        self.folder, self.device = folder, device
+    def __init__(self, folder: Path | None = None, device: str = "cpu", scratch: ScratchTable | None = None):
+        self.folder, self.device, self.scratch = folder, device, scratch
         self._traces: dict[str, Trace] = {}
         self.predicted = 0
 
@@ -243,10 +250,23 @@ class Predictor:
         key = key or cost_key(work, source, self.device)
         if key not in self._traces:
             name = digest([key, _code(work), _fake_device(self.device)])
-            self._traces[key] = remembered(self.folder, name, Trace.from_json, "costs") or self._predict(
-                name, work, source
-            )
+            trace = remembered(self.folder, name, Trace.from_json, "costs") or self._predict(name, work, source)
+            self._traces[key] = self._with_scratch(trace, name)
         return self._traces[key]
+
+    def _with_scratch(self, trace: Trace, name: str) -> Trace:
+        """The trace with the kernels' scratch, which is kept on disk beside it, for the kernels of each machine."""
+        if self.scratch is None:
+            return trace
+        name = digest([name, self.scratch.kernels])
+        known = remembered(self.folder, name, _rows_of_table, "kernels' scratch")
+        if known is not None:
+            self.scratch.add(known)
+        insides = self.scratch.of(trace.calls)
+        if known is None:
+            rows = [[held.call.key, i.bytes, i.assumed] for held, i in zip(trace.calls, insides, strict=True)]
+            remember(self.folder, name, {"scratch": rows})
+        return trace.with_scratch(insides)
 
     def _predict(self, name: str, work: Work, source: Source) -> Trace:
         trace = predict(work, source, self.device)

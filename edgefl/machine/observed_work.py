@@ -1,17 +1,14 @@
-"""Runs a work on random batches and measures it independently of the meter: time, resident set, profiler's peak."""
+"""Runs a work on random batches and measures it independently of the meter: time, resident set, allocator's peak."""
 
 from __future__ import annotations
 
-import os
-import sys
-import tempfile
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 import psutil
 import torch
@@ -23,6 +20,7 @@ from edgefl.devices import Device
 from edgefl.work import (
     CUDA_ROUNDING,
     UPDATE,
+    AllocatorPeak,
     Meter,
     Pass,
     Source,
@@ -115,15 +113,13 @@ def _values(description: Any, key: str) -> Iterator[int]:
 class Observed:
     """Measurements of a work.
 
-    ``trace`` is that of the live-storage meter.  ``peak_memory_bytes`` is the meter's peak on a CPU and the allocator's
-    on CUDA.  ``witness_peak_memory_bytes`` is the profiler's peak (None on CUDA).  ``seconds`` are the wall and CPU
-    seconds of the fastest step, by distinct pass and pattern.  The ``rss_bytes_...`` are the resident set of this
-    process before the work, at most during it, and after it.
+    ``trace`` is that of the live-storage meter.  ``peak_memory_bytes`` is the allocator's peak in a run without the
+    meter.  ``seconds`` are the wall and CPU seconds of the fastest step, by distinct pass and pattern.  The
+    ``rss_bytes_...`` are the resident set of this process before the work, at most during it, and after it.
     """
 
     trace: Trace
     peak_memory_bytes: int
-    witness_peak_memory_bytes: int | None
     seconds: Mapping[tuple[int, str], tuple[float, float]]
     rss_bytes_before: int
     rss_bytes_peak: int
@@ -133,7 +129,7 @@ class Observed:
 def run_observed(
     work: Work, source: Source, device: torch.device, on_message: Callable[[str], object], seed: int = 0
 ) -> Observed:
-    """Run the first steps of a work three times: bare (for time and resident set), metered, and profiled.
+    """Run the first steps of a work three times: bare (for time and resident set), metered, and under the allocator.
 
     ``work`` should be ``shortened``.  Only the shapes of ``source`` are used.  ``on_message`` is called with the
     name of each of the three runs.
@@ -150,13 +146,10 @@ def run_observed(
             _run(work, timed, device, seed, None)
         on_message("metered")
         meter = Meter(CUDA_ROUNDING if device.type == "cuda" else 1)
-        peak = _run(work, RandomBatches(source, work.model, metered_steps(work)), device, seed, meter)
-        on_message("under torch.profiler")
-        witness = None if device.type == "cuda" else _profiled_peak(work, source, device, seed)
-        return Observed(
-            meter.trace(), peak or meter.peak, witness, _fastest(work, timed), resident.before, resident.peak,
-            resident.after,
-        )  # fmt: skip
+        _run(work, RandomBatches(source, work.model, metered_steps(work)), device, seed, meter)
+        on_message("watching torch's allocator")
+        peak = _run(work, RandomBatches(source, work.model, metered_steps(work)), device, seed, None, watched=True)
+        return Observed(meter.trace(), peak, _fastest(work, timed), resident.before, resident.peak, resident.after)
     finally:
         torch.set_num_threads(threads)
 
@@ -165,21 +158,20 @@ def _nothing() -> None:
     return None
 
 
-def _run(work: Work, source: RandomBatches, device: torch.device, seed: int, meter: Meter | None) -> int:
-    """Execute a work on a new module.  Returns the peak of the CUDA allocator, or 0 on a CPU."""
-    cuda, base = device.type == "cuda", 0
-    if cuda:
-        torch.cuda.synchronize(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        base = torch.cuda.memory_allocated(device)
-    with torch.random.fork_rng([device] if cuda else []):
+def _run(
+    work: Work, source: RandomBatches, device: torch.device, seed: int, meter: Meter | None, watched: bool = False
+) -> int:
+    """Execute a work on a new module.  Returns the peak of the allocator if ``watched``, otherwise 0."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         module = models.build(work.model).to(device)
         of_module = {n for n, _ in module.named_parameters()} | {n for n, _ in module.named_buffers()}
         # downloaded items that aren't part of the module, such as weights of other kinds and tables
         inputs = _RandomTensors({i.name: i.spec for p in work.down for i in p.items if i.name not in of_module})
-        execute(work, inputs, source, module=module, device=device, seed=seed, meter=meter)
-    return torch.cuda.max_memory_allocated(device) - base if cuda else 0
+        watch = AllocatorPeak(device, [*module.parameters(), *module.buffers()])
+        with watch if watched else nullcontext():
+            execute(work, inputs, source, module=module, device=device, seed=seed, meter=meter)
+        return watch.bytes
 
 
 class _RandomTensors(Mapping[str, Tensor]):
@@ -197,51 +189,6 @@ class _RandomTensors(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self._specs)
-
-
-def _profiled_peak(work: Work, source: Source, device: torch.device, seed: int) -> int:
-    """Peak of the memory that torch's CPU allocator has handed out, including the construction of the module.
-
-    It is computed from the profiler's memory events, which cover all tensors and scratch memory that operators allocate
-    through torch.  Memory that a library allocates itself (oneDNN's packed weights) isn't included.
-    """
-    profile = torch.profiler.profile(
-        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True, acc_events=True
-    )
-    with _without_usdt_lines():
-        profile.start()
-    try:
-        _run(work, RandomBatches(source, work.model, metered_steps(work)), device, seed, None)
-    finally:
-        with _without_usdt_lines():
-            profile.stop()
-    kineto: Any = cast(Any, profile.profiler).kineto_results
-    live = peak = 0
-    for _, size in sorted((e.start_ns(), e.nbytes()) for e in kineto.events() if e.name() == "[memory]"):
-        live += size
-        peak = max(peak, live)
-    return peak
-
-
-@contextmanager
-def _without_usdt_lines() -> Iterator[None]:
-    """Suppress the lines "USDT: ..." that some builds of torch write to stderr when a profiler starts and stops.
-
-    Other output to stderr is written after the body.
-    """
-    sys.stderr.flush()
-    original = os.dup(2)
-    try:
-        with tempfile.TemporaryFile() as captured:
-            os.dup2(captured.fileno(), 2)
-            try:
-                yield
-            finally:
-                os.dup2(original, 2)
-            captured.seek(0)
-            os.write(2, b"".join(line for line in captured if not line.startswith(b"USDT:")))
-    finally:
-        os.close(original)
 
 
 def _fastest(work: Work, source: RandomBatches) -> dict[tuple[int, str], tuple[float, float]]:

@@ -22,28 +22,26 @@ def print_measured(result: Facts, console: Console | None = None) -> None:
     rows = result["rows"]
     device = result["device"]
     table = new_table(
-        "stage", "kind", "batch", "peak MiB\npredicted", "\nmeasured", "\nerror", "profiler\nMiB", "\nerror",
+        "stage", "kind", "batch", "peak MiB\npredicted", "\nmeasured", "\nerror", "live MiB\npredicted", "\nerror",
         "FLOPs\nerror", "RSS MiB\nbefore", "\npeak", left=(1,),
     )  # fmt: skip
     for row in rows:
         table.add_row(
             str(row["stage"]), row["kind"], str(row["batch"]), mib(row["peak_memory_bytes"]),
             mib(row["measured_peak_memory_bytes"]), _share(row["memory_error"]),
-            or_dash(mib, row["witness_peak_memory_bytes"]), or_dash(_share, row["witness_error"]),
+            mib(row["live_memory_bytes"]), _share(row["live_memory_error"]),
             _share(row["flops_error"]),
             f"{row['rss_bytes_before'] / 2**20:.0f}", f"{row['rss_bytes_peak'] / 2**20:.0f}",
         )  # fmt: skip
     note = (
-        "Measured by the allocator (max_memory_allocated)."
-        if device != "cpu"
-        else "measured: live tensor storage.  profiler: allocator events of torch.profiler, an independent check.\n"
+        "peak: live tensors and kernels' scratch, measured by torch's allocator.  live: tensors, by edgefl's meter.\n"
         "RSS: the whole process, with Python, libraries and memory that the allocator retains."
     )
     print_section(
         console, f"Predicted against measured on {device}: the first steps of a round, with random batches", table, note
     )
-    fields = {"predicted": "memory_bytes", "measured": "measured_memory_bytes"}
-    print_by_part(console, "Memory at the peak by part, MiB", rows, fields)
+    fields = {"predicted": "live_memory_bytes_by_part", "measured": "measured_live_memory_bytes_by_part"}
+    print_by_part(console, "Live memory at its peak by part, MiB", rows, fields)
     _print_seconds(console, result)
 
 

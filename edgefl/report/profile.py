@@ -66,21 +66,34 @@ def print_profile(result: Facts, console: Console | None = None) -> None:
 
 def _print_rows(console: Console, rows: Sequence[Facts]) -> None:
     cost = new_table(
-        "stage", "rounds", "kind", "peak memory", "forward", "backward", "MACs/sample", "time", "energy", left=(2,)
-    )
+        "stage", "rounds", "kind", "peak memory", "live", "forward", "backward", "MACs/sample", "time", "energy",
+        left=(2,),
+    )  # fmt: skip
     for row in rows:
         cost.add_row(
             stage_of(row), str(row["rounds"]), row["kind"], units.show_bytes(row["peak_memory_bytes"]),
+            units.show_bytes(row["live_memory_bytes"]),
             units.show_flops(row["forward_flops"]), units.show_flops(row["backward_flops"]),
             _operations(row["fvcore_macs_per_sample"]), units.show_seconds(row["virtual_seconds"]),
             units.show_joules(row["energy_joules"]),
         )  # fmt: skip
     print_section(console, "One client's round (MACs: one sample, one local epoch, as fvcore counts)", cost)
-    print_by_part(console, "Peak memory by part, MiB", rows, {"": "memory_bytes"}, _overhead(rows[0]))
+    print_by_part(console, "Peak memory by part, MiB", rows, {"": "memory_bytes"}, _memory_note(rows))
 
 
 def _overhead(row: Facts) -> str:
     return f"runtime overhead of {row['device']}, not included above: {units.show_bytes(row['runtime_overhead_bytes'])}"
+
+
+def _memory_note(rows: Sequence[Facts]) -> str:
+    """What the memory of these rows holds and leaves out."""
+    note = _overhead(rows[0])
+    if any(row["memory_assumed"] for row in rows):
+        note += (
+            "\nscratch could not be measured on this machine: the peak is the upper end of a range (scratch of twice the "
+            "arguments), live memory the lower end"
+        )
+    return note
 
 
 def print_by_part(

@@ -8,6 +8,7 @@
     evaluation.json      samples of each server split by client kind, and the chance level of each metric
     tokenizer.json       if text is trained
     rounds.jsonl clients.jsonl eligibility.jsonl
+    scratch.jsonl        what kernels take, which predictions used: a resumed run takes it from here
     host.jsonl           wall time, memory and ids of processes: differ between equal runs
     checkpoints/round-000012/{state.safetensors,state.json}
     weights.safetensors  {address: tensor}, written at the end

@@ -15,11 +15,11 @@ from edgefl.runs import digests
 from edgefl.runs.contents import check_contents, check_folder_name, read_json
 from edgefl.runs.durable import replace_file, writing
 
-Table = Literal["rounds", "clients", "eligibility", "host"]
-TABLES: tuple[Table, ...] = ("rounds", "clients", "eligibility", "host")
+Table = Literal["rounds", "clients", "eligibility", "scratch", "host"]
+TABLES: tuple[Table, ...] = ("rounds", "clients", "eligibility", "scratch", "host")
 FIRST = ("scenario.yaml", "environment.json", "models.json")
 
-FORMAT = 2
+FORMAT = 3
 """Version of a run's folder, ``run_format`` in environment.json; folders without it have version 1.
 
 It rises when a file, a field's meaning or a scenario's default changes, so that no run is continued as another.

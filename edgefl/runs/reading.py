@@ -100,7 +100,7 @@ class Run:
     def records(self, table: Table) -> list[dict[str, Any]]:
         """The records of a table as they were written, a dictionary for each line.
 
-        ``table`` is ``"rounds"``, ``"clients"``, ``"eligibility"`` or ``"host"``.  Raises RunError for a damaged file.
+        ``table`` is one of ``TABLES``, such as ``"rounds"``.  Raises RunError for a damaged file.
         """
         return tables.read(self.path / f"{table}.jsonl")
 
@@ -117,6 +117,11 @@ class Run:
     def clients(self) -> pd.DataFrame:
         """One row per client that was sent off, in the round in which it landed."""
         return self._frame("clients")
+
+    @property
+    def scratch(self) -> pd.DataFrame:
+        """One row per call of an operator whose kernel's memory a prediction needed."""
+        return self._frame("scratch")
 
     @property
     def eligibility(self) -> pd.DataFrame:

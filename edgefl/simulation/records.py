@@ -212,6 +212,7 @@ def server_record(
         "steps": [p.step for p in work.passes],
         "seconds": seconds,
         "peak_memory_bytes": computed.peak_memory_bytes,
+        "live_memory_bytes": computed.live_memory_bytes,
         "forward_flops": computed.forward_flops,
         "backward_flops": computed.backward_flops,
         **_measured(work, setup.clients.server(), computed, report),
@@ -234,5 +235,5 @@ def _measured(work: Work, source: Source, predicted: ComputeCost, report: Report
         return UNMEASURED
     peak = report.measured.peak_memory_bytes
     measured = compute_cost(work, source, report.measured.trace)
-    error = (predicted.peak_memory_bytes - peak) / peak if peak else None
+    error = predicted.peak_memory_bytes / peak - 1 if peak else None
     return dict(zip(MEASURED, (peak, measured.forward_flops, measured.backward_flops, error), strict=True))

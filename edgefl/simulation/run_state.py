@@ -129,8 +129,15 @@ class RunState:
         new = self.roster.judge(round, self.state.versions)
         if len(new):
             self.journal.append("eligibility", verdict_records(self.roster, new, round))
+        self.record_scratch(round)
         if self.roster.cells is not cells:
             self.client_lines.keep_only(self.roster.cells)
+
+    def record_scratch(self, round: int) -> None:
+        """Record what kernels take, as far as predictions asked for it since the last call."""
+        if self.planner.predictor.scratch is not None:
+            rows = self.planner.predictor.scratch.new_rows()
+            self.journal.append("scratch", [{"round": round, **row} for row in rows])
 
     def under_way(self) -> int:
         """Number of clients that were dispatched and have no record yet."""

@@ -162,6 +162,7 @@ class Simulation(RunState):
         self.totals["server_seconds"] += record["server_seconds"]
         self.journal.append_lines("clients", tally.lines)
         self.journal.append("rounds", [record])
+        self.record_scratch(round)
         self.journal.append("host", tally.hosts)
         if tally.learnt:
             # of several updates of one client the last counts

@@ -9,9 +9,9 @@ import gc
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import psutil
 import safetensors.torch
@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from edgefl import models, registry, seeds
 from edgefl.errors import EdgeflError, OutOfHostMemory, TrainingError
 from edgefl.training.attack import Attack
-from edgefl.work import CUDA_ROUNDING, Meter, Result, Source, Trace, Work, digest, run
+from edgefl.work import CUDA_ROUNDING, AllocatorPeak, Meter, Pass, Result, Source, Trace, Work, digest, run
+from edgefl.work.allocator import profiling
 from edgefl.work.torch_device import warm
 
 
@@ -64,10 +65,11 @@ class Task:
 class Measured:
     """Measured cost of the metered steps, which a prediction covers too.
 
-    ``peak_memory_bytes`` is live tensor storage on a CPU, and the allocator's peak on CUDA.  ``trace`` has the FLOPs.
+    ``peak_memory_bytes`` is the allocator's peak; None if it couldn't be had, because another profiler of torch is
+    running in the process.  ``trace`` has the FLOPs, and the live storage by part.
     """
 
-    peak_memory_bytes: int
+    peak_memory_bytes: int | None
     trace: Trace
 
 
@@ -189,19 +191,16 @@ class Node:
             inputs = task.work.received(task.inputs)
             module = self._module(task, inputs)
             meter = Meter(CUDA_ROUNDING if self.device.type == "cuda" else 1) if task.metered else None
-            base = self._bytes_of_others(module) if meter else 0
+            watch = self._watch(task.work, module, inputs) if meter else None
             sent = None
             if task.attack is not None:
                 source, sent = task.attack.source(source), task.attack.sent
+            data = cast(Source, _Lapped(source, watch)) if watch else source
             result = run(
-                task.work, inputs, source, module=module, device=self.device, seed=task.seed, meter=meter, sent=sent
-            )
-            measured = None
-            if result.trace is not None:
-                peak = result.trace.peak_memory_bytes
-                if self.device.type == "cuda":
-                    peak = torch.cuda.max_memory_allocated(self.device) - base
-                measured = Measured(peak, result.trace)
+                task.work, inputs, data, module=module, device=self.device,
+                seed=task.seed, meter=meter, sent=sent, watch=watch,
+            )  # fmt: skip
+            measured = Measured(watch.bytes if watch else None, result.trace) if result.trace is not None else None
         except (Exception, SystemExit) as error:
             self._modules.clear()  # a failed work may leave its module in an undefined state
             if isinstance(error, EdgeflError):
@@ -218,15 +217,34 @@ class Node:
         host = {"wall_seconds": time.perf_counter() - started, "rss_bytes": rss, "process": os.getpid()}
         return Report(result, measured, task.seed, host)
 
-    def _bytes_of_others(self, module: nn.Module) -> int:
-        """Bytes allocated on the CUDA device, except those of ``module``; resets the peak.  0 on a CPU."""
-        if self.device.type != "cuda":
-            return 0
-        torch.cuda.synchronize(self.device)
-        torch.cuda.reset_peak_memory_stats(self.device)
-        resident = (*module.parameters(), *module.buffers())
-        of_module = sum(-(-t.untyped_storage().nbytes() // CUDA_ROUNDING) * CUDA_ROUNDING for t in resident)
-        return torch.cuda.memory_allocated(self.device) - of_module
+    def _watch(self, work: Work, module: nn.Module, inputs: Mapping[str, Tensor]) -> AllocatorPeak | None:
+        """The watch on the allocator for a work; None while another profiler is running."""
+        if self.device.type == "cpu" and profiling():
+            return None
+        # on a CPU tables are used as they were received; on a GPU they are copied
+        tables = {item.name for payload in work.down for item in payload.items if item.source.startswith("table/")}
+        received = [inputs[name] for name in tables & inputs.keys()] if self.device.type == "cpu" else []
+        return AllocatorPeak(self.device, [*module.parameters(), *module.buffers(), *received])
+
+
+class _Lapped:
+    """A source that calls ``lap`` of a watch every ``every`` batches, between two steps."""
+
+    def __init__(self, source: Source, watch: AllocatorPeak, every: int = 64):
+        self._source, self._watch, self._every = source, watch, every
+        self._batches = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name)
+
+    def batches(self, pass_: Pass, seed: int) -> Iterator[tuple[str, dict[str, Tensor]]]:
+        """The batches of the source."""
+        for pattern, batch in self._source.batches(pass_, seed):
+            self._batches += 1
+            if self._batches % self._every == 0:
+                self._watch.lap()
+            yield pattern, batch
+            del batch
 
 
 def _said(error: BaseException) -> str:

@@ -1,5 +1,6 @@
 """Work: what a node does in a round, as data, and the one interpreter that runs it."""
 
+from edgefl.work.allocator import CUDA_ROUNDING, AllocatorPeak
 from edgefl.work.codecs import Codec
 from edgefl.work.description import (
     Address,
@@ -15,7 +16,8 @@ from edgefl.work.description import (
     serialised_bytes,
 )
 from edgefl.work.interpreter import Result, distinct, execute, metered_steps, run
-from edgefl.work.meter import CUDA_ROUNDING, FINISH, METERED, PARTS, START, UPDATE, Meter, StepCost, Trace
+from edgefl.work.meter import FINISH, METERED, PARTS, START, UPDATE, Held, Inside, Meter, StepCost, Trace
+from edgefl.work.operator_calls import Call
 from edgefl.work.steps import Context, Step
 from edgefl.work.timeline import Moment, Timeline
 
@@ -27,9 +29,13 @@ __all__ = [
     "START",
     "UPDATE",
     "Address",
+    "AllocatorPeak",
+    "Call",
     "Codec",
     "Context",
     "Edit",
+    "Held",
+    "Inside",
     "Item",
     "Meter",
     "Moment",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -328,6 +328,7 @@ def run(
     seed: int,
     meter: Meter | None = None,
     sent: Callable[[Payload, Mapping[str, Tensor], Mapping[str, Tensor]], dict[str, Tensor]] | None = None,
+    watch: AbstractContextManager[object] | None = None,
 ) -> Result:
     """Execute the work, and collect its encoded payloads and its kept tensors.
 
@@ -335,12 +336,14 @@ def run(
     changed.  The global generators are forked around the work, so its random draws depend on ``seed`` alone.
     A kept table is the output of its name, or unchanged if no step wrote that output.
     ``sent(payload, tensors, bases)`` gives what an attacker sends instead of a payload's tensors, by item name.
+    ``watch`` is a context around the passes, before payloads are collected, such as an ``AllocatorPeak``.
     Raises MethodError if a payload names a tensor that neither the model nor the outputs hold.
     """
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices):
         torch.manual_seed(seed)
-        ctx, total, steps = execute(work, inputs, source, module=module, device=device, seed=seed, meter=meter)
+        with watch or nullcontext():
+            ctx, total, steps = execute(work, inputs, source, module=module, device=device, seed=seed, meter=meter)
     held = {**ctx.outputs, **dict(module.named_buffers()), **dict(module.named_parameters())}
     if missing := [name for name in work.keep if name not in held and name not in ctx.received]:
         raise MethodError(

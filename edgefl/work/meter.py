@@ -1,13 +1,18 @@
-"""The meter: live tensor storage by part, FLOPs, and bytes touched by operators, on real and on fake tensors."""
+"""The meter: live tensor storage by part, FLOPs, and bytes touched by operators, on real and on fake tensors.
+
+Live storage is what operators return and what keeps it.  What a kernel allocates and frees inside a call (scratch) is
+seen by the allocator alone: a prediction notes the calls and the live storage before each (``Held``), and
+``Trace.with_scratch`` adds what the kernels take.
+"""
 
 from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -19,6 +24,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from edgefl.errors import UncountedOperator
+from edgefl.work.operator_calls import Call, call_of
 from edgefl.work.timeline import Moment
 
 PARTS = (
@@ -32,11 +38,17 @@ PARTS = (
     "reference",
     "outputs",
     "temporaries",
+    "scratch",
 )
-"""The parts of peak memory.  ``temporaries`` are gradients of activations and scratch of the optimizer's step."""
+"""The parts of peak memory.  ``temporaries`` are gradients of activations and intermediate results of the optimizer's
+step; ``scratch`` is what a kernel allocates for itself during a call."""
 
-CUDA_ROUNDING = 512
-"""PyTorch's CUDA caching allocator rounds every block up to a multiple of 512 bytes."""
+LEAST_SCRATCH = 3 * 2**20
+LARGEST_FACTOR = 16
+"""Calls are kept if their kernel could move the peak with so many bytes, and so many times its arguments and outputs.
+
+The largest seen were 865,408 bytes (a bfloat16 matrix product) and 6.7 times (convolutions of small tensors).
+"""
 
 START, FINISH, UPDATE = "<", ">", "="
 """Used in place of a pattern: a pass's start and finish, once per occurrence, and an update of several batches."""
@@ -124,21 +136,65 @@ class StepCost:
 
 
 @dataclass(frozen=True)
+class Held:
+    """A distinct call of an operator, at the moment of the most live storage before it.
+
+    ``before`` are the live bytes before the call, ``after`` those after it in the order of ``PARTS``, and ``outputs``
+    the bytes of the storages that it returned newly.
+    """
+
+    call: Call
+    before: int
+    outputs: int
+    after: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Inside:
+    """The most bytes that a call holds at a time beside what was there before it: outputs and scratch.
+
+    ``assumed`` is true if it was not measured, but is the upper end of a range that begins with the outputs.
+    """
+
+    bytes: int
+    assumed: bool = False
+
+
+@dataclass(frozen=True)
 class Trace:
     """Result of a meter: bytes by part at the peak, and the cost of each distinct step.
 
     ``steps`` is keyed ``(distinct pass, pattern)``, with START, FINISH and UPDATE beside patterns.
+    ``live_memory_bytes`` is the peak of live storage, ``peak_memory_bytes`` that of live storage and scratch; without
+    scratch (``with_scratch``) they are equal.  ``live_parts`` are the bytes by part at the former.
+    ``assumed`` is true if the scratch at the peak is assumed: the peak is then between ``live_memory_bytes`` and
+    ``peak_memory_bytes``.  ``calls`` are those whose scratch could move the peak.
     """
 
     peak_memory_bytes: int
     memory_bytes: Mapping[str, int]
     steps: Mapping[tuple[int, str], StepCost]
+    live_memory_bytes: int = 0
+    calls: tuple[Held, ...] = ()
+    assumed: bool = False
+    live_parts: Mapping[str, int] = field(default_factory=dict)
+
+    def with_scratch(self, insides: Sequence[Inside]) -> Trace:
+        """The trace with the kernels' scratch, given for each of ``calls``."""
+        peak, memory, assumed = self.live_memory_bytes, self.live_parts, False
+        for held, inside in zip(self.calls, insides, strict=True):
+            if held.before + inside.bytes > peak:
+                peak, assumed = held.before + inside.bytes, inside.assumed
+                memory = dict(zip(PARTS, held.after, strict=True))
+                memory["scratch"] += peak - sum(held.after)
+        return replace(self, peak_memory_bytes=peak, memory_bytes=memory, assumed=assumed)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data from which ``from_json`` makes an equal Trace."""
+        """Plain data from which ``from_json`` makes an equal Trace, without the scratch."""
         return {
-            "peak": self.peak_memory_bytes,
-            "memory": dict(self.memory_bytes),
+            "live": self.live_memory_bytes,
+            "memory": dict(self.live_parts),
+            "calls": [[h.call.operator, h.call.arguments, h.before, h.outputs, h.after] for h in self.calls],
             "steps": [
                 [*key, s.forward_flops, s.backward_flops, dict(s.macs), [[*o, n] for o, n in s.operators.items()]]
                 for key, s in self.steps.items()
@@ -152,7 +208,11 @@ class Trace:
             (index, pattern): StepCost(forward, backward, Counter(macs), Counter({(f, b): n for f, b, n in operators}))
             for index, pattern, forward, backward, macs, operators in raw["steps"]
         }
-        return cls(raw["peak"], raw["memory"], steps)
+        calls = tuple(
+            Held(Call(operator, arguments), before, outputs, tuple(after))
+            for operator, arguments, before, outputs, after in raw["calls"]
+        )
+        return cls(raw["live"], raw["memory"], steps, raw["live"], calls, live_parts=raw["memory"])
 
 
 _unmetered: ContextVar[bool] = ContextVar("unmetered", default=False)
@@ -173,11 +233,15 @@ class Meter(TorchDispatchMode):
 
     Each storage counts once, with its size rounded up to ``rounding`` bytes.  Of each distinct pass the first
     ``most`` occurrences are metered.  ``moments``, if given, is filled with the live memory after every operator.
+    With ``calls``, the distinct calls of operators are kept for the trace.
     """
 
-    def __init__(self, rounding: int = 1, most: int = METERED, moments: list[Moment] | None = None):
+    def __init__(
+        self, rounding: int = 1, most: int = METERED, moments: list[Moment] | None = None, calls: bool = False
+    ):
         super().__init__()  # type: ignore[no-untyped-call]
         self.rounding, self.most, self.moments = rounding, most, moments
+        self._calls: dict[tuple[str, str], Held] | None = {} if calls else None
         self._live: dict[int, tuple[int, str, weakref.ref[Any]]] = {}
         self._totals = dict.fromkeys(PARTS, 0)
         self._current = self.peak = 0
@@ -228,9 +292,25 @@ class Meter(TorchDispatchMode):
         self._seen[distinct_pass, pattern] += 1
         self._position = distinct_pass, pattern, self._seen[distinct_pass, pattern]
         self._phase, self._backward_scope = {START: "start", FINISH: "finish"}.get(pattern, "forward"), ""
-        with self:
+        with self, self._generator_states():
             yield
         self._step = None
+
+    @contextmanager
+    def _generator_states(self) -> Iterator[None]:
+        """Count the states of random generators that are saved, which no operator returns (checkpointing does)."""
+        original = torch.get_rng_state
+
+        def get_rng_state() -> Tensor:
+            state = original()
+            self.adopt([state], self._part)
+            return state
+
+        torch.get_rng_state = get_rng_state
+        try:
+            yield
+        finally:
+            torch.get_rng_state = original
 
     def enter(self, phase: str) -> None:
         """Assign the next operators to the ``forward``, ``backward`` or ``optimizer`` phase of the step."""
@@ -270,6 +350,9 @@ class Meter(TorchDispatchMode):
         if func is _DEVICE and isinstance(args[0], FakeTensor):
             return args[0].fake_device  # called several times per operator, and free of cost
         kwargs = kwargs or {}
+        before, call = self._current, None
+        if self._calls is not None and not func.is_view and not _unmetered.get():
+            call = call_of(func, args, kwargs)  # before the call, which may change its arguments
         out = func(*args, **kwargs)
         if _unmetered.get():
             return out
@@ -285,7 +368,17 @@ class Meter(TorchDispatchMode):
                 scope = self._scope[0] if self._scope else self._backward_scope
                 totals = tuple(self._totals.values())
                 self.moments.append(Moment(str(packet), scope, self._phase, *self._position, totals))
+            if call is not None and computes:
+                self._keep(call, before)
         return out
+
+    def _keep(self, call: Call, before: int) -> None:
+        """Keep a call if no equal one had more live storage before it."""
+        assert self._calls is not None
+        known = self._calls.get((call.operator, call.arguments))
+        if known is None or before > known.before:
+            after = tuple(self._totals.values())
+            self._calls[call.operator, call.arguments] = Held(call, before, sum(after) - before, after)
 
     def _charge(self, packet: Any, args: Any, kwargs: Any, out: Any, outs: list[Tensor]) -> None:
         assert self._step is not None
@@ -316,8 +409,16 @@ class Meter(TorchDispatchMode):
         self._step.operators[flops, touched] += 1
 
     def trace(self) -> Trace:
-        """The peak and the step costs so far."""
-        return Trace(self.peak, dict(self._peak_parts), dict(self.steps))
+        """The peak and the step costs so far, and the calls whose scratch could move the peak."""
+        calls = tuple(held for held in (self._calls or {}).values() if _largest(held) > self.peak)
+        parts = dict(self._peak_parts)
+        return Trace(self.peak, parts, dict(self.steps), self.peak, calls, live_parts=parts)
+
+
+def _largest(held: Held) -> int:
+    """The most bytes that are thought possible during a call."""
+    touched = held.call.argument_bytes + held.outputs
+    return held.before + held.outputs + LARGEST_FACTOR * touched + LEAST_SCRATCH
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:

@@ -56,7 +56,7 @@ def measure(
 ) -> dict[str, Any]:
     """Run the steps of a prediction on this machine, on random batches, and compare.
 
-    ``rows`` has an entry for each kind and stage: memory (predicted, measured, and by torch.profiler), FLOPs, and
+    ``rows`` has an entry for each kind and stage: memory (predicted, and by torch's allocator), FLOPs, and
     the seconds of a step, predicted from a calibration that is run first; on a GPU seconds aren't predicted.  Only the
     shapes of the scenario's data matter, so declared data are enough.
 
@@ -172,7 +172,6 @@ def _row(case: _Case, seen: Observed, machine: Device | None) -> dict[str, Any]:
                 "error": None if expected is None else expected / cpu - 1,
             }
         )
-    witness = seen.witness_peak_memory_bytes
     return {
         "kind": case.kind,
         "stage": case.stage,
@@ -180,10 +179,13 @@ def _row(case: _Case, seen: Observed, machine: Device | None) -> dict[str, Any]:
         "peak_memory_bytes": predicted,
         "measured_peak_memory_bytes": seen.peak_memory_bytes,
         "memory_error": predicted / seen.peak_memory_bytes - 1,
-        "witness_peak_memory_bytes": witness,
-        "witness_error": None if witness is None else predicted / witness - 1,
+        "memory_assumed": case.trace.assumed,
+        "live_memory_bytes": case.trace.live_memory_bytes,
+        "measured_live_memory_bytes": seen.trace.live_memory_bytes,
+        "live_memory_error": case.trace.live_memory_bytes / seen.trace.live_memory_bytes - 1,
         "memory_bytes": dict(case.trace.memory_bytes),
-        "measured_memory_bytes": dict(seen.trace.memory_bytes),
+        "live_memory_bytes_by_part": dict(case.trace.live_parts),
+        "measured_live_memory_bytes_by_part": dict(seen.trace.live_parts),
         "flops": flops,
         "measured_flops": measured_flops,
         "flops_error": flops / measured_flops - 1 if measured_flops else 0.0,

@@ -24,6 +24,7 @@ from edgefl.work import Timeline
 
 ROW_FIELDS = (
     "peak_memory_bytes",
+    "live_memory_bytes",
     "memory_bytes",
     "forward_flops",
     "backward_flops",
@@ -198,6 +199,7 @@ def _row(planner: Planner, stage: Stage, kind: str, device: Device, link: Link) 
         **({"part": stage.label} if stage.label else {}),
         "rounds": len(_rounds(setup, stage, kind)),
         **{field: record[field] for field in ROW_FIELDS},
+        "memory_assumed": demand.compute.memory_assumed,
         "runtime_overhead_bytes": device.runtime_overhead_bytes,
         "process_memory_bytes": record["peak_memory_bytes"] + device.runtime_overhead_bytes,
         "samples": int(setup.clients.client_samples[client]),

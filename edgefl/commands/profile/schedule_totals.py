@@ -135,6 +135,7 @@ def _server_row(planner: Planner, span: Stretch, when: str, work: Work) -> dict[
         "when": when,
         "steps": [p.step for p in work.passes],
         "peak_memory_bytes": computed.peak_memory_bytes,
+        "live_memory_bytes": computed.live_memory_bytes,
         "memory_bytes": dict(computed.memory_bytes),
         "runtime_overhead_bytes": device.runtime_overhead_bytes,
         "process_memory_bytes": computed.peak_memory_bytes + device.runtime_overhead_bytes,

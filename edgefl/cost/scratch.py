@@ -1,0 +1,58 @@
+"""The table of kernels' scratch: by call of an operator, the most bytes that it holds at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from edgefl.work import Held, Inside
+
+Probe = Callable[[Sequence[Held]], Sequence[Inside]]
+"""Measures calls; ``edgefl.machine.kernel_scratch.probe`` on the machine at hand."""
+
+
+class ScratchTable:
+    """What calls of operators hold at a time, by ``Call.key``, for kernels of one kind of machine.
+
+    ``kernels`` names the machine's kind and torch's version.  A call that the table lacks is measured by ``probe``.
+    ``rows`` are all calls that were asked for, in order, so that another table can be made of them.
+    """
+
+    def __init__(self, kernels: str, probe: Probe):
+        self.kernels, self._probe = kernels, probe
+        self._known: dict[str, Inside] = {}
+        self.rows: dict[str, dict[str, Any]] = {}
+        self._recorded = 0
+
+    def new_rows(self) -> list[dict[str, Any]]:
+        """The rows that were added since the last call."""
+        rows = list(self.rows.values())[self._recorded :]
+        self._recorded = len(self.rows)
+        return rows
+
+    def restore(self, rows: Iterable[dict[str, Any]]) -> None:
+        """Take over the rows of an earlier process; none of them is new.  To be called before any is asked for."""
+        for row in rows:
+            self.rows[row["call"]] = row
+            self._known[row["call"]] = Inside(row["bytes"], row["assumed"])
+        self._recorded = len(self.rows)
+
+    def add(self, rows: Iterable[tuple[str, int, bool]]) -> None:
+        """Add measurements that another table has: key, bytes, and whether they are assumed."""
+        self._known.update((key, Inside(size, assumed)) for key, size, assumed in rows)
+
+    def of(self, calls: Sequence[Held]) -> list[Inside]:
+        """What each call holds at a time."""
+        lacking = {held.call.key: held for held in calls if held.call.key not in self._known}
+        if lacking:
+            measured = self._probe(list(lacking.values()))
+            self._known.update(zip(lacking, measured, strict=True))
+        insides = [self._known[held.call.key] for held in calls]
+        for held, inside in zip(calls, insides, strict=True):
+            key = held.call.key
+            if key not in self.rows:
+                self.rows[key] = {
+                    "call": key, "operator": held.call.operator, "bytes": inside.bytes, "assumed": inside.assumed,
+                    "kernels": self.kernels,
+                }  # fmt: skip
+        return insides

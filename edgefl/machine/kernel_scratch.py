@@ -1,0 +1,121 @@
+"""What kernels allocate for themselves: each call of an operator is run once on zeros, and the allocator is watched."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
+
+import torch
+
+from edgefl.work import Call, Held, Inside
+from edgefl.work.allocator import MARK, AllocatorPeak, MemoryEvents
+
+PROBED_BYTES = 512 * 2**20
+"""Calls whose arguments take more are not run; their scratch is assumed."""
+
+ASSUMED_FACTOR = 2
+"""Upper end of the range of scratch that is assumed: so many times the bytes of the arguments."""
+
+_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")
+"""Environment variables that keep kernels from using some of the processor's instructions."""
+
+
+@cache
+def kernels(device: str) -> str:
+    """What decides a kernel's scratch beside its arguments: torch's version, and the processor's instruction sets.
+
+    For ``cuda`` on a machine without it: "assumed".
+    """
+    if device == "cuda":
+        return f"torch {torch.__version__}, {torch.cuda.get_device_name()}" if torch.cuda.is_available() else "assumed"
+    sets = [platform.machine(), torch.backends.cpu.get_cpu_capability()]
+    for name in ("avx512_bf16", "amx_tile", "amx_fp16"):
+        if getattr(torch.cpu, f"_is_{name}_supported", bool)():
+            sets.append(name)
+    sets += [f"{name}={os.environ[name]}" for name in _LIMITS if os.environ.get(name)]
+    return f"torch {torch.__version__}, {' '.join(sets)}, 1 thread"
+
+
+def probe(held: Sequence[Held], device: str) -> list[Inside]:
+    """The most bytes that each of these calls holds at a time, outputs included; ``device`` is cpu or cuda.
+
+    Calls run on zeros and on one thread.  A call that can't be run is assumed: one with arguments of more than
+    ``PROBED_BYTES``, one whose operator refuses zeros, and all for a device that isn't at hand.
+    """
+    if device == "cuda" and not torch.cuda.is_available():
+        return [_assumed(each) for each in held]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng([torch.device(device)] if device == "cuda" else []), torch.no_grad():
+            measured = (_on_cuda if device == "cuda" else _on_cpu)([_probed(each.call) for each in held])
+    finally:
+        torch.set_num_threads(threads)
+    return [_inside(each, bytes_) for each, bytes_ in zip(held, measured, strict=True)]
+
+
+def _probed(call: Call) -> Call | None:
+    """The call to run in place of this one: itself, or of a large call on lists the largest entry; None if none."""
+    if call.argument_bytes > PROBED_BYTES and call.takes_lists:
+        call = call.largest_entry()
+    return None if call.argument_bytes > PROBED_BYTES else call
+
+
+def _inside(held: Held, measured: tuple[int, int] | None) -> Inside:
+    if measured is None:
+        return _assumed(held)
+    peak, kept = measured
+    if held.call.argument_bytes > PROBED_BYTES:  # a single entry was run: the other entries' outputs come on top
+        return Inside(held.outputs + max(peak - kept, 0), assumed=True)
+    return Inside(peak)
+
+
+def _assumed(held: Held) -> Inside:
+    call = held.call.largest_entry() if held.call.takes_lists else held.call
+    return Inside(held.outputs + ASSUMED_FACTOR * call.argument_bytes, assumed=True)
+
+
+def _on_cpu(calls: Sequence[Call | None]) -> list[tuple[int, int] | None]:
+    """Peak, and what was still held at the end, of each call; None for a call that can't be run."""
+    events = MemoryEvents()
+    events.start()
+    ran = set()
+    try:
+        for index, call in enumerate(calls):
+            with suppress(RuntimeError, IndexError, ValueError, TypeError, LookupError, MemoryError):
+                if call is not None:
+                    operator, args, kwargs = call.make("cpu")
+                    with torch.profiler.record_function(f"{MARK}{index}"):
+                        out = operator(*args, **kwargs)
+                    del out, operator, args, kwargs
+                    ran.add(index)
+    finally:
+        sizes, ranges = events.stop()
+    results: list[tuple[int, int] | None] = [None] * len(calls)
+    for first, end, name in ranges:
+        if (index := int(name.removeprefix(MARK))) in ran:
+            live = peak = 0
+            for size in sizes[first:end]:
+                live += size
+                peak = max(peak, live)
+            results[index] = peak, live
+    return results
+
+
+def _on_cuda(calls: Sequence[Call | None]) -> list[tuple[int, int] | None]:
+    results: list[tuple[int, int] | None] = []
+    device = torch.device("cuda")
+    for call in calls:
+        results.append(None)
+        with suppress(RuntimeError, IndexError, ValueError, TypeError, LookupError):
+            if call is not None:
+                operator, args, kwargs = call.make(device)
+                before = torch.cuda.memory_allocated(device)
+                with AllocatorPeak(device) as peak:
+                    out = operator(*args, **kwargs)
+                results[-1] = peak.bytes, torch.cuda.memory_allocated(device) - before
+                del out, operator, args, kwargs
+    return results

@@ -1,0 +1,163 @@
+"""Calls of operators as text: a name and the layout of the arguments, from which an equal call can be made.
+
+What a kernel allocates for itself (scratch) depends on the operator, on the shapes, strides and dtypes of its tensor
+arguments, on which of them share a storage, and on its other arguments.  It doesn't depend on the numbers in them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_EXACT = frozenset((0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5, 3.0, -3.0, float("inf"), -float("inf")))
+"""Floats that may select another kernel, such as exponents; all others are described by sign and size alone."""
+
+_TYPES = (torch.dtype, torch.layout, torch.memory_format)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of an operator: its name (``aten.addmm.default``) and its arguments as JSON text.
+
+    The text is ``[storages, args, kwargs]``.  ``storages`` are sizes in bytes.  A tensor is
+    ``{"t": [storage, dtype, shape, strides, offset]}``, with the index of its storage and the offset in elements.
+    """
+
+    operator: str
+    arguments: str
+
+    @cached_property
+    def key(self) -> str:
+        """A short content hash."""
+        return sha256(f"{self.operator} {self.arguments}".encode()).hexdigest()[:20]
+
+    @property
+    def argument_bytes(self) -> int:
+        """Bytes of all storages of the arguments."""
+        return sum(json.loads(self.arguments)[0])
+
+    @property
+    def takes_lists(self) -> bool:
+        """Whether it is an operator on lists of tensors, which takes one tensor (or one of each list) at a time."""
+        return self.operator.startswith(("aten._foreach_", "aten._fused_"))
+
+    def largest_entry(self) -> Call:
+        """The call with lists of one tensor each: the entry with the most bytes."""
+        _, args, kwargs = json.loads(self.arguments)
+        lists = [value for value in (*args, *kwargs.values()) if _is_list_of_tensors(value)]
+        entries = range(max(map(len, lists), default=0))
+        size = {i: sum(_extent(listed[i]["t"]) for listed in lists if i < len(listed)) for i in entries}
+        largest = max(entries, key=lambda i: (size[i], -i), default=0)
+        return Call(self.operator, _dumped(_cut(args, largest), {n: _cut(v, largest) for n, v in kwargs.items()}))
+
+    def make(self, device: torch.device | str) -> tuple[Any, list[Any], dict[str, Any]]:
+        """The operator and its arguments; all tensors hold zeros.
+
+        Raises LookupError for an operator that this torch doesn't have.
+        """
+        packet: Any = torch.ops
+        for part in self.operator.split("."):
+            if not hasattr(packet, part):
+                raise LookupError(f"torch {torch.__version__} has no operator {self.operator}")
+            packet = getattr(packet, part)
+        storages, args, kwargs = json.loads(self.arguments)
+        memory = [torch.zeros(size, dtype=torch.uint8, device=device).untyped_storage() for size in storages]
+
+        def made(value: Any) -> Any:
+            if isinstance(value, list):
+                return [made(item) for item in value]
+            if not isinstance(value, dict):
+                return value
+            if "t" in value:
+                storage, dtype, shape, strides, offset = value["t"]
+                tensor = torch.empty(0, dtype=getattr(torch, dtype), device=device)
+                return tensor.set_(memory[storage], offset, shape, strides)
+            if "d" in value:
+                return torch.device(device)
+            return float(value["f"]) if "f" in value else getattr(torch, value["s"])
+
+        return packet, made(args), {name: made(value) for name, value in kwargs.items()}
+
+
+def call_of(operator: Any, args: Any, kwargs: Any) -> Call:
+    """The call of a torch operator (``OpOverload``) with these arguments, which may be fake tensors."""
+    storages: dict[int, int] = {}
+    sizes: list[int] = []
+
+    def described(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            storage = value.untyped_storage()
+            index = storages.setdefault(storage._cdata, len(sizes))
+            if index == len(sizes):
+                sizes.append(storage.nbytes())
+            shape, strides = list(value.shape), list(value.stride())
+            return {"t": [index, str(value.dtype).removeprefix("torch."), shape, strides, value.storage_offset()]}
+        if isinstance(value, list | tuple):
+            return [described(item) for item in value]
+        if isinstance(value, float):
+            return _described_float(value)
+        if value is None or isinstance(value, bool | int | str):
+            return value
+        if isinstance(value, torch.device):
+            return {"d": value.type}
+        if isinstance(value, _TYPES):
+            return {"s": str(value).removeprefix("torch.")}
+        return None  # a generator: random numbers take no memory beside the output
+
+    text = [described(args), {name: described(value) for name, value in kwargs.items()}]
+    return Call(str(operator), json.dumps([sizes, *text], separators=(",", ":")))
+
+
+def _described_float(value: float) -> Any:
+    if value not in _EXACT:
+        value = (0.5 if abs(value) < 1 else 3.0) * (-1 if value < 0 else 1)
+    return value if abs(value) < 4 else {"f": str(value)}
+
+
+def _is_list_of_tensors(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(v, dict) and "t" in v for v in value)
+
+
+def _extent(tensor: list[Any]) -> int:
+    """Bytes that a described tensor spans from the start of its storage."""
+    _, dtype, shape, strides, offset = tensor
+    if 0 in shape:
+        return 0
+    last = offset + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
+    return int(last + 1) * int(getattr(torch, dtype).itemsize)
+
+
+def _cut(value: Any, index: int) -> Any:
+    """A list of tensors, or of numbers beside them, cut to its entry ``index``; other values as they are."""
+    if isinstance(value, list):
+        return value[index : index + 1]
+    return value
+
+
+def _tensors(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict) and "t" in value:
+        yield value
+    elif isinstance(value, list | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(item)
+
+
+def _dumped(args: list[Any], kwargs: dict[str, Any]) -> str:
+    """The text of described arguments, with only the storages that they use."""
+    sizes: list[int] = []
+    index: dict[int, int] = {}
+    for tensor in _tensors([args, kwargs]):
+        storage = tensor["t"][0]
+        new = index.setdefault(storage, len(sizes))
+        if new == len(sizes):
+            sizes.append(0)
+        sizes[new] = max(sizes[new], _extent(tensor["t"]))
+        tensor["t"][0] = new
+    return json.dumps([sizes, args, kwargs], separators=(",", ":"))
