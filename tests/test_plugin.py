@@ -152,6 +152,7 @@ def test_it_profiles(schedule):
         assert row["memory_bytes"]["received"] == CLASSES * DIM * (2 + 4)
 
 
+@pytest.mark.slow
 def test_worker_processes_give_the_same_bits(runs, tmp_path):
     workers = {"name": "processes", "workers": 1, "device": "cpu"}
     edgefl.run(scenario(LAYERWISE, executor=workers), output=tmp_path / "run")
@@ -170,6 +171,7 @@ edgefl.run(json.loads(sys.argv[1]), output=sys.argv[2], on_progress=observe)
 """
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_to_the_same_end(runs, tmp_path):
     """Killed while updates of the last round come in: kept prototypes and tables come back from the checkpoint."""
     folder = tmp_path / "run"
