@@ -39,7 +39,18 @@ QUICK = {
 }
 """The schedule and the client kinds with which the quick suite takes a method; else end-to-end with pairs."""
 
-DEAR = ("fedprox", "fedcola-mat", "creamfl", "reamfl-avg", "reamfl-iot", "fedmd", "fedet", "pmcmfl", "fedhkd")
+DEAR = (
+    "fedprox",
+    "fedcola-mat",
+    "creamfl",
+    "reamfl-avg",
+    "reamfl-iot",
+    "fedmd",
+    "fedet",
+    "fedgems",
+    "pmcmfl",
+    "fedhkd",
+)
 """Methods that the quick suite leaves out, since they take seconds and it has another one of their family."""
 
 WIDTHS = "model 'multiway' can't be narrowed"

@@ -223,6 +223,7 @@ def test_what_travels_in_half_precision_is_rounded_before_the_difference_is_take
     assert base.tolist() == [1.0, 0.0999755859375]
 
 
+@pytest.mark.slow
 def test_it_keeps_the_contract():
     report = edgefl.check_method("prototypes", schedules=["layerwise"], kinds=["image"], rank=3)
     assert report.ok, str(report)

@@ -19,7 +19,10 @@ from pages import PAGES, ROOT, Shelf, agree, blocks
 
 READ = [page for page in PAGES if any(block.language in ("sh", "python", "yaml", "text") for block in blocks(page))]
 DEAR = {
-    *(f"docs/how-to/{name}.md" for name in ("fit", "many-scenarios", "own-method", "own-model", "sweep")),
+    *(
+        f"docs/how-to/{name}.md"
+        for name in ("fit", "many-scenarios", "own-data", "own-device", "own-method", "own-model", "sweep")
+    ),
     *(f"docs/explanation/{name}.md" for name in ("evaluation", "schedules/elastic", "schedules/heterofl")),
     *(f"docs/explanation/methods/{name}.md" for name in ("averaging", "depthfl", "prototypes", "representations")),
     "docs/reference/towers.md",
