@@ -155,6 +155,7 @@ def test_the_same_options_give_the_same_data_in_another_cache(tmp_path, data_cac
     assert one.client_samples.tolist() == [50] * 4
 
 
+@pytest.mark.slow
 def test_another_process_opens_it_fast(glyph_federation, data_cache):
     program = (
         "import sys, time; from pathlib import Path; from edgefl.data import DataOptions, open_federation;"
