@@ -177,24 +177,31 @@ def test_methods_lists_the_rest_and_says_which_part_is_broken(call: Call) -> Non
 
 
 def test_devices_lists_the_rest_and_says_which_library_and_profile_is_broken(tmp_path: Path) -> None:
-    def command(*words: str) -> subprocess.CompletedProcess[str]:
-        code = (
-            f"import sys; sys.path.insert(0, {str(HERE / 'broken_profiles')!r}); import edgefl.cli; edgefl.cli.main()"
-        )
-        return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=tmp_path)
-
-    done = command("devices", "--json")
-    found = json.loads(done.stdout)
-    assert (done.returncode, done.stderr) == (0, "")
+    code = f"""
+import sys
+sys.path.insert(0, {str(HERE / "broken_profiles")!r})
+from edgefl.cli import main
+for words in (["devices", "--json"], ["devices", "lte"]):
+    try:
+        main(words)
+    except SystemExit as ended:
+        print("\\nexit", ended.code or 0)
+        print("exit", file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    first, shown, end = done.stdout.split("\nexit 0\n")
+    silent, warned, _ = done.stderr.split("exit\n")
+    found = json.loads(first)
+    assert (done.returncode, silent, end) == (0, "", "")
     assert "raspberry-pi-zero-2w" in {device["name"] for device in found["devices"]} and found["links"]
     broken = {(each["part"], each["name"]): each["message"] for each in found["broken"]}
     library = "profile library"
     assert broken.keys() == {(library, "gone"), (library, "nothing"), ("device", "unfinished")}
     assert "NOTHING is None" in broken[library, "nothing"] and "is no folder" in broken[library, "gone"]
     assert "unfinished.yaml: ram_bytes, " in broken["device", "unfinished"]
-    shown = command("devices", "lte")  # a profile of a sound library is found, and the broken ones are told
-    assert shown.returncode == 0 and "13 Mbit/s" in shown.stdout
-    assert shown.stderr.count("edgefl: warning: the profile library ") == shown.stderr.count("\n") == 2
+    # a profile of a sound library is found, and the broken ones are told
+    assert "13 Mbit/s" in shown
+    assert warned.count("edgefl: warning: the profile library ") == warned.count("\n") == 2
 
 
 # --- check_method ----------------------------------------------------------------------------------------------------

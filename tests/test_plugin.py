@@ -152,6 +152,7 @@ def test_it_profiles(schedule):
         assert row["memory_bytes"]["received"] == CLASSES * DIM * (2 + 4)
 
 
+@pytest.mark.slow
 def test_worker_processes_give_the_same_bits(runs, tmp_path):
     workers = {"name": "processes", "workers": 1, "device": "cpu"}
     edgefl.run(scenario(LAYERWISE, executor=workers), output=tmp_path / "run")
@@ -170,6 +171,7 @@ edgefl.run(json.loads(sys.argv[1]), output=sys.argv[2], on_progress=observe)
 """
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_to_the_same_end(runs, tmp_path):
     """Killed while updates of the last round come in: kept prototypes and tables come back from the checkpoint."""
     folder = tmp_path / "run"
@@ -221,6 +223,7 @@ def test_what_travels_in_half_precision_is_rounded_before_the_difference_is_take
     assert base.tolist() == [1.0, 0.0999755859375]
 
 
+@pytest.mark.slow
 def test_it_keeps_the_contract():
     report = edgefl.check_method("prototypes", schedules=["layerwise"], kinds=["image"], rank=3)
     assert report.ok, str(report)

@@ -13,16 +13,17 @@ import shutil
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from edgefl.errors import RunError
 from edgefl.files import replacing
 from edgefl.runs.digests import file_digest, text_digest
 from edgefl.runs.durable import replace_file, writing
+
+if TYPE_CHECKING:  # a finished run is shown without torch
+    from torch import Tensor
 
 KEEP = 2
 """Number of checkpoints that are kept: the newest."""
@@ -116,6 +117,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, str]:
     Versions of a server's state share unchanged tensors.  Names that refer to the same view of a storage are aliases,
     and the view is stored once.  Raises RunError if the file can't be written.
     """
+    from safetensors.torch import save_file
+
     stored: dict[str, Tensor] = {}
     first: dict[tuple[Any, ...], str] = {}
     aliases: dict[str, str] = {}
@@ -152,6 +155,8 @@ def manifest_of(path: Path) -> dict[str, Any]:
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    from safetensors.torch import load_file
+
     manifest = manifest_of(path)
     if text_digest(_json(manifest["state"]).encode()) != manifest["state_blake2b"]:
         raise ValueError("state.json doesn't match its checksum")

@@ -24,9 +24,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
-
-from torch import Tensor
+from typing import IO, TYPE_CHECKING, Any
 
 from edgefl.errors import RunError
 from edgefl.files import sync
@@ -34,6 +32,9 @@ from edgefl.runs import checkpoints, digests, tables
 from edgefl.runs.contents import CHECKPOINTS, not_following, read_json
 from edgefl.runs.durable import replace_file, writing
 from edgefl.runs.folders import FILES, FORMAT, TABLES, Table, check_format, check_run_folder, json_text, new_folder
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class RunDirectory:

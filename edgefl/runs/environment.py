@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import torch
 
 PACKAGES = ("torch", "numpy", "simpy", "safetensors", "tokenizers", "pydantic", "pandas", "pillow", "matplotlib")
 
 
 def environment() -> dict[str, Any]:
     """Versions of Python, edgefl and the packages that results depend on; processor, memory in bytes, GPU or None."""
+    import torch
+
     import edgefl
 
     cuda = torch.cuda.is_available()
@@ -35,6 +36,8 @@ def environment() -> dict[str, Any]:
 
 def _version(package: str) -> str | None:
     if package == "torch":
+        import torch
+
         return str(torch.__version__)  # includes the build: "2.13.0+cpu"
     try:
         return version(package)

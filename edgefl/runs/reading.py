@@ -6,12 +6,9 @@ import os
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 from safetensors import SafetensorError
-from safetensors.torch import load_file
-from torch import Tensor, nn
 
 from edgefl.errors import RunError, UnknownName
 from edgefl.files import read_regular
@@ -20,6 +17,10 @@ from edgefl.runs.contents import check_contents, read_json
 from edgefl.runs.folders import Table, begun, check_format, check_run_folder, comparison, is_comparison
 from edgefl.yaml_lines import KeyPath, decode
 from edgefl.yaml_lines import read as read_yaml
+
+if TYPE_CHECKING:  # a finished run is shown without them
+    import pandas as pd
+    from torch import Tensor, nn
 
 
 class Run:
@@ -144,6 +145,8 @@ class Run:
 
         Raises RunError if the run isn't finished, if it is a comparison, or if the file can't be read.
         """
+        from safetensors.torch import load_file
+
         if is_comparison(self.path):
             raise RunError(f"{self.path} holds several runs; choose one: .runs[{next(iter(self.runs), 'label')!r}]")
         if not self.finished:
@@ -189,6 +192,8 @@ class Run:
         return read_json(self.path / name)
 
     def _frame(self, table: Table) -> pd.DataFrame:
+        import pandas as pd
+
         if is_comparison(self.path):
             rows = [
                 {"run": label, **_flatten(record)} for label, run in self.runs.items() for record in run.records(table)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,12 +44,14 @@ class Axis:
             raise ScenarioError("an axis is path=value,value, for example training.lr=1e-3,1e-2", file=origin)
         try:
             path = key_path(path_text)
-            parsed = [read_value(value_text, origin) for value_text in _split(values_text)]
+            texts = _split(values_text)
+            if len(texts) > MOST_COMBINATIONS:
+                raise ScenarioError(f"{len(texts):,} cells are more than {MOST_COMBINATIONS:,}: leave values out")
+            parsed = [read_value(value_text, origin) for value_text in texts]
         except ScenarioError as error:
             raise ScenarioError(error.message, file=origin) from None
-        for i, (value, _) in enumerate(parsed):
-            if value in [other for other, _ in parsed[:i]]:
-                raise ScenarioError(f"{show(value)} is listed twice", file=origin, key=spell(path))
+        for i in _repeated([value for value, _ in parsed]):
+            raise ScenarioError(f"{show(parsed[i][0])} is listed twice", file=origin, key=spell(path))
         places = tuple(
             {path: Place(origin), **{path + key: place for key, place in inner.items()}} for _, inner in parsed
         )
@@ -58,6 +60,21 @@ class Axis:
     def applied(self, document: Document, index: int) -> Document:
         """The document with value ``index`` set.  Raises ScenarioError if the path can't hold a value."""
         return with_value(document, self.path, self.values[index], self.places[index])
+
+
+def _repeated(values: Iterable[Any]) -> Iterator[int]:
+    """Places of the values that equal one before them."""
+    hashed: set[Any] = set()
+    others: list[Any] = []  # lists and mappings, which can only be compared one by one
+    for i, value in enumerate(values):
+        try:
+            twice = value in hashed
+            hashed.add(value)
+        except TypeError:
+            twice = value in others
+            others.append(value)
+        if twice:
+            yield i
 
 
 def _split(text: str) -> list[str]:
@@ -102,9 +119,10 @@ def check_compare(document: Document, compare: Any) -> list[ScenarioError]:
             errors.append(document.error(path, f"must be a list of the values to compare, not {show(values)}"))
         else:
             count *= len(values)
-            for i, value in enumerate(values):
-                if value in values[:i] and type(value) is type(values[values.index(value)]):
-                    errors.append(document.error((*path, i), f"{show(value)} is listed twice"))
+            if len(values) > MOST_COMBINATIONS:
+                continue  # too many in any case
+            for i in _repeated((type(value), value) for value in values):
+                errors.append(document.error((*path, i), f"{show(values[i])} is listed twice"))
     if count > MOST_COMBINATIONS:
         errors.append(document.error(("compare",), f"{count} combinations are more than {MOST_COMBINATIONS}"))
     return errors

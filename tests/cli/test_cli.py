@@ -170,8 +170,15 @@ def test_run_prints_tables_and_keeps_the_run(call: Call, trainable: str) -> None
     assert found["runs"]["layerwise"]["test_samples"].keys() == {"image", "text", "image-text"}
 
 
+@pytest.mark.parametrize(
+    "compare", [{}, pytest.param({"seed": [3, 4]}, marks=pytest.mark.slow)], ids=["a run", "a comparison"]
+)
 def test_a_finished_run_is_shown_without_its_data(
-    call: Call, tiny: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    call: Call,
+    tiny: Callable[..., dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    compare: dict[str, Any],
 ) -> None:
     sets, cache = tmp_path / "sets", tmp_path / "cache"
     monkeypatch.setenv("EDGEFL_CACHE", str(cache))
@@ -190,34 +197,29 @@ def test_a_finished_run_is_shown_without_its_data(
         model={"image": {**tower, "patch": 8}, "text": {**tower, "tokens": 12}},
         schedule={"name": "end-to-end", "rounds": 1},
     )
-    tables, plain = {}, {}
-    for name, compare in (("one", {}), ("both", {"seed": [3, 4]})):
-        Path(f"{name}.yaml").write_text(yaml.safe_dump({"edgefl": 1, **scenario, "compare": compare}))
-        tables[name] = call("run", f"{name}.yaml", "--output", name)[1]
-        assert "(0.333)" in tables[name] and "1.000 (1.000)       10" in tables[name]
-        shutil.move(name, f"older-{name}")
-        plain[name] = call("run", f"{name}.yaml", "--output", name, "--json")[1]
-        for path in Path(f"older-{name}").rglob("evaluation.json"):
-            path.unlink()
-            (path.parent / "files.json").unlink()
-            environment = json.loads((path.parent / "environment.json").read_text())
-            del environment["run_format"]
-            (path.parent / "environment.json").write_text(json.dumps(environment))
-        assert call("run", "--resume", f"older-{name}") == (
-            0, tables[name], f"edgefl: records, weights and figures: older-{name}\n",
-        )  # fmt: skip
+    Path("it.yaml").write_text(yaml.safe_dump({"edgefl": 1, **scenario, "compare": compare}))
+    table = call("run", "it.yaml", "--output", "it")[1]
+    assert "(0.333)" in table and "1.000 (1.000)       10" in table
+    shutil.move("it", "older")
+    plain = call("run", "it.yaml", "--output", "it", "--json")[1]
+    for path in Path("older").rglob("evaluation.json"):
+        path.unlink()
+        (path.parent / "files.json").unlink()
+        environment = json.loads((path.parent / "environment.json").read_text())
+        del environment["run_format"]
+        (path.parent / "environment.json").write_text(json.dumps(environment))
+    assert call("run", "--resume", "older") == (0, table, "edgefl: records, weights and figures: older\n")
 
     shutil.rmtree(sets)
     shutil.rmtree(cache)
     monkeypatch.setenv("EDGEFL_CACHE", str(tmp_path / "other"))  # what this process has opened is found no more either
-    for name in ("one", "both"):
-        assert call("run", "--resume", name) == (0, tables[name], f"edgefl: records, weights and figures: {name}\n")
-        assert call("run", "--resume", name, "--json") == (0, plain[name], "")
-        assert call("run", "--resume", name, "--verify")[0] == 0
-        assert summary(edgefl.run(resume=name)) == summary(edgefl.read_run(name)) == json.loads(plain[name])
-        code, out, err = call("run", "--resume", f"older-{name}")
-        assert code == 0 and "1.000        -" in out and "cifar100, which data.folders names, is not there" in err
-        assert err.count("Traceback") == 0 and len(out.splitlines()) == len(tables[name].splitlines())
+    assert call("run", "--resume", "it") == (0, table, "edgefl: records, weights and figures: it\n")
+    assert call("run", "--resume", "it", "--json") == (0, plain, "")
+    assert call("run", "--resume", "it", "--verify")[0] == 0
+    assert summary(edgefl.run(resume="it")) == summary(edgefl.read_run("it")) == json.loads(plain)
+    code, out, err = call("run", "--resume", "older")
+    assert code == 0 and "1.000        -" in out and "cifar100, which data.folders names, is not there" in err
+    assert err.count("Traceback") == 0 and len(out.splitlines()) == len(table.splitlines())
     assert not (tmp_path / "other").exists()
 
 

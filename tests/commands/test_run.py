@@ -56,7 +56,7 @@ def test_the_written_scenario_is_the_same_scenario(tiny: Tiny, layerwise_run: Ru
     assert {k: v for k, v in again.records("rounds")[0].items() if k != "metrics"} == first
 
 
-@pytest.mark.parametrize("workers", [2, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_worker_processes_change_no_record_and_no_weight(
     tiny: Tiny, layerwise_run: Run, tmp_path: Path, workers: int
 ) -> None:

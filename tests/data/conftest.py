@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 
 from edgefl.data import DataOptions, Federation, open_federation
+from edgefl.memo import cache_folder
 
 
 @pytest.fixture(scope="session")
-def data_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One cache for all tests of the data, so that glyphs are drawn once."""
-    return tmp_path_factory.mktemp("data-cache")
+def data_cache() -> Path:
+    """The cache of all other tests, so that glyphs are drawn once."""
+    return cache_folder()
 
 
 @pytest.fixture(scope="session")

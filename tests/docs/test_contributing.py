@@ -86,6 +86,7 @@ def test_the_method_takes_part_of_the_way(mylab, tmp_path):
         torch.testing.assert_close(whole - weights[0.5][name], 2 * (weights[0.5][name] - weights[0.25][name]))
 
 
+@pytest.mark.slow
 def test_the_method_keeps_the_contract_under_the_new_schedule(mylab):
     report = edgefl.check_method("damped", schedules=["thaw"], kinds=["image"], rate=0.3)
     assert report.ok, str(report)

@@ -18,6 +18,16 @@ import typer
 from pages import PAGES, ROOT, Shelf, agree, blocks
 
 READ = [page for page in PAGES if any(block.language in ("sh", "python", "yaml", "text") for block in blocks(page))]
+DEAR = {
+    *(
+        f"docs/how-to/{name}.md"
+        for name in ("fit", "many-scenarios", "own-data", "own-device", "own-method", "own-model", "sweep")
+    ),
+    *(f"docs/explanation/{name}.md" for name in ("evaluation", "schedules/elastic", "schedules/heterofl")),
+    *(f"docs/explanation/methods/{name}.md" for name in ("averaging", "depthfl", "prototypes", "representations")),
+    "docs/reference/towers.md",
+}
+"""Pages that take seconds, of which the quick tests read none; they take those where a newcomer begins."""
 LONG = [page for page in READ if any(block.slow for block in blocks(page))]
 RECORDED_WITH = json.loads((ROOT / "tests/recorded/expected/versions.json").read_text(encoding="utf-8"))["torch"]
 as_recorded = pytest.mark.skipif(
@@ -40,7 +50,7 @@ def read(shelf: Shelf, page: str, *, slow: bool) -> None:
 
 
 @as_recorded
-@pytest.mark.parametrize("page", READ)
+@pytest.mark.parametrize("page", [pytest.param(p, marks=pytest.mark.slow) if p in DEAR else p for p in READ])
 def test_what_a_page_shows_is_what_happens(shelf: Shelf, page: str) -> None:
     read(shelf, page, slow=False)
 

@@ -101,6 +101,7 @@ def test_resuming_a_finished_run_changes_nothing(layerwise_run: Run) -> None:
     assert again.result == layerwise_run.result and "round" not in heard
 
 
+@pytest.mark.slow
 def test_a_killed_comparison_goes_on_where_it_was(tiny: Tiny, layerwise_run: Run, tmp_path: Path) -> None:
     """Killed in round 2 of the second run; the first is finished and stays, the third was not begun."""
     begun, short = ({**LAYERWISE, "rounds": rounds} for rounds in (2, 3))  # as the others: predicted once

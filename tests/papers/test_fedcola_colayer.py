@@ -24,9 +24,8 @@ def download(rows: list[dict[str, object]], stage: int) -> float:
     return sum(r["download_bytes"] for r in rows if r["stage"] == stage and r["kind"] in ("image", "text")) / 2**20
 
 
-@pytest.mark.parametrize(
-    "option", [pytest.param(o, marks=[pytest.mark.slow] if o != "blocks" else []) for o in PUBLISHED]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("option", PUBLISHED)
 def test_the_published_download_of_each_option(option: str) -> None:
     found = edgefl.profile(f"papers/fedcola-colayer-{option}")
     assert round(download(found["rows"], 1), 2) == PUBLISHED[option]

@@ -97,12 +97,7 @@ MORE = {
 """What makes a scenario small that has it."""
 
 
-QUICK = {
-    "papers/orderings-fedcola",
-    "papers/orderings-creamfl",
-    "papers/orderings-pmcmfl",
-    "papers/orderings-eligibility-30",
-}
+QUICK = {"papers/orderings-fedcola", "papers/orderings-eligibility-30"}
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
     python tests/recorded/record.py FOLDER                     records and JSON answers, which the test compares
     python tests/recorded/record.py FOLDER --weights           also trained weights, checkpoints and resolved scenarios
+    python tests/recorded/record.py FOLDER --only NAME...      these scenarios and answers alone
     python tests/recorded/record.py --compare OLD NEW          compare bit by bit and print the largest difference
 
 The recordings in this folder were made before the source was reorganised (see CHANGELOG).  Two machines may differ in
@@ -14,7 +15,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -22,13 +23,16 @@ SCENARIOS = HERE / "scenarios"
 TABLES = ("rounds.jsonl", "clients.jsonl", "eligibility.jsonl", "result.json", "models.json")
 
 
-def record(folder: Path, weights: bool) -> None:
-    """Write every recording into ``folder``, on one thread: the order of sums depends on the number of threads."""
+def record(folder: Path, weights: bool, only: Sequence[str] = ()) -> None:
+    """Write every recording, or ``only`` some, into ``folder``.
+
+    On one thread, since the order of sums depends on the number of threads.
+    """
     os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported
     import edgefl
 
     folder.mkdir(parents=True, exist_ok=True)
-    for scenario in sorted(SCENARIOS.glob("*.yaml")):
+    for scenario in sorted(path for path in SCENARIOS.glob("*.yaml") if not only or path.stem in only):
         whole = folder / "work" / scenario.stem
         edgefl.run(scenario, output=whole)
         for run in sorted(path.parent for path in whole.rglob("rounds.jsonl")):
@@ -42,29 +46,30 @@ def record(folder: Path, weights: bool) -> None:
                 shutil.copyfile(run / "scenario.yaml", target / "scenario.yaml")
                 for path in sorted(run.glob("*.safetensors")):
                     shutil.copyfile(path, target / path.name)
-    shutil.rmtree(folder / "work")
+    shutil.rmtree(folder / "work", ignore_errors=True)
     trained, priced = SCENARIOS / "trained.yaml", SCENARIOS / "priced.yaml"
-    answers = {
-        "profile": edgefl.profile(trained),
-        "profile-creamfl": edgefl.profile(SCENARIOS / "exchanged.yaml"),
-        "profile-depthfl": edgefl.profile(SCENARIOS / "exits.yaml"),
-        "sweep": edgefl.sweep(
+    answers: dict[str, Callable[[], object]] = {
+        "profile": lambda: edgefl.profile(trained),
+        "profile-creamfl": lambda: edgefl.profile(SCENARIOS / "exchanged.yaml"),
+        "profile-depthfl": lambda: edgefl.profile(SCENARIOS / "exits.yaml"),
+        "sweep": lambda: edgefl.sweep(
             trained,
             ["fleet.budgets.memory=1MiB,2MiB,3MiB", "schedule=end-to-end,layerwise,elastic"],
             overrides=["compare=null"],
         ),
-        "sweep-sensitivity": edgefl.sweep(
+        "sweep-sensitivity": lambda: edgefl.sweep(
             priced,
             ["schedule=end-to-end,layerwise"],
             overrides=["compare=null"],
             sensitivity_to="2x",
         ),
-        "fit": edgefl.fit(
+        "fit": lambda: edgefl.fit(
             trained, ["compare=null"], device="raspberry-pi-zero-2w", kind="image-text", memory="1 MiB", first=3
         ),
     }
     for name, answer in answers.items():
-        (folder / f"{name}.json").write_text(json.dumps(answer, indent=1) + "\n", encoding="utf-8")
+        if not only or name in only:
+            (folder / f"{name}.json").write_text(json.dumps(answer(), indent=1) + "\n", encoding="utf-8")
 
 
 def files(folder: Path) -> Iterator[Path]:
@@ -99,10 +104,11 @@ def main(arguments: list[str]) -> int:
         differences = compare(Path(arguments[1]), Path(arguments[2]))
         print("\n".join(differences) or f"equal: {len(list(files(Path(arguments[2]))))} files")
         return bool(differences)
-    if not arguments or arguments[0].startswith("-") or arguments[1:] not in ([], ["--weights"]):
+    only = arguments[2:] if arguments[1:2] == ["--only"] else []
+    if not arguments or arguments[0].startswith("-") or (arguments[1:] not in ([], ["--weights"]) and not only):
         print(__doc__)
         return 2
-    record(Path(arguments[0]), arguments[1:] == ["--weights"])
+    record(Path(arguments[0]), arguments[1:] == ["--weights"], only)
     return 0
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
 from math import isclose
 from pathlib import Path
 from typing import Any
@@ -28,11 +30,31 @@ other = pytest.mark.skipif(
 )
 
 
+NAMES = sorted(str(path.relative_to(EXPECTED)) for path in EXPECTED.rglob("*.json*") if path.name != "versions.json")
+QUICK = ("exits", "priced", "profile-depthfl")
+"""What is recorded anew by the quick tests: a scenario that trains, one that doesn't, and an answer."""
+
+
+def part_of(name: str) -> str:
+    """The scenario or answer that a recorded file belongs to."""
+    return Path(name).parts[0].removesuffix(".json")
+
+
+REST = tuple(sorted({part_of(name) for name in NAMES} - set(QUICK)))
+
+
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("recorded") / "now"
-    subprocess.run([sys.executable, HERE / "record.py", folder], check=True, capture_output=True)
-    return folder
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, ...]], Path]:
+    """The folder with some recordings, made when they are first asked for."""
+
+    @cache
+    def made(parts: tuple[str, ...]) -> Path:
+        folder = tmp_path_factory.mktemp("recorded") / "now"
+        command = [sys.executable, HERE / "record.py", folder, "--only", *parts]
+        subprocess.run(command, check=True, capture_output=True)
+        return folder
+
+    return made
 
 
 def content(path: Path) -> Any:
@@ -69,21 +91,19 @@ def differences(before: Any, after: Any, path: str = "", trained: bool = False) 
 
 @other
 @pytest.mark.parametrize(
-    "name",
-    sorted(
-        str(p.relative_to(EXPECTED))
-        for p in EXPECTED.rglob("*.json*")
-        if p.parent != EXPECTED or p.name != "versions.json"
-    ),
+    "name", [name if part_of(name) in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
 )
-def test_answers_are_as_recorded(name: str, recorded: Path) -> None:
-    assert differences(content(EXPECTED / name), content(recorded / name)) == []
+def test_answers_are_as_recorded(name: str, recorded: Callable[[tuple[str, ...]], Path]) -> None:
+    folder = recorded(QUICK if part_of(name) in QUICK else REST)
+    assert differences(content(EXPECTED / name), content(folder / name)) == []
 
 
 @other
-def test_nothing_else_is_recorded(recorded: Path) -> None:
-    expected, files = ({str(p.relative_to(f)) for p in f.rglob("*") if p.is_file()} for f in (EXPECTED, recorded))
-    assert files == expected - {"versions.json"}
+@pytest.mark.parametrize("parts", [QUICK, pytest.param(REST, marks=pytest.mark.slow)], ids=["quick", "rest"])
+def test_nothing_else_is_recorded(parts: tuple[str, ...], recorded: Callable[[tuple[str, ...]], Path]) -> None:
+    folder = recorded(parts)
+    files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert files == {name for name in NAMES if part_of(name) in parts}
 
 
 def test_a_difference_is_seen() -> None:

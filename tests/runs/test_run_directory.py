@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -189,17 +190,19 @@ def test_a_second_writer_is_kept_out(tmp_path):
     run = new(tmp_path / "run")
     code = (
         "import sys; from edgefl.runs import RunDirectory; from edgefl.errors import RunError\n"
-        "try: RunDirectory.open(sys.argv[1])\nexcept RunError as error: print(error)"
+        "for _ in sys.stdin:\n"
+        "    try: RunDirectory.open(sys.argv[1]).close(); print('opened', flush=True)\n"
+        "    except RunError as error: print(error, flush=True)"
     )
-
-    def other() -> str:
-        return subprocess.run(
-            [sys.executable, "-c", code, run.path], capture_output=True, text=True, check=True
-        ).stdout  # fmt: skip
-
-    assert "another process is writing" in other()
-    run.close()
-    assert other() == ""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+    with subprocess.Popen([sys.executable, "-c", code, run.path], **pipes) as other:
+        other.stdin.write("while it is open\n")
+        assert "another process is writing" in other.stdout.readline()
+        run.close()
+        other.stdin.write("now it is closed\n")
+        assert other.stdout.readline() == "opened\n"
+        other.stdin.close()
+    assert other.returncode == 0
 
 
 def test_finish_is_undone_by_rewind(tmp_path):
@@ -258,8 +261,16 @@ def test_damage_in_the_middle_is_an_error_with_its_line(tmp_path):
 
 
 WRITER = """
-import sys, itertools, torch
+import os, sys, itertools, torch
 from edgefl.runs import RunDirectory
+for _ in sys.stdin:  # what is imported once serves each writer
+    if not (child := os.fork()):
+        break
+    print(child, flush=True)
+    os.waitpid(child, 0)
+    print("ended", flush=True)
+else:
+    sys.exit()
 run = RunDirectory.open(sys.argv[1])
 found = run.latest()
 first = found[0] + 1 if found else 1
@@ -276,32 +287,30 @@ def test_a_writer_killed_at_any_moment_loses_nothing_that_it_promised(tmp_path):
     """Killed three times with no chance to tidy up; each time everything up to the last checkpoint is there."""
     run = new(tmp_path / "run")
     run.close()
-    reached = 0
-    for attempt in range(3):
-        writer = subprocess.Popen([sys.executable, "-c", WRITER, run.path], stdout=subprocess.PIPE, text=True)
-        assert writer.stdout is not None
-        for _ in range(2 + attempt):
-            reached = int(writer.stdout.readline())
-        try:
-            writer.wait(timeout=0.004 * attempt)  # at another place of a round each time
-        except subprocess.TimeoutExpired:
-            pass
-        writer.send_signal(signal.SIGKILL)
-        reached = int((writer.stdout.read().split() or [reached])[-1])
-        writer.wait()
-        writer.stdout.close()
-        with RunDirectory.open(run.path) as again:
-            found = again.latest()
-            assert found is not None
-            round, tensors, state = found
-            assert round >= reached and state == {"round": round}
-            assert_equal_tensors(tensors, dict.fromkeys(tensors, torch.full((100_000,), float(round))))
-            again.rewind(round)
-        back = read_run(run.path)
-        assert [r["round"] for r in back.records("rounds")] == list(range(1, round + 1))
-        assert [(r["round"], r["client"]) for r in back.records("clients")] == [
-            (r, c) for r in range(1, round + 1) for c in range(20)
-        ]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+    with subprocess.Popen([sys.executable, "-c", WRITER, run.path], **pipes) as parent:
+        for attempt in range(3):
+            parent.stdin.write("write\n")
+            writer = int(parent.stdout.readline())
+            for _ in range(2 + attempt):
+                reached = int(parent.stdout.readline())
+            time.sleep(0.004 * attempt)  # at another place of a round each time
+            os.kill(writer, signal.SIGKILL)
+            while (line := parent.stdout.readline()) != "ended\n":
+                reached = int(line)
+            with RunDirectory.open(run.path) as again:
+                found = again.latest()
+                assert found is not None
+                round, tensors, state = found
+                assert round >= reached and state == {"round": round}
+                assert_equal_tensors(tensors, dict.fromkeys(tensors, torch.full((100_000,), float(round))))
+                again.rewind(round)
+            back = read_run(run.path)
+            assert [r["round"] for r in back.records("rounds")] == list(range(1, round + 1))
+            assert [(r["round"], r["client"]) for r in back.records("clients")] == [
+                (r, c) for r in range(1, round + 1) for c in range(20)
+            ]
+    assert parent.returncode == 0
 
 
 def test_a_comparison_shows_its_runs_side_by_side(tmp_path):

@@ -113,14 +113,9 @@ def same(told: Memory, wanted: Memory, after: int = 0) -> None:
         assert told.tables.get(table, []) == [r for r in wanted.tables.get(table, []) if r["round"] > after]
 
 
-@pytest.mark.parametrize(
-    ("kind", "policy"),
-    [
-        pytest.param(kind, policy, marks=() if (kind, policy) == ("label-flip", "synchronous") else pytest.mark.slow)
-        for kind in KINDS
-        for policy in ("synchronous", "buffered")
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("policy", ["synchronous", "buffered"])
 def test_workers_and_resumed_runs_have_the_same_attackers(games: Games, kind: str, policy: str) -> None:
     scenario: Scenario = load(written(games, kind, aggregation="multi-krum"))
     setup = changed(

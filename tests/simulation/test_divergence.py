@@ -28,7 +28,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module", params=list(WAYS))
+@pytest.fixture(scope="module", params=["weights", "losses", pytest.param("scores", marks=pytest.mark.slow)])
 def stopped(request: pytest.FixtureRequest, tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     folder = tmp_path_factory.mktemp("diverged") / "run"
     with pytest.raises(DivergedError, match="the model diverged in round 1: .*training.on_divergence: continue"):

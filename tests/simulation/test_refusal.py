@@ -65,7 +65,7 @@ def games(tiny: Callable[..., dict[str, Any]]) -> Games:
     return Games(tiny)
 
 
-@pytest.mark.parametrize("policy", ["synchronous", "buffered"])
+@pytest.mark.parametrize("policy", ["synchronous", pytest.param("buffered", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("reason", [*FORGERIES, "replayed"])
 def test_a_forged_update_is_refused_named_and_counted(games: Games, reason: str, policy: str) -> None:
     setup = games.setup(schedule={"name": "end-to-end", "rounds": 2}, round={"policy": policy})

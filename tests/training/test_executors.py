@@ -103,12 +103,15 @@ def unlucky(times: int, how: str, file: Path) -> Callable[[Work], Work]:
 
 
 @pytest.mark.filterwarnings("ignore:.*run again")
-@pytest.mark.parametrize("how", ["kill", *(pytest.param(how, marks=pytest.mark.slow) for how in ("memory", "hang"))])
+@pytest.mark.parametrize(
+    ("how", "count"),
+    [("kill", 1), *(pytest.param(how, 2, marks=pytest.mark.slow) for how in ("kill", "memory", "hang"))],
+)
 def test_a_task_that_the_host_failed_runs_again_to_the_same_report(
-    scenario: Scenario, setup: Setup, tmp_path: Path, how: str
+    scenario: Scenario, setup: Setup, tmp_path: Path, how: str, count: int
 ) -> None:
     file = tmp_path / "failures"
-    with Processes(scenario.data, scenario.seed, scenario.model.tokens, None, 2, "cpu", 40.0) as executor:
+    with Processes(scenario.data, scenario.seed, scenario.model.tokens, None, count, "cpu", 40.0) as executor:
         tasks = [task_of(setup, 0, unlucky(1, how, file)), task_of(setup, 1)]
         reports = [future.result(240) for future in [executor.submit(task) for task in tasks]]
         assert file.read_text() == "x" and executor._workers == 1
@@ -145,6 +148,7 @@ def test_memory_that_runs_out_in_this_process_is_tried_twice(setup: Setup, tmp_p
             inline.submit(task_of(setup, 1, unlucky(99, "memory", file))).result()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*run again")
 def test_a_killed_worker_is_a_training_error(scenario: Scenario, setup: Setup) -> None:
     with workers(scenario, 1) as executor:
@@ -162,6 +166,7 @@ def test_a_worker_that_cannot_open_its_data_says_why(scenario: Scenario, setup: 
         executor.submit(task_of(setup, 0)).result(120)
 
 
+@pytest.mark.slow
 def test_closing_does_not_wait_for_a_worker_that_hangs(
     scenario: Scenario, setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,7 +78,7 @@ def test_image_sets_open_without_texts_and_at_another_size(source, data_cache):
     assert fed.server_samples == {"validation": {"image": 100}, "test": {"image": 200}}
 
 
-@pytest.mark.parametrize("source", ["emoji", "icons"])
+@pytest.mark.parametrize("source", [pytest.param("emoji", marks=pytest.mark.slow), "icons"])
 def test_pair_sets_serve_three_kinds(source, data_cache):
     built(source)
     fed = open_federation(

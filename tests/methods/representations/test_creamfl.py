@@ -374,7 +374,8 @@ def test_what_makes_no_sense_is_said_before_anything_trains(tiny: Tiny, change: 
 # runs ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("server", ["own", pytest.param("federated", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("server", ["own", "federated"])
 def test_it_trains_and_costs_what_was_predicted(tiny: Tiny, tmp_path: Path, server: str) -> None:
     given = scenario(tiny, {"image": 1, "text": 1, "image-text": 1}, server=server)
     found = edgefl.run(given, output=tmp_path / "run")
