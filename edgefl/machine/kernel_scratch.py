@@ -17,7 +17,10 @@ PROBED_BYTES = 512 * 2**20
 """Calls whose arguments take more are not run; their scratch is assumed."""
 
 ASSUMED_FACTOR = 2
-"""Upper end of the range of scratch that is assumed: so many times the bytes of the arguments."""
+"""Upper end of the range of scratch that is assumed: so many times the bytes of the arguments.
+
+For a GPU that isn't at hand, kernels that work element by element, and those on lists of tensors, are assumed to take none.
+"""
 
 _LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")
 """Environment variables that keep kernels from using some of the processor's instructions."""
@@ -46,7 +49,7 @@ def probe(held: Sequence[Held], device: str) -> list[Inside]:
     ``PROBED_BYTES``, one whose operator refuses zeros, and all for a device that isn't at hand.
     """
     if device == "cuda" and not torch.cuda.is_available():
-        return [_assumed(each) for each in held]
+        return [_without_gpu(each) for each in held]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -76,6 +79,17 @@ def _inside(held: Held, measured: tuple[int, int] | None) -> Inside:
 def _assumed(held: Held) -> Inside:
     call = held.call.largest_entry() if held.call.takes_lists else held.call
     return Inside(held.outputs + ASSUMED_FACTOR * call.argument_bytes, assumed=True)
+
+
+def _without_gpu(held: Held) -> Inside:
+    """For a GPU that isn't at hand: kernels that work element by element, or on lists of tensors, take nothing."""
+    try:
+        pointwise = torch.Tag.pointwise in held.call.overload().tags
+    except LookupError:
+        pointwise = False
+    if pointwise or held.call.takes_lists:
+        return Inside(held.outputs, assumed=True)
+    return _assumed(held)
 
 
 def _on_cpu(calls: Sequence[Call | None]) -> list[tuple[int, int] | None]:

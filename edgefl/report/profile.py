@@ -90,7 +90,7 @@ def _memory_note(rows: Sequence[Facts]) -> str:
     note = _overhead(rows[0])
     if any(row["memory_assumed"] for row in rows):
         note += (
-            "\nscratch could not be measured on this machine: the peak is the upper end of a range (scratch of twice the "
+            "\nscratch can not be measured on this machine: the peak is the upper end of a range (scratch of twice the "
             "arguments), live memory the lower end"
         )
     return note

@@ -43,11 +43,11 @@ PARTS = (
 """The parts of peak memory.  ``temporaries`` are gradients of activations and intermediate results of the optimizer's
 step; ``scratch`` is what a kernel allocates for itself during a call."""
 
-LEAST_SCRATCH = 3 * 2**20
-LARGEST_FACTOR = 16
-"""Calls are kept if their kernel could move the peak with so many bytes, and so many times its arguments and outputs.
+LEAST_SCRATCH = 2 * 2**20
+"""Calls are kept if their kernel could move the peak with so many bytes and some times what it reads and writes.
 
-The largest seen were 865,408 bytes (a bfloat16 matrix product) and 6.7 times (convolutions of small tensors).
+The largest that was seen beside convolutions is 865,408 bytes (a bfloat16 matrix product); small tensors take several
+times their size, but less than this.
 """
 
 START, FINISH, UPDATE = "<", ">", "="
@@ -417,8 +417,10 @@ class Meter(TorchDispatchMode):
 
 def _largest(held: Held) -> int:
     """The most bytes that are thought possible during a call."""
+    # a convolution may copy a patch of its input for every output; other kernels copy what they read and write
+    factor = 16 if "conv" in held.call.operator else 2
     touched = held.call.argument_bytes + held.outputs
-    return held.before + held.outputs + LARGEST_FACTOR * touched + LEAST_SCRATCH
+    return held.before + held.outputs + factor * touched + LEAST_SCRATCH
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:

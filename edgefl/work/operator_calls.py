@@ -55,18 +55,24 @@ class Call:
         entries = range(max(map(len, lists), default=0))
         size = {i: sum(_extent(listed[i]["t"]) for listed in lists if i < len(listed)) for i in entries}
         largest = max(entries, key=lambda i: (size[i], -i), default=0)
-        return Call(self.operator, _dumped(_cut(args, largest), {n: _cut(v, largest) for n, v in kwargs.items()}))
+        return Call(
+            self.operator, _dumped([_cut(v, largest) for v in args], {n: _cut(v, largest) for n, v in kwargs.items()})
+        )
+
+    def overload(self) -> Any:
+        """The operator (``OpOverload``).  Raises LookupError if this torch doesn't have it."""
+        found: Any = torch.ops
+        for part in self.operator.split("."):
+            if not hasattr(found, part):
+                raise LookupError(f"torch {torch.__version__} has no operator {self.operator}")
+            found = getattr(found, part)
+        return found
 
     def make(self, device: torch.device | str) -> tuple[Any, list[Any], dict[str, Any]]:
         """The operator and its arguments; all tensors hold zeros.
 
         Raises LookupError for an operator that this torch doesn't have.
         """
-        packet: Any = torch.ops
-        for part in self.operator.split("."):
-            if not hasattr(packet, part):
-                raise LookupError(f"torch {torch.__version__} has no operator {self.operator}")
-            packet = getattr(packet, part)
         storages, args, kwargs = json.loads(self.arguments)
         memory = [torch.zeros(size, dtype=torch.uint8, device=device).untyped_storage() for size in storages]
 
@@ -83,7 +89,7 @@ class Call:
                 return torch.device(device)
             return float(value["f"]) if "f" in value else getattr(torch, value["s"])
 
-        return packet, made(args), {name: made(value) for name, value in kwargs.items()}
+        return self.overload(), made(args), {name: made(value) for name, value in kwargs.items()}
 
 
 def call_of(operator: Any, args: Any, kwargs: Any) -> Call:

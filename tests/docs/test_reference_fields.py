@@ -134,6 +134,7 @@ def samples(
     found: dict[str, list[Any]] = {
         "compare.json": [json.loads((folder / "c" / "compare.json").read_text())],
         "host": [record for run in (layerwise_run, played) for record in run.records("host")],
+        "scratch": layerwise_run.records("scratch"),
         "environment": [layerwise_run.environment],
         "evaluation.json": [layerwise_run.evaluation, played.evaluation],
         "rounds": [], "clients": [], "eligibility": [], "result": [],
