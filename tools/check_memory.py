@@ -36,9 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     if given.configurations < 1 or given.workers < 1 or given.seed < 0:
         parser.error("--configurations and --workers: 1 or more; --seed: 0 or more")
     try:
-        chosen = (
-            [identified(given.only)] if given.only else [draw(given.seed, i) for i in range(given.configurations)]
-        )
+        chosen = [identified(given.only)] if given.only else [draw(given.seed, i) for i in range(given.configurations)]
     except ValueError as error:
         parser.error(f"--only {error}")
     if given.only:

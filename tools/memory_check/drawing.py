@@ -16,13 +16,15 @@ import numpy as np
 Json = dict[str, Any]
 
 METHODS = {
-    "fedavg": 9, "fedprox": 3, "fedcola": 3, "fedmd": 2, "creamfl": 2, "fedpac": 1, "fedhkd": 1, "pmcmfl": 2,
+    "fedavg": 9, "fedmml": 1, "fedprox": 3, "fedcola": 3, "fedmd": 2, "creamfl": 2, "fedpac": 1, "fedhkd": 1, "pmcmfl": 2,
 }  # fmt: skip
 """Methods, with how often each is drawn."""
 IMAGE_TOWERS = {"vit": 6, "timm-vit": 2, "hf-vit": 2, "resnet": 2}
 TEXT_TOWERS = {"transformer": 6, "gru": 2, "bert": 1, "distilbert": 2}
 KINDS = {"image": 6, "text": 5, "image-text": 6, "audio": 1}
-SCHEDULES = {"end-to-end": 5, "layerwise": 4, "progressive": 2}
+SCHEDULES = {"end-to-end": 5, "layerwise": 4, "progressive": 2, "heterofl": 2}
+WIDTHS = [1.0, 0.5, 0.25]
+"""Shares of attention heads that HeteroFL offers."""
 OPTIMIZERS = ("sgd", "adam", "adamw")
 IMPLEMENTATIONS = ("for-loop", "foreach", "fused")
 SIZES = (16, 20, 24, 28, 32, 32, 40, 48, 56, 64)
@@ -61,15 +63,16 @@ def draw(seed: int, index: int) -> Json:
     kind = str(d.one_of(kinds))
     classifies = method in ("fedpac", "fedhkd", "pmcmfl") or d.chance(0.5)
     facts = _facts(d)
-    model, checkable = _model(d, method, kinds, facts, classifies)
+    model = _model(d, method, kinds, facts, classifies)
     training = _training(d, model)
     smallest = 2 if _needs_two(model) else 1
     training["batch"] = max(smallest, d.between(1, _largest_batch(model, facts)))
     samples = {name: _samples(d, training, smallest) for name in kinds}
-    stages, stage, schedule = _schedule(d, _depths(model, kinds))
-    rounds = 2 * stages
+    stages, stage, schedule = _schedule(d, model, method)
+    rounds = 2 if schedule["name"] == "heterofl" else 2 * stages
     evaluates = method == "fedavg" and (classifies or "-" not in kind) and d.chance(0.2)
-    test = d.between(1, 90)
+    scored = d.between(1, 48)
+    public = max(2, _near(d, training["batch"], 3))
     scenario: Json = {
         "edgefl": 1,
         "name": "memory",
@@ -80,22 +83,20 @@ def draw(seed: int, index: int) -> Json:
             "shapes": facts,
             "tasks": {name: "classify" if classifies else "retrieve" for name in kinds if "-" in name},
             "validation": 0,
-            "test": test,
-            "public": d.between(2, 60),
+            "test": _near(d, scored, 4),
+            "public": public,
         },
         "model": model,
         "training": training,
         "schedule": {**schedule, "rounds": rounds},
         "method": _method(d, method, model),
-        "evaluation": {"batch": d.between(1, 48)},
+        "evaluation": {"batch": scored},
     }
-    if not checkable:
-        training["checkpointing"] = False
     return {
         "id": f"{seed}-{index}",
         "kind": kind,
         "stage": stage,
-        "round": 2 * stage - d.between(0, 1),
+        "round": min(2 * stage, rounds) - d.between(0, 1),
         "work": "evaluate" if evaluates else "train",
         "scenario": scenario,
     }
@@ -133,22 +134,27 @@ def _facts(d: Draw) -> Json:
 
 
 def _samples(d: Draw, training: Json, smallest: int) -> int:
-    """Samples of a client: one batch to two updates and one batch more, or too few for a batch."""
+    """Samples of a client: one batch to an update and two batches more, or too few for a batch."""
     batch, every = training["batch"], training["accumulation"]
     if d.chance(0.1):
         return max(smallest, d.between(1, batch))
-    batches = d.between(1, 2 * every + 1)
+    batches = d.between(1, every + 2)
     return int(batch * batches + d.between(0, batch - 1))
+
+
+def _near(d: Draw, batch: int, most: int) -> int:
+    """Samples of one to ``most`` batches, the last of which may be incomplete."""
+    return batch * d.between(1, most) - d.between(0, batch - 1)
 
 
 # models -----------------------------------------------------------------------------------------------------------
 
 
-def _model(d: Draw, method: str, kinds: list[str], facts: Json, classifies: bool) -> tuple[Json, bool]:
-    """The model section, and whether its blocks may be recomputed."""
+def _model(d: Draw, method: str, kinds: list[str], facts: Json, classifies: bool) -> Json:
+    """The model section."""
     modalities = {m for kind in kinds for m in kind.split("-")}
     if method in ("fedpac", "fedhkd", "pmcmfl") and len(kinds) > 1:
-        return {"multiway": _multiway(d, facts)}, True
+        return {"multiway": _multiway(d, facts)}
     model: Json = {}
     width = _width(d)
     if method == "fedcola":
@@ -159,7 +165,7 @@ def _model(d: Draw, method: str, kinds: list[str], facts: Json, classifies: bool
             model["image"]["variant"] = "tiny"
         text = _transformer(d, width) | {"mlp_ratio": ratio, "drop_path": _drop(d)}
         model["text"] = {"tower": "transformer", "tokens": d.between(2, 40), **text}
-        return model, True
+        return model
     if "image" in modalities:
         model["image"] = _image_tower(d, d.weighed(IMAGE_TOWERS), width, facts)
     if "text" in modalities:
@@ -175,7 +181,7 @@ def _model(d: Draw, method: str, kinds: list[str], facts: Json, classifies: bool
     if len(modalities) > 1:
         hidden = [d.between(4, 96)] if d.chance(0.4) else []
         model["fusion"] = {"hidden": hidden, "dropout": d.one_of([0.0, 0.1]) if hidden else 0.0}
-    return model, True
+    return model
 
 
 def _width(d: Draw) -> tuple[int, int]:
@@ -189,7 +195,8 @@ def _drop(d: Draw) -> float:
 
 
 def _transformer(d: Draw, width: tuple[int, int]) -> Json:
-    return {"blocks": d.between(1, 6), "width": width[0], "heads": width[1], "mlp_ratio": d.one_of([1.0, 2.0, 2.5, 4.0])}
+    blocks = d.one_of([1, 2, 2, 3, 3, 4, 5, 6])
+    return {"blocks": blocks, "width": width[0], "heads": width[1], "mlp_ratio": d.one_of([1.0, 2.0, 2.5, 4.0])}
 
 
 def _patch(d: Draw, facts: Json) -> int:
@@ -199,13 +206,13 @@ def _patch(d: Draw, facts: Json) -> int:
 
 def _image_tower(d: Draw, tower: str, width: tuple[int, int], facts: Json) -> Json:
     if tower == "resnet":
-        return {"tower": tower, "layers": d.one_of([18, 18, 18, 34, 50]), "stem": d.one_of(["imagenet", "small"])}
+        return {"tower": tower, "layers": d.one_of([18, 18, 18, 18, 34, 50]), "stem": d.one_of(["imagenet", "small"])}
     patch = _patch(d, facts)
     if tower == "vit":
         return {"tower": tower, **_transformer(d, width), "patch": patch, "drop_path": _drop(d)}
     options = {"tower": tower, "variant": "tiny", **_transformer(d, width), "patch": patch}
     if d.chance(0.25):
-        options |= {"blocks": d.one_of([2, 4, 12]), "width": 192, "heads": 3, "mlp_ratio": 4.0}
+        options |= {"blocks": d.one_of([2, 3, 4, 12]), "width": 192, "heads": 3, "mlp_ratio": 4.0}
     if tower == "timm-vit":
         return {**options, "drop_path": _drop(d)}
     return {**options, "dropout": d.one_of([0.0, 0.0, 0.1]), "pooler": d.chance(0.5)}
@@ -216,7 +223,7 @@ def _text_tower(d: Draw, tower: str, width: tuple[int, int]) -> Json:
     if tower == "gru":
         return {
             "tower": tower, "blocks": d.between(1, 2), "embedding": d.between(8, 128), "hidden": d.between(4, 96),
-            "tokens": d.between(2, 16), "pooling": d.one_of(["last", "max", "mean"]),
+            "tokens": d.between(2, 12), "pooling": d.one_of(["last", "max", "mean"]),
         }  # fmt: skip
     options = {"tower": tower, **_transformer(d, width), "tokens": tokens}
     if tower == "transformer":
@@ -254,11 +261,12 @@ def blocks_of(tower: Json) -> int:
 
 
 def _widths_differ(model: Json) -> bool:
-    return len({width_of(tower) for name, tower in model.items() if name in ("image", "text", "audio")}) > 1
+    return len({width_of(tower) for tower in towers_of(model).values()}) > 1
 
 
-def _depths(model: Json, kinds: list[str]) -> list[int]:
-    return [blocks_of(tower) for name, tower in model.items() if name in ("image", "text", "audio", "multiway")]
+def towers_of(model: Json) -> dict[str, Json]:
+    """Options of the encoders by name."""
+    return {name: tower for name, tower in model.items() if name in ("image", "text", "audio", "multiway")}
 
 
 def _needs_two(model: Json) -> bool:
@@ -278,13 +286,13 @@ def _largest_batch(model: Json, facts: Json) -> int:
 
 def _training(d: Draw, model: Json) -> Json:
     optimizer = d.one_of(OPTIMIZERS)
-    drops = any(tower.get("dropout") for name, tower in model.items() if name in ("image", "text", "audio"))
+    drops = any(tower.get("dropout") for tower in towers_of(model).values())
     training: Json = {
         "optimizer": optimizer,
         "implementation": d.one_of(IMPLEMENTATIONS),
         "lr": 1e-4,
         "weight_decay": d.one_of([0.0, 0.05]),
-        "epochs": d.between(1, 2),
+        "epochs": d.one_of([1, 1, 2]),
         "accumulation": d.one_of([1, 1, 1, 2, 3, 4]),
         "precision": d.one_of(["float32", "float32", "float32", "bfloat16", "bfloat16"]),
         # torch's flash kernel on a CPU takes no dropout
@@ -297,12 +305,17 @@ def _training(d: Draw, model: Json) -> Json:
     return training
 
 
-def _schedule(d: Draw, depths: list[int]) -> tuple[int, int, Json]:
+def _schedule(d: Draw, model: Json, method: str) -> tuple[int, int, Json]:
     """Number of stages, the stage that is looked at, and the schedule without its rounds."""
-    name = d.weighed(SCHEDULES)
-    if name == "end-to-end" or min(depths) < 2:
+    name, towers = d.weighed(SCHEDULES), towers_of(model).values()
+    if name == "heterofl":
+        cuttable = all(tower.get("tower") in ("vit", "transformer") for tower in towers)
+        if cuttable and method in ("fedavg", "fedmml", "fedprox"):
+            return 3, d.between(1, 3), {"name": name, "widths": WIDTHS, "scaler": d.chance(0.5)}
+    depth = min(map(blocks_of, towers))
+    if name in ("end-to-end", "heterofl") or depth < 2:
         return 1, 1, {"name": "end-to-end"}
-    stages = d.between(2, min(depths))
+    stages = d.between(2, depth)
     return stages, d.between(1, stages), {"name": name, "stages": stages}
 
 
@@ -345,7 +358,9 @@ def described(configuration: Json) -> str:
     towers = []
     for name in ("image", "text", "audio", "multiway"):
         if (tower := model.get(name)) and (name == "multiway" or name in configuration["kind"].split("-")):
-            size = f"{tower['layers']}" if "layers" in tower else f"{tower['blocks']}x{width_of({'tower': '', **tower})}"
+            size = (
+                f"{tower['layers']}" if "layers" in tower else f"{tower['blocks']}x{width_of({'tower': '', **tower})}"
+            )
             towers.append(f"{tower.get('tower', name)} {size}")
     schedule, method = scenario["schedule"], scenario["method"]
     words = [
@@ -358,6 +373,6 @@ def described(configuration: Json) -> str:
         f"accumulation {training['accumulation']}" if training["accumulation"] > 1 else "",
         "clip" if training["clip"] else "", f"attention {training['attention']}",
         f"{method['name']} round {configuration['round']}",
-        f"{schedule['name']} {configuration['stage']}/{schedule['stages']}" if "stages" in schedule else "",
+        f"{schedule['name']} {configuration['stage']}" if schedule["name"] != "end-to-end" else "",
     ]  # fmt: skip
     return ", ".join(word for word in words if word)

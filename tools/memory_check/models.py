@@ -254,6 +254,20 @@ def add_gates(blocks: Sequence[nn.Module], complementary: str, partner_trains: b
                 setattr(module, name, GatedLinear(module.get_submodule(name), partner_trains))  # type: ignore[arg-type]
 
 
+def narrowed(options: Json, share: float) -> Json:
+    """A transformer with about this share of its heads, each as wide as before (HeteroFL)."""
+    heads = max(1, int(share * options["heads"] + 0.5))
+    return {**options, "heads": heads, "width": heads * (options["width"] // options["heads"])}
+
+
+def scale(blocks: Sequence[nn.Module], share: float) -> None:
+    """Divide what the blocks' linear layers give by the share of the width that they have, while training."""
+    for block in blocks:
+        for layer in block.modules():
+            if isinstance(layer, nn.Linear):
+                layer.register_forward_hook(lambda layer, _, out: out / share if layer.training else None)
+
+
 def freeze(model: TowerModel | MultiwayModel, first: Json) -> None:
     """Keep the embeddings and the blocks before ``first`` of each tower from training."""
     for name, tower in model.stacks():

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from memory_check.drawing import blocks_of
-from memory_check.models import MultiwayModel, TowerModel, add_gates, freeze
+from memory_check.drawing import WIDTHS, blocks_of, towers_of
+from memory_check.models import MultiwayModel, TowerModel, add_gates, freeze, narrowed, scale
 
 Json = dict[str, Any]
 PAIR = ("image", "text")
@@ -85,11 +85,13 @@ class Sweep:
 
 
 def stage_of(configuration: Json) -> tuple[Json, Json]:
-    """Depth of each tower, and the first block of each that trains (None in the parts before it: -1 for all)."""
+    """Depth of each tower, and the first of its blocks that trains."""
     scenario = configuration["scenario"]
     schedule, stage = scenario["schedule"], configuration["stage"]
-    full = {m: blocks_of(t) for m, t in scenario["model"].items() if m in ("image", "text", "audio", "multiway")}
-    stages = schedule.get("stages", 1)
+    full = {name: blocks_of(tower) for name, tower in towers_of(scenario["model"]).items()}
+    if schedule["name"] in ("end-to-end", "heterofl"):
+        return full, dict.fromkeys(full, 0)
+    stages = schedule["stages"]
     depth = {m: n * stage // stages for m, n in full.items()}
     layerwise = schedule["name"] == "layerwise"
     first = {m: n * (stage - 1) // stages if layerwise else 0 for m, n in full.items()}
@@ -101,7 +103,10 @@ def make_model(configuration: Json) -> TowerModel | MultiwayModel:
     scenario = configuration["scenario"]
     options, shapes = scenario["model"], scenario["data"]["shapes"]
     depth, first = stage_of(configuration)
-    recompute, method = scenario["training"]["checkpointing"], scenario["method"]
+    recompute, method, schedule = scenario["training"]["checkpointing"], scenario["method"], scenario["schedule"]
+    if schedule["name"] == "heterofl":
+        share = WIDTHS[configuration["stage"] - 1]
+        options = options | {name: narrowed(tower, share) for name, tower in towers_of(options).items()}
     model: TowerModel | MultiwayModel
     if "multiway" in options:
         model = MultiwayModel(options["multiway"], shapes, depth["multiway"], recompute)
@@ -112,7 +117,12 @@ def make_model(configuration: Json) -> TowerModel | MultiwayModel:
     if configuration["work"] == "evaluate":
         model.requires_grad_(False)
         return model
-    if scenario["schedule"]["name"] == "layerwise" and configuration["stage"] > 1:
+    if schedule["name"] == "heterofl" and schedule["scaler"]:
+        for name, tower in model.towers.items():  # type: ignore[union-attr]
+            part = options[name]["width"] / scenario["model"][name]["width"]
+            if part < 1:
+                scale(tower.blocks, part)  # type: ignore[arg-type]
+    if schedule["name"] == "layerwise" and configuration["stage"] > 1:
         freeze(model, first)
     if method["name"] == "fedcola":
         own = configuration["kind"]
@@ -174,9 +184,10 @@ def classify(r: Round, batch: Batch) -> Tensor:
 
 
 def contrast(r: Round, batch: Batch) -> Tensor:
-    """CLIP's loss at temperature 0.07."""
+    """CLIP's loss at temperature 0.07, or 0.05 (LW-FedMML)."""
+    temperature = 0.05 if r.method["name"] == "fedmml" else 0.07
     a, b = (r.model.embed(m, batch[m]).float() for m in r.modalities)
-    logits = (1 / 0.07) * a @ b.T
+    logits = (1 / temperature) * a @ b.T
     target = torch.arange(len(a))
     return (F.cross_entropy(logits, target) + F.cross_entropy(logits.T, target)) / 2 + proximal(r)
 
