@@ -37,7 +37,7 @@ class Side:
 
     def _start(self) -> subprocess.Popen[bytes]:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-        self._said = tempfile.TemporaryFile()
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - it is closed with the process
         return subprocess.Popen(
             [sys.executable, str(HERE / self.program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=self._said, env=environment, start_new_session=True, bufsize=0,

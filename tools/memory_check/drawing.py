@@ -16,7 +16,8 @@ import numpy as np
 Json = dict[str, Any]
 
 METHODS = {
-    "fedavg": 9, "fedmml": 1, "fedprox": 3, "fedcola": 3, "fedmd": 2, "creamfl": 2, "fedpac": 1, "fedhkd": 1, "pmcmfl": 2,
+    "fedavg": 9, "fedmml": 1, "fedprox": 3, "fedcola": 3, "fedmd": 2, "creamfl": 2,
+    "fedpac": 1, "fedhkd": 1, "pmcmfl": 2,
 }  # fmt: skip
 """Methods, with how often each is drawn."""
 IMAGE_TOWERS = {"vit": 6, "timm-vit": 2, "hf-vit": 2, "resnet": 2}

@@ -115,6 +115,8 @@ def main() -> int:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     warnings.simplefilter("ignore")
     kept = import_libraries()
+    import memory_check.steps  # noqa: F401 - once, not in every fork
+
     threads = len(os.listdir("/proc/self/task"))
     assert threads == 1 and "edgefl" not in sys.modules, f"{threads} threads"
     for line in sys.stdin:
