@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from memory_check.towers import TOWERS, Mlp, Tower, apply, rates
+from memory_check.towers import TOWERS, Tower, apply, rates
 
 Json = dict[str, Any]
 PAIR = ("image", "text")
@@ -41,15 +41,15 @@ class TowerModel(nn.Module):
         classes, single = shapes["image"]["classes"], len(modalities) == 1
         projected = model.get("dimension") and (not single or model["dimension_for"] == "all")
         one_norm = task == "retrieve" and not projected
-        self.towers, self.projections, widths = nn.ModuleDict(), nn.ModuleDict(), []
+        self.towers, widths = nn.ModuleDict(), []
         for modality in modalities:
             options = model[modality]
             tower: Tower = TOWERS[options["tower"]](options, shapes[modality], depth[modality], not one_norm)
             tower.recompute = recompute
             self.towers[modality] = tower
             widths.append(tower.width)
+            tower.projection = self._projection(tower.width, model) if projected else None
             if projected:
-                self.projections[modality] = self._projection(tower.width, model)
                 widths[-1] = model["dimension"]
         self.dimension = widths[0]
         self.norm = nn.LayerNorm(widths[0], eps=1e-6) if one_norm else None
@@ -71,11 +71,11 @@ class TowerModel(nn.Module):
 
     def feature(self, modality: str, x: Tensor) -> Tensor:
         """``[batch, width]``."""
-        tower = self.towers[modality]
-        pooled = tower.pool(tower(x))  # type: ignore[operator]
+        tower: Any = self.towers[modality]
+        pooled: Tensor = tower.pool(tower(x))
         if self.norm is not None:
             pooled = self.norm(pooled)
-        return self.projections[modality](pooled) if modality in self.projections else pooled
+        return pooled if tower.projection is None else tower.projection(pooled)
 
     def embed(self, modality: str, x: Tensor) -> Tensor:
         """A unit vector for each sample."""
@@ -119,12 +119,14 @@ def _per_modality(make: Any, shared: bool = False) -> PerModality:
     return PerModality({name: make() for name in (("both",) if shared else PAIR)})
 
 
-class InnerNormMlp(Mlp):
+class InnerNormMlp(nn.Module):
     """An MLP with a norm before its second layer."""
 
     def __init__(self, width: int, hidden: int):
-        super().__init__(width, hidden)
+        super().__init__()
+        self.fc1 = nn.Linear(width, hidden)
         self.norm = nn.LayerNorm(hidden)
+        self.fc2 = nn.Linear(hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
         """``[batch, tokens, width]`` to the same shape."""
@@ -138,11 +140,10 @@ class MultiwayBlock(nn.Module):
         super().__init__()
         width, shared = options["width"], options["shared_attention"]
         self.heads, self.drop = options["heads"], drop
-        self.norm1, self.norm2 = (_per_modality(lambda: nn.LayerNorm(width)) for _ in range(2))
-        self.q, self.k, self.v, self.out = (
-            _per_modality(lambda: nn.Linear(width, width), shared) for _ in range(4)
-        )  # fmt: skip
+        self.norm1 = _per_modality(lambda: nn.LayerNorm(width))
+        self.q, self.k, self.v, self.out = (_per_modality(lambda: nn.Linear(width, width), shared) for _ in range(4))
         self.inner = _per_modality(lambda: nn.LayerNorm(width), shared)
+        self.norm2 = _per_modality(lambda: nn.LayerNorm(width))
         self.mlp = _per_modality(lambda: InnerNormMlp(width, int(width * options["mlp_ratio"])))
 
     def _split(self, layer: PerModality, tokens: Json) -> Tensor:

@@ -1,7 +1,8 @@
 """Encoders written by hand in torch, timm, torchvision and transformers, as their papers and libraries describe them.
 
-Every tower has ``embedding`` (modules before the first block), ``blocks`` and ``norm`` (None without one), and turns an
-input batch into tokens ``[batch, tokens, width]``.
+Every tower has what is before the first block, ``blocks`` and ``norm`` (None without one), and turns an input batch
+into tokens ``[batch, tokens, width]``.  Parameters are in the order of the forward pass: an optimizer's for-loop holds
+temporaries of two neighbours at a time.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ class Tower(nn.Module):
     norm: nn.Module | None
     blocks: Any
     width: int
+    projection: nn.Module | None
     recompute = False
 
     def embed(self, x: Tensor) -> Tensor:
@@ -42,9 +44,8 @@ class Tower(nn.Module):
 
     def early(self) -> Iterator[nn.Parameter]:
         """Parameters before the first block, and those that no loss reaches."""
-        later = {id(p) for p in self.blocks.parameters()}
-        if self.norm is not None:
-            later |= {id(p) for p in self.norm.parameters()}
+        late = [part for part in (self.blocks, self.norm, self.projection) if part is not None]
+        later = {id(p) for part in late for p in part.parameters()}
         return (p for p in self.parameters() if id(p) not in later)
 
 
@@ -104,8 +105,10 @@ class Block(nn.Module):
 
     def __init__(self, width: int, heads: int, ratio: float, drop: float):
         super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(width, eps=1e-6), nn.LayerNorm(width, eps=1e-6)
-        self.attn, self.mlp = Attention(width, heads), Mlp(width, int(width * ratio))
+        self.norm1 = nn.LayerNorm(width, eps=1e-6)
+        self.attn = Attention(width, heads)
+        self.norm2 = nn.LayerNorm(width, eps=1e-6)
+        self.mlp = Mlp(width, int(width * ratio))
         self.drop = drop
 
     def kept(self, x: Tensor) -> Tensor:
@@ -221,11 +224,11 @@ class HuggingFaceVision(Tower):
                 ),
                 add_pooling_layer=options["pooler"],
             )  # fmt: skip
-            if options["pooler"]:
-                self.pooler = model.pooler
         self.embedding = model.embeddings
         self.blocks = model.layers if hasattr(model, "layers") else model.encoder.layer
         self.norm = model.layernorm if norm else None
+        if options.get("pooler"):
+            self.pooler = model.pooler
 
     def embed(self, x: Tensor) -> Tensor:
         """The library's embeddings."""
