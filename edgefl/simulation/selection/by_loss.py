@@ -225,8 +225,8 @@ def utility(
 ) -> Floats:
     """Utility of each client, `[clients]`: (U / max U + sqrt(0.1 ln R / L)) (T / t)^a, with T / t at most 1.
 
-    U = samples x mean loss (or the proxy), clipped at its 95 % quantile; L the round of its last report, R this ``round``, t its
-    seconds, T the ``preferred`` ones and a the ``penalty``.
+    U = samples x mean loss (or the proxy), clipped at its 95 % quantile; L the round of its last report, R this
+    ``round``, t its seconds, T the ``preferred`` ones and a the ``penalty``.
     """
     statistical = samples * np.maximum(losses, 0.0)
     statistical = np.minimum(statistical, np.quantile(statistical, CLIP))
