@@ -317,6 +317,14 @@ REFUSALS: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"round": {"policy": "asynchronous", "over_selection": 0.5}}, "over_selection is only for a synchronous"),
         ({"round": {"policy": "buffered", "quorum": 2}}, "quorum is only for rounds that end by time"),
     ],
+    "`round.weighting` under another policy than `buffered`": [
+        (
+            {"round": {"policy": policy, "weighting": weighting}},
+            f"weighting is only for policy: buffered; {policy} weighs updates by samples",
+        )
+        for policy in ("synchronous", "asynchronous", "semi-synchronous")
+        for weighting in ("equal", "samples")
+    ],
     "`power-of-choice` and `oort` by losses without training": [
         ({"training": {"mode": "none"}, "round": {"selection": name}}, f"{name} selects by losses")
         for name in ("power-of-choice", "oort")

@@ -111,9 +111,10 @@ class DataOptions(BaseModel):
     )
     partition: Partition = Field(
         default={"dirichlet": 0.5},
-        description="how the samples of a kind are spread over its clients: iid, {dirichlet: alpha}, {quantity: "
-        "alpha}, groups (all captions of a picture at one client), natural (the clients that the data name); or "
-        "a mapping with one of these for each kind: {image: {dirichlet: 0.5}, image-text: iid}",
+        description="how the samples of a kind are spread over its clients: iid, {dirichlet: alpha}, "
+        "{dirichlet-equal: alpha}, {quantity: alpha}, groups (all captions of a picture at one client), natural (the "
+        "clients that the data name); or a mapping with one of these for each kind: {image: {dirichlet: 0.5}, "
+        "image-text: iid}",
     )
     samples: Count | CountRange | dict[Kind, Count | CountRange] | None = Field(
         default=None,

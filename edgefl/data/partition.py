@@ -3,8 +3,8 @@
 A partition is ``f(labels [n], clients, argument, rng) -> one array of sample positions per client``: every position
 in exactly one array.  A label of -1 marks a sample of no class.  The attribute ``reads`` of a partition replaces the
 labels: "owner" by the clients that the data name, "group" by the groups that are held out together.  Such a partition
-may leave samples out.  Partitions are registered by name (entry points ``edgefl.partitions``); a user writes
-``{name: argument}``.
+may leave samples out, and so may ``dirichlet-equal``.  Partitions are registered by name (entry points
+``edgefl.partitions``); a user writes ``{name: argument}``.
 """
 
 from __future__ import annotations
@@ -63,6 +63,48 @@ def dirichlet(labels: IntArray, clients: int, argument: Any, rng: np.random.Gene
         f"dirichlet: {alpha:g} over {clients} clients left a client with at most {best} samples in all {DRAWS} draws "
         f"({n} samples; each client needs {MINIMUM}): take fewer clients or a larger value"
     )
+
+
+def dirichlet_equal(labels: IntArray, clients: int, argument: Any, rng: np.random.Generator) -> list[IntArray]:
+    """Equal sizes; the classes of each client's samples are drawn from its own q ~ Dir(alpha p) (Hsu et al. 2019).
+
+    p are the shares of the classes among the samples.  Clients draw in turns, without replacement; a class without
+    samples left drops out, and q is normalised over the others.  Samples of no class are dealt evenly.  What is left of
+    either after a division by the number of clients is left out.
+    """
+    alpha = _positive("dirichlet-equal", argument)
+    classless = rng.permutation(np.flatnonzero(labels < 0))
+    size = (len(labels) - len(classless)) // clients
+    classless = classless[: len(classless) // clients * clients]
+    _check_enough(size * clients + len(classless), clients)
+    names, counts = np.unique(labels[labels >= 0], return_counts=True)
+    if not size:
+        return np.split(classless, clients)
+    q = rng.dirichlet(alpha * counts / counts.sum(), clients)
+    owned = np.zeros((clients, len(names)), np.int64)
+    left = counts.copy()
+    for _ in range(size):
+        waiting = rng.permutation(clients)
+        while len(waiting):
+            # a tiny alpha can leave a client no mass on the classes that are left
+            chances = q[waiting] * (left > 0)
+            chances = np.where(chances.sum(1, keepdims=True) > 0, chances, left)
+            sums = chances.cumsum(1)
+            drawn = (sums <= rng.random((len(waiting), 1)) * sums[:, -1:]).sum(1)
+            # the first in line get what is left of a class
+            order = np.argsort(drawn, kind="stable")
+            place = np.arange(len(drawn)) - np.searchsorted(drawn[order], drawn[order])
+            served = np.empty(len(drawn), bool)
+            served[order] = place < left[drawn[order]]
+            np.add.at(owned, (waiting[served], drawn[served]), 1)
+            left -= np.bincount(drawn[served], minlength=len(names))
+            waiting = waiting[~served]
+    parts: list[list[IntArray]] = [[part] for part in np.split(classless, clients)]
+    for name, sizes in zip(names, owned.T, strict=True):
+        members = rng.permutation(np.flatnonzero(labels == name))[: sizes.sum()]
+        for part, own in zip(parts, np.split(members, np.cumsum(sizes)[:-1]), strict=True):
+            part.append(own)
+    return [rng.permutation(np.concatenate(part)) for part in parts]
 
 
 def quantity(labels: IntArray, clients: int, argument: Any, rng: np.random.Generator) -> list[IntArray]:

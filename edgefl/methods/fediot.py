@@ -90,9 +90,13 @@ class FedIoT(Method):
     # server -----------------------------------------------------------------------------------------------------
 
     def weight(self, update: Update) -> float:
-        """``pair_weight n_pair + n_single``, from a client's samples of pairs and of single modalities."""
+        """``pair_weight n_pair + n_single``, from a client's samples of pairs and of single modalities.
+
+        The two are shares of the client's samples where the round policy weighs clients equally.
+        """
         pairs = sum(n for pattern, n in update.samples.items() if "-" in pattern)
-        return self.options.pair_weight * pairs + update.total - pairs
+        counts = self.options.pair_weight * pairs + update.total - pairs
+        return counts / max(update.total, 1) if update.equal else counts
 
     def mix(self, address: Address, cohort: Cohort) -> Mapping[Address, float]:
         """Shares of the kinds that sent the parameter, by ``weight``."""

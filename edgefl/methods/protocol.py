@@ -13,7 +13,7 @@ from torch import Tensor
 
 from edgefl import models, seeds
 from edgefl.memo import cache_folder, remember, remembered
-from edgefl.methods.aggregation.combine import Cohort, Mix, by_samples, parts_of
+from edgefl.methods.aggregation.combine import Cohort, Mix, parts_of, usual_weight
 from edgefl.methods.aggregation.options import MEAN, AggregationOptions
 from edgefl.methods.aggregation.robust import averaged
 from edgefl.methods.aggregation.server_optimizers import stepped
@@ -268,7 +268,7 @@ class Method:
         updates: Sequence[Update],
         mix: Mix,
         *,
-        weight: Callable[[Update], float] = by_samples,
+        weight: Callable[[Update], float] = usual_weight,
         among: str = "",
     ) -> dict[Address, Tensor]:
         """New values of the parameters that change, by the scenario's ``aggregation`` section; no method's tables.

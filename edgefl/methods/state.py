@@ -56,7 +56,9 @@ class Update:
     """The upload of a client, with the values that it started from.
 
     ``samples`` counts its private samples by pattern; ``payloads`` are decoded; ``base`` are the values that it
-    started from, by address; ``discount`` is the round policy's factor on its weight, applied after normalising.
+    started from, by address; ``weight_factor`` is the round policy's factor on its weight, applied after normalising:
+    the discount s(t) of its staleness, times ``round.mixing`` under FedAsync.  ``equal``: it weighs as much as every
+    other update in the mean of the parameters (FedBuff), else by its samples.
     """
 
     client: int
@@ -67,12 +69,18 @@ class Update:
     base: Mapping[Address, Tensor]
     base_round: int = 0
     staleness: int = 0
-    discount: float = 1.0
+    weight_factor: float = 1.0
+    equal: bool = False
 
     @property
     def total(self) -> int:
         """Number of samples over all patterns."""
         return sum(self.samples.values())
+
+    @property
+    def weight(self) -> float:
+        """Weight before normalising in a mean of parameters: the number of samples, or 1 if ``equal``."""
+        return 1.0 if self.equal else self.total
 
     def sent(self) -> Iterable[tuple[Address, Tensor]]:
         """Address and value of every tensor sent up; slices for a narrower model (``cuts``)."""

@@ -114,6 +114,12 @@ class RoundOptions(BaseModel):
         None, description="clients under way at a time, unless the policy is synchronous; null: the size of the cohort"
     )
     buffer: PositiveInt = Field(10, description="updates that the buffered policy aggregates together")
+    weighting: Literal["equal", "samples"] | None = Field(
+        None,
+        description="weight of an update in the mean of the parameters under the buffered policy: 1 / K for each of K "
+        "updates (equal, as FedBuff is published), or its share of their samples (samples); null: equal; other "
+        "policies weigh by samples, and take null only",
+    )
     window: Seconds = Field(60.0, description="virtual time between two aggregations of the semi-synchronous policy")
     staleness: Annotated[StalenessOptions, BeforeValidator(parse_staleness)] = Field(
         StalenessOptions.model_validate({}),
@@ -156,7 +162,14 @@ class RoundOptions(BaseModel):
             raise ValueError(
                 f"quorum is only for rounds that end by time: a round of {self.policy} ends with an update"
             )
+        if self.weighting is not None and not registry.get("round policy", self.policy).weighted:
+            raise ValueError(f"weighting is only for policy: buffered; {self.policy} weighs updates by samples")
         return self
+
+    @property
+    def equal(self) -> bool:
+        """Whether every update of an aggregation has the same weight, whatever its client's samples."""
+        return bool(registry.get("round policy", self.policy).weighted) and self.weighting != "samples"
 
     @property
     def selection_name(self) -> str:

@@ -30,8 +30,8 @@ class Tally:
 
     ``losses`` are those of accepted updates with their samples, ``all_losses`` also those of rejected ones, both by
     kind; ``rejections`` counts rejected updates by reason.  ``processed`` are flights without a record yet, each with
-    staleness, discount and training part.  ``short`` means that places are free and may be filled by clients that come
-    back online.
+    staleness, weight factor and training part.  ``short`` means that places are free and may be filled by clients that
+    come back online.
     """
 
     lines: list[bytes] = field(default_factory=list)
@@ -83,8 +83,7 @@ def process_arrival(run: RunState, flight: Flight, round: int, tally: Tally) -> 
     """Process one flight of an overlapping policy, except for its record; return its update, if it arrived."""
     stale = run.version - flight.dispatch.version
     discount = run.setup.round.staleness.discount(stale)
-    if run.policy.at_once:
-        discount = mixed(run.setup.round.mixing, discount)
+    factor = float(mixed(run.setup.round.mixing, discount) if run.policy.at_once else discount)
     if run.client_versions.keeping or run.batteries is not None:
         update_clients(run, landings([flight]), [flight.plan], [flight.dispatch])
     arrived, learnt = flight.outcome == FINISHED, UNTRAINED
@@ -92,20 +91,20 @@ def process_arrival(run: RunState, flight: Flight, round: int, tally: Tally) -> 
         learnt = await_report(run, flight.client, flight.plan, arrived, round, tally)
         if arrived and not accepted(run, flight.client, flight.plan, flight.dispatch.number, learnt, tally):
             arrived, flight.outcome = False, REJECTED
-    tally.processed.append((flight, stale, float(discount), learnt))
+    tally.processed.append((flight, stale, factor, learnt))
     if not arrived:
         return None
     if run.selection.needs_loss:
         learn(flight.client, flight.plan, sum(flight.seconds), learnt, tally)
-    return Arrival(flight.client, flight.plan, flight.dispatch.round, flight.dispatch.number, stale, float(discount))
+    return Arrival(flight.client, flight.plan, flight.dispatch.round, flight.dispatch.number, stale, factor)
 
 
 def record_processed(run: RunState, round: int, tally: Tally) -> None:
     """Write the records of all processed flights at once, which is faster than one by one."""
     if tally.processed:
-        flights, staleness, discounts, learnt = zip(*tally.processed, strict=True)
+        flights, staleness, factors, learnt = zip(*tally.processed, strict=True)
         plans, bases = [flight.plan for flight in flights], [flight.dispatch.round for flight in flights]
-        record_landings(run, landings(flights), plans, bases, staleness, discounts, learnt, round, tally)
+        record_landings(run, landings(flights), plans, bases, staleness, factors, learnt, round, tally)
         tally.processed = []
 
 
@@ -115,13 +114,13 @@ def record_landings(
     plans: Sequence[Plan],
     base_rounds: Sequence[int],
     staleness: Sequence[int],
-    discounts: Sequence[float],
+    factors: Sequence[float],
     learnt: Sequence[Learnt],
     round: int,
     tally: Tally,
 ) -> None:
     """Add the records of landings and their sums to the tally."""
-    tally.lines += run.client_lines.lines(landed, plans, round, base_rounds, staleness, discounts, learnt)
+    tally.lines += run.client_lines.lines(landed, plans, round, base_rounds, staleness, factors, learnt)
     tally.sums.update(sums(landed, plans))
     tally.outcomes.update(outcomes(landed))
 

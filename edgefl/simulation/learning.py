@@ -35,14 +35,14 @@ Integers = NDArray[Any]
 
 
 class Arrival(NamedTuple):
-    """An update that arrived: client, plan, round, number of the dispatch, staleness and discount."""
+    """An update that arrived: client, plan, round, number of the dispatch, staleness and weight factor."""
 
     client: int
     plan: Plan
     round: int
     number: int
     staleness: int = 0
-    discount: float = 1.0
+    weight_factor: float = 1.0
 
 
 class Learning(Protocol):
@@ -208,7 +208,7 @@ class Training:
                 base = self.state.base(started.work, self.state.items(started.work))
             update = Update(
                 arrival.client, started.plan.kind, self._private(arrival.client, work), work, payloads, base,
-                arrival.round, arrival.staleness, arrival.discount,
+                arrival.round, arrival.staleness, arrival.weight_factor, self.setup.round.equal,
             )  # fmt: skip
             if any(p.items for p in work.up):
                 updates.append(update)

@@ -13,11 +13,13 @@ class Policy:
 
     ``overlapping``: flights may last beyond the round in which they began.  ``at_once``: each update is mixed into the
     current model when it arrives.  ``refills``: a landed client is replaced at once, else at the next round.
+    ``weighted``: ``round.weighting`` says how updates weigh, else their samples do.
     """
 
     overlapping: ClassVar[bool] = False
     at_once: ClassVar[bool] = False
     refills: ClassVar[bool] = False
+    weighted: ClassVar[bool] = False
 
     def __init__(self, options: RoundOptions):
         self.options = options
@@ -53,9 +55,13 @@ class Asynchronous(Policy):
 
 
 class Buffered(Asynchronous):
-    """FedBuff (Nguyen et al. 2022): a round is a buffer of updates, aggregated together; clients are replaced."""
+    """FedBuff (Nguyen et al. 2022): a round is a buffer of updates, aggregated together; clients are replaced.
+
+    Each of K updates has the weight 1 / K (Algorithm 1), unless ``round.weighting`` says samples.
+    """
 
     at_once = False
+    weighted = True
 
     def wanted(self, cohort: int, asked: int) -> int | None:
         """The size of the buffer."""

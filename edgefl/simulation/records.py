@@ -123,7 +123,7 @@ class ClientLines:
         round: int,
         base_rounds: Sequence[int],
         staleness: Sequence[int],
-        discounts: Sequence[float],
+        weight_factors: Sequence[float],
         learnt: Sequence[tuple[float | None, Mapping[str, Any]]],
     ) -> list[bytes]:
         """One line for each landing, in order; ``plans``, ``base_rounds``, ... have one entry for each.
@@ -139,7 +139,7 @@ class ClientLines:
             "outcome": [_OUTCOMES[outcome] for outcome in landings.outcome.tolist()],
             "phase": [_PHASES[phase] for phase in landings.phase.tolist()],
             "staleness": _texts(staleness),
-            "discount": _texts(discounts),
+            "weight_factor": _texts(weight_factors),
             "slow_down": _texts(landings.slow),
             **attack_column(self.setup, landings.client),
             "dispatched_virtual_seconds": _texts(landings.began),

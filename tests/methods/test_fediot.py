@@ -50,10 +50,11 @@ def update(fediot: Any, client: int, kind: str, samples: Mapping[str, int], stat
     return Update(client, kind, samples, Work(kind, {}, (), (), (payload,), (payload,)), {"model": values}, base)
 
 
-def movement(fediot: Any, clients: list[tuple[str, Mapping[str, int], float]]) -> dict[str, float]:
+def movement(fediot: Any, clients: list[tuple[str, Mapping[str, int], float]], equal: bool = False) -> dict[str, float]:
     """How far each address goes when these clients' models change so much."""
     state = fediot.initial(1)
-    after = fediot.aggregate(state, [update(fediot, i, *c[:2], state, c[2]) for i, c in enumerate(clients)])  # type: ignore[misc]
+    updates = [update(fediot, i, *c[:2], state, c[2]) for i, c in enumerate(clients)]  # type: ignore[misc]
+    after = fediot.aggregate(state, [replace(u, equal=equal) for u in updates])
     return {a: float((t - state.tensors[a]).double().mean()) for a, t in after.tensors.items()}
 
 
@@ -86,6 +87,12 @@ def test_samples_of_pairs_count_a_hundred_times_in_what_is_shared(share: str | N
 def test_a_weight_of_one_is_fedavg_over_the_stacks_of_a_modality() -> None:
     moved = movement(method(pair_weight=1), COHORT)
     assert moved[f"image/{NORM}"] == pytest.approx((30 + 50 + 2000) / 60, rel=1e-4)
+
+
+def test_a_client_with_pairs_weighs_a_hundred_clients_in_an_equal_buffer() -> None:
+    moved = movement(method(), COHORT, equal=True)
+    assert moved[f"image/{NORM}"] == pytest.approx((1 + 5 + 100 * 100) / 102, rel=1e-4)
+    assert moved["image/image.head.bias"] == pytest.approx((1 + 5) / 2, rel=1e-4)
 
 
 # one model for everybody ----------------------------------------------------------------------------------------------

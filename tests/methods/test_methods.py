@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
@@ -94,13 +95,20 @@ def test_coefficients_below_one_keep_the_rest_of_the_old_value() -> None:
     assert_equal_tensors(changed["k/a"], torch.full(SHAPE, 1.5))
 
 
-def test_a_discount_does_not_enter_the_denominator() -> None:
-    from dataclasses import replace
-
+def test_a_weight_factor_does_not_enter_the_denominator() -> None:
     base = {"k/a": torch.zeros(SHAPE)}
     fresh = update(0, "k", 1, {"k/a": torch.ones(SHAPE)}, base)
-    late = replace(update(1, "k", 1, {"k/a": torch.ones(SHAPE)}, base), discount=0.5)
+    late = replace(update(1, "k", 1, {"k/a": torch.ones(SHAPE)}, base), weight_factor=0.5)
     assert_equal_tensors(combine(base, [fresh, late], own)["k/a"], torch.full(SHAPE, 0.75))
+
+
+def test_equal_updates_have_one_weight_each_and_keep_their_factors() -> None:
+    """FedBuff: w + 1/K sum_i s(t_i) (w_i - w), for 1 and for 99 samples."""
+    base = {"k/a": torch.zeros(SHAPE)}
+    few = replace(update(0, "k", 1, {"k/a": torch.ones(SHAPE)}, base), equal=True)
+    many = replace(update(1, "k", 99, {"k/a": 5 * torch.ones(SHAPE)}, base), equal=True, weight_factor=0.5)
+    assert_equal_tensors(combine(base, [few, many], own)["k/a"], torch.full(SHAPE, (1 + 0.5 * 5) / 2))
+    assert (few.weight, many.weight, replace(many, equal=False).weight) == (1, 1, 99)
 
 
 def test_states_are_never_changed_in_place() -> None:

@@ -58,6 +58,11 @@ def test_ratios_of_computation() -> None:
     assert flops("fedcola-warmup") / base == pytest.approx(0.969, abs=5e-4)
     assert flops("creamfl") / base == pytest.approx(1.181, abs=5e-4)
     assert flops("creamfl", "method.old=table") / base == pytest.approx(1.151, abs=5e-4)
+    joint = (
+        flops("creamfl", "method.steps=joint") / base,
+        flops("creamfl", "method.steps=joint", "method.old=table") / base,
+    )
+    assert joint == pytest.approx((2.354, 2.032), abs=5e-4)  # published: 1.97
     assert mean("creamfl", "fvcore_macs") / mean("fedavg", "fvcore_macs") == pytest.approx(1.182, abs=5e-4)
     assert mean("creamfl", "download_bytes") + mean("creamfl", "upload_bytes") == MODELS + 8 * 3 * TABLE
 

@@ -60,6 +60,14 @@ def test_its_baselines_send_less_or_more(
         assert (round(size / MIB, 4), round(100 * size / moved["model"], 3)) == printed
 
 
+def test_published_shares_are_those_of_the_other_tasks_model() -> None:
+    """3.21 % (PmcmFL) and 5.43 % (FedHKD): tables of 3,129 answers over the model for 310."""
+    tables = _moved(3129, "image-text", 2, "pmcmfl")["prototypes"]
+    knowledge = _moved(3129, "image-text", 2, "{name: fedhkd}")["prototypes"]
+    shares = {k: [round(100 * sent / (4 * MODEL[k]), 4) for sent in (tables, knowledge)] for k in MODEL}
+    assert shares == {310: [3.2131, 5.4347], 3129: [3.1522, 5.3317]}
+
+
 @pytest.mark.parametrize(
     ("inference", "last", "parameters"), [("classifier", 310, 2_248_246), ("prior", WIDTH, 2_952_192)]
 )

@@ -135,6 +135,8 @@ def _partitions() -> Iterator[str]:
 PARTITIONS = {
     "iid": ("none", "Equal parts at random; sizes differ by one at most"),
     "dirichlet": ("concentration, above 0", "The shares of each class are drawn from a Dirichlet distribution"),
+    "dirichlet-equal": ("concentration, above 0", "Clients of equal size; the shares of classes at each client "
+                        "are drawn from a Dirichlet distribution"),
     "quantity": ("concentration, above 0", "Every client has the same mix of classes; sizes are drawn from a Dirichlet "
                  "distribution"),
     "groups": ("none, or `[LOW, HIGH]`", "Equal parts of the pictures, each with all its captions; with an argument a "

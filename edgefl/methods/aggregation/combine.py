@@ -52,16 +52,16 @@ class Contribution:
         return replace(self, value=take(self.value, inner), base=take(self.base, inner), cut=cut)
 
 
-def by_samples(update: Update) -> float:
-    """Default weight of an update: its number of samples."""
-    return update.total
+def usual_weight(update: Update) -> float:
+    """Default weight of an update: its number of samples, or 1 where the round policy weighs updates equally."""
+    return update.weight
 
 
 def combine(
     tensors: Mapping[Address, Tensor],
     updates: Sequence[Update],
     mix: Mix,
-    weight: Callable[[Update], float] = by_samples,
+    weight: Callable[[Update], float] = usual_weight,
     options: AggregationOptions = MEAN,
 ) -> dict[Address, Tensor]:
     """The tensors that change: ``w_a + sum_b mix(a)[b] D_b``, with ``D_b`` from ``deltas``.
@@ -101,7 +101,7 @@ def deltas(
 ) -> tuple[dict[Address, Tensor], Cohort]:
     """``D_b = sum_i n_i (w_i,b - base_i,b) / sum_i n_i`` over the updates that sent b, n_i their ``weight``.
 
-    With compensation the denominator is over all updates of the kind that b belongs to.  A policy's discount
+    With compensation the denominator is over all updates of the kind that b belongs to.  A policy's weight factor
     multiplies an update's share without entering the denominator.
     """
     updates = sorted(updates, key=lambda update: update.client)
@@ -110,7 +110,7 @@ def deltas(
     kinds_of: dict[Address, set[str]] = {}
     sent: dict[Address, list[Contribution]] = {}
     weights = [weight(update) for update in updates]
-    factors = [update.discount * clipping(update, options.clip) for update in updates]
+    factors = [update.weight_factor * clipping(update, options.clip) for update in updates]
     shares = krum.shares(updates, weights, factors, options) if options.rule in KRUM else [1.0] * len(updates)
     for update, counts, factor, share in zip(updates, weights, factors, shares, strict=True):
         by_kind[update.kind] += counts  # type: ignore[assignment]

@@ -237,10 +237,10 @@ class LibraryMethod(Method, ABC):
     def rows(self, state: ServerState, updates: Sequence[Update], table: str) -> Tensor:
         """A table ``[classes, dim]``: for each class the weighted mean of clients' rows, else the old row.
 
-        A row of zeros means that a client lacks the class.  A policy's discount keeps a share of the old row.
+        A row of zeros means that a client lacks the class.  A policy's weight factor keeps a share of the old row.
         """
         old, total = state.tensors[f"table/prototypes.{table}"], torch.zeros(self.classes)
-        rows, discounted, covered = (
+        rows, applied, covered = (
             torch.zeros_like(old),
             torch.zeros(self.classes),
             torch.zeros(self.classes, dtype=torch.bool),
@@ -250,12 +250,12 @@ class LibraryMethod(Method, ABC):
             present = (values != 0).any(1)
             weight = self.weight(update, table) * (present | (self.options.absent == "zero")).to(old.dtype)
             total += weight
-            discounted += update.discount * weight
-            rows.addcmul_(values, (update.discount * weight)[:, None])
+            applied += update.weight_factor * weight
+            rows.addcmul_(values, (update.weight_factor * weight)[:, None])
             covered |= present
         total.clamp_(min=1)
         mean = rows / total[:, None]
-        return torch.where(covered[:, None], mean + (1 - discounted / total)[:, None] * old, old)
+        return torch.where(covered[:, None], mean + (1 - applied / total)[:, None] * old, old)
 
 
 def _sizes(kind: Kind, modalities: Sequence[str]) -> tuple[int, dict[str, int]]:

@@ -287,7 +287,7 @@ class PmcmFL(LibraryMethod):
             sent = sent[: self.options.members]
             weights = torch.zeros(self.options.members)
             for index, (samples, update) in enumerate(sent):
-                weights[index] = samples * update.discount
+                weights[index] = samples * update.weight_factor
             for name, shape in self.parameters(modality).items():
                 stacked = torch.zeros(self.options.members, *shape)
                 for index, (_, update) in enumerate(sent):
@@ -301,7 +301,7 @@ class PmcmFL(LibraryMethod):
             old = state.tensors[f"table/{name}"]
             new = old.clone()
             for samples, update in sent:
-                new.add_(update.payloads["matching"][name] - old, alpha=samples / total * update.discount)
+                new.add_(update.payloads["matching"][name] - old, alpha=samples / total * update.weight_factor)
             changed[f"table/{name}"] = new
         return {**changed, f"table/matched.{modality}": torch.ones(1)}
 

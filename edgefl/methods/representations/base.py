@@ -265,15 +265,15 @@ class Digesting(Exchange):
 
 
 def mixed(sent: Sent, shares: Tensor, old: Tensor) -> Tensor:
-    """``sum_c shares[c] discount_c R_c``, shares ``[clients, samples]`` or ``[clients, 1]``.
+    """``sum_c shares[c] factor_c R_c``, shares ``[clients, samples]`` or ``[clients, 1]``.
 
-    A round policy's discount reduces a client's share without normalising; the remainder is taken from ``old``.
+    A round policy's weight factor reduces a client's share without normalising; the remainder is taken from ``old``.
     """
     tables = [table for _, table in sent]
-    discounts = [update.discount for update, _ in sent]
-    if all(discount == 1 for discount in discounts):
+    factors = [update.weight_factor for update, _ in sent]
+    if all(factor == 1 for factor in factors):
         return weighed(tables, shares)
-    shares = shares * torch.tensor(discounts)[:, None]
+    shares = shares * torch.tensor(factors)[:, None]
     return weighed([*tables, old], torch.cat([shares, 1 - shares.sum(0, keepdim=True)]))
 
 

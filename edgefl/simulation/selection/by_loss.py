@@ -62,7 +62,7 @@ class LossSelection(Selection):
         clients, samples = np.asarray(clients, dtype=np.int64), np.asarray(samples, dtype=np.int64)
         losses, seconds = np.asarray(losses, dtype=float), np.asarray(seconds, dtype=float)
         if self.own.proxy is not None:
-            losses = samples.astype(float) if self.own.proxy == "samples" else np.ones(len(clients))
+            losses = self.stand_in(samples)
         order = np.argsort(clients)
         order = order[np.isfinite(losses[order])]
         clients, losses, seconds, samples = clients[order], losses[order], seconds[order], samples[order]
@@ -78,6 +78,10 @@ class LossSelection(Selection):
             samples,
             round,
         )
+
+    def stand_in(self, samples: Integers) -> Floats:
+        """What a ``proxy`` puts in place of the losses of clients with these samples, `[clients]`."""
+        return samples.astype(float) if self.own.proxy == "samples" else np.ones(len(samples))
 
     def rows(self) -> dict[str, Any]:
         """State of the base class, and a list for each array of reports."""
@@ -125,16 +129,23 @@ class PowerOfChoice(LossSelection):
 class Oort(LossSelection):
     """Selection by utility, with a share of the places for clients without a report (Lai et al. 2021, algorithm 1).
 
-    Simplifications: the mean loss replaces the root mean squared loss; the preferred duration T is a quantile of known
-    round times, without Oort's pacer; utilities are divided by the largest, so that the bonus for old reports counts
-    at any scale of the loss; clients without a report are drawn by predicted speed from a random pool of three for
-    each place; clients aren't excluded after many rounds.
+    Simplifications: the statistical utility is samples times the mean loss, where the paper has the root mean square
+    of the losses of single samples (equation 1), since a client reports its mean loss alone; the preferred duration T
+    is a quantile of known round times, without Oort's pacer; utilities are divided by the largest, so that the bonus
+    for old reports counts at any scale of the loss; clients without a report are drawn by predicted speed from a
+    random pool of three for each place; clients aren't excluded after many rounds.
     """
 
     class Options(LossSelection.Options):
         """Fields of ``selection: {name: oort}``."""
 
         name: Literal["oort"] = "oort"
+        proxy: Literal["samples", "uniform"] | None = Field(
+            None,
+            description="statistical utility where there is no training: a client's number of samples, or 1 for every "
+            "client (uniform); null: its samples times its mean loss (the paper has the root mean square of the "
+            "losses of single samples in place of the mean, which no client reports here)",
+        )
         exploration: Share = Field(0.9, description="share of the places for clients without a report, in round 1")
         exploration_decay: Share = Field(0.98, description="factor on that share from round to round")
         exploration_least: Share = Field(0.2, description="lower bound of that share")
@@ -149,6 +160,10 @@ class Oort(LossSelection):
             allow_inf_nan=False,
             description="exponent of T / seconds in the utility of clients slower than T",
         )
+
+    def stand_in(self, samples: Integers) -> Floats:
+        """The losses whose product with the samples is the proxy."""
+        return super().stand_in(samples) / np.maximum(samples, 1)
 
     def pick(self, share: Places) -> Chosen:
         """Clients without a report first, then clients by utility; unfilled places of one go to the other."""
@@ -210,8 +225,8 @@ def utility(
 ) -> Floats:
     """Utility of each client, `[clients]`: (U / max U + sqrt(0.1 ln R / L)) (T / t)^a, with T / t at most 1.
 
-    U = samples x mean loss, clipped at its 95 % quantile; L the round of its last report, R this ``round``, t its
-    seconds, T the ``preferred`` ones and a the ``penalty``.
+    U = samples x mean loss (or the proxy), clipped at its 95 % quantile; L the round of its last report, R this
+    ``round``, t its seconds, T the ``preferred`` ones and a the ``penalty``.
     """
     statistical = samples * np.maximum(losses, 0.0)
     statistical = np.minimum(statistical, np.quantile(statistical, CLIP))

@@ -53,7 +53,7 @@ def flight(round: int, client: int, began: float, outcome: str, phase: str | Non
     joules += other.download_watts * down + other.upload_watts * up
     return {
         "round": round, "base_round": round, "client": client, "kind": "image", "device": DEVICE, "link": LINK,
-        "stage": 1, "samples": 40, "outcome": outcome, "phase": phase, "staleness": 0, "discount": 1.0,
+        "stage": 1, "samples": 40, "outcome": outcome, "phase": phase, "staleness": 0, "weight_factor": 1.0,
         "slow_down": 1.0, "dispatched_virtual_seconds": began, "ended_virtual_seconds": began + down + busy + up,
         "download_seconds": down, "compute_seconds": busy, "upload_seconds": up, "virtual_seconds": down + busy + up,
         "energy_joules": joules, "carried_download_bytes": moved[0], "carried_upload_bytes": moved[1],

@@ -221,10 +221,10 @@ def test_slices_of_equal_width_are_compared_and_meet_element_by_element() -> Non
     assert both.tolist() == pytest.approx([3.0, 3.0, 1.0, 1.0])  # half of the samples sent the outer elements
 
 
-def test_clips_and_discounts_shorten_an_update_before_it_is_compared() -> None:
+def test_clips_and_weight_factors_shorten_an_update_before_it_is_compared() -> None:
     updates = [update(i, {B: torch.tensor([v, 0.0])}) for i, v in enumerate((8.0, 8.4, 9.0, 2.0))]
     assert moved(updates, options("krum"))[B].tolist() == pytest.approx([8.4, 0])
-    stale = [replace(u, discount=0.25) if u.client < 3 else u for u in updates]
+    stale = [replace(u, weight_factor=0.25) if u.client < 3 else u for u in updates]
     assert moved(stale, options("krum"))[B].tolist() == pytest.approx([2.0, 0])
     assert moved(updates, options("krum", clip=2.0))[B].tolist() == pytest.approx([2.0, 0])
 

@@ -90,9 +90,9 @@ def test_a_median_is_over_those_who_sent_the_parameter_and_have_samples() -> Non
     assert_equal_tensors(changed["k/b"], torch.full(SHAPE, 7.0))
 
 
-def test_a_discount_shortens_a_clients_change_before_the_median() -> None:
+def test_a_weight_factor_shortens_a_clients_change_before_the_median() -> None:
     updates = [update(i, 1, {"k/b": torch.full(SHAPE, 4.0)}) for i in range(3)]
-    updates[1:] = [replace(u, discount=0.5) for u in updates[1:]]
+    updates[1:] = [replace(u, weight_factor=0.5) for u in updates[1:]]
     assert_equal_tensors(combine(BASE, updates, own, options=options(rule="median"))["k/b"], torch.full(SHAPE, 2.0))
 
 

@@ -144,7 +144,7 @@ def test_a_client_sends_the_mean_features_of_its_classes(of: tuple[str, ...], ab
 
 
 def update(
-    pmcmfl: PmcmFL, kind: str, client: int, samples: int, has: list[bool], seed: int = 0, discount: float = 1.0
+    pmcmfl: PmcmFL, kind: str, client: int, samples: int, has: list[bool], seed: int = 0, factor: float = 1.0
 ) -> Update:
     """A client whose rows of classes that it lacks are zero."""
     work = pmcmfl.work(kind, 2)
@@ -152,7 +152,9 @@ def update(
               for i, t in enumerate(TABLES)}  # fmt: skip
     base = {i.source: torch.zeros(i.shape) for p in work.down for i in p.items}
     sent = {i.name: torch.full(i.shape, float(client)) for i in work.up[0].items}
-    return Update(client, kind, {kind: samples}, work, {"model": sent, "prototypes": tables}, base, discount=discount)
+    return Update(
+        client, kind, {kind: samples}, work, {"model": sent, "prototypes": tables}, base, weight_factor=factor
+    )
 
 
 CLIENT = st.tuples(
@@ -188,8 +190,8 @@ def test_weights_are_one_and_the_samples_that_a_table_is_of() -> None:
         assert tuple(PLAIN.weight(update(PLAIN, kind, 0, 30, has), t) for t in TABLES) == expected
 
 
-def test_a_discount_keeps_its_share_of_the_old_row() -> None:
-    sent = update(PLAIN, "image-text", 0, 3, [True] * CLASSES, discount=0.25)
+def test_a_weight_factor_keeps_its_share_of_the_old_row() -> None:
+    sent = update(PLAIN, "image-text", 0, 3, [True] * CLASSES, factor=0.25)
     new, old = PLAIN.rows(FIRST, [sent], "fused"), FIRST.tensors["table/prototypes.fused"]
     torch.testing.assert_close(new, 0.25 * sent.payloads["prototypes"]["prototypes.fused"] + 0.75 * old)
 
@@ -360,10 +362,10 @@ def test_rates_of_the_models_parts_arent_those_of_matching_models() -> None:
         assert {own["lr"] for own, _ in grouped(work.scalars, work.trainable)} == {expected}
 
 
-def matched(pmcmfl: PmcmFL, client: int, samples: int, value: float, discount: float = 1.0) -> Update:
+def matched(pmcmfl: PmcmFL, client: int, samples: int, value: float, factor: float = 1.0) -> Update:
     work = pmcmfl.work("image", 3)
     sent = {i.name: torch.full(i.shape, value) for i in work.up[0].items}
-    return Update(client, "image", {"image": samples}, work, {"matching": sent}, {}, discount=discount)
+    return Update(client, "image", {"image": samples}, work, {"matching": sent}, {}, weight_factor=factor)
 
 
 def test_clients_matching_models_are_combined_by_samples() -> None:

@@ -76,20 +76,20 @@ def test_matches_in_chunks_are_the_dense_ones(samples: int, rows: int, seed: int
 
 
 @settings(deadline=None, max_examples=25)
-@given(discounts=st.lists(st.floats(0, 1), min_size=1, max_size=4), seed=st.integers(0, 2**31))
-def test_what_a_discount_takes_from_a_client_stays_as_it_was(discounts: list[float], seed: int) -> None:
+@given(factors=st.lists(st.floats(0, 1), min_size=1, max_size=4), seed=st.integers(0, 2**31))
+def test_what_a_weight_factor_takes_from_a_client_stays_as_it_was(factors: list[float], seed: int) -> None:
     draw = torch.Generator().manual_seed(seed)
-    tables, old = [torch.randn(5, 3, generator=draw) for _ in discounts], torch.randn(5, 3, generator=draw)
-    shares = torch.rand(len(discounts), 5, generator=draw).softmax(0)
+    tables, old = [torch.randn(5, 3, generator=draw) for _ in factors], torch.randn(5, 3, generator=draw)
+    shares = torch.rand(len(factors), 5, generator=draw).softmax(0)
     work = Work("image", {}, (), ())
-    sent = [(Update(i, "image", {}, work, {}, {}, discount=d), tables[i]) for i, d in enumerate(discounts)]
+    sent = [(Update(i, "image", {}, work, {}, {}, weight_factor=d), tables[i]) for i, d in enumerate(factors)]
     expected = old.clone()
-    for share, discount, table in zip(shares, discounts, tables, strict=True):
-        expected += discount * share[:, None] * (table - old)
+    for share, factor, table in zip(shares, factors, tables, strict=True):
+        expected += factor * share[:, None] * (table - old)
     torch.testing.assert_close(mixed(sent, shares, old), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_without_discounts_a_mixture_is_the_weighted_sum() -> None:
+def test_without_weight_factors_a_mixture_is_the_weighted_sum() -> None:
     tables, shares = [units(5, 0), units(5, 1)], torch.rand(2, 5)
     work = Work("image", {}, (), ())
     sent = [(Update(i, "image", {}, work, {}, {}), table) for i, table in enumerate(tables)]

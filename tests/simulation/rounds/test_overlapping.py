@@ -110,7 +110,7 @@ def test_fedasync_mixes_each_update_into_the_model_as_it_is(games: Games, images
     for place, (record, _, report) in enumerate(found):
         staleness = place - sent_at(record)
         share = MIXING * (1 + staleness) ** -0.5
-        assert (record["staleness"], record["discount"]) == (staleness, pytest.approx(share))
+        assert (record["staleness"], record["weight_factor"]) == (staleness, pytest.approx(share))
         for name, value in report.result.payloads["model"].items():
             address = f"image/{name}"
             model[address] = (1 - share) * model[address] + share * value
@@ -119,10 +119,17 @@ def test_fedasync_mixes_each_update_into_the_model_as_it_is(games: Games, images
     assert set(simulation.state.versions.values()) == {6}
 
 
-def test_fedbuff_adds_the_discounted_deltas_of_a_buffer(games: Games, images: Setup) -> None:
-    """w + sum_i s(t_i) n_i / n (w_i - w as it was sent to i); one client may be in a buffer twice."""
+@pytest.mark.parametrize("weighting", [None, pytest.param("equal", marks=pytest.mark.slow), "samples"])
+def test_fedbuff_adds_the_discounted_deltas_of_a_buffer(games: Games, weighting: str | None) -> None:
+    """w + 1/K sum_i s(t_i) (w_i - w as it was sent to i), as in FedBuff's Algorithm 1; n_i / n for 1/K by samples.
+
+    One client may be in a buffer twice, and clients have different numbers of samples.
+    """
+    sections = small(games, image=4)
+    sections["data"] |= {"samples": 40, "partition": {"quantity": 0.05}}
+    images = changed(games.setup(**sections, schedule={"name": "end-to-end", "rounds": 2}), jitter=0.5)
     executor = Watched(images)
-    setup = changed(images, {"policy": "buffered", "buffer": 5, "concurrency": 3})
+    setup = changed(images, {"policy": "buffered", "buffer": 5, "concurrency": 3, "weighting": weighting})
     simulation, journal = games.real(setup, executor)
     found = arrivals(journal, executor.done)
     assert len(found) == 10
@@ -133,13 +140,14 @@ def test_fedbuff_adds_the_discounted_deltas_of_a_buffer(games: Games, images: Se
     for first in (0, 5):
         buffer = found[first : first + 5]
         samples = sum(record["samples"] for record, _, _ in buffer)
+        assert len({record["samples"] for record, _, _ in buffer}) > 1
         fresh = dict(model)
         for record, task, report in buffer:
             staleness = first // 5 - sent_at(record)
             discount = (1 + staleness) ** -0.5
-            assert (record["staleness"], record["discount"]) == (staleness, pytest.approx(discount))
+            assert (record["staleness"], record["weight_factor"]) == (staleness, pytest.approx(discount))
             for name, value in report.result.payloads["model"].items():
-                share = discount * record["samples"] / samples
+                share = discount * (record["samples"] / samples if weighting == "samples" else 1 / 5)
                 fresh[f"image/{name}"] = fresh[f"image/{name}"] + share * (value - task.inputs[name])
         model = fresh
     assert any(record["staleness"] for record, _, _ in found)

@@ -194,14 +194,30 @@ def test_a_checkpoint_goes_on_with_the_same_choices(kind: type[LossSelection]) -
     assert second.rows() == whole.rows()
 
 
-@pytest.mark.parametrize("kind", BOTH)
-def test_a_proxy_stands_for_the_loss(kind: type[LossSelection]) -> None:
-    assert kind.needs_loss and not kind.blind(kind.Options()) and kind.blind(kind.Options(proxy="uniform"))
+def test_a_proxy_stands_for_power_of_choices_loss_and_for_oorts_utility() -> None:
     samples = np.array([10, 30])
-    for proxy, losses in ((None, []), ("samples", [10.0, 30.0]), ("uniform", [1.0, 1.0])):
-        learner = selection(kind, proxy=proxy)
-        learner.learn(np.array([4, 2]), np.full(2, np.nan), np.ones(2), samples, 1)
-        assert learner.losses.tolist() == losses[::-1]
+    for proxy, expected in ((None, []), ("samples", [10.0, 30.0]), ("uniform", [1.0, 1.0])):
+        for kind in (PowerOfChoice, Oort):
+            assert kind.needs_loss and kind.blind(kind.Options(proxy=proxy)) == (proxy is not None)
+            learner = selection(kind, proxy=proxy)
+            learner.learn(np.array([4, 2]), np.full(2, np.nan), np.ones(2), samples, 1)
+            found = learner.losses if kind is PowerOfChoice else learner.samples * learner.losses
+            assert found.tolist() == pytest.approx(expected[::-1])
+
+
+def test_oort_draws_by_samples_and_not_by_their_square() -> None:
+    """Two clients with 1 and 4 times the samples for one place, both within the cutoff: 1 to 4, not 1 to 16.
+
+    The quantile at 95 % of the two utilities is 1/4 + 0.95 x 3/4, so that the draw is by 0.25 to 0.9625.
+    """
+    own = {"exploration": 0.0, "exploration_least": 0.0, "cutoff": 0.0, "proxy": "samples"}
+    learner, counts, times = selection(Oort, cohort=1, **own), np.zeros(2), 4000
+    learner.learn(np.arange(2), np.full(2, np.nan), np.ones(2), np.array([100, 400]), 1)
+    for round in range(1, times + 1):
+        learner.last[:] = 10**9  # no bonus for old reports
+        counts[learner.choose(candidates(2), round).clients] += 1
+    expected = times * np.array([0.25, 0.9625]) / 1.2125
+    assert ((counts - expected) ** 2 / expected).sum() < 10.8  # chi-square, 1 degree, p = 0.001
 
 
 def test_news_replace_news_and_no_loss_is_no_news() -> None:
