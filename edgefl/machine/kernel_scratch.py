@@ -19,7 +19,7 @@ PROBED_BYTES = 512 * 2**20
 ASSUMED_FACTOR = 2
 """Upper end of the range of scratch that is assumed: so many times the bytes of the arguments.
 
-For a GPU that isn't at hand, kernels that work element by element, and those on lists of tensors, are assumed to take none.
+For a GPU that isn't at hand, kernels that work element by element or on lists of tensors are assumed to take none.
 """
 
 _LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")

@@ -228,7 +228,10 @@ class Node:
 
 
 class _Lapped:
-    """A source that calls ``lap`` of a watch every ``every`` batches, between two steps."""
+    """A source that calls ``lap`` of a watch every ``every`` batches, between two steps.
+
+    Fields of a batch that NumPy allocated are copied, because torch's allocator doesn't know of them.
+    """
 
     def __init__(self, source: Source, watch: AllocatorPeak, every: int = 64):
         self._source, self._watch, self._every = source, watch, every
@@ -243,8 +246,10 @@ class _Lapped:
             self._batches += 1
             if self._batches % self._every == 0:
                 self._watch.lap()
-            yield pattern, batch
+            owned = {n: v if v.untyped_storage().resizable() else v.clone() for n, v in batch.items()}
             del batch
+            yield pattern, owned
+            del owned
 
 
 def _said(error: BaseException) -> str:

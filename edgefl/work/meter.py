@@ -7,13 +7,14 @@ seen by the allocator alone: a prediction notes the calls and the live storage b
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -114,6 +115,29 @@ _MATMUL_WORDS = frozenset(
 )
 _GATHERS = frozenset({aten.embedding, aten.index_select, aten.gather, aten.index})
 _FREE = frozenset({aten._unsafe_view, aten.lift_fresh, aten.empty, aten.empty_like, aten.empty_strided, aten.detach})
+
+
+_PRODUCTS = frozenset({aten.mm, aten.bmm})
+
+
+@cache
+def _references_of_a_product() -> int:
+    """References to a tensor that Python code adds something to, as ``Meter._adds_bias`` counts them."""
+    counts = []
+
+    class Count(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func is aten.add.Tensor:
+                counts.append(self.counted(args))
+            return func(*args, **(kwargs or {}))
+
+        def counted(self, args: Any) -> int:
+            first, _ = args[:2]
+            return sys.getrefcount(first)
+
+    with Count(), torch.no_grad():
+        torch.ones(2, 2) @ torch.ones(2, 2) + torch.ones(2)
+    return counts[0]
 
 
 def _is_matmul(packet: Any) -> bool:
@@ -253,6 +277,7 @@ class Meter(TorchDispatchMode):
         self._position, self._phase, self._backward_scope = (0, "", 0), "", ""
         self._seen: Counter[tuple[int, str]] = Counter()
         self.steps: dict[tuple[int, str], StepCost] = {}
+        self._product: int | None = None
 
     # memory -----------------------------------------------------------------------------------------------------
 
@@ -350,14 +375,21 @@ class Meter(TorchDispatchMode):
         if func is _DEVICE and isinstance(args[0], FakeTensor):
             return args[0].fake_device  # called several times per operator, and free of cost
         kwargs = kwargs or {}
+        in_place = func is aten.add.Tensor and self._adds_bias(args)
+        if in_place:
+            func = aten.add_.Tensor
         before, call = self._current, None
         if self._calls is not None and not func.is_view and not _unmetered.get():
             call = call_of(func, args, kwargs)  # before the call, which may change its arguments
         out = func(*args, **kwargs)
+        if in_place:
+            out = aten.alias.default(out)
         if _unmetered.get():
             return out
         outs = [out] if isinstance(out, Tensor) else [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
         packet = func._overloadpacket
+        if packet in _PRODUCTS:
+            self._product = outs[0].untyped_storage()._cdata
         if not func.is_view:
             self.adopt([t for t in outs if t.untyped_storage()._cdata not in self._live], self._part)
             # queries, which occur on fake tensors only, are free of cost
@@ -371,6 +403,17 @@ class Meter(TorchDispatchMode):
             if call is not None and computes:
                 self._keep(call, before)
         return out
+
+    def _adds_bias(self, args: Any) -> bool:
+        """Whether this addition is a linear layer's, of its bias to the product that was just computed.
+
+        Without a dispatch mode torch adds a bias in place; with one it makes a new tensor, which a client's step
+        wouldn't allocate.  Such a product is known to torch's C++ code alone.
+        """
+        first, bias = args[:2]
+        if not isinstance(bias, Tensor) or bias.dim() != 1 or first.untyped_storage()._cdata != self._product:
+            return False
+        return sys.getrefcount(first) < _references_of_a_product()
 
     def _keep(self, call: Call, before: int) -> None:
         """Keep a call if no equal one had more live storage before it."""

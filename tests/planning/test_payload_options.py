@@ -105,7 +105,7 @@ def test_what_travels_has_the_bytes_of_the_records(narrow: Any) -> None:
 def test_bytes_are_a_fraction_and_nothing_else_of_a_cost_changes(plain: Any, narrow: Any) -> None:
     predicted = PREDICTOR.predicted
     for wide, slim in zip(plain[1].tables["clients"], narrow[1].tables["clients"], strict=True):
-        assert {f: wide[f] for f in COSTS} == {f: slim[f] for f in COSTS} and slim["memory_error"] in (0, None)
+        assert {f: wide[f] for f in COSTS} == {f: slim[f] for f in COSTS} and abs(slim["memory_error"] or 0) < 1e-3
         assert 0.25 < slim["download_bytes"] / wide["download_bytes"] < 0.3
         # a place is 5 bytes; of a small tensor a tenth is rounded up, and it has a scale besides
         assert 0.125 < slim["upload_bytes"] / wide["upload_bytes"] < 0.17

@@ -284,3 +284,30 @@ def test_a_prediction_allocates_nothing_large_and_draws_nothing() -> None:
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
     assert needed > 2**31 > 16 * grown
     assert_equal_tensors(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_a_bias_is_added_in_place_where_torch_does_so_without_a_meter(grad: bool) -> None:
+    x, layer = torch.randn(8, 16, 32).transpose(0, 1), nn.Linear(32, 64)
+    plain = x @ layer.weight.detach().t().contiguous()
+
+    def by_layer() -> torch.Tensor:
+        return layer(x)
+
+    def by_hand() -> torch.Tensor:
+        return x @ layer.weight.t() + layer.bias
+
+    for compute in (by_layer, by_hand):
+        with torch.set_grad_enabled(grad), AllocatorPeak(CPU) as seen:
+            expected = compute()
+        meter = Meter()
+        with torch.set_grad_enabled(grad), meter.step(0, "image"):
+            out = compute()
+        assert torch.equal(out, expected)
+        assert meter.peak == seen.bytes
+        # x is copied for the product; by hand the sum is a tensor beside the product
+        assert seen.bytes == x.nbytes + plain.nbytes if compute is by_layer else seen.bytes >= 2 * plain.nbytes
+        if grad:
+            out.sum().backward()
+            assert layer.bias.grad is not None and layer.bias.grad[0] == 16 * 8
+            layer.zero_grad()
