@@ -92,6 +92,7 @@ def draw(seed: int, index: int) -> Json:
         "schedule": {**schedule, "rounds": rounds},
         "method": _method(d, method, model),
         "evaluation": {"batch": scored},
+        "executor": {"device": "cpu"},
     }
     return {
         "id": f"{seed}-{index}",
