@@ -193,8 +193,8 @@ class MultiwayModel(nn.Module):
         )  # fmt: skip
         self.modalities, self.widths, self.fused_width, self.dimension = PAIR, dict.fromkeys(PAIR, width), width, width
 
-    def features(self, batch: Json) -> Json:
-        """The first token of each modality in the batch; modalities attend to each other."""
+    def embedded(self, batch: Json) -> Json:
+        """Tokens by modality; a method of its own, so that nothing but the tokens outlives it."""
         tokens = {}
         if "image" in batch:
             x = self.patches(batch["image"]).flatten(2).transpose(1, 2)
@@ -203,6 +203,11 @@ class MultiwayModel(nn.Module):
         if "text" in batch:
             x = self.word(batch["text"])
             tokens["text"] = x + self.text_positions.weight[2 : 2 + x.shape[1]]
+        return tokens
+
+    def features(self, batch: Json) -> Json:
+        """The first token of each modality in the batch; modalities attend to each other."""
+        tokens = self.embedded(batch)
         for block in self.blocks:
             tokens = apply(block, tokens, self.recompute)
         return {m: x[:, 0] for m, x in tokens.items()}
