@@ -64,7 +64,7 @@ CHANGES: list[tuple[Any, str]] = [
     ("table", "change", "says"),
     [
         pytest.param(table, change, says, marks=() if table == "clients" or change is Path.unlink else pytest.mark.slow)
-        for table in ("rounds", "clients", "eligibility", "host")
+        for table in ("rounds", "clients", "eligibility", "scratch", "host")
         for change, says in CHANGES
     ],
 )
@@ -78,6 +78,38 @@ def test_changed_records_stop_a_resume(unfinished: Path, table: str, change: Any
     assert {name: content for name, content in after.items() if content} == {
         name: content for name, content in before.items() if content
     }
+
+
+def test_a_resumed_run_takes_kernels_scratch_from_its_folder(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = tiny(evaluation={"every": 1}, schedule={"name": "end-to-end", "rounds": 3})
+    whole = edgefl.run(scenario, output=tmp_path / "whole")
+
+    def interrupt(event: str, facts: Any) -> None:
+        if event == "record" and facts["round"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        edgefl.run(scenario, output=tmp_path / "run", on_progress=interrupt)
+    monkeypatch.setenv("EDGEFL_CACHE", str(tmp_path / "cache"))  # nothing is known of earlier predictions
+
+    def probe(held: Any, device: str) -> Any:
+        raise AssertionError("a kernel was measured again")
+
+    monkeypatch.setattr("edgefl.commands.compose.probe", probe)
+    again = edgefl.run(resume=tmp_path / "run")
+    assert again.records("scratch") == whole.records("scratch") != []
+    assert again.records("rounds") == whole.records("rounds")
+
+
+@pytest.mark.parametrize("row", [{}, {"round": 1, "call": 3}, {"round": 1, "call": "a", "operator": "b", "bytes": -1,
+                                                              "assumed": False, "kernels": "c"}])  # fmt: skip
+def test_a_strangers_scratch_is_refused_with_its_line(unfinished: Path, row: dict[str, Any]) -> None:
+    path = unfinished / "scratch.jsonl"
+    path.write_text(json.dumps({"round": 1, **row}) + "\n" + path.read_text())
+    with pytest.raises(RunError, match=r"scratch\.jsonl:1: this isn't a record of a kernel's scratch"):
+        edgefl.run(resume=unfinished)
 
 
 def test_doubled_records_after_the_checkpoint_are_no_records_of_it(unfinished: Path, layerwise_run: Run) -> None:
