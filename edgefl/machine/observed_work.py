@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from edgefl import models
-from edgefl.cost import compute_cost
+from edgefl.cost import compute_cost, shortened
 from edgefl.devices import Device
 from edgefl.work import (
     CUDA_ROUNDING,
@@ -156,6 +156,22 @@ def run_observed(
 
 def _nothing() -> None:
     return None
+
+
+def fits_limit(work: Work, source: Source, device: torch.device, limit: int, seed: int = 0) -> bool:
+    """Whether the first steps of a work fit a GPU whose allocator may reserve ``limit`` bytes more than it has."""
+    torch.cuda.empty_cache()
+    total = torch.cuda.get_device_properties(device).total_memory
+    torch.cuda.set_per_process_memory_fraction(min((torch.cuda.memory_reserved(device) + limit) / total, 1.0), device)
+    try:
+        few = shortened(work)
+        _run(few, RandomBatches(source, few.model, metered_steps(few)), device, seed, None)
+        return True
+    except torch.OutOfMemoryError:
+        return False
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, device)
+        torch.cuda.empty_cache()
 
 
 def _run(

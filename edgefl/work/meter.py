@@ -135,7 +135,7 @@ def _references_of_a_product() -> int:
             first, _ = args[:2]
             return sys.getrefcount(first)
 
-    with Count(), torch.no_grad():
+    with Count(), torch.no_grad():  # type: ignore[no-untyped-call]
         torch.ones(2, 2) @ torch.ones(2, 2) + torch.ones(2)
     return counts[0]
 

@@ -53,9 +53,9 @@ def driver() -> str:
 def memory_of(model: Model, device: str) -> Json:
     """Predicted and measured peak memory of a client's first steps, in bytes.
 
-    ``allocated_bytes`` is the CUDA allocator's peak minus its bytes before the run; on a CPU it is the peak of
-    torch.profiler's memory events.  ``metered_bytes`` is the peak of the live-storage meter in the same run.
-    ``requested_bytes`` (CUDA only) is the allocator's peak before it rounds sizes up.
+    ``allocated_bytes`` is the allocator's peak: CUDA's minus its bytes before the run, on a CPU that of the profiler's
+    memory events.  ``live_bytes`` is the predicted peak of live storage, and ``metered_bytes`` the same by the meter in
+    another run.  ``requested_bytes`` (CUDA only) is the allocator's peak before it rounds sizes up.
     """
     import gc
 
@@ -69,10 +69,9 @@ def memory_of(model: Model, device: str) -> Json:
 
     scenario, kind, stage = model.scenario(device), model.kind, model.stage
     (row,) = measure(scenario, kind=kind, stage=stage, calibration_seconds=0.1, on_progress=tidy)["rows"]
-    predicted, allocated = row["peak_memory_bytes"], row["witness_peak_memory_bytes"]
+    predicted, allocated = row["peak_memory_bytes"], row["measured_peak_memory_bytes"]
     requested: Json = {}
     if device == "cuda":
-        allocated = row["measured_peak_memory_bytes"]
         gc.collect()
         stats, key = torch.cuda.memory_stats(), "requested_bytes.all"
         if f"{key}.peak" in stats:  # not every allocator reports it
@@ -81,12 +80,47 @@ def memory_of(model: Model, device: str) -> Json:
         "predicted_bytes": predicted,
         "allocated_bytes": allocated,
         "error": predicted / allocated - 1,
-        "metered_bytes": sum(row["measured_memory_bytes"].values()),
+        "live_bytes": row["live_memory_bytes"],
+        "metered_bytes": row["measured_live_memory_bytes"],
         **requested,
         "predicted_parts": row["memory_bytes"],
-        "metered_parts": row["measured_memory_bytes"],
+        "metered_parts": row["measured_live_memory_bytes_by_part"],
+        "verdicts": verdicts_of(model) if device == "cuda" else [],
         "steps": row["steps"],
     }
+
+
+EDGES = (0.94, 0.97, 1.03, 1.06)
+"""Limits of the allocator, as shares of the predicted peak: the work must run out of memory below 1, and fit above."""
+
+
+def verdicts_of(model: Model) -> list[Json]:
+    """Whether a client's first steps fit a GPU whose allocator is limited to shares of their predicted peak.
+
+    The limit holds for reserved memory, which segments of 2 MiB or more make larger than what is allocated: a work of
+    a few MiB may run out of it though its tensors fit.
+    """
+    import gc
+
+    import torch
+
+    from edgefl.commands.compose import planner_of, scenario_of
+    from edgefl.machine.observed_work import fits_limit
+
+    planner = planner_of(scenario_of(model.scenario("cuda")))
+    setup = planner.setup
+    stage = setup.schedule.offered[model.stage - 1]
+    source = setup.clients.client(int(setup.of_kind(model.kind)[0]))
+    work = planner.work(model.kind, setup.schedule.rounds_of(stage)[0], stage)[0].fitted(source.size)
+    predicted = planner.predictor.trace(work, source).peak_memory_bytes
+    tries = []
+    for share in EDGES:
+        gc.collect()
+        fits = fits_limit(work, source, torch.device("cuda"), int(predicted * share))
+        tries.append(
+            {"share": share, "limit_bytes": int(predicted * share), "fits": fits, "right": fits == (share > 1)}
+        )
+    return tries
 
 
 RUN_SECONDS, RUNS, BATCHES = 0.5, 9, 5

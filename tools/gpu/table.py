@@ -59,6 +59,10 @@ def rows_of_memory(result: Json) -> Iterator[str]:
     if errors:
         summary = f"median {100 * median(map(abs, errors)):.2f} %, worst {percent(max(errors, key=abs))}"
         yield row(f"memory: {len(errors)} of {result['of']} models", error=summary)
+    tries = [each for model in result["models"] for each in model.get("verdicts", ())]
+    if tries:
+        right = sum(each["right"] for each in tries)
+        yield row(f"memory: verdicts just above and below the edge, {right} of {len(tries)} right")
 
 
 def rows_of_calibrate(result: Json) -> Iterator[str]:
