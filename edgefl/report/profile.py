@@ -76,7 +76,8 @@ def _print_rows(console: Console, rows: Sequence[Facts]) -> None:
             units.show_joules(row["energy_joules"]),
         )  # fmt: skip
     print_section(console, "One client's round (MACs: one sample, one local epoch, as fvcore counts)", cost)
-    print_by_part(console, "Peak memory by part, MiB", rows, {"": "memory_bytes"}, _overhead(rows[0]))
+    note = f"{_overhead(rows[0])}; it leaves {units.show_bytes(rows[0]['available_memory_bytes'])} to them"
+    print_by_part(console, "Peak memory by part, MiB", rows, {"": "memory_bytes"}, note)
 
 
 def _overhead(row: Facts) -> str:

@@ -19,7 +19,7 @@ Table = Literal["rounds", "clients", "eligibility", "host"]
 TABLES: tuple[Table, ...] = ("rounds", "clients", "eligibility", "host")
 FIRST = ("scenario.yaml", "environment.json", "models.json")
 
-FORMAT = 2
+FORMAT = 3
 """Version of a run's folder, ``run_format`` in environment.json; folders without it have version 1.
 
 It rises when a file, a field's meaning or a scenario's default changes, so that no run is continued as another.
