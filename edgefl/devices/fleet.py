@@ -187,8 +187,10 @@ def draw_budgets(
         least, of_device = np.minimum(*both), np.greater(*both)
         budgets["memory"] = np.broadcast_to(least, len(device_index)) if len(least) else least
         return budgets, np.broadcast_to(of_device, len(device_index)) if len(least) else of_device
-    budgets["memory"] = np.minimum(granted, available)
-    return budgets, granted > available
+    of_device = np.greater(granted, available)
+    # changed in place, because with ten million clients an array takes 80 MB
+    budgets["memory"] = np.minimum(granted, available, out=granted if granted.flags.writeable else None)
+    return budgets, of_device
 
 
 def _budget(
