@@ -115,7 +115,7 @@ def test_a_damaged_scenario_is_one_line(copied: Path, text: bytes) -> None:
 def test_folders_of_a_newer_version_are_refused(copied: Path, written: object) -> None:
     environment = json.loads((copied / "environment.json").read_text())
     (copied / "environment.json").write_text(json.dumps({**environment, "run_format": written}))
-    with pytest.raises(RunError, match="this version reads formats 1 to 2"):
+    with pytest.raises(RunError, match="this version reads formats 1 to 3"):
         read_run(copied)
 
 
@@ -124,7 +124,7 @@ def test_folders_of_an_older_version_are_read_but_not_continued(copied: Path) ->
     del environment["run_format"]
     (copied / "environment.json").write_text(json.dumps(environment))
     assert len(read_run(copied).rounds) == 4
-    with pytest.raises(RunError, match="has run format 1, .* continues runs of format 2 only"):
+    with pytest.raises(RunError, match="has run format 1, .* continues runs of format 3 only"):
         edgefl.run(resume=copied)
 
 
