@@ -111,7 +111,7 @@ def test_a_damaged_scenario_is_one_line(copied: Path, text: bytes) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("written", [3, "two", None])
+@pytest.mark.parametrize("written", [4, "two", None])
 def test_folders_of_a_newer_version_are_refused(copied: Path, written: object) -> None:
     environment = json.loads((copied / "environment.json").read_text())
     (copied / "environment.json").write_text(json.dumps({**environment, "run_format": written}))
