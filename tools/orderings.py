@@ -55,7 +55,7 @@ MASKS = {
     for rate in (0.1, 0.3, 0.5)
     for mask in ("zero", "random", "prototype")
 }
-WEAK = "fleet.devices.raspberry-pi-zero-2w"
+WEAK = "fleet.devices.raspberry-pi-3b-plus"
 ELIGIBILITY: dict[str, dict[str, Any]] = {
     "end-to-end 30%": {"schedule.name": "end-to-end", WEAK: 0.7},
     "end-to-end 50%": {"schedule.name": "end-to-end", WEAK: 0.5},

@@ -24,6 +24,17 @@ from edgefl.devices.profile import (
     read_device,
     read_link,
 )
+from edgefl.devices.runtime import (
+    PYTORCH,
+    Runtime,
+    RuntimeChoice,
+    available_memory_bytes,
+    load_runtime,
+    read_runtime,
+    runtime_names,
+    show_runtime,
+    with_runtime,
+)
 
 __all__ = [
     "Availability",
@@ -42,10 +53,14 @@ __all__ = [
     "FleetProfile",
     "Link",
     "PRECISIONS",
+    "PYTORCH",
+    "Runtime",
+    "RuntimeChoice",
     "ServerLinkOptions",
     "Source",
     "apportion",
     "availability_of",
+    "available_memory_bytes",
     "derived_of_device",
     "derived_of_link",
     "load_device",
@@ -56,9 +71,14 @@ __all__ = [
     "is_file_name",
     "library_folder",
     "load_link",
+    "load_runtime",
     "link_names",
     "profile_keys",
     "read_device",
     "read_fleet",
     "read_link",
+    "read_runtime",
+    "runtime_names",
+    "show_runtime",
+    "with_runtime",
 ]

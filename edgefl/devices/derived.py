@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import inf
 
 from edgefl.devices.profile import Device, Link
+from edgefl.devices.runtime import available_memory_bytes
 
 BITS_PER_MEGABYTE = 8e6
 
@@ -20,7 +21,7 @@ def derived_of_device(device: Device) -> dict[str, float]:
         "flops_per_joule": device.flops_per_second / device.compute_watts,
         "bytes_per_flop": device.memory_bytes_per_second / device.flops_per_second,
         "sustained_share_of_peak": device.flops_per_second / device.peak_flops_per_second,
-        "available_memory_bytes": float(max(device.usable_memory_bytes - device.runtime_overhead_bytes, 0)),
+        "available_memory_bytes": float(available_memory_bytes(device)),
     }
     if device.storage_bytes_per_second < inf:
         figures["seconds_to_load_a_gigabyte"] = 1e9 / device.storage_bytes_per_second

@@ -18,6 +18,7 @@ from edgefl.devices.battery import Batteries
 from edgefl.devices.failures import FailureOptions
 from edgefl.devices.options import BUDGET_FIELDS, BudgetOptions, FleetOptions, ServerLinkOptions, share_of_device
 from edgefl.devices.profile import Device, Link, load_device, load_link
+from edgefl.devices.runtime import PYTORCH, RuntimeChoice, available_memory_bytes, with_runtime
 from edgefl.errors import DeviceError
 
 Floats = NDArray[np.float64]
@@ -29,10 +30,11 @@ class Fleet:
     """The clients' devices, links and budgets, as arrays `[clients]` instead of an object per client.
 
     ``device_index`` and ``link_index`` are indices into ``devices`` and ``links``. ``budgets`` has the keys memory,
-    flops, bytes, seconds and joules; values are inf where there is no limit. An array whose entries are all equal may
-    be a read-only view that takes no memory. ``server`` is the server's device. ``battery`` has the levels at time 0;
-    a simulation changes levels, so it uses ``battery.fresh()``. ``attackers`` tells which clients attack as
-    ``failures.attack`` says, None for no attackers.
+    flops, bytes, seconds and joules; values are inf where there is no limit. ``memory_of_device`` tells whose memory
+    budget is what the device has, because that is less than what its owner grants. An array whose entries are all
+    equal may be a read-only view that takes no memory. ``devices`` have the overhead of ``runtime``. ``server`` is the
+    server's device, which runs PyTorch. ``battery`` has the levels at time 0; a simulation changes levels, so it uses
+    ``battery.fresh()``. ``attackers`` tells which clients attack as ``failures.attack`` says, None for no attackers.
     """
 
     devices: tuple[Device, ...]
@@ -40,6 +42,7 @@ class Fleet:
     device_index: Indices
     link_index: Indices
     budgets: Mapping[str, Floats]
+    memory_of_device: NDArray[np.bool_]
     server: Device
     availability: Availability = field(default_factory=Always)
     failures: FailureOptions = field(default_factory=FailureOptions)
@@ -47,6 +50,7 @@ class Fleet:
     throttling: bool = False
     server_link: ServerLinkOptions | None = None
     attackers: NDArray[np.bool_] | None = None
+    runtime: RuntimeChoice = PYTORCH
 
     @classmethod
     def draw(cls, options: FleetOptions, clients: int, seed: int) -> Fleet:
@@ -57,11 +61,11 @@ class Fleet:
         """
         if clients < 0:
             raise DeviceError(f"a fleet can't have {clients} clients")
-        devices = tuple(load_device(name) for name in options.devices)
+        devices = tuple(with_runtime(load_device(name), options.runtime) for name in options.devices)
         device_index = _assign("devices", options.devices, clients, seed)
         links = tuple(load_link(name) for name in options.links)
         link_index = _assign("links", options.links, clients, seed)
-        budgets = draw_budgets(options.budgets, devices, device_index, seed)
+        budgets, memory_of_device = draw_budgets(options.budgets, devices, device_index, seed)
         battery = None if options.battery is None else Batteries(options.battery, devices, device_index, seed)
         return cls(
             devices,
@@ -69,6 +73,7 @@ class Fleet:
             device_index,
             link_index,
             budgets,
+            memory_of_device,
             load_device(options.server),
             availability_of(options.availability, clients, seed),
             options.failures,
@@ -76,6 +81,7 @@ class Fleet:
             options.throttling,
             options.server_link,
             draw_attackers(options.failures.attack, clients, seed) if options.failures.attack else None,
+            options.runtime,
         )
 
     def __len__(self) -> int:
@@ -103,9 +109,9 @@ class Fleet:
     def available_memory_bytes(self) -> Floats:
         """The most memory that each device can give to tensors: usable memory minus runtime overhead, `[clients]`.
 
-        This isn't a budget: a memory budget may be larger or unlimited, but the device has only this much.
+        A memory budget is never more, unless ``within_device`` is false.
         """
-        return _available_memory(self.devices)[self.device_index]
+        return _available_memory(self.devices, self.device_index)
 
     def jitter(self, seed: int, round: int, clients: ArrayLike) -> dict[str, Floats]:
         """Lognormal factors with median 1 on the durations "download", "compute" and "upload" in this round.
@@ -142,8 +148,11 @@ def apportion(shares: Mapping[str, float | int], clients: int) -> dict[str, int]
     return counts
 
 
-def _available_memory(devices: tuple[Device, ...]) -> Floats:
-    return np.array([max(d.usable_memory_bytes - d.runtime_overhead_bytes, 0.0) for d in devices], dtype=float)
+def _available_memory(devices: tuple[Device, ...], index: Indices) -> Floats:
+    """What each client's device can give to tensors: `[clients]`."""
+    if len(devices) == 1:
+        return np.broadcast_to(float(available_memory_bytes(devices[0])), len(index))
+    return np.array([available_memory_bytes(device) for device in devices], dtype=float)[index]
 
 
 def _assign(field_name: str, shares: Mapping[str, float | int], clients: int, seed: int) -> Indices:
@@ -161,14 +170,27 @@ def _assign(field_name: str, shares: Mapping[str, float | int], clients: int, se
 
 def draw_budgets(
     options: BudgetOptions, devices: tuple[Device, ...], device_index: Indices, seed: int
-) -> dict[str, Floats]:
-    """Draw the clients' budgets, by the keys of BUDGET_FIELDS: `[clients]` each, inf where there is no limit."""
+) -> tuple[dict[str, Floats], NDArray[np.bool_]]:
+    """Draw the clients' budgets, by the keys of BUDGET_FIELDS: `[clients]` each, inf where there is no limit.
+
+    A memory budget is what the owner grants or what the device has, whichever is less.  The second result tells where
+    it is the device's, `[clients]`; where both are equal it is the owner's.
+    """
     budgets = {
         key: _budget(name, getattr(options, name), devices, device_index, seed) for key, name in BUDGET_FIELDS.items()
     }
-    if options.within_device:
-        budgets["memory"] = np.minimum(budgets["memory"], _available_memory(devices)[device_index])
-    return budgets
+    if not options.within_device:
+        return budgets, np.broadcast_to(np.False_, len(device_index))
+    granted, available = budgets["memory"], _available_memory(devices, device_index)
+    if granted.strides == available.strides == (0,):  # one number for all clients each
+        both = granted[:1], available[:1]
+        least, of_device = np.minimum(*both), np.greater(*both)
+        budgets["memory"] = np.broadcast_to(least, len(device_index)) if len(least) else least
+        return budgets, np.broadcast_to(of_device, len(device_index)) if len(least) else of_device
+    of_device = np.greater(granted, available)
+    # changed in place, because with ten million clients an array takes 80 MB
+    budgets["memory"] = np.minimum(granted, available, out=granted if granted.flags.writeable else None)
+    return budgets, of_device
 
 
 def _budget(

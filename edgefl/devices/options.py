@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from math import isclose
 from typing import Annotated, Any, Literal, get_args
@@ -13,6 +14,7 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    ValidationInfo,
     WithJsonSchema,
     field_validator,
     model_validator,
@@ -24,6 +26,7 @@ from edgefl.devices.battery import BatteryOptions
 from edgefl.devices.failures import FailureOptions
 from edgefl.devices.fleet_profile import FleetProfile, fleet_profile
 from edgefl.devices.profile import load_device, load_link
+from edgefl.devices.runtime import PYTORCH, check_runtime, load_runtime, runtime_names
 from edgefl.errors import EdgeflError, UnitError, suggestion
 
 OF_DEVICE = "of device"
@@ -127,19 +130,46 @@ _MemoryBudget = Annotated[
 ]
 
 
+def _runtime(value: object) -> object:
+    """Read a runtime: the name or file of one, or the bytes that it takes."""
+    if isinstance(value, str) and not re.match(r"\s*[-+.]?\d", value):
+        try:
+            if value != PYTORCH:
+                load_runtime(value)
+        except EdgeflError as error:
+            raise ValueError(str(error)) from None
+        return value
+    try:
+        return units.BYTES.parse(value)
+    except UnitError as error:
+        raise ValueError(f"{error}, or name a runtime: {', '.join(runtime_names())}") from None
+
+
+RuntimeOption = Annotated[
+    str | int,
+    BeforeValidator(_runtime),
+    WithJsonSchema(
+        {
+            "anyOf": [{"type": "string"}, {"type": "number", "minimum": 0}],
+            "examples": [PYTORCH, "executorch", "20 MB"],
+        }
+    ),
+]
+
+
 class BudgetOptions(BaseModel):
     """The resources that a device's owner allows training to use in a round.
 
     Each budget is one value, or a range from which every client draws uniformly ("12..48 MiB"). A budget that is left
-    out is unlimited.
+    out is unlimited; memory is never more than the device has.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     memory: _MemoryBudget | None = Field(
         default=None,
-        description="Most bytes of live tensors at any moment; '40% of device' is that share of its RAM, less "
-        "the overhead of its runtime.",
+        description="Most bytes of live tensors at any moment that the owner grants; '40% of device' is that share of "
+        "its RAM, less the overhead of its runtime. A device never gives more than it has (`within_device`).",
     )
     flops_per_round: units.FlopsRange | None = Field(
         default=None, description="Most FLOPs (forward and backward) in a round."
@@ -154,9 +184,9 @@ class BudgetOptions(BaseModel):
         default=None, description="Most seconds (download, computing and upload) in a round."
     )
     within_device: bool = Field(
-        default=False,
+        default=True,
         description="Whether a memory budget is at most the device's usable memory less the overhead of its "
-        "runtime, so that no client runs out of memory.",
+        "runtime; `false` ignores what devices have, for budgets without devices such as those of a paper's table.",
     )
 
     @field_validator("*", mode="before")
@@ -220,6 +250,12 @@ class FleetOptions(BaseModel):
     links: LinkShares = Field(
         default={"wifi-5": 1.0}, description="Links by name, each with its share (50%) or count of the clients."
     )
+    runtime: RuntimeOption = Field(
+        default=PYTORCH,
+        description="What trains on the devices, for the memory that it takes before any tensor: pytorch (each "
+        "profile's own overhead), a lean runtime of the library (executorch, mnn, onnxruntime), a file, or bytes "
+        "('20 MB'). Costs stay those of PyTorch's operators.",
+    )
     budgets: BudgetOptions = Field(
         default_factory=BudgetOptions, description="Resources that training may use in a round; unlimited if left out."
     )
@@ -245,6 +281,17 @@ class FleetOptions(BaseModel):
     throttling: bool = Field(
         default=False, description="Whether devices slow down after long computing (throttling), as in their profiles."
     )
+
+    @field_validator("runtime", mode="after")
+    @classmethod
+    def _fits_devices(cls, runtime: str | int, info: ValidationInfo) -> str | int:
+        for name, amount in info.data.get("devices", {}).items():
+            if amount:
+                try:
+                    check_runtime(runtime, load_device(name))
+                except EdgeflError as error:
+                    raise ValueError(str(error)) from None
+        return runtime
 
     @model_validator(mode="before")
     @classmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from math import inf
@@ -178,7 +178,7 @@ _MOST_GAIN = 64
 
 
 def library_folder() -> Path:
-    """The folder with ``devices/``, ``networks/`` and ``fleets/``: in the installed package, or in the checkout."""
+    """The folder with ``devices/``, ``networks/``, ``fleets/`` and ``runtimes/``: installed, or in the checkout."""
     package = Path(__file__).resolve().parents[1]
     shipped = package / "shipped" / "profiles"
     return shipped if shipped.is_dir() else package.parent / "profiles"
@@ -252,14 +252,14 @@ def _library_link(name: str) -> Link:
     return look_up("link", "networks", name, read_link)
 
 
-def look_up(noun: str, folder: str, name: str, read: Callable[[Path], Profile]) -> Profile:
+def look_up(noun: str, folder: str, name: str, read: Callable[[Path], Profile], also: Iterable[str] = ()) -> Profile:
     """Read the profile of this name in a folder of the libraries with ``read``.
 
-    ``noun`` is used in messages.  Raises UnknownName with the nearest name.
+    ``noun`` is used in messages, which allow the names of ``also`` too.  Raises UnknownName with the nearest name.
     """
     files = library_files(folder)
     if name not in files:
-        raise UnknownName(noun, name, files)
+        raise UnknownName(noun, name, [*also, *files])
     return read(files[name])
 
 

@@ -1,7 +1,7 @@
 """Planning: what a client would do in a round and what it would cost, before anything runs."""
 
 from edgefl.planning.coverage import DataCoverage
-from edgefl.planning.eligibility import BUDGETS, Verdict, Verdicts, gate
+from edgefl.planning.eligibility import BUDGETS, DEVICE, OWNER, Verdict, Verdicts, gate, memory_limit
 from edgefl.planning.judge import Choices, choose_stages
 from edgefl.planning.meta_state import shapes, shapes_alone
 from edgefl.planning.payload_options import PayloadOptions, encoded
@@ -22,8 +22,10 @@ from edgefl.planning.versions import (
 
 __all__ = [
     "BUDGETS",
+    "DEVICE",
     "NO_COMPUTE",
     "NO_TRAFFIC",
+    "OWNER",
     "PLANNED",
     "Choices",
     "ClientVersions",
@@ -47,6 +49,7 @@ __all__ = [
     "final_blocks",
     "frozen",
     "gate",
+    "memory_limit",
     "older",
     "preinstalled",
     "shapes",

@@ -15,6 +15,9 @@ from edgefl.errors import DeviceError
 BUDGETS = ("memory", "flops", "bytes", "seconds", "joules")
 """The budgets, in the order that ``Verdicts.binding`` indexes."""
 
+OWNER, DEVICE = "owner", "device"
+"""Whose word a memory budget is: what the owner grants, or what the device has if that is less."""
+
 _SHOWN: dict[str, tuple[str, Callable[[float], str]]] = {
     "memory": ("memory", units.show_bytes),
     "flops": ("computation", units.show_flops),
@@ -29,13 +32,15 @@ Floats = NDArray[np.float64]
 @dataclass(frozen=True)
 class Verdict:
     """Eligibility of one client: ``binding`` is the tightest budget (None if all are unlimited); ``margins`` are
-    budget minus cost, in bytes, FLOPs, seconds and joules, inf where unlimited."""
+    budget minus cost, in bytes, FLOPs, seconds and joules, inf where unlimited.  ``memory_limit`` tells whose word the
+    memory budget is: OWNER, DEVICE (it has less than its owner grants), or None without a budget."""
 
     eligible: bool
     binding: str | None
     margins: Mapping[str, float]
     costs: Mapping[str, float]
     budgets: Mapping[str, float]
+    memory_limit: str | None = None
 
     @property
     def reason(self) -> str:
@@ -48,15 +53,20 @@ class Verdict:
             used = self.costs[self.binding] / self.budgets[self.binding] if self.budgets[self.binding] else 1.0
             return (
                 f"eligible: {noun} is the tightest budget, {show(self.costs[self.binding])} of "
-                f"{show(self.budgets[self.binding])} ({units.show_share(used)})"
+                f"{show(self.budgets[self.binding])} ({units.show_share(used)}){self._of_device(self.binding)}"
             )
         over.sort(key=lambda key: key != self.binding)  # the binding budget first, the others in their order
         parts = []
         for key in over:
             noun, show = _SHOWN[key]
             budget = show(self.budgets[key]) if self.budgets[key] else "none"
-            parts.append(f"{noun} of {show(self.costs[key])} where {budget} is allowed")
+            verb = "is left on the device" if self._of_device(key) else "is allowed"
+            parts.append(f"{noun} of {show(self.costs[key])} where {budget} {verb}")
         return "not eligible: needs " + ", and ".join(parts)
+
+    def _of_device(self, key: str) -> str:
+        """ " of the device" if this budget is what the device has, else an empty text."""
+        return " of the device" if key == "memory" and self.memory_limit == DEVICE else ""
 
 
 @dataclass(frozen=True)
@@ -65,6 +75,7 @@ class Verdicts:
 
     ``binding`` indexes BUDGETS: the budget with the smallest margin relative to itself, -1 if all are unlimited.
     ``margins`` are budget minus cost; ``shares`` `[budgets, clients]` are margins relative to their budgets.
+    ``memory_of_device`` tells whose memory budget is the device's.
     """
 
     eligible: NDArray[np.bool_]
@@ -73,6 +84,7 @@ class Verdicts:
     margins: Mapping[str, Floats]
     costs: Mapping[str, Floats]
     budgets: Mapping[str, Floats]
+    memory_of_device: NDArray[np.bool_]
 
     @property
     def nearness(self) -> Floats:
@@ -91,14 +103,24 @@ class Verdicts:
             {key: float(values[client]) for key, values in self.margins.items()},
             {key: float(values[client]) for key, values in self.costs.items()},
             {key: float(values[client]) for key, values in self.budgets.items()},
+            memory_limit(float(self.budgets["memory"][client]), bool(self.memory_of_device[client])),
         )
 
     def __iter__(self) -> Iterator[Verdict]:
         return (self[client] for client in range(len(self)))
 
 
-def gate(costs: Mapping[str, ArrayLike], budgets: Mapping[str, ArrayLike]) -> Verdicts:
+def memory_limit(budget: float, of_device: bool) -> str | None:
+    """Whose word a memory budget is: OWNER, DEVICE, or None if it is unlimited."""
+    return None if budget == inf else DEVICE if of_device else OWNER
+
+
+def gate(
+    costs: Mapping[str, ArrayLike], budgets: Mapping[str, ArrayLike], memory_of_device: ArrayLike = False
+) -> Verdicts:
     """Compare a round's cost with the budgets, by the keys of BUDGETS; arrays `[clients]`, or one number for all.
+
+    ``memory_of_device`` says where the budget of memory is what the device has and not what its owner grants.
 
     A budget that isn't given is unlimited.  A cost equal to its budget is eligible.  Raises DeviceError for a cost
     that is missing, negative or not a number.
@@ -125,7 +147,8 @@ def gate(costs: Mapping[str, ArrayLike], budgets: Mapping[str, ArrayLike]) -> Ve
     eligible = np.all(np.stack([margins[key] >= 0 for key in BUDGETS]), axis=0)
     unlimited = np.all(np.stack([np.isposinf(allowed[key]) for key in BUDGETS]), axis=0)
     binding = np.where(unlimited, -1, np.argmin(shares, axis=0)).astype(np.int64)
-    return Verdicts(eligible, binding, shares, margins, needed, allowed)
+    of_device = np.broadcast_to(np.asarray(memory_of_device, dtype=bool), shape)
+    return Verdicts(eligible, binding, shares, margins, needed, allowed, of_device)
 
 
 def _difference(budget: Floats, cost: Floats) -> Floats:

@@ -106,6 +106,18 @@ def counted(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {n}" for name, n in counts.items())
 
 
+def refusals(refused_by: Mapping[str, int], memory_by: Mapping[str, int]) -> str:
+    """Clients by the budget that refuses them, with those whose device has too little memory: ``memory 3 (device 2)``.
+
+    ``memory_by`` counts those of memory by whose word it is.
+    """
+    of_device = memory_by.get("device", 0)
+    return ", ".join(
+        f"{name} {n} (device {of_device})" if name == "memory" and of_device else f"{name} {n}"
+        for name, n in refused_by.items()
+    )
+
+
 def mib(value: float) -> str:
     """Bytes in MiB with two decimals and without a unit: ``12.30``; 0 bytes give ``0``."""
     return f"{value / 2**20:.2f}" if value else "0"

@@ -148,7 +148,7 @@ def _stages(rounds: Sequence[Record], verdicts: Sequence[Record]) -> list[dict[s
     """One entry per stage: its rounds, eligibility by kind, and the samples and classes of excluded clients.
 
     ``eligible`` is the lowest count of any round in the stage.  ``refused_by`` and ``refused_devices`` count the other
-    clients by binding budget and by device.
+    clients by binding budget and by device, ``refused_memory_by`` those of memory by whose word it is.
     """
     stages = []
     for stage in sorted({r["stage"] for r in rounds}):
@@ -166,6 +166,10 @@ def _stages(rounds: Sequence[Record], verdicts: Sequence[Record]) -> list[dict[s
                 "clients": max(r["clients"].get(kind, 0) for r in stage_rounds),
                 "eligible": min(r["eligible"].get(kind, 0) for r in stage_rounds if kind in r["clients"]),
                 "refused_by": _count_clients_by(refused.values(), "binding"),
+                # records of run formats 1 and 2 don't tell whose word the memory budget is
+                "refused_memory_by": _count_clients_by(
+                    (v for v in refused.values() if v["binding"] == "memory" and "memory_limit" in v), "memory_limit"
+                ),
                 "refused_devices": _count_clients_by(refused.values(), "device"),
             }
         worst = max(stage_rounds, key=lambda r: r["excluded"]["samples"])

@@ -71,6 +71,8 @@ def _tightest(row: Facts) -> str:
     if row["binding"] is None:
         return NOTHING
     title, show = SHOWN[row["binding"]]
+    if row["binding"] == "memory" and row["memory_limit"] == "device":
+        title = f"device {title}"
     margin = row["margins"][row["binding"]]
     return f"{title}, {show(abs(margin))} {'over' if margin < 0 else 'left'}"
 
@@ -98,8 +100,7 @@ def _print_solutions(console: Console, title: str, solutions: Sequence[Facts], a
 
 
 def _print_no_solution(console: Console, result: Facts, kind: Facts) -> None:
-    budgets = result["budgets"]
-    unmet = [f"the {SHOWN[n][0]} budget of {SHOWN[n][1](budgets[n]['allowed'])}" for n in kind.get("unmet", ())]
+    unmet = [_limit(result, name) for name in kind.get("unmet", ())]
     if unmet:
         console.print(Text(f"No solution: no change meets {', nor '.join(unmet)}.\n"))
     elif kind["complete"]:
@@ -111,6 +112,14 @@ def _print_no_solution(console: Console, result: Facts, kind: Facts) -> None:
             console, f"Nearest combination, at {near['excess']:.3g} times its budget", [near], result["sets"]
         )
         _print_stages(console, "Stages with this combination", near["stages"])
+
+
+def _limit(result: Facts, name: str) -> str:
+    """A budget that nothing meets, in words."""
+    budget, (title, show) = result["budgets"][name], SHOWN[name]
+    if budget.get("limit") != "device":
+        return f"the {title} budget of {show(budget['allowed'])}"
+    return f"the {show(budget['allowed'])} of memory that {result['device']} has left ({budget['source']})"
 
 
 def _print_search(console: Console, kind: Facts) -> None:

@@ -87,10 +87,10 @@ def _overhead(row: Facts) -> str:
 
 def _memory_note(rows: Sequence[Facts]) -> str:
     """What the memory of these rows holds and leaves out."""
-    note = _overhead(rows[0])
+    note = f"{_overhead(rows[0])}; it leaves {units.show_bytes(rows[0]['available_memory_bytes'])} to them"
     if any(row["memory_assumed"] for row in rows):
         note += (
-            "\nscratch can not be measured on this machine: the peak is the upper end of a range (scratch of twice the "
+            "\nscratch isn't measured on this machine: the peak is the upper end of a range (scratch of twice the "
             "arguments), live memory the lower end"
         )
     return note

@@ -12,11 +12,11 @@ from edgefl.report.console import (
     NOTHING,
     TITLES,
     Facts,
-    counted,
     new_table,
     or_dash,
     percent,
     print_section,
+    refusals,
     score,
     screen,
 )
@@ -80,7 +80,7 @@ def _print_cells(console: Console, rows: Sequence[Facts]) -> None:
             percent(row["eligible_share_at_hardest_stage"]),
             percent(row["eligible_samples_share_ever"]),
             or_dash(percent, row["class_coverage_ever"]),
-            counted(row["refused_by"]),
+            refusals(row["refused_by"], row["refused_memory_by"]),
             units.show_bytes(row["peak_memory_bytes"]),
             or_dash(units.show_seconds, row["round_seconds"]),
             or_dash(units.show_bytes, traffic),
@@ -88,8 +88,9 @@ def _print_cells(console: Console, rows: Sequence[Facts]) -> None:
         )
     print_section(
         console, "Eligible clients, and the costs of a round", table,
-        "Refused by: the binding budgets at the hardest stage.  Peak memory: of the largest client.  Round\n"
-        "time: of the slowest eligible client.  Traffic and energy: means of an eligible client's round.",
+        "Refused by: the binding budgets at the hardest stage; device: whose device has less memory than is\n"
+        "granted.  Peak memory: of the largest client.  Round time: of the slowest eligible client.  Traffic\n"
+        "and energy: means of an eligible client's round.",
     )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from edgefl.report.console import (
     percent,
     print_section,
     print_table,
+    refusals,
     score,
     screen,
     signed_percent,
@@ -92,7 +93,8 @@ def _print_eligible(console: Console, facts: Facts) -> None:
         for index, (kind, counts) in enumerate(stage["kinds"].items()):
             first = (str(stage["stage"]), str(stage["rounds"])) if index == 0 else ("", "")
             table.add_row(
-                *first, kind, f"{counts['eligible']} of {counts['clients']}", counted(counts["refused_by"]),
+                *first, kind, f"{counts['eligible']} of {counts['clients']}",
+                refusals(counts["refused_by"], counts["refused_memory_by"]),
                 counted(counts["refused_devices"]),
             )  # fmt: skip
     print_section(console, "Eligible clients by stage and kind", table, "\n".join(_excluded(facts["stages"])))

@@ -59,10 +59,15 @@ def verdict_records(roster: Roster, clients: Integers, round: int) -> list[dict[
 
 
 def _tightest(roster: Roster, clients: Integers) -> tuple[Integers, Integers]:
-    """First client with the smallest margin for each cell and verdict, and the number of clients of each."""
+    """First client with the smallest margin for each cell and verdict, and the number of clients of each.
+
+    Clients whose memory budget is their device's are counted apart from those whose owners grant less.
+    """
     bindings = len(BUDGETS) + 1
+    of_device = roster.planner.setup.fleet.memory_of_device[clients]
     code = (roster.cell[clients] * 2 + roster.eligible[clients]) * bindings + roster.binding[clients] + 1
-    size = len(roster.cells) * 2 * bindings
+    code = code * 2 + of_device
+    size = len(roster.cells) * 2 * bindings * 2
     counts = np.bincount(code, minlength=size)
     least, share = np.full(size, np.inf), np.empty(len(clients))
     parts = [slice(i, i + CHUNK) for i in range(0, len(clients), CHUNK)]
@@ -100,6 +105,7 @@ def _verdict_record(roster: Roster, client: int, verdict: Verdict, round: int, c
         **_plan_fields(plan),
         "eligible": verdict.eligible,
         "binding": verdict.binding,
+        "memory_limit": verdict.memory_limit,
         "margins": dict(verdict.margins),
         "reason": verdict.reason,
         "costs": plan.cost.budgets(),

@@ -101,7 +101,8 @@ class Roster:
 
     def verdicts(self, clients: Integers) -> Verdicts:
         """Verdicts on these clients, with all margins."""
-        return gate({n: self.of_cells(n)[self.cell[clients]] for n in BUDGETS}, self.budgets(clients))
+        of_device = self.planner.setup.fleet.memory_of_device[clients]
+        return gate({n: self.of_cells(n)[self.cell[clients]] for n in BUDGETS}, self.budgets(clients), of_device)
 
     # judging --------------------------------------------------------------------------------------------------------
 

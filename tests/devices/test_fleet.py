@@ -9,15 +9,15 @@ from math import floor, inf
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from edgefl.devices import BudgetOptions, Fleet, FleetOptions, apportion, load_device
+from edgefl.devices import BudgetOptions, Fleet, FleetOptions, apportion, device_names, load_device
 from edgefl.errors import DeviceError
 
 MIXED = FleetOptions(
-    devices={"raspberry-pi-zero-2w": "40%", "raspberry-pi-4-4gb": "40%", "jetson-orin-nano-8gb": "20%"},
+    devices={"raspberry-pi-3b-plus": "40%", "raspberry-pi-4-4gb": "40%", "jetson-orin-nano-8gb": "20%"},
     links={"wifi-5": "50%", "lte": "50%"},
     budgets={"memory": "12..48 MiB", "flops_per_round": "2 TFLOP", "energy_per_round": "1..2 kJ"},
 )
@@ -142,7 +142,8 @@ def test_ten_million_clients_are_drawn_in_little_memory():
         tracemalloc.stop()
     assert time.process_time() - started < 3
     assert most < 400e6
-    assert kept < 2 * 80e6 + 2 * 10e6 + 1e6  # two budgets of 8 bytes and two indices of 1 byte
+    # two budgets of 8 bytes; two indices and whose the memory budget is of 1 byte
+    assert kept < 2 * 80e6 + 3 * 10e6 + 1e6
     assert len(fleet) == 10_000_000
 
 
@@ -150,20 +151,83 @@ def test_arrays_are_small():
     fleet = Fleet.draw(MIXED, 1000, seed=1)
     assert fleet.device_index.dtype == fleet.link_index.dtype == np.uint8
     alike = Fleet.draw(FleetOptions(), 1000, seed=1)
-    for array in (alike.device_index, alike.link_index, *alike.budgets.values(), fleet.budgets["flops"]):
+    shared = fleet.budgets["flops"], alike.memory_of_device
+    for array in (alike.device_index, alike.link_index, *alike.budgets.values(), *shared):
         assert array.shape == (1000,)
         assert array.strides == (0,)
 
 
-def test_a_budget_within_the_device():
-    given_ = {"memory": "100..600 MiB", "within_device": True}
-    fleet = Fleet.draw(MIXED.model_copy(update={"budgets": BudgetOptions(**given_)}), 300, seed=1)
-    asked = Fleet.draw(MIXED.model_copy(update={"budgets": BudgetOptions(memory="100..600 MiB")}), 300, seed=1)
-    limited = np.minimum(asked.budgets["memory"], fleet.available_memory_bytes)
-    assert np.array_equal(fleet.budgets["memory"], limited)
-    assert np.any(limited < asked.budgets["memory"])
-    free = Fleet.draw(FleetOptions(budgets={"within_device": True}), 3, seed=1)
-    assert np.array_equal(free.budgets["memory"], free.available_memory_bytes)
+PI, ZERO = load_device("raspberry-pi-3b-plus"), load_device("raspberry-pi-zero-2w")
+LEFT = PI.usable_memory_bytes - PI.runtime_overhead_bytes
+"""What a Raspberry Pi 3B+ can give beside PyTorch: 800 - 360 MiB."""
+
+
+@pytest.mark.parametrize(
+    ("granted", "budget", "of_device"),
+    [
+        ("12 MiB", 12 * 2**20, False),  # the owner grants less than the device has
+        (LEFT - 1, LEFT - 1, False),
+        (LEFT, LEFT, False),  # equal: the owner's word is enough
+        (LEFT + 1, LEFT, True),
+        ("600 MiB", LEFT, True),  # the device has less than is granted
+        (None, LEFT, True),
+        ("40% of device", int(0.4 * PI.ram_bytes) - PI.runtime_overhead_bytes, False),
+        ("90% of device", LEFT, True),  # 90 % of the RAM is more than the system leaves
+        ("20% of device", 0, False),  # less than PyTorch takes: nothing is granted
+    ],
+)
+def test_a_memory_budget_is_what_the_owner_grants_and_never_more_than_the_device_has(granted, budget, of_device):
+    assert LEFT == 440 * 2**20
+    fleet = Fleet.draw(FleetOptions(devices=PI.name, budgets={"memory": granted} if granted else {}), 3, seed=1)
+    assert fleet.budgets["memory"].tolist() == [budget] * 3
+    assert fleet.memory_of_device.tolist() == [of_device] * 3
+
+
+def test_a_device_without_memory_beside_pytorch_has_a_budget_of_0_and_a_lean_runtime_leaves_some():
+    def drawn(**fields):
+        options = FleetOptions(devices=ZERO.name, budgets={"memory": "12 MiB"}, **fields)
+        fleet = Fleet.draw(options, 2, seed=1)
+        return fleet.budgets["memory"].tolist(), fleet.memory_of_device.tolist(), fleet.available_memory_bytes.tolist()
+
+    assert drawn() == drawn(runtime="pytorch") == ([0, 0], [True, True], [0, 0])
+    assert drawn(runtime="executorch") == ([12 * 2**20] * 2, [False] * 2, [330 * 2**20 - 16_000_000] * 2)
+    assert drawn(runtime="324 MiB") == ([6 * 2**20] * 2, [True] * 2, [6 * 2**20] * 2)
+    assert drawn(runtime=0)[2] == [330 * 2**20] * 2
+
+
+def test_a_budget_may_ignore_the_device():
+    options = {"memory": "100..600 MiB", "within_device": False}
+    fleet = Fleet.draw(FleetOptions(devices=ZERO.name, budgets=options), 300, seed=1)
+    assert fleet.budgets["memory"].min() >= 100 * 2**20 and not fleet.memory_of_device.any()
+    free = Fleet.draw(FleetOptions(budgets={"within_device": False}), 3, seed=1)
+    assert free.budgets["memory"].tolist() == [inf] * 3 and not free.memory_of_device.any()
+
+
+@settings(deadline=None)
+@given(
+    st.one_of(
+        st.none(),
+        st.tuples(st.integers(1, 2**40), st.integers(1, 2**40)).map(sorted),
+        st.tuples(st.integers(1, 100), st.integers(1, 100)).map(lambda p: f"{min(p)}..{max(p)}% of device"),
+    ),
+    st.sampled_from(["pytorch", "executorch", "onnxruntime", "mnn", 0, "100 MB", "512 MiB"]),
+    st.lists(st.sampled_from(device_names()), min_size=1, max_size=4, unique=True),
+    st.integers(0, 2**32),
+)
+def test_no_budget_is_above_what_the_device_has(granted, runtime, devices, seed):
+    options = FleetOptions(
+        devices=dict.fromkeys(devices, 5), runtime=runtime, budgets={} if granted is None else {"memory": granted}
+    )
+    fleet = Fleet.draw(options, 5 * len(devices), seed=seed)
+    alone = BudgetOptions(memory=granted, within_device=False)
+    owners = Fleet.draw(options.model_copy(update={"budgets": alone}), len(fleet), seed=seed).budgets["memory"]
+    for client in range(len(fleet)):
+        device, budget = load_device(fleet.device(client).name), fleet.budgets["memory"][client]
+        overhead = {"pytorch": device.runtime_overhead_bytes, "executorch": 16e6, "onnxruntime": 27e6, "mnn": 3.2e6,
+                    0: 0, "100 MB": 1e8, "512 MiB": 2**29}[runtime]  # fmt: skip
+        has = max(device.usable_memory_bytes - overhead, 0)
+        assert budget == min(owners[client], has) <= has
+        assert fleet.memory_of_device[client] == (owners[client] > has)
 
 
 def test_numbers_of_some_clients():
@@ -268,6 +332,14 @@ def test_options_round_trip_through_json():
         ({"budgets": {"seconds_per_round": "0 s"}}, "must be positive"),
         ({"budgets": {"memroy": "3 MiB"}}, "Extra inputs"),
         ({"budgets": {"within_device": "unlimited"}}, "valid boolean"),
+        ({"runtime": "executorhc"}, "unknown runtime 'executorhc'; did you mean 'executorch'?"),
+        ({"runtime": "pytroch"}, "did you mean 'pytorch'?"),
+        ({"runtime": "none/such.yaml"}, "none/such.yaml: can't be read"),
+        ({"runtime": "-5 MB"}, "'-5 MB' is negative"),
+        ({"runtime": -5}, "-5 is negative"),
+        ({"runtime": "5 apples"}, "unknown unit 'apples'"),
+        ({"runtime": True}, "or name a runtime: pytorch, executorch, mnn, onnxruntime"),
+        ({"runtime": "1.1 TiB"}, "1.1 TiB is more than the RAM of raspberry-pi-4-4gb, 4 GiB"),
         ({"server_link": {"download": "0 bit/s"}}, "a rate must be more than 0 bit/s"),
         ({"server_link": {"upload": 0}}, "a rate must be more than 0 bit/s"),
         ({"server_link": {"download": "10 MiB"}}, "unknown unit 'MiB'"),

@@ -167,6 +167,7 @@ def samples(
     devices = ["fleet.devices=raspberry-pi-4-4gb,raspberry-pi-4-8gb,raspberry-pi-5-8gb"]
     sweeps = [
         edgefl.sweep(small(), budgets),
+        edgefl.sweep(small(), ["fleet.budgets.memory=1kB"]),
         edgefl.sweep(small(), devices, sensitivity_to="8x"),
         edgefl.sweep(small(), output=folder / "trained", train=True),
         answer("sweep"),

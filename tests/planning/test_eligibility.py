@@ -62,6 +62,18 @@ def test_unlimited():
     assert not gate(COSTS | {"seconds": inf}, {"seconds": 1.0})[0].eligible
 
 
+def test_a_verdict_says_whose_word_the_memory_budget_is():
+    memory = np.array([20.0, 20.0, inf, 0.0]) * 2**20
+    owner, device, unlimited, none = gate(COSTS, TWICE | {"memory": memory}, [False, True, False, True])
+    assert [v.memory_limit for v in (owner, device, unlimited, none)] == ["owner", "device", None, "device"]
+    assert owner.reason == "not eligible: needs memory of 30 MiB where 20 MiB is allowed"
+    assert device.reason == "not eligible: needs memory of 30 MiB where 20 MiB is left on the device"
+    assert none.reason == "not eligible: needs memory of 30 MiB where none is left on the device"
+    assert unlimited.eligible and unlimited.binding == "flops"
+    fits = gate(COSTS, {"memory": 40 * 2**20}, True)[0]
+    assert fits.reason == "eligible: memory is the tightest budget, 30 MiB of 40 MiB (75 %) of the device"
+
+
 def test_a_budget_of_nothing_excludes_all_that_costs():
     verdicts = gate(COSTS | {"memory": [0.0, 1.0]}, {"memory": 0.0, "flops": 5e11})
     assert verdicts.eligible.tolist() == [False, False]

@@ -44,6 +44,8 @@ class Question:
     device: Device
     link: Link
     allowed: Mapping[str, float]
+    memory_of_device: bool
+    """Whether the memory allowed is what the device has, and not what is granted."""
     any_stage: bool
     epochs: bool
     most: int

@@ -15,10 +15,10 @@ from edgefl.commands.fit.changes import TIERS, Levels, axes_of, sets_of, steps_o
 from edgefl.commands.fit.search import Search, worst
 from edgefl.commands.profile.profile import largest
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
-from edgefl.devices import Device, load_device, load_link
+from edgefl.devices import Device, available_memory_bytes, load_device, load_link, show_runtime, with_runtime
 from edgefl.devices.options import BUDGET_FIELDS, share_of_device
 from edgefl.errors import ScenarioError, UnitError, UnknownName
-from edgefl.planning import BUDGETS, Verdict
+from edgefl.planning import BUDGETS, DEVICE, OWNER, Verdict, memory_limit
 from edgefl.scenario import Scenario
 from edgefl.schedules import Stage
 
@@ -34,10 +34,12 @@ QUANTITIES = {
 
 @dataclass(frozen=True)
 class Allowance:
-    """How much of a budget a round may use (inf: unlimited), and where that limit comes from."""
+    """How much of a budget a round may use (inf: unlimited), where that limit comes from, and whether it is the
+    device's or another's word."""
 
     allowed: float
     source: str
+    limit: str = OWNER
 
 
 @public_command
@@ -71,8 +73,8 @@ def fit(
         device: The device that should take part, a name of the library or a file.
         link: Its link; by default the fleet's most common one.
         kind: Only this kind of client.
-        memory: Most bytes of live tensors, a number or ``"64 MiB"``.  By default the tighter of the device's own
-            memory and the scenario's budget at its lowest.
+        memory: Most bytes of live tensors that the owner grants, a number or ``"64 MiB"``; by default the scenario's
+            budget at its lowest.  Never more than the device has, unless the scenario's ``within_device`` is false.
         flops: Most FLOPs in a round, a number or ``"1 TFLOP"``; by default the scenario's budget.
         bytes: Most bytes down and up in a round, a number or ``"20 MB"``; by default the scenario's budget.
         seconds: Longest round, a number or ``"10 min"``; by default the tighter of the scenario's budget and deadline.
@@ -94,10 +96,11 @@ def fit(
         UnitError: A budget can't be read, or is 0.
     """
     whole = scenario_of(scenario, overrides)
-    target_device = load_device(device)
+    target_device = with_runtime(load_device(device), whole.fleet.runtime)
     allowances = allowances_of(
         whole, target_device, {"memory": memory, "flops": flops, "bytes": bytes, "seconds": seconds, "joules": joules}
     )
+    memory_of_device = allowances["memory"].limit == DEVICE
     for name, number in (("most", most), ("first", first)):
         if number is not None and number < 1:
             raise ScenarioError(f"{name} must be at least 1, not {number}")
@@ -107,7 +110,7 @@ def fit(
     target_link = load_link(link) if link else commonest_link(setup.fleet)
     question = Question(
         whole, setup, predictor_of(whole), target_device, target_link, {n: a.allowed for n, a in allowances.items()},
-        any_stage=any_stage, epochs=epochs, most=most, first=first,
+        memory_of_device, any_stage=any_stage, epochs=epochs, most=most, first=first,
     )  # fmt: skip
     kinds = {name: _of_kind(question, name, on_progress) for name in (setup.clients.kinds if kind is None else [kind])}
     return {
@@ -116,7 +119,11 @@ def fit(
         "link": target_link.name,
         "any_stage": any_stage,
         "budgets": {
-            name: {"allowed": _finite(allowance.allowed), "source": allowance.source}
+            name: {
+                "allowed": _finite(allowance.allowed),
+                "source": allowance.source,
+                **({"limit": memory_limit(allowance.allowed, memory_of_device)} if name == "memory" else {}),
+            }
             for name, allowance in allowances.items()
         },
         "sets": ["compare=null"] if whole.compare else [],
@@ -135,7 +142,9 @@ def fits(result: Mapping[str, Any]) -> bool:
 def allowances_of(scenario: Scenario, device: Device, given: Mapping[str, object]) -> dict[str, Allowance]:
     """The tightest limit of each budget: the given one or else the scenario's, and the device's own memory.
 
-    For a budget that clients draw from a range it is the lower end.  Raises UnitError.
+    The device's memory counts as it does in a run: unless the scenario's ``within_device`` is false.  ``device`` has
+    the overhead of the scenario's runtime.  For a budget that clients draw from a range it is the lower end.  Raises
+    UnitError.
     """
     budgets, by_budget = scenario.fleet.budgets, dict[str, list[Allowance]]()
     for name, field in BUDGET_FIELDS.items():
@@ -154,13 +163,14 @@ def allowances_of(scenario: Scenario, device: Device, given: Mapping[str, object
             limits.append(Allowance(float(option[0]), f"fleet.budgets.{field}"))
         if name == "seconds" and scenario.round.deadline is not None:
             limits.append(Allowance(float(scenario.round.deadline), "round.deadline"))
-    memory = max(device.usable_memory_bytes - device.runtime_overhead_bytes, 0)
-    derivation = (
-        f"{units.show_bytes(device.usable_memory_bytes)} less {units.show_bytes(device.runtime_overhead_bytes)}"
-    )
-    if given.get("memory") is None:
-        by_budget["memory"].append(Allowance(float(memory), f"{device.name}: {derivation} for Python and torch"))
+    if budgets.within_device:
+        source = (
+            f"{device.name}: {units.show_bytes(device.usable_memory_bytes)} less "
+            f"{units.show_bytes(device.runtime_overhead_bytes)} for {show_runtime(scenario.fleet.runtime)}"
+        )
+        by_budget["memory"].append(Allowance(float(available_memory_bytes(device)), source, DEVICE))
     return {
+        # of equal limits the first, which is the owner's
         name: min(limits, key=lambda allowance: allowance.allowed) if limits else Allowance(inf, "unlimited")
         for name, limits in by_budget.items()
     }
@@ -267,6 +277,7 @@ def _budgets(verdict: Verdict) -> dict[str, Any]:
     """Costs and margins in bytes, FLOPs, seconds and joules; None for a margin without limit."""
     return {
         "binding": verdict.binding,
+        "memory_limit": verdict.memory_limit,
         "costs": {name: verdict.costs[name] for name in BUDGETS},
         "margins": {name: _finite(verdict.margins[name]) for name in BUDGETS},
     }

@@ -109,7 +109,7 @@ class Search:
         budgets = {name: np.array([allowed]) for name, allowed in self.allowed.items()}
         chosen = choose_stages({stage.index: partial(offer, stage) for stage in span.stages}, budgets)
         stage = next(stage for stage in span.stages if stage.index == chosen.stage[0])
-        return stage, gate(costs[stage.index], self.allowed)[0]
+        return stage, gate(costs[stage.index], self.allowed, self.pricer.question.memory_of_device)[0]
 
     def bound(self, levels: Levels) -> Bound:
         """The bound of a candidate that is known without a prediction."""
@@ -238,4 +238,5 @@ def worst(rows: Sequence[tuple[Any, Any, Verdict]]) -> Verdict:
         {name: min(v.margins[name] for v in verdicts) for name in BUDGETS},
         {name: max(v.costs[name] for v in verdicts) for name in BUDGETS},
         tightest.budgets,
+        tightest.memory_limit,
     )

@@ -14,7 +14,7 @@ from edgefl.commands.compose import commonest_device, commonest_link, planner_of
 from edgefl.commands.profile.schedule_totals import evaluation_totals, followed, round_totals, server_rows, stretches
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.cost import timeline as trace_timeline
-from edgefl.devices import Device, Link, load_device, load_link
+from edgefl.devices import Device, Link, available_memory_bytes, load_device, load_link, with_runtime
 from edgefl.errors import ScenarioError, UnknownName
 from edgefl.planning import Planner, Setup
 from edgefl.report import FIGURE_FORMS, TIMELINE_FORMS, check_figure, draw_stages, draw_timeline
@@ -140,7 +140,8 @@ def check_wanted(wanted: Wanted, setups: Sequence[Setup]) -> None:
 
 def _profiled(planner: Planner, wanted: Wanted, on_progress: OnProgress, label: str) -> dict[str, Any]:
     setup = planner.setup
-    device = load_device(wanted.device) if wanted.device else commonest_device(setup.fleet)
+    fleet = setup.fleet
+    device = with_runtime(load_device(wanted.device), fleet.runtime) if wanted.device else commonest_device(fleet)
     link = load_link(wanted.link) if wanted.link else commonest_link(setup.fleet)
     kinds = [kind for kind in setup.clients.kinds if wanted.kind in (None, kind)]
     stages = [stage for stage in setup.schedule.offered if wanted.stage in (None, stage.index)]
@@ -202,6 +203,7 @@ def _row(planner: Planner, stage: Stage, kind: str, device: Device, link: Link) 
         "memory_assumed": demand.compute.memory_assumed,
         "runtime_overhead_bytes": device.runtime_overhead_bytes,
         "process_memory_bytes": record["peak_memory_bytes"] + device.runtime_overhead_bytes,
+        "available_memory_bytes": available_memory_bytes(device),
         "samples": int(setup.clients.client_samples[client]),
         "device": device.name,
         "link": link.name,

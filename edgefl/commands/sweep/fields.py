@@ -33,13 +33,17 @@ NUMBERS = (
     "schedule_energy_joules",
 )
 FIELDS = (
-    *("label", "sets", "method", "schedule", "clients", "rounds", "hardest_stage", "refused_by", "stages"),
+    *("label", "sets", "method", "schedule", "clients", "rounds", "hardest_stage"),
+    *("refused_by", "refused_memory_by", "stages"),
     *("eligible_share_ever_by_kind", "lost_classes", "lost_modalities", "modality_samples_share_ever"),
     *NUMBERS,
 )
 """The fields of every row."""
 TRAINED = ("metrics.", "trained.")
-_INNER = ("eligible_share_ever_by_kind.", "modality_samples_share_ever.", "refused_by.", "stage", *TRAINED)
+_INNER = (
+    *("eligible_share_ever_by_kind.", "modality_samples_share_ever.", "refused_by.", "refused_memory_by.", "stage"),
+    *TRAINED,
+)
 """Prefixes of the names of nested fields, which differ between cells."""
 
 

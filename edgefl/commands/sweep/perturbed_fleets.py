@@ -53,10 +53,9 @@ def numbers_of(profile: Device | Link) -> list[str]:
 def scaled(fleet: Fleet, factors: Mapping[tuple[str, str], float], options: FleetOptions, seed: int) -> Fleet:
     """The fleet with these numbers multiplied, by (profile, number); the same object if that changes nothing.
 
-    Clients keep their devices and links.  Budgets that are a share of a device follow its memory.
+    Clients keep their devices and links.  Budgets follow the memory of the devices.
     """
-    ignored: tuple[str, ...] = () if of_device(options) else MEMORY
-    ignored += () if fleet.throttling else THROTTLING
+    ignored = (set(MEMORY) - budget_numbers(options)) | (set() if fleet.throttling else set(THROTTLING))
     factors = {key: factor for key, factor in factors.items() if key[1] not in ignored}
     devices = tuple(_times(device, factors) for device in fleet.devices)
     links = tuple(_times(link, factors) for link in fleet.links)
@@ -64,13 +63,15 @@ def scaled(fleet: Fleet, factors: Mapping[tuple[str, str], float], options: Flee
         return fleet
     changed = replace(fleet, devices=devices, links=links)
     if any(number in MEMORY for _, number in factors):
-        return replace(changed, budgets=_drawn_again(changed, options, seed))
+        budgets, of_device = draw_budgets(options.budgets, changed.devices, changed.device_index, seed)
+        return replace(changed, budgets=budgets, memory_of_device=of_device)
     return changed
 
 
-def of_device(options: FleetOptions) -> bool:
-    """Whether a budget depends on how much memory a device has."""
-    return isinstance(options.budgets.memory, str) or options.budgets.within_device
+def budget_numbers(options: FleetOptions) -> set[str]:
+    """The numbers of MEMORY that budgets depend on."""
+    shares = {"ram_bytes", "runtime_overhead_bytes"} if isinstance(options.budgets.memory, str) else set[str]()
+    return shares | ({"usable_memory_bytes", "runtime_overhead_bytes"} if options.budgets.within_device else set())
 
 
 def _times(profile: Profile, factors: Mapping[tuple[str, str], float]) -> Profile:
@@ -85,8 +86,3 @@ def _times(profile: Profile, factors: Mapping[tuple[str, str], float]) -> Profil
     if "throttled_share" in changed:
         changed["throttled_share"] = min(changed["throttled_share"], 1.0)
     return replace(profile, **changed) if changed else profile
-
-
-def _drawn_again(fleet: Fleet, options: FleetOptions, seed: int) -> dict[str, Any]:
-    """The budgets that this fleet's clients draw with its devices."""
-    return draw_budgets(options.budgets, fleet.devices, fleet.device_index, seed)

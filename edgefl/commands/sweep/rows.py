@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.commands.sweep.smallest_device import Library, smallest_device
+from edgefl.commands.sweep.smallest_device import Library, smallest_device, with_runtimes
 from edgefl.commands.sweep.workload import (
     LEFT_OUT,
     Booleans,
@@ -20,8 +20,9 @@ from edgefl.commands.sweep.workload import (
     binding_counts,
     counts_of,
     evaluated,
+    memory_limit_counts,
 )
-from edgefl.planning import DataCoverage, Setup
+from edgefl.planning import BUDGETS, DataCoverage, Setup
 from edgefl.planning.coverage import share
 from edgefl.planning.places import places
 
@@ -32,6 +33,7 @@ TRAVELLING = ("download_bytes", "upload_bytes", "flops")
 def row_of(workload: Workload, library: Library) -> dict[str, Any]:
     """The row of a cell; units are in the fields' names."""
     setup = workload.setup
+    library = with_runtimes(library, setup.fleet.runtime)
     holdings = DataCoverage.of(setup)
     prices = Prices(workload)
     judged = evaluated(workload, prices=prices)
@@ -73,6 +75,7 @@ def row_of(workload: Workload, library: Library) -> dict[str, Any]:
         "empty_rounds": sum(stage["rounds"] for stage in stages if not stage["eligible"]),
         "hardest_stage": hardest["stage"],
         "refused_by": hardest["refused_by"],
+        "refused_memory_by": hardest["refused_memory_by"],
         "peak_memory_bytes": int(peaks[sum(offered) > 0].max(initial=0)),
         "eligible_peak_memory_bytes": int(peaks[done_works].max()) if len(done_works) else None,
         **{name: _mean(workload.table[name], counts) for name in TRAVELLING},
@@ -152,6 +155,8 @@ def _group(workload: Workload, turns: Sequence[Judged], holdings: DataCoverage, 
     eligible, participants = clients & first.eligible, clients & (first.work != LEFT_OUT)
     works: Integers = np.sum([turn.stage.rounds * counts_of(turn.work[eligible], workload) for turn in turns], axis=0)
     offered = np.sum([counts_of(turn.work[participants], workload) for turn in turns], axis=0)
+    refused = participants & ~first.eligible
+    no_memory = refused & (first.binding == BUDGETS.index("memory"))
     rounds = [turn.stage.rounds for turn in turns]
     slowest = [float(turn.seconds[eligible].max()) if eligible.any() else None for turn in turns]
     joules = [float(turn.joules[eligible].mean()) if eligible.any() else None for turn in turns]
@@ -160,7 +165,8 @@ def _group(workload: Workload, turns: Sequence[Judged], holdings: DataCoverage, 
         "eligible": int(eligible.sum()),
         "eligible_share": share(int(eligible.sum()), int(clients.sum())),
         **holdings.left(clients, eligible),
-        "refused_by": binding_counts(first.binding[participants & ~first.eligible]),
+        "refused_by": binding_counts(first.binding[refused]),
+        "refused_memory_by": memory_limit_counts(workload.setup.fleet.memory_of_device[no_memory]),
         "peak_memory_bytes": int(workload.table["memory"][offered > 0].max(initial=0)),
         "round_seconds": _weighted(list(zip(slowest, rounds, strict=True))),
         **{name: _mean(workload.table[name], works) for name in TRAVELLING},

@@ -9,20 +9,27 @@ import numpy as np
 
 from edgefl.commands.compose import commonest_link
 from edgefl.commands.sweep.workload import LEFT_OUT, Booleans, Judged, Prices, Workload, counts_of
-from edgefl.devices import Device, device_names, load_device
+from edgefl.devices import PYTORCH, Device, RuntimeChoice, device_names, load_device, with_runtime
 
 Library = Sequence[Device]
 """Devices by the memory that is available to tensors, smallest first."""
 
 
-def available_memory_bytes(device: Device) -> int:
-    """Bytes available to tensors: usable memory less the runtime's overhead, negative if the runtime doesn't fit."""
+def _free_bytes(device: Device) -> int:
+    """Usable memory less the runtime's overhead, negative if the runtime doesn't fit."""
     return device.usable_memory_bytes - device.runtime_overhead_bytes
 
 
 def library() -> Library:
-    """All devices of the library, the smallest first."""
-    return sorted(map(load_device, device_names()), key=lambda device: (available_memory_bytes(device), device.name))
+    """All devices of the library with PyTorch, the smallest first."""
+    return with_runtimes([load_device(name) for name in device_names()], PYTORCH)
+
+
+def with_runtimes(devices: Library, runtime: RuntimeChoice) -> Library:
+    """These devices with this runtime, the smallest first."""
+    return sorted(
+        (with_runtime(device, runtime) for device in devices), key=lambda device: (_free_bytes(device), device.name)
+    )
 
 
 def smallest_device(
@@ -31,9 +38,10 @@ def smallest_device(
     """The smallest device on which each of these clients could do its round of this stage, with its margins.
 
     The largest of their works must fit the device's own memory, the round's deadline and the tightest budgets of
-    seconds and joules among them, over the fleet's most common link.  Memory budgets don't count: they are what owners
-    allow, not what a device has.  ``device`` is None if no device of the library is large enough; ``smaller`` is the
-    next smaller device and the limit that it exceeds.  Returns None for clients that the method leaves out.
+    seconds and joules among them, over the fleet's most common link.  Memory budgets don't count: they are what
+    the clients' owners grant and their devices have.  ``device`` is None if no device of the library is large enough;
+    ``smaller`` is the next smaller device and the limit that it exceeds.  Returns None for clients that the method
+    leaves out.
     """
     members = clients & (judged.work != LEFT_OUT)
     if not members.any():
@@ -47,7 +55,7 @@ def smallest_device(
         limits["seconds"] = min(limits["seconds"], setup.round.deadline)
     smaller: dict[str, Any] | None = None
     for device in devices:
-        margin = available_memory_bytes(device) - peak
+        margin = _free_bytes(device) - peak
         if margin < 0:
             smaller = {"device": device.name, "refused_by": "memory", "short_by_bytes": -margin}
             continue
@@ -62,7 +70,7 @@ def smallest_device(
             "device": device.name,
             "link": link.name,
             "peak_memory_bytes": peak,
-            "available_memory_bytes": available_memory_bytes(device),
+            "available_memory_bytes": _free_bytes(device),
             "memory_margin_bytes": margin,
             "round_seconds": seconds,
             "seconds_margin": limits["seconds"] - seconds,

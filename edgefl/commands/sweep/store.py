@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from edgefl.devices import load_device, load_link
+from edgefl.devices import load_device, load_link, with_runtime
 from edgefl.errors import RunError
 from edgefl.files import read_regular
 from edgefl.runs.durable import replace_file, writing
@@ -41,6 +41,7 @@ class Rows:
                     "profiles": [
                         *(repr(known_device(name)) for name in s.fleet.devices),
                         *(repr(known_link(name)) for name in s.fleet.links),
+                        repr(with_runtime(known_device(next(iter(s.fleet.devices))), s.fleet.runtime)),
                     ],
                 }
             )

@@ -16,7 +16,18 @@ from numpy.typing import NDArray
 
 from edgefl.cost import Predictor, energy, watts_of
 from edgefl.devices import Device, Fleet, Link
-from edgefl.planning import BUDGETS, NO_COMPUTE, NO_TRAFFIC, Demand, Planner, Setup, choose_stages, client_cost
+from edgefl.planning import (
+    BUDGETS,
+    DEVICE,
+    NO_COMPUTE,
+    NO_TRAFFIC,
+    OWNER,
+    Demand,
+    Planner,
+    Setup,
+    choose_stages,
+    client_cost,
+)
 from edgefl.schedules import Stage
 
 Integers = NDArray[Any]
@@ -187,6 +198,13 @@ def _pair_prices(fleet: Fleet, prices: Prices) -> list[tuple[Floats, Floats]]:
 def counts_of(works: Integers, workload: Workload) -> Integers:
     """How many of these clients do each work: `[works]`."""
     return np.bincount(works, minlength=len(workload.demands))
+
+
+def memory_limit_counts(memory_of_device: Booleans) -> dict[str, int]:
+    """How many of these clients' memory budgets are their owners' word, and how many are what the device has."""
+    of_device = int(memory_of_device.sum())
+    counts = {OWNER: len(memory_of_device) - of_device, DEVICE: of_device}
+    return {name: count for name, count in counts.items() if count}
 
 
 def binding_counts(binding: Integers) -> dict[str, int]:

@@ -36,6 +36,7 @@ RULES = {
     "deadline": "no flight is longer than the deadline",
     "energy": "joules are power times time, by the profiles of device and link",
     "verdicts": "a client is eligible if and only if it keeps every budget",
+    "memory": "a memory budget is the owner's or the device's, and never more than the device has",
     "refused": "no client took part that the gate had refused",
     "rounds": "rounds follow each other without a gap",
     "counts": "outcomes count the clients' records; every flight has landed or is under way",
@@ -78,6 +79,8 @@ class Facts:
     """Whether clients are judged again within a round, as its model changes."""
     line: tuple[float, float] = (inf, inf)
     """Rates of the server's line in bit/s, down to the clients and up from them."""
+    available: Mapping[str, float] | None = None
+    """Bytes that each device can give to tensors, by name; None if budgets ignore it."""
 
 
 def close(a: float, b: float, scale: float = 0.0) -> bool:
@@ -150,11 +153,25 @@ class Ledger:
             None if within_budgets == record["eligible"] else {"eligible": record["eligible"], **record["margins"]}
         )
         self.checks["verdicts"].count(offence, where)
+        if "memory_limit" in record:
+            self.checks["memory"].count(self._memory(record, margins["memory"]), where)
+        else:
+            self.checks["memory"].note = "not recorded by the version of this run"
         if record.get("clients", 1) != 1:
             self.grouped = True  # one record for a group whose clients aren't named
             return
         known = self.verdicts.setdefault(record["client"], [])
         known.append((record["round"], record["eligible"]))
+
+    def _memory(self, record: Record, margin: float) -> dict[str, Any] | None:
+        """The offence if the memory budget isn't what the named side allows."""
+        budget, limit = record["costs"]["memory"] + margin, record["memory_limit"]
+        available = inf if self.facts.available is None else self.facts.available.get(record["device"], inf)
+        if limit == "device":
+            allowed = budget == available < inf
+        else:
+            allowed = limit == (None if budget == inf else "owner") and budget <= available
+        return None if allowed else {"memory_limit": limit, "budget": budget, "available": available}
 
     def round(self, record: Record, where: str, clients: Sequence[tuple[Record, str]]) -> None:
         """Check a round's record and its clients' records."""

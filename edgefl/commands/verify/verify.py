@@ -15,7 +15,7 @@ import orjson
 from edgefl import registry
 from edgefl.commands.verify.files import file_checks
 from edgefl.commands.verify.rules import Facts, Ledger, Record
-from edgefl.devices import load_device, load_link
+from edgefl.devices import available_memory_bytes, load_device, load_link, with_runtime
 from edgefl.errors import RunError
 from edgefl.runs import Run, read_run
 from edgefl.scenario import Scenario, load
@@ -103,7 +103,8 @@ def _lines(path: Path, read: Callable[[bytes], Any] = json.loads) -> Iterator[tu
 def _facts(scenario: Scenario) -> Facts:
     """The facts that the rules need, from the scenario and the profiles that it names."""
     fleet, options = scenario.fleet, scenario.round
-    devices = {device.name: device for device in map(load_device, fleet.devices)}
+    devices = {name: with_runtime(load_device(name), fleet.runtime) for name in fleet.devices}
+    devices = {device.name: device for device in devices.values()}
     links = {link.name: link for link in map(load_link, fleet.links)}
 
     @cache
@@ -120,4 +121,5 @@ def _facts(scenario: Scenario) -> Facts:
         options.gate == "eligible",
         bool(registry.get("round policy", options.policy).at_once),
         (inf, inf) if line is None else (line.download or inf, line.upload or inf),
+        {n: available_memory_bytes(d) for n, d in devices.items()} if fleet.budgets.within_device else None,
     )

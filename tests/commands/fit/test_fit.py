@@ -383,9 +383,35 @@ def test_the_tightest_of_what_is_said(texts: dict[str, Any]) -> None:
     share = allowed(texts, fleet={"budgets": {"memory": "25..50% of device"}})["memory"]
     assert share == int(0.25 * one.ram_bytes - one.runtime_overhead_bytes)
     assert allowed(texts, fleet={"budgets": {"memory": "1 TiB"}})["memory"] == has
+    assert allowed(texts, {"memory": "1 TiB"})["memory"] == has
+    ignoring = {"budgets": {"memory": "1 TiB", "within_device": False}}
+    assert allowed(texts, fleet=ignoring)["memory"] == 2**40
     given = {"memory": "64MiB", "seconds": "2 min", "joules": 5, "bytes": None}
     other = allowed(texts, given, fleet={"budgets": budgets}, round={"deadline": "30 s"})
     assert other == said | {"memory": 64 * 2**20, "seconds": 120, "joules": 5}
+
+
+@pytest.mark.parametrize("device", [*load("quickstart").fleet.devices, "raspberry-pi-zero-2w"])
+def test_a_run_and_fit_agree_on_each_device_of_the_quickstart(device: str, tmp_path: Path) -> None:
+    """A run of the quickstart's schedules on one device, priced without training, against what fit says of it."""
+    sets = ["compare=null", f"fleet.devices={device}", "fleet.links=wifi-5", "fleet.budgets.memory=12 MiB"]
+    found = edgefl.fit("quickstart", sets, device=device, most=60, first=1)
+    run = edgefl.run("quickstart", overrides=[*sets, "training.mode=none", "executor.name=inline"], output=tmp_path / "r")
+    verdicts = run.records("eligibility")
+    limit = "device" if device == "raspberry-pi-zero-2w" else "owner"
+    assert found["budgets"]["memory"]["limit"] == limit
+    for kind, one in found["kinds"].items():
+        largest = next(v["client"] for v in verdicts if v["kind"] == kind and v["samples"] == one["samples"])
+        by_stage = {v["stage"]: v for v in verdicts if v["client"] == largest}
+        assert len(by_stage) == len(one["as_it_stands"]["stages"]) == 3
+        for stage in one["as_it_stands"]["stages"]:
+            said = by_stage[stage["stage"]]
+            assert (stage["eligible"], stage["binding"]) == (said["eligible"], said["binding"])
+            assert stage["memory_limit"] == said["memory_limit"] == limit
+            assert stage["margins"]["memory"] == said["margins"]["memory"]
+        if limit == "device":
+            assert not one["fits"] and one["solutions"] == [] and one["unmet"] == ["memory"]
+            assert not any(v["eligible"] for v in by_stage.values())
 
 
 def test_bad_input(texts: dict[str, Any]) -> None:

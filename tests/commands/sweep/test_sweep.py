@@ -45,7 +45,7 @@ def test_the_byte_that_decides(declared: dict[str, Any]) -> None:
     assert enough > peak(declared, "text")
     some, all_ = rows_of(declared, [f"fleet.budgets.memory={enough - 1},{enough}"])
     assert all_["eligible_share"] == all_["eligible_share_ever"] == 1.0 and all_["refused_by"] == {}
-    assert some["refused_by"] == {"memory": 4}
+    assert some["refused_by"] == {"memory": 4} and some["refused_memory_by"] == {"owner": 4}
     assert some["eligible_share_at_hardest_stage"] == pytest.approx(2 / 6)
     assert some["eligible_share_ever_by_kind"]["text"] == 1.0
     in_hardest = some["stages"][some["hardest_stage"] - 1]

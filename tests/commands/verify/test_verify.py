@@ -25,6 +25,7 @@ from edgefl.runs import SUMMED
 DEVICE, LINK = "raspberry-pi-4-4gb", "lte"
 BYTES, FLOPS, DEADLINE, LINE = 1_000_000, 10**15, 400.0, 2e6
 """What everybody moves each way and computes, and the server's line in bit/s."""
+HAS = load_device(DEVICE).usable_memory_bytes - load_device(DEVICE).runtime_overhead_bytes
 
 Table = list[dict[str, Any]]
 Tables = dict[str, Table]
@@ -96,7 +97,8 @@ def tables() -> Tables:
         })  # fmt: skip
         now += seconds
     eligibility = [
-        {"round": round, "client": c, "clients": 1, "eligible": c != 7 and round < 3, "binding": "memory",
+        {"round": round, "client": c, "clients": 1, "device": DEVICE, "eligible": c != 7 and round < 3,
+         "binding": "memory", "memory_limit": "device", "costs": {"memory": HAS + (5 if c == 7 or round == 3 else -5)},
          "margins": {"memory": -5.0 if c == 7 or round == 3 else 5.0, "flops": None, "bytes": None}}
         for round, c in [*((1, c) for c in range(9)), (3, 8)]
     ]  # fmt: skip
@@ -109,7 +111,7 @@ def tables() -> Tables:
 def written(folder: Path, found: Tables, more: dict[str, Any] | None = None) -> Path:
     folder.mkdir()
     (folder / "scenario.yaml").write_text(yaml.safe_dump({**scenario(), **(more or {})}))
-    (folder / "environment.json").write_text('{"run_format": 2}')
+    (folder / "environment.json").write_text('{"run_format": 3}')
     (folder / "models.json").write_text("{}")
     for name in ("clients", "rounds", "eligibility"):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in found[name]))
@@ -137,7 +139,7 @@ def test_a_valid_run_keeps_every_rule(tmp_path: Path):
     seen = {name: check["records"] for name, check in found.items()}
     of_flights = ("bytes", "delivered", "phases", "clock", "one flight", "deadline", "energy", "refused")
     # of the line: each way in each round; totals: eleven sums, six counts and times, and the end
-    others = {"verdicts": 10, "rounds": 3, "counts": 3, "round sums": 3, "server link": 6, "totals": 18}
+    others = {"verdicts": 10, "memory": 10, "rounds": 3, "counts": 3, "round sums": 3, "server link": 6, "totals": 18}
     others |= {"rejected": 3, "diverged": 3, "files": 1, "weights": 1}
     assert seen == {**dict.fromkeys(of_flights, 12), **others}
     assert all(check["first"] is None and check["note"] is None for check in found.values())
@@ -183,6 +185,11 @@ CHANGES = [
     ("energy", put("clients", 4, "device", "raspberry-pi-5-8gb"), "clients.jsonl:5"),
     ("verdicts", put("eligibility", 1, "margins.bytes", -1.0), "eligibility.jsonl:2"),
     ("verdicts", put("eligibility", 7, "eligible", True), "eligibility.jsonl:8"),
+    ("memory", put("eligibility", 1, "memory_limit", "owner owner"), "eligibility.jsonl:2"),
+    ("memory", put("eligibility", 1, "memory_limit", None), "eligibility.jsonl:2"),
+    ("memory", put("eligibility", 1, "margins.memory", None), "eligibility.jsonl:2"),
+    ("memory", put("eligibility", 1, "costs.memory", HAS - 6), "eligibility.jsonl:2"),
+    ("memory", put("eligibility", 1, "costs.memory", HAS), "eligibility.jsonl:2"),
     ("refused", put("clients", 5, "client", 7), "clients.jsonl:6"),
     ("refused", put("clients", 9, "client", 8), "clients.jsonl:10"),
     ("rounds", add("rounds", 1, "started_virtual_seconds", 1e-3), "rounds.jsonl:2"),
@@ -215,6 +222,29 @@ def test_each_rule_sees_one_changed_number(rule: str, change: Callable[[Tables],
     check = checks(written(tmp_path / "run", found))[rule]
     assert check["broken"] >= 1
     assert check["first"]["where"] == where and check["first"]["values"]
+
+
+def test_an_owner_s_budget_may_be_below_the_device_s_and_not_above(tmp_path: Path):
+    found = tables()
+    for row in found["eligibility"]:
+        row["memory_limit"] = "owner"
+        row["costs"]["memory"] -= 1000
+    assert checks(written(tmp_path / "below", found))["memory"]["broken"] == 0
+    found["eligibility"][0]["costs"]["memory"] += 1001
+    assert checks(written(tmp_path / "above", found))["memory"]["broken"] == 1
+    ignoring = {**scenario()["fleet"], "budgets": {"within_device": False}}
+    assert checks(written(tmp_path / "ignoring", found, {"fleet": ignoring}))["memory"]["broken"] == 0
+    # a leaner runtime leaves more
+    lean = {**scenario()["fleet"], "runtime": "mnn"}
+    assert checks(written(tmp_path / "lean", found, {"fleet": lean}))["memory"]["broken"] == 0
+
+
+def test_a_run_of_an_earlier_version_has_no_memory_limits(tmp_path: Path):
+    found = tables()
+    for row in found["eligibility"]:
+        del row["memory_limit"]
+    check = checks(written(tmp_path / "run", found))["memory"]
+    assert (check["records"], check["broken"], check["note"]) == (0, 0, "not recorded by the version of this run")
 
 
 def test_every_rule_is_broken_by_some_change():
