@@ -100,10 +100,7 @@ def execute(
     """
     tables = {i.name for p in work.down for i in p.items if i.source.startswith("table/")}
     tensors = dict(module.named_parameters()) | dict(module.named_buffers())
-    with torch.no_grad():
-        for name, value in inputs.items():
-            if name in tensors:
-                tensors[name].copy_(value)
+    _load(tensors, inputs)
     extra = {n: v.to(device) for n, v in inputs.items() if n not in tensors}
     with _edited(work, module, extra):
         parameters = dict(module.named_parameters())
@@ -142,6 +139,14 @@ def execute(
                 parameter.grad = None
     _check_sent(ctx)
     return ctx, total, steps
+
+
+def _load(tensors: Mapping[str, Tensor], inputs: Mapping[str, Tensor]) -> None:
+    """Copy inputs into the model's tensors of the same names."""
+    with torch.no_grad():
+        for name, value in inputs.items():
+            if name in tensors:
+                tensors[name].copy_(value)
 
 
 def _check_sent(ctx: Context) -> None:
@@ -297,11 +302,19 @@ class Update:
             # explicit, because torch's default differs between real and fake tensors
             foreach = self.settings.get("implementation") != "for-loop"
             nn.utils.clip_grad_norm_(self.trained, clip, foreach=foreach)
-        if self.scaler is not None:
-            self.scaler.step(self.optimizer)
-            self.scaler.update()
-        else:
-            self.optimizer.step()
+        try:
+            if self.scaler is not None:
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+            else:
+                self.optimizer.step()
+        except TypeError as error:
+            if "expected Tensor as element" not in str(error):
+                raise
+            raise MethodError(
+                "torch's fused SGD with momentum can't leave out a parameter in one update and train it in the next, as "
+                "steps without a gradient for it do; set training.implementation to foreach or for-loop"
+            ) from error
         if meter:
             state = (v for s in self.optimizer.state.values() for v in s.values() if isinstance(v, Tensor))
             meter.adopt(state, "optimizer")

@@ -5,13 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from edgefl_toys import Prototypes, Toy, described, do, inputs_of, make_work, scoring_pass, training_pass
+from edgefl_toys import CPU, Prototypes, Toy, described, do, inputs_of, make_work, scoring_pass, training_pass
 from tensors import assert_equal_tensors
+from torch import nn
 
 from edgefl import models
 from edgefl.cost import predict
 from edgefl.errors import MethodError, UnknownName
 from edgefl.work import Item, Pass, Payload, Result, Work, distinct
+from edgefl.work.interpreter import Update
 
 
 def assert_equal(a: Result, b: Result) -> None:
@@ -146,3 +148,14 @@ def test_a_batch_norm_needs_more_than_one_sample() -> None:
     for told in (lambda: predict(work, Toy(1)), lambda: do(work, Toy(1))):
         with pytest.raises(MethodError, match="a batch of 1; set training.batch to 2 or more"):
             told()
+
+
+def test_fused_sgd_that_meets_a_parameter_late_says_what_to_do() -> None:
+    first, second = (nn.Parameter(torch.ones(2)) for _ in range(2))
+    work = make_work(optimizer={"name": "sgd", "lr": 0.1, "momentum": 0.9, "implementation": "fused"})
+    update = Update(work, {"first": first, "second": second}, CPU)
+    update.backward(first.sum())
+    update(None)
+    update.backward(first.sum() + second.sum())
+    with pytest.raises(MethodError, match=r"set training.implementation to foreach or for-loop"):
+        update(None)

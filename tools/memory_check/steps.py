@@ -242,6 +242,11 @@ def both(r: Round, batch: Batch, order: tuple[str, ...]) -> Json:
     return features
 
 
+def fused_of(r: Round, features: Json) -> Tensor:
+    """The joint feature of both modalities."""
+    return r.model.fuse(*(features[m] for m in PAIR))
+
+
 def present(rows: Tensor) -> Tensor:
     """1 for classes that have a prototype."""
     return (rows != 0).any(1).to(rows.dtype)
@@ -250,8 +255,7 @@ def present(rows: Tensor) -> Tensor:
 def completed(r: Round, batch: Batch) -> Tensor:
     """VQA's loss of the fused feature, and from round 2 on the terms of PmcmFL, FedPAC and FedHKD."""
     method, label = r.method, batch["label"]
-    features = both(r, batch, PAIR)
-    fused = r.model.fuse(*(features[m] for m in PAIR))
+    fused = fused_of(r, both(r, batch, PAIR))  # no name here, so that the features end with the call
     scores = r.model.scores(fused).float()
     target = torch.zeros_like(scores).scatter_(1, label[:, None], 1.0)
     loss = F.binary_cross_entropy_with_logits(scores, target, reduction="sum") / len(label)
