@@ -76,7 +76,7 @@ def _print_rows(console: Console, rows: Sequence[Facts]) -> None:
             units.show_joules(row["energy_joules"]),
         )  # fmt: skip
     print_section(console, "One client's round (MACs: one sample, one local epoch, as fvcore counts)", cost)
-    note = f"{_overhead(rows[0])}; it leaves {units.show_bytes(rows[0]['available_memory_bytes'])} to them"
+    note = f"{_overhead(rows[0])}; {units.show_bytes(rows[0]['available_memory_bytes'])} are left for tensors"
     print_by_part(console, "Peak memory by part, MiB", rows, {"": "memory_bytes"}, note)
 
 
