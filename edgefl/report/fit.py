@@ -119,7 +119,7 @@ def _limit(result: Facts, name: str) -> str:
     budget, (title, show) = result["budgets"][name], SHOWN[name]
     if budget.get("limit") != "device":
         return f"the {title} budget of {show(budget['allowed'])}"
-    return f"the {show(budget['allowed'])} of memory that {result['device']} has left ({budget['source']})"
+    return f"the {show(budget['allowed'])} of memory that {result['device']} has left"
 
 
 def _print_search(console: Console, kind: Facts) -> None:

@@ -87,7 +87,7 @@ def _overhead(row: Facts) -> str:
 
 def _memory_note(rows: Sequence[Facts]) -> str:
     """What the memory of these rows holds and leaves out."""
-    note = f"{_overhead(rows[0])}; it leaves {units.show_bytes(rows[0]['available_memory_bytes'])} to them"
+    note = f"{_overhead(rows[0])}; {units.show_bytes(rows[0]['available_memory_bytes'])} are left for tensors"
     if any(row["memory_assumed"] for row in rows):
         note += (
             "\nscratch isn't measured on this machine: the peak is the upper end of a range (scratch of twice the "

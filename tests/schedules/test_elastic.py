@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from edgefl_games import TABLES, Games, broken_rules
+from edgefl_games import TABLES, Games, broken_rules, granted
 from edgefl_toys import declared
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -116,8 +116,7 @@ def needs(games: Games, setup: Setup) -> dict[str, int]:
 
 
 def allowed(setup: Setup, memory: list[float]) -> Setup:
-    budgets = {**setup.fleet.budgets, "memory": np.array(memory, dtype=float)}
-    return replace(setup, fleet=replace(setup.fleet, budgets=budgets))
+    return replace(setup, fleet=granted(setup.fleet, memory=np.array(memory, dtype=float)))
 
 
 def test_without_limits_it_is_end_to_end(games: Games) -> None:

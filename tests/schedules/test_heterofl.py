@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from edgefl_games import TABLES, Games, broken_rules, changed
+from edgefl_games import TABLES, Games, broken_rules, changed, granted
 from edgefl_toys import FACTS
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -262,7 +262,7 @@ def test_an_asynchronous_run_mixes_a_slice_into_its_place(games: Games) -> None:
     )
     narrow = Planner(setup, games.predictor).plan(*setup.place(0), 1, setup.schedule.offered[1], ())
     memory = np.array([narrow.cost.compute.peak_memory_bytes])
-    setup = replace(setup, fleet=replace(setup.fleet, budgets={**setup.fleet.budgets, "memory": memory}))
+    setup = replace(setup, fleet=granted(setup.fleet, memory=memory))
     after, before = games.real(setup)[0].state.tensors, setup.method.initial(setup.seed).tensors
     cuts = {item.source: item.cut for payload in narrow.work.up for item in payload.items}
     assert any(cuts.values())
@@ -283,7 +283,7 @@ def test_clients_of_several_widths_and_a_run_that_goes_on(games: Games, method: 
     for client in (0, 2, 4):
         half = planner.plan(*setup.place(client), 1, setup.schedule.offered[1], ())
         memory[client] = half.cost.compute.peak_memory_bytes
-    setup = replace(setup, fleet=replace(setup.fleet, budgets={**setup.fleet.budgets, "memory": memory}))
+    setup = replace(setup, fleet=granted(setup.fleet, memory=memory))
     whole, told = games.real(setup)
     assert broken_rules(setup, told) == []
     clients = told.tables["clients"]

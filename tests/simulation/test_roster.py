@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from edgefl_games import Games, changed
+from edgefl_games import Games, changed, granted
 from edgefl_toys import declared
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -55,7 +55,7 @@ def budgeted(setup: Setup, planner: Planner, seed: int) -> Setup:
         costs = roster.of_cells(name)
         # mostly enough; some can do neither stage, some only one, some only with fresh copies
         budgets[name] = draw.uniform(costs.min() * 0.8, costs.max() * 2.5, len(setup.clients.client_kind))
-    return replace(setup, fleet=replace(setup.fleet, budgets=budgets))
+    return replace(setup, fleet=granted(setup.fleet, **budgets))
 
 
 def by_hand(

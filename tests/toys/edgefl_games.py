@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from edgefl_toys import Memory
 
 from edgefl import registry
@@ -13,7 +14,7 @@ from edgefl.commands.compose import compose, predictor_of
 from edgefl.commands.verify.rules import Facts
 from edgefl.commands.verify.rules import Ledger as Rules
 from edgefl.cost import Predictor
-from edgefl.devices import Fleet, FleetOptions
+from edgefl.devices import Fleet, FleetOptions, available_memory_bytes
 from edgefl.planning import RoundOptions, Setup
 from edgefl.scenario import load
 from edgefl.simulation import Simulation
@@ -86,6 +87,11 @@ def changed(
     return setup
 
 
+def granted(fleet: Fleet, **budgets: Any) -> Fleet:
+    """The fleet with these budgets `[clients]`, which its owners grant whatever its devices have."""
+    return replace(fleet, budgets={**fleet.budgets, **budgets}, memory_of_device=np.zeros(len(fleet), bool))
+
+
 def broken_rules(setup: Setup, journal: Memory) -> list[tuple[str, Any]]:
     """The conservation rules that a run's records break, each with its first violation."""
 
@@ -98,7 +104,10 @@ def broken_rules(setup: Setup, journal: Memory) -> list[tuple[str, Any]]:
     inf = float("inf")
     rates = (inf, inf) if line is None else (line.download or inf, line.upload or inf)
     anew = bool(registry.get("round policy", setup.round.policy).at_once)
-    facts = Facts(watts, inf if deadline is None else deadline, setup.round.gate == "eligible", anew, rates)
+    # a fleet of ``granted`` ignores its devices
+    has = {device.name: available_memory_bytes(device) for device in setup.fleet.devices}
+    available = has if setup.fleet.memory_of_device.any() else None
+    facts = Facts(watts, inf if deadline is None else deadline, setup.round.gate == "eligible", anew, rates, available)
     rules = Rules(facts)
     for verdict in journal.tables.get("eligibility", []):
         rules.verdict(verdict, "eligibility")

@@ -12,12 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from edgefl_games import granted
 from edgefl_toys import Memory, declared
 
 import edgefl
 from edgefl.commands.compose import compose
 from edgefl.commands.verify.rules import Facts, Ledger
 from edgefl.cost import Predictor, watts_of
+from edgefl.devices import available_memory_bytes
 from edgefl.devices.availability import availability_of
 from edgefl.devices.availability_options import AvailabilityOptions
 from edgefl.devices.battery import Batteries, BatteryOptions
@@ -135,7 +137,7 @@ def changed(setup: Setup, options: dict[str, Any]) -> Setup:
     if "server_link" in options:
         fleet = replace(fleet, server_link=ServerLinkOptions(**options.pop("server_link")))
     if "memory" in options:
-        fleet = replace(fleet, budgets={**fleet.budgets, "memory": np.full(len(fleet), options.pop("memory"))})
+        fleet = granted(fleet, memory=np.full(len(fleet), options.pop("memory")))
     return replace(setup, round=round, fleet=replace(fleet, **options))
 
 
@@ -238,7 +240,9 @@ def test_every_policy_conserves(setup: Setup, policy: str, line: dict[str, Any])
     }
     simulation, journal = play(changed(setup, options))
     clients = journal.tables["clients"]
-    facts = Facts(watts, deadline=60.0, line=(line["download"], line["upload"]) if line else (inf, inf))
+    available = {device.name: available_memory_bytes(device) for device in setup.fleet.devices}
+    line_rates = (line["download"], line["upload"]) if line else (inf, inf)
+    facts = Facts(watts, deadline=60.0, line=line_rates, available=available)
     ledger = Ledger(facts)
     for verdict in journal.tables["eligibility"]:
         ledger.verdict(verdict, "eligibility")

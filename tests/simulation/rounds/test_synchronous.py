@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from edgefl_games import granted
 from edgefl_toys import Memory
 from tensors import assert_equal_tensors
 
@@ -207,7 +208,7 @@ def test_exactly_the_quorum_is_enough(once: Setup) -> None:
 
 def budgets(setup: Setup, **limits: float) -> Setup:
     arrays = {k: np.full(len(setup.fleet), limits.get(k, np.inf)) for k in setup.fleet.budgets}
-    return replace(setup, fleet=replace(setup.fleet, budgets=arrays))
+    return replace(setup, fleet=granted(setup.fleet, **arrays))
 
 
 def test_a_round_with_nobody_eligible_is_a_defined_outcome(setup: Setup) -> None:
@@ -240,7 +241,10 @@ def test_each_budget_can_be_the_one_that_binds(tiny: Tiny, plain: tuple[Simulati
     whole = budget in ("memory", "bytes")
     allowed = max(costs.values()) - 1 if whole else max(costs.values()) * (1 - 1e-6)
     scenario = tiny(fleet={"budgets": {NAMES[budget]: allowed}}, schedule={"name": "end-to-end", "rounds": 1})
-    _, journal = play(compose(load(scenario)), training=False)
+    setup = compose(load(scenario))
+    (device,) = setup.fleet.devices
+    has = device.usable_memory_bytes - device.runtime_overhead_bytes
+    _, journal = play(setup, training=False)
     drawn = {r["client"]: r for r in journal.tables["clients"]}
     for verdict in journal.tables["eligibility"]:
         cost = costs[verdict["client"]]
@@ -248,7 +252,10 @@ def test_each_budget_can_be_the_one_that_binds(tiny: Tiny, plain: tuple[Simulati
         assert verdict["eligible"] == (cost <= allowed) == (verdict["client"] in drawn)
         assert verdict["binding"] == budget
         assert verdict["margins"][budget] == pytest.approx(allowed - cost)
-        assert all(m == np.inf for name, m in verdict["margins"].items() if name != budget)
+        assert all(m == np.inf for name, m in verdict["margins"].items() if name not in (budget, "memory"))
+        if budget != "memory":  # which no scenario leaves open: the device has so much
+            assert verdict["margins"]["memory"] == has - verdict["costs"]["memory"]
+        assert verdict["memory_limit"] == ("owner" if budget == "memory" else "device")
         assert verdict["reason"].startswith("eligible" if cost <= allowed else "not eligible")
     assert 0 < len(drawn) < 7
 
