@@ -312,8 +312,8 @@ class Update:
             if "expected Tensor as element" not in str(error):
                 raise
             raise MethodError(
-                "torch's fused SGD with momentum can't leave a parameter without gradient out of one update and train it "
-                "in the next; set training.implementation to foreach or for-loop"
+                "torch's fused SGD with momentum can't train a parameter that had no gradient in the update before; "
+                "set training.implementation to foreach or for-loop"
             ) from error
         if meter:
             state = (v for s in self.optimizer.state.values() for v in s.values() if isinstance(v, Tensor))
