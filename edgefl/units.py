@@ -35,6 +35,7 @@ _SMALL: dict[str, int | Fraction] = {
     "µ": Fraction(1, 10**6),
     "m": Fraction(1, 1000),
 }
+_MOST_DIGITS = 1000
 _LARGEST_INTEGER = 2**63 - 1
 
 
@@ -113,6 +114,8 @@ def _split(text: str, quantity: Quantity) -> tuple[Fraction, str]:
     match = _NUMBER.fullmatch(text)
     if not match:
         raise UnitError(f"{text!r} is not a {quantity.noun}; write for example {quantity.example!r}")
+    if len(match[1]) > _MOST_DIGITS:
+        raise UnitError(f"{text!r} has more than {_MOST_DIGITS} digits; write for example {quantity.example!r}")
     return Fraction(match[1].replace("_", "")), match[2]
 
 
