@@ -40,7 +40,8 @@ def open_federation(
     which texts are padded and cut.  Held-out samples depend on the options alone, so that all seeds share the same
     test names; the seed decides how the other samples are distributed.
 
-    Raises UnknownName for an unknown source or partition, DataError for data that are missing or too few.
+    Raises UnknownName for an unknown source or partition, DataError for data that are missing, too few, or too large
+    for this machine's memory.
     """
     if tokens < 2:
         raise DataError(f"{tokens} tokens leave no room for a word beside [CLS]: at least 2 are needed")
@@ -52,7 +53,14 @@ def open_federation(
             return cast(Federation, dataset(options, tokens=tokens, seed=seed))
         if isinstance(dataset, DataSet) and name in options.folders:
             raise DataError(f"data.folders: {name} comes from an installed package, not from a folder")
-    return _open(datasets, options, seed, tokens, cache or cache_folder(), on_message)
+    try:
+        return _open(datasets, options, seed, tokens, cache or cache_folder(), on_message)
+    except MemoryError as error:
+        size = f" at a size of {options.size}" if options.size else ""
+        raise DataError(
+            f"the memory of this machine doesn't suffice to build {', '.join(datasets)}{size} ({error}); "
+            "set a smaller data.size, fewer samples, or clients of fewer kinds"
+        ) from error
 
 
 def _open(

@@ -71,7 +71,12 @@ class ModelOptions(BaseModel):
         if not isinstance(value, dict):
             raise ValueError(f"a tower is a mapping such as {{tower: vit, blocks: 4, width: 64}}, not {value!r}")
         default = MODALITIES[info.field_name]
-        return registry.get("tower", value.get("tower", default)).Options.model_validate({"tower": default, **value})
+        name = value.get("tower", default)
+        tower = registry.get("tower", name)
+        modality = getattr(tower, "modality", info.field_name)  # a plug-in's may not say which it takes
+        if modality != info.field_name:
+            raise ValueError(f"the tower {name} takes {modality}, not {info.field_name}")
+        return tower.Options.model_validate({"tower": default, **value})
 
     @model_validator(mode="after")
     def _check_fields(self) -> ModelOptions:
@@ -111,4 +116,4 @@ class ModelOptions(BaseModel):
     def tokens(self) -> int:
         """Length of a text in tokens, which the tokenizer pads or cuts to; 16 if the model reads no text."""
         text = self.text or self.multiway
-        return int(text.tokens) if text is not None else 16
+        return int(getattr(text, "tokens", 16))  # a tower of another modality is refused later

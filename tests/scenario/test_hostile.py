@@ -51,6 +51,7 @@ def test_a_tower_that_is_no_name_is_unknown(tower: str) -> None:
     [
         ("model.text.mlp_ratio='inf'", "model.text.mlp_ratio: must be a finite number, not inf"),
         ("model.text.mlp_ratio='-nan'", "model.text.mlp_ratio: must be"),
+        ("model.text={tower: vit}", "model.text: the tower vit takes image, not text"),
         ("training.lr='Infinity'", "training.lr: must be a finite number, not inf"),
         ("data.partition={image: 3}", "data.partition: image: 3 is not a partition; write iid"),
         ("data.partition={image: {}}", "data.partition: image: {} is not a partition"),

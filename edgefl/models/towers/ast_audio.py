@@ -22,6 +22,8 @@ class Ast:
     12 x 101 patches and so 1,214 tokens.
     """
 
+    modality = "audio"
+
     class Options(VisionOptions):
         """Fields of ``audio: {tower: ast}``."""
 

@@ -35,6 +35,8 @@ class BertTower(Tower):
 class Bert:
     """The tower named ``bert``: post-LN blocks that attend to padding too, as every text tower does."""
 
+    modality = "text"
+
     class Options(TextOptions):
         """Fields of ``text: {tower: bert}``."""
 

@@ -30,6 +30,8 @@ class DistilBertTower(Tower):
 class DistilBert:
     """The tower named ``distilbert``; it attends to padding too, as every text tower does."""
 
+    modality = "text"
+
     class Options(TextOptions):
         """Fields of ``text: {tower: distilbert}``."""
 

@@ -73,6 +73,8 @@ class GruTower(Tower):
 class Gru:
     """The tower registered as ``gru``: its options and ``build``."""
 
+    modality = "text"
+
     Options = GruOptions
 
     @staticmethod

@@ -24,6 +24,8 @@ _REPOSITORIES = {
 class HFViT:
     """The tower registered as ``hf-vit``: its options, ``build`` and ``load``."""
 
+    modality = "image"
+
     class Options(VisionOptions):
         """Fields of ``image: {tower: hf-vit}``; ``variant`` sets those of blocks, width, heads that are absent."""
 

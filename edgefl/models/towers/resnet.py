@@ -88,6 +88,8 @@ class ResNetTower(Tower):
 class ResNet:
     """The tower registered as ``resnet``: its options, ``build`` and ``load``."""
 
+    modality = "image"
+
     Options = ResNetOptions
 
     @staticmethod

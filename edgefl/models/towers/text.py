@@ -32,6 +32,8 @@ class TextEmbedding(nn.Module):
 class TextTransformer:
     """The tower registered as ``transformer``: its options, ``build`` and ``load``."""
 
+    modality = "text"
+
     class Options(TransformerOptions):
         """Fields of ``text: {tower: transformer}``."""
 

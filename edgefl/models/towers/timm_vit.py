@@ -84,6 +84,8 @@ def _suggested_variant(name: str) -> str:
 class TimmViT:
     """The tower registered as ``timm-vit``: its options, ``build`` and ``load``."""
 
+    modality = "image"
+
     class Options(TransformerOptions):
         """Fields of ``image: {tower: timm-vit}``; ``variant`` sets those of blocks, width, heads that are absent."""
 

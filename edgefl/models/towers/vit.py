@@ -48,6 +48,8 @@ class PatchEmbedding(nn.Module):
 class ViT:
     """The tower registered as ``vit``: its options, ``build`` and ``load``."""
 
+    modality = "image"
+
     class Options(TransformerOptions):
         """Fields of ``image: {tower: vit}``."""
 
