@@ -18,7 +18,7 @@ def test_data_that_memory_cannot_hold_are_an_error_with_the_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def build(size: int, on_message: object) -> object:
-        return np.empty((2**60, size), np.uint8)
+        return np.empty((2**50, size), np.uint8)
 
     monkeypatch.setattr("edgefl.registry.get", lambda noun, name, get=registry.get: (
         replace(glyphs.GLYPHS, build=build) if noun == "data set" else get(noun, name)))  # fmt: skip
