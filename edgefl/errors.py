@@ -27,7 +27,7 @@ LONGEST_LINE = 960
 """Most characters of a line of a message; a longer line loses its middle."""
 
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 
 
 class EdgeflError(Exception):

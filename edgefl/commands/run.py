@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -28,8 +29,9 @@ from edgefl.runs import (
     read_run,
     tables,
 )
+from edgefl.runs.contents import read_json
 from edgefl.runs.digests import changed_parts
-from edgefl.runs.folders import check_finished, new_folder
+from edgefl.runs.folders import check_finished, json_text, new_folder
 from edgefl.scenario import Scenario, load
 from edgefl.simulation import Simulation
 from edgefl.training import Inline, Processes, make_executor
@@ -231,6 +233,7 @@ def _run_one(
         if differences := changed_parts(fixed_part(load(folder / "scenario.yaml")), fixed_part(scenario)):
             raise RunError(f"{folder / 'scenario.yaml'} isn't what its comparison says: {'; '.join(differences[:5])}")
         directory = RunDirectory.open(folder)
+        _check_models(directory, setup)
     else:
         discard_unbegun(folder)
         directory = RunDirectory.create(
@@ -279,6 +282,17 @@ def _run_one(
 
 def _sizes(setup: Setup) -> dict[str, Any]:
     return {"clients": {kind: len(setup.of_kind(kind)) for kind in setup.clients.kinds}}
+
+
+def _check_models(directory: RunDirectory, setup: Setup) -> None:
+    """Raise RunError if a folder's ``models.json`` doesn't hold the models of its scenario."""
+    models = {name: kind.model for name, kind in setup.method.setting.kinds.items()}
+    if read_json(directory.path / "models.json") != json.loads(json_text(models)):
+        directory.close()
+        raise RunError(
+            f"{directory.path / 'models.json'} doesn't hold the models of its scenario.yaml; restore that file from a "
+            "copy, or start a new run"
+        )
 
 
 def _keep_scratch(predictor: Predictor, directory: RunDirectory, round: int, on_message: Callable[[str], None]) -> None:

@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from edgefl.commands.compose import compose, scenario_of
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.data import Federation
@@ -66,9 +69,18 @@ def _summary(label: str, scenario: Scenario, setup: Setup) -> dict[str, Any]:
         "samples": {kind: int(samples[setup.of_kind(kind)].sum()) for kind in kinds},
         "lacking": _lacking(setup),
         "parameters": {k: sum(prod(s.shape) for s in described[k].parameters().values()) for k in kinds},
-        "devices": dict(Counter(fleet.device(c).name for c in range(len(fleet))).most_common()),
-        "links": dict(Counter(fleet.link(c).name for c in range(len(fleet))).most_common()),
+        "devices": _counted([device.name for device in fleet.devices], fleet.device_index),
+        "links": _counted([link.name for link in fleet.links], fleet.link_index),
     }
+
+
+def _counted(names: Sequence[str], index: NDArray[Any]) -> dict[str, int]:
+    """Number of clients by name, most first; ``index`` is into ``names``, `[clients]`."""
+    counts: Counter[str] = Counter()
+    for name, count in zip(names, np.bincount(index, minlength=len(names)).tolist(), strict=True):
+        if count:
+            counts[name] += count
+    return dict(counts.most_common())
 
 
 def _lacking(setup: Setup) -> dict[str, dict[str, int]]:

@@ -157,11 +157,11 @@ def _read(path: Path, period: float | None, changed: int, size: int) -> Trace:
 
 def _csv_rows(path: Path, text: TextIO) -> Iterator[tuple[int, Mapping[str, Any]]]:
     rows = csv.reader(text)
-    header = [name.strip().lower() for name in next(rows, [])]
-    if not header:
-        return
-    columns = _columns(path, 1, header)
     try:
+        header = [name.strip().lower() for name in next(rows, [])]
+        if not header:
+            return
+        columns = _columns(path, 1, header)
         for row in rows:
             if not row:
                 continue
@@ -169,7 +169,7 @@ def _csv_rows(path: Path, text: TextIO) -> Iterator[tuple[int, Mapping[str, Any]
                 raise DeviceError(f"{path}:{rows.line_num}: {len(row)} values under {len(header)} columns")
             yield rows.line_num, {name: row[header.index(column)] for name, column in columns.items()}
     except csv.Error as error:
-        raise DeviceError(f"{path}:{rows.line_num}: this line isn't CSV: {error}") from None
+        raise DeviceError(f"{path}:{max(rows.line_num, 1)}: this line isn't CSV: {error}") from None
 
 
 def _json_rows(path: Path, text: TextIO) -> Iterator[tuple[int, Mapping[str, Any]]]:

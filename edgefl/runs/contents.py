@@ -19,6 +19,9 @@ CHECKPOINTS = "checkpoints"
 """The only folder in a run's folder that edgefl reads and writes files in."""
 
 
+_SUFFIXES = (".json", ".jsonl", ".yaml", ".safetensors", ".png", ".lock")
+
+
 def check_contents(folder: Path) -> None:
     """Raise RunError if ``folder`` or its checkpoints hold anything but plain files and folders."""
     for path in (folder, *_folders(folder / CHECKPOINTS)):
@@ -26,6 +29,8 @@ def check_contents(folder: Path) -> None:
             with os.scandir(path) as entries:
                 for entry in entries:
                     _check_entry(Path(entry.path), entry.stat(follow_symlinks=False).st_mode)
+                    if entry.is_dir(follow_symlinks=False) and Path(entry.path).suffix in _SUFFIXES:
+                        raise RunError(f"{entry.path} is a folder where edgefl has a file; remove it")
         except FileNotFoundError:  # the run is being written: this checkpoint is gone
             continue
         except OSError as error:

@@ -112,6 +112,20 @@ def test_a_strangers_scratch_is_refused_with_its_line(unfinished: Path, row: dic
         edgefl.run(resume=unfinished)
 
 
+def test_models_of_another_scenario_stop_a_resume(unfinished: Path) -> None:
+    models = json.loads((unfinished / "models.json").read_text())
+    (unfinished / "models.json").write_text(json.dumps({kind: {"towers": [1]} for kind in models}))
+    with pytest.raises(RunError, match=r"models\.json doesn't hold the models of its scenario\.yaml"):
+        edgefl.run(resume=unfinished)
+
+
+def test_a_folder_in_place_of_a_file_is_refused(unfinished: Path) -> None:
+    (unfinished / "tokenizer.json").unlink()
+    (unfinished / "tokenizer.json").mkdir()
+    with pytest.raises(RunError, match=r"tokenizer\.json is a folder where edgefl has a file"):
+        edgefl.run(resume=unfinished)
+
+
 def test_doubled_records_after_the_checkpoint_are_no_records_of_it(unfinished: Path, layerwise_run: Run) -> None:
     # the first half is what was written; the second repeats earlier rounds, and isn't of a later one
     doubled(unfinished / "rounds.jsonl")

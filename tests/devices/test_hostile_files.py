@@ -49,3 +49,9 @@ def test_a_line_break_in_a_name_is_an_escape_in_the_message(tmp_path: Path) -> N
         with pytest.raises(DeviceError, match=r"\\n") as caught:
             read(str(path))
         assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_header_without_end_is_no_csv(tmp_path: Path) -> None:
+    (path := tmp_path / "trace.csv").write_text("x" * 200_000 + "\n")
+    with pytest.raises(DeviceError, match=r"trace.csv:1: this line isn't CSV: field larger than field limit"):
+        read_trace(str(path))

@@ -49,7 +49,7 @@ def _verified(run: Run) -> dict[str, Any]:
         raise RunError(
             f"{run.path / ledger.location}: a record has no {error}: another version wrote this run, or not edgefl"
         ) from None
-    except TypeError as error:
+    except (TypeError, AttributeError, ValueError) as error:
         raise RunError(f"{run.path / ledger.location}: a record has a value of the wrong type: {error}") from None
     checks = [*ledger.closed(), *file_checks(run, ledger.last_diverged)]
     return {
