@@ -199,7 +199,7 @@ class Trace:
     memory_bytes: Mapping[str, int]
     steps: Mapping[tuple[int, str], StepCost]
     live_memory_bytes: int = 0
-    calls: tuple[Held, ...] = ()
+    calls: tuple[Held, ...] = field(default=(), compare=False)
     assumed: bool = False
     live_parts: Mapping[str, int] = field(default_factory=dict)
 

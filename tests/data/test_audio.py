@@ -214,4 +214,4 @@ def test_clients_that_see_hear_and_do_both_learn(tmp_path):
         assert metrics[kind]["top5_accuracy"] > 0.85
     measured = [r for r in found.records("clients") if r["measured_peak_memory_bytes"] is not None]
     assert {r["kind"] for r in measured} == set(metrics)
-    assert all(r["measured_peak_memory_bytes"] == r["peak_memory_bytes"] for r in measured)
+    assert all(abs(r["measured_peak_memory_bytes"] - r["peak_memory_bytes"]) <= 4096 for r in measured)

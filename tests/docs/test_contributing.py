@@ -53,7 +53,7 @@ def test_the_tower_is_built_and_measured_as_predicted(run):
     assert type(run.model("image").image).__name__ == "MixerTower"
     measured = [c for c in run.records("clients") if c["measured_peak_memory_bytes"] is not None]
     assert {c["stage"] for c in measured} == {1, 2}
-    assert all(c["memory_error"] == 0 for c in measured)
+    assert all(abs(c["measured_peak_memory_bytes"] - c["peak_memory_bytes"]) <= 4096 for c in measured)
 
 
 def test_the_schedule_freezes_and_thaws(run):

@@ -235,7 +235,7 @@ def test_what_nobody_trains_stays_and_travels_only_to_whoever_lacks_it(games: Ga
     ):
         assert record["upload_bytes"] == of(*parts)
         assert record["download_bytes"] == of(*parts) + extra
-        assert record["memory_error"] == 0
+        assert abs(record["measured_peak_memory_bytes"] - record["peak_memory_bytes"]) <= 4096
         for address, value in before.tensors.items():
             active = address.startswith(tuple(f"image/image.{part}" for part in parts))
             assert torch.equal(after.tensors[address], value) != active
