@@ -23,9 +23,16 @@ class Resident:
         self.pool.submit(ready)  # imports begin before the first task
 
     def __call__(
-        self, options: DataOptions, seed: int, tokens: int, cache: Path | None, workers: int, device: str
+        self,
+        options: DataOptions,
+        seed: int,
+        tokens: int,
+        cache: Path | None,
+        workers: int,
+        device: str,
+        timeout: float = 0.0,
     ) -> ResidentExecutor:
-        """An executor with the interface of ``Processes``."""
+        """An executor with the interface of ``Processes``, but one worker and no time limit."""
         return ResidentExecutor(
             self.pool, (options.model_dump_json(), seed, tokens, str(cache) if cache else None, device)
         )
