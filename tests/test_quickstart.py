@@ -82,7 +82,7 @@ def test_every_metered_work_had_the_memory_that_was_predicted(quickstart: Run) -
         server = [work for record in run.records("rounds") for work in record["server_works"]]
         errors = [work["memory_error"] for work in server if work["memory_error"] is not None]
         assert errors
-        assert max(map(abs, errors)) <= 0.001
+        assert max(map(abs, errors)) <= 0.005
 
 
 def test_killed_and_resumed_it_ends_the_same(quickstart: Run, tmp_path: Path) -> None:

@@ -288,7 +288,8 @@ def test_clients_of_several_widths_and_a_run_that_goes_on(games: Games, method: 
     assert broken_rules(setup, told) == []
     clients = told.tables["clients"]
     assert {(r["client"] % 2, r["part"]) for r in clients} == {(0, "width 0.5"), (1, "width 1")}
-    assert all(r["memory_error"] in (None, 0) for r in clients)
+    measured = [r for r in clients if r["memory_error"] is not None]
+    assert all(abs(r["measured_peak_memory_bytes"] - r["peak_memory_bytes"]) <= 4096 for r in measured)
     for round, (tensors, state) in told.states.items():
         again, journal = games.real(setup, since=(round, tensors, state))
         for table in TABLES:

@@ -328,7 +328,9 @@ def test_a_larger_server_learns_from_small_clients(tiny: Tiny, tmp_path: Path, n
     assert [r["outcome"] for r in rounds] == ["completed"] * 2
     measured = [c for c in rows if c["memory_error"] is not None]
     measured += [w for r in rounds for w in r["server_works"] if w["memory_error"] is not None]
-    assert len(measured) >= 4 and {m["memory_error"] for m in measured} == {0}
+    assert len(measured) >= 4 and all(
+        abs(m["measured_peak_memory_bytes"] - m["peak_memory_bytes"]) <= 4096 for m in measured
+    )
     # only tables travel: 24 pairs of 8 dimensions
     assert {c["upload_bytes_by_payload"].get("representations") for c in rows} == {4 * PAIRS * 8}
     assert not any(c["upload_bytes_by_payload"].get("model") for c in rows)

@@ -384,7 +384,9 @@ def test_it_trains_and_costs_what_was_predicted(tiny: Tiny, tmp_path: Path, serv
     assert {w["when"] for w in rounds[0]["server_works"]} == {"before", "after"}
     measured = [c for c in clients if c["memory_error"] is not None]
     measured += [w for r in rounds for w in r["server_works"] if w["memory_error"] is not None]
-    assert len(measured) >= 5 and {m["memory_error"] for m in measured} == {0}
+    assert len(measured) >= 5 and all(
+        abs(m["measured_peak_memory_bytes"] - m["peak_memory_bytes"]) <= 4096 for m in measured
+    )
     table = 4 * PAIRS * DIM
     for c in clients:
         both = c["kind"] == "image-text"
