@@ -11,7 +11,7 @@ from functools import cache
 import torch
 
 from edgefl.work import Call, Held, Inside
-from edgefl.work.allocator import MARK, AllocatorPeak, MemoryEvents
+from edgefl.work.allocator import AllocatorPeak, MemoryEvents
 
 PROBED_BYTES = 512 * 2**20
 """Calls whose arguments take more are not run; their scratch is assumed."""
@@ -21,6 +21,12 @@ ASSUMED_FACTOR = 2
 
 For a GPU that isn't at hand, kernels that work element by element or on lists of tensors are assumed to take none.
 """
+
+RECORDINGS = 5
+"""Most times that calls are run again because the profiler lost events; after that they are assumed."""
+
+REFUSALS = (RuntimeError, IndexError, ValueError, TypeError, LookupError, MemoryError)
+"""Errors by which an operator refuses zeros, or is unknown to this torch."""
 
 _LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")
 """Environment variables that keep kernels from using some of the processor's instructions."""
@@ -71,6 +77,8 @@ def _inside(held: Held, measured: tuple[int, int] | None) -> Inside:
     if measured is None:
         return _assumed(held)
     peak, kept = measured
+    if peak < held.outputs and held.call.argument_bytes <= PROBED_BYTES:  # the profiler lost the outputs
+        return _assumed(held)
     if held.call.argument_bytes > PROBED_BYTES:  # a single entry was run: the other entries' outputs come on top
         return Inside(held.outputs + max(peak - kept, 0), assumed=True)
     return Inside(peak)
@@ -94,29 +102,47 @@ def _without_gpu(held: Held) -> Inside:
 
 def _on_cpu(calls: Sequence[Call | None]) -> list[tuple[int, int] | None]:
     """Peak, and what was still held at the end, of each call; None for a call that can't be run."""
-    events = MemoryEvents()
-    events.start()
-    ran = set()
-    try:
-        for index, call in enumerate(calls):
-            with suppress(RuntimeError, IndexError, ValueError, TypeError, LookupError, MemoryError):
-                if call is not None:
-                    operator, args, kwargs = call.make("cpu")
-                    with torch.profiler.record_function(f"{MARK}{index}"):
-                        out = operator(*args, **kwargs)
-                    del out, operator, args, kwargs
-                    ran.add(index)
-    finally:
-        sizes, ranges = events.stop()
-    results: list[tuple[int, int] | None] = [None] * len(calls)
-    for first, end, name in ranges:
-        if (index := int(name.removeprefix(MARK))) in ran:
-            live = peak = 0
-            for size in sizes[first:end]:
-                live += size
-                peak = max(peak, live)
-            results[index] = peak, live
+    for _ in range(RECORDINGS):
+        results, whole = _recorded(calls)
+        if whole:
+            break
     return results
+
+
+def _recorded(calls: Sequence[Call | None]) -> tuple[list[tuple[int, int] | None], bool]:
+    """The results of one recording, and whether the profiler lost nothing of it."""
+    events = MemoryEvents()
+    ran: list[int] = []
+    events.start()
+    try:
+        ran = [index for index, call in enumerate(calls) if _runs(call, events)]
+    finally:
+        parts = events.stop()
+    whole = events.whole and len(parts) == 2 * len(calls) + 1
+    results: list[tuple[int, int] | None] = [None] * len(calls)
+    for index in ran if whole else ():
+        live = peak = 0
+        for size in parts[2 * index + 1]:
+            live += size
+            peak = max(peak, live)
+        results[index] = peak, live
+    return results, whole
+
+
+def _runs(call: Call | None, events: MemoryEvents) -> bool:
+    """Run a call between two marks.  Returns whether it ran."""
+    made, done = None, False
+    if call is not None:
+        with suppress(*REFUSALS):
+            made = call.make("cpu")
+    events.mark()
+    if made is not None:
+        operator, args, kwargs = made
+        with suppress(*REFUSALS):
+            out = operator(*args, **kwargs)  # noqa: F841 - what it holds at the end is part of the figure
+            done = True
+    events.mark()
+    return done
 
 
 def _on_cuda(calls: Sequence[Call | None]) -> list[tuple[int, int] | None]:
@@ -124,12 +150,12 @@ def _on_cuda(calls: Sequence[Call | None]) -> list[tuple[int, int] | None]:
     device = torch.device("cuda")
     for call in calls:
         results.append(None)
-        with suppress(RuntimeError, IndexError, ValueError, TypeError, LookupError):
+        with suppress(*REFUSALS):
             if call is not None:
                 operator, args, kwargs = call.make(device)
                 before = torch.cuda.memory_allocated(device)
                 with AllocatorPeak(device) as peak:
                     out = operator(*args, **kwargs)
-                results[-1] = peak.bytes, torch.cuda.memory_allocated(device) - before
+                results[-1] = peak.bytes or 0, torch.cuda.memory_allocated(device) - before
                 del out, operator, args, kwargs
     return results

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -24,9 +23,6 @@ _autograd: Any = torch.autograd  # the profiler's functions have no public names
 CUDA_ROUNDING = 512
 """PyTorch's CUDA caching allocator rounds every block up to a multiple of 512 bytes."""
 
-MARK = "edgefl::"
-"""Beginning of the names of ``record_function`` ranges that ``MemoryEvents`` keeps."""
-
 _RUNNING = "a profiler of torch is running in this process; stop it to measure memory (executor.measure, --measure)"
 
 
@@ -35,8 +31,21 @@ def profiling() -> bool:
     return bool(_autograd._profiler_enabled())
 
 
+_SENTINEL = 13
+"""Bytes of the first and of the last allocation of a recording, by which a recording that lost events is known."""
+
+
+_MARK = (17, 19, 23)
+"""Bytes of the allocations that form a mark, one after the other; no operator makes just these."""
+
+
 class MemoryEvents:
-    """The memory events of the CPU allocator in this thread, from ``start`` to ``stop``, without those of operators."""
+    """The memory events of the CPU allocator in this thread, from ``start`` to ``stop``, without those of operators.
+
+    ``whole`` is false after a recording in which the profiler lost events, as it rarely does on a busy machine.
+    """
+
+    whole = True
 
     def start(self) -> None:
         """Begin to record.  Raises RuntimeError if another profiler is running."""
@@ -47,29 +56,44 @@ class MemoryEvents:
             _autograd._prepare_profiler(config, {_autograd.ProfilerActivity.CPU})
             # without the scope of functions no operator is recorded, which would take most of the time
             _autograd._enable_profiler(config, {_autograd.ProfilerActivity.CPU}, {RecordScope.USER_SCOPE})
+        torch.empty(_SENTINEL, dtype=torch.uint8)
 
-    def stop(self) -> tuple[list[int], list[tuple[int, int, str]]]:
-        """End, and return bytes by event in order of time, and ranges ``(first, end, name)`` of marked events."""
+    def mark(self) -> None:
+        """Divide what was recorded so far from what comes."""
+        for size in _MARK:
+            torch.empty(size, dtype=torch.uint8)
+
+    def stop(self) -> list[list[int]]:
+        """End, and return the bytes of the events in order, negative for what was freed, divided at the marks."""
+        torch.empty(_SENTINEL, dtype=torch.uint8)
         with _without_usdt_lines():
             result = _autograd._disable_profiler()
-        events: Any = result.events()
-        memory = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
-        times = [at for at, _ in memory]
-        ranges = [
-            (_first(times, e.start_ns()), _first(times, e.start_ns() + e.duration_ns()), e.name())
-            for e in events
-            if e.name().startswith(MARK)
-        ]
-        return [size for _, size in memory], ranges
+        # by time alone: where the clock gave several events one time, they stay in the order of recording
+        events: Any = sorted((e for e in result.events() if e.name() == "[memory]"), key=lambda e: e.start_ns())
+        sizes = [event.nbytes() for event in events]
+        sentinel = [_SENTINEL, -_SENTINEL]
+        self.whole = len(sizes) > 3 and sizes[:2] == sizes[-2:] == sentinel
+        return _divided(sizes[2:-2])
 
 
-def _first(times: list[int], at: int) -> int:
-    """Index of the first time that is ``at`` or later."""
-    return bisect_left(times, at)
+def _divided(sizes: list[int]) -> list[list[int]]:
+    mark = [size for each in _MARK for size in (each, -each)]
+    parts: list[list[int]] = [[]]
+    at = 0
+    while at < len(sizes):
+        if sizes[at] == mark[0] and sizes[at : at + len(mark)] == mark:
+            parts.append([])
+            at += len(mark)
+        else:
+            parts[-1].append(sizes[at])
+            at += 1
+    return parts
 
 
 class AllocatorPeak:
     """Context in which the peak of torch's allocator is measured: ``bytes`` afterwards, without what others hold.
+
+    ``bytes`` is None if the profiler lost events.
 
     ``resident`` are tensors on the device that exist already and belong to the work.  On a CPU only this thread's
     allocations count, and ``lap`` should be called now and then, between steps, so that events don't pile up.
@@ -77,7 +101,8 @@ class AllocatorPeak:
     """
 
     def __init__(self, device: torch.device, resident: Iterable[Tensor] = ()):
-        self.device, self.bytes = device, 0
+        self.device = device
+        self.bytes: int | None = 0
         rounding = CUDA_ROUNDING if device.type == "cuda" else 1
         storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in resident}
         self._resident = sum(-(-size // rounding) * rounding for size in storages.values())
@@ -106,11 +131,17 @@ class AllocatorPeak:
             self.bytes = torch.cuda.max_memory_allocated(self.device) - self._others
         else:
             self._add_up()
+            if self.bytes == self._resident:  # every work allocates something: the events were lost
+                self.bytes = None
 
     def _add_up(self) -> None:
-        for size in self._events.stop()[0]:
-            self._live += size
-            self.bytes = max(self.bytes, self._live)
+        (sizes,) = self._events.stop()
+        if not self._events.whole:
+            self.bytes = None
+        if self.bytes is not None:
+            for size in sizes:
+                self._live += size
+                self.bytes = max(self.bytes, self._live)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from edgefl.work import AllocatorPeak
+from edgefl.work import AllocatorPeak, allocator
 
 CPU = torch.device("cpu")
 MIB = 2**20
@@ -59,3 +59,16 @@ def test_profilers_say_nothing_on_stderr(capfd: pytest.CaptureFixture[str]) -> N
     with AllocatorPeak(CPU):
         torch.ones(3)
     assert "USDT" not in capfd.readouterr().err
+
+
+def test_a_recording_that_lost_events_gives_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Lossy:
+        def events(self) -> list[object]:
+            return []
+
+    autograd = allocator._autograd
+    disable = autograd._disable_profiler
+    with AllocatorPeak(CPU) as peak:
+        floats(1)
+        monkeypatch.setattr(autograd, "_disable_profiler", lambda: (disable(), Lossy())[1])
+    assert peak.bytes is None
