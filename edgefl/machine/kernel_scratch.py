@@ -11,7 +11,7 @@ from functools import cache
 import torch
 
 from edgefl.work import Call, Held, Inside
-from edgefl.work.allocator import AllocatorPeak, MemoryEvents
+from edgefl.work.metering.allocator import AllocatorPeak, Balance, MemoryEvents
 
 PROBED_BYTES = 512 * 2**20
 """Calls whose arguments take more are not run; their scratch is assumed."""
@@ -21,9 +21,6 @@ ASSUMED_FACTOR = 2
 
 For a GPU that isn't at hand, kernels that work element by element or on lists of tensors are assumed to take none.
 """
-
-RECORDINGS = 5
-"""Most times that calls are run again because the profiler lost events; after that they are assumed."""
 
 REFUSALS = (RuntimeError, IndexError, ValueError, TypeError, LookupError, MemoryError)
 """Errors by which an operator refuses zeros, or is unknown to this torch."""
@@ -77,8 +74,6 @@ def _inside(held: Held, measured: tuple[int, int] | None) -> Inside:
     if measured is None:
         return _assumed(held)
     peak, kept = measured
-    if peak < held.outputs and held.call.argument_bytes <= PROBED_BYTES:  # the profiler lost the outputs
-        return _assumed(held)
     if held.call.argument_bytes > PROBED_BYTES:  # a single entry was run: the other entries' outputs come on top
         return Inside(held.outputs + max(peak - kept, 0), assumed=True)
     return Inside(peak)
@@ -102,31 +97,19 @@ def _without_gpu(held: Held) -> Inside:
 
 def _on_cpu(calls: Sequence[Call | None]) -> list[tuple[int, int] | None]:
     """Peak, and what was still held at the end, of each call; None for a call that can't be run."""
-    for _ in range(RECORDINGS):
-        results, whole = _recorded(calls)
-        if whole:
-            break
-    return results
-
-
-def _recorded(calls: Sequence[Call | None]) -> tuple[list[tuple[int, int] | None], bool]:
-    """The results of one recording, and whether the profiler lost nothing of it."""
     events = MemoryEvents()
-    ran: list[int] = []
+    ran: list[bool] = []
     events.start()
     try:
-        ran = [index for index, call in enumerate(calls) if _runs(call, events)]
+        ran = [_runs(call, events) for call in calls]
     finally:
         parts = events.stop()
-    whole = events.whole and len(parts) == 2 * len(calls) + 1
-    results: list[tuple[int, int] | None] = [None] * len(calls)
-    for index in ran if whole else ():
-        live = peak = 0
-        for size in parts[2 * index + 1]:
-            live += size
-            peak = max(peak, live)
-        results[index] = peak, live
-    return results, whole
+    results: list[tuple[int, int] | None] = []
+    for done, inside in zip(ran, parts[1::2], strict=True):
+        balance = Balance()
+        balance.add(inside)
+        results.append((balance.peak, balance.live) if done else None)
+    return results
 
 
 def _runs(call: Call | None, events: MemoryEvents) -> bool:
@@ -156,6 +139,6 @@ def _on_cuda(calls: Sequence[Call | None]) -> list[tuple[int, int] | None]:
                 before = torch.cuda.memory_allocated(device)
                 with AllocatorPeak(device) as peak:
                     out = operator(*args, **kwargs)
-                results[-1] = peak.bytes or 0, torch.cuda.memory_allocated(device) - before
+                results[-1] = peak.bytes, torch.cuda.memory_allocated(device) - before
                 del out, operator, args, kwargs
     return results

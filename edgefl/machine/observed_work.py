@@ -17,8 +17,6 @@ from torch import Tensor
 from edgefl import models
 from edgefl.cost import compute_cost, shortened
 from edgefl.devices import Device
-from edgefl.errors import TrainingError
-from edgefl.machine.kernel_scratch import RECORDINGS
 from edgefl.work import (
     CUDA_ROUNDING,
     UPDATE,
@@ -134,7 +132,7 @@ def run_observed(
     """Run the first steps of a work three times: bare (for time and resident set), metered, and under the allocator.
 
     ``work`` should be ``shortened``.  Only the shapes of ``source`` are used.  ``on_message`` is called with the
-    name of each of the three runs.  Raises TrainingError if torch's profiler loses events again and again.
+    name of each of the three runs.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -150,12 +148,7 @@ def run_observed(
         meter = Meter(CUDA_ROUNDING if device.type == "cuda" else 1)
         _run(work, RandomBatches(source, work.model, metered_steps(work)), device, seed, meter)
         on_message("watching torch's allocator")
-        for _ in range(RECORDINGS):
-            peak = _run(work, RandomBatches(source, work.model, metered_steps(work)), device, seed, None, watched=True)
-            if peak:
-                break
-        else:
-            raise TrainingError(f"torch's profiler lost memory events in each of {RECORDINGS} runs; try again later")
+        peak = _run(work, RandomBatches(source, work.model, metered_steps(work)), device, seed, None, watched=True)
         return Observed(meter.trace(), peak, _fastest(work, timed), resident.before, resident.peak, resident.after)
     finally:
         torch.set_num_threads(threads)
@@ -184,7 +177,7 @@ def fits_limit(work: Work, source: Source, device: torch.device, limit: int, see
 def _run(
     work: Work, source: RandomBatches, device: torch.device, seed: int, meter: Meter | None, watched: bool = False
 ) -> int:
-    """Execute a work on a new module.  Returns the allocator's peak if ``watched``; 0 if not, or if it was lost."""
+    """Execute a work on a new module.  Returns the peak of the allocator if ``watched``, otherwise 0."""
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         module = models.build(work.model).to(device)
@@ -194,7 +187,7 @@ def _run(
         watch = AllocatorPeak(device, [*module.parameters(), *module.buffers()])
         with watch if watched else nullcontext():
             execute(work, inputs, source, module=module, device=device, seed=seed, meter=meter)
-        return watch.bytes or 0
+        return watch.bytes
 
 
 class _RandomTensors(Mapping[str, Tensor]):

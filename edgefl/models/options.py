@@ -116,4 +116,4 @@ class ModelOptions(BaseModel):
     def tokens(self) -> int:
         """Length of a text in tokens, which the tokenizer pads or cuts to; 16 if the model reads no text."""
         text = self.text or self.multiway
-        return int(getattr(text, "tokens", 16))  # a tower of another modality is refused later
+        return int(getattr(text, "tokens", 16))  # a tower of a plug-in may have no such option

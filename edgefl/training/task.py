@@ -22,7 +22,7 @@ from edgefl import models, registry, seeds
 from edgefl.errors import EdgeflError, OutOfHostMemory, TrainingError
 from edgefl.training.attack import Attack
 from edgefl.work import CUDA_ROUNDING, AllocatorPeak, Meter, Pass, Result, Source, Trace, Work, digest, run
-from edgefl.work.allocator import profiling
+from edgefl.work.metering.allocator import profiling
 from edgefl.work.torch_device import warm
 
 

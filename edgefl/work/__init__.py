@@ -1,6 +1,5 @@
 """Work: what a node does in a round, as data, and the one interpreter that runs it."""
 
-from edgefl.work.allocator import CUDA_ROUNDING, AllocatorPeak
 from edgefl.work.codecs import Codec
 from edgefl.work.description import (
     Address,
@@ -16,10 +15,12 @@ from edgefl.work.description import (
     serialised_bytes,
 )
 from edgefl.work.interpreter import Result, distinct, execute, metered_steps, run
-from edgefl.work.meter import FINISH, METERED, PARTS, START, UPDATE, Held, Inside, Meter, StepCost, Trace
-from edgefl.work.operator_calls import Call
+from edgefl.work.metering.allocator import CUDA_ROUNDING, AllocatorPeak
+from edgefl.work.metering.meter import Meter
+from edgefl.work.metering.operator_calls import Call
+from edgefl.work.metering.timeline import Moment, Timeline
+from edgefl.work.metering.trace import FINISH, METERED, PARTS, START, UPDATE, Held, Inside, StepCost, Trace
 from edgefl.work.steps import Context, Step
-from edgefl.work.timeline import Moment, Timeline
 
 __all__ = [
     "CUDA_ROUNDING",

@@ -20,7 +20,8 @@ from edgefl.errors import MethodError
 from edgefl.work.attention import attention
 from edgefl.work.description import DTYPES, Pass, Payload, Source, Work
 from edgefl.work.learning_rates import grouped
-from edgefl.work.meter import FINISH, METERED, START, UPDATE, Meter, Trace
+from edgefl.work.metering.meter import Meter
+from edgefl.work.metering.trace import FINISH, METERED, START, UPDATE, Trace
 from edgefl.work.paired_batches import batches
 from edgefl.work.steps import Context, Step
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from edgefl.work.description import Pass
-from edgefl.work.meter import unmetered
+from edgefl.work.metering.meter import unmetered
 from edgefl.work.steps import Context, Step
 
 TOP = 5

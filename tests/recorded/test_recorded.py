@@ -1,7 +1,8 @@
 """Records, profiles, sweeps and a fit equal those that edgefl gave before its source was reorganised.
 
 Costs and virtual times agree to a relative 1e-12, since ``exp`` rounds differently on other processors.  Losses and
-metrics agree to 0.02, since training adds in another order there.
+metrics agree to 0.02, since training adds in another order there.  Measured memory agrees to 0.02, since kernels take
+other scratch there.
 """
 
 from __future__ import annotations
@@ -20,10 +21,8 @@ import torch
 
 HERE = Path(__file__).resolve().parent
 EXPECTED = HERE / "expected"
-TRAINED = ("loss", "losses", "metrics")
+TRAINED = ("loss", "losses", "metrics", "measured_peak_memory_bytes", "memory_error")
 """Fields whose values come from training."""
-MEASURED = ("measured_peak_memory_bytes", "memory_error")
-"""Fields that torch's profiler gives, which may lose events on a busy machine; other tests hold them."""
 
 recorded_with = json.loads((EXPECTED / "versions.json").read_text(encoding="utf-8"))
 other = pytest.mark.skipif(
@@ -74,7 +73,6 @@ def differences(before: Any, after: Any, path: str = "", trained: bool = False) 
         return [
             line
             for key in before
-            if key not in MEASURED
             for line in differences(before[key], after[key], f"{path}.{key}", trained or key in TRAINED)
         ]
     if isinstance(before, list):
@@ -85,7 +83,7 @@ def differences(before: Any, after: Any, path: str = "", trained: bool = False) 
             for i, pair in enumerate(zip(before, after, strict=True))
             for line in differences(*pair, f"{path}[{i}]", trained)
         ]
-    if isinstance(before, float):
+    if isinstance(before, float) or (trained and isinstance(before, int)):
         same = isclose(before, after, rel_tol=0.02, abs_tol=0.02) if trained else isclose(before, after, rel_tol=1e-12)
     else:
         same = before == after

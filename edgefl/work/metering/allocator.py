@@ -12,11 +12,11 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._C._profiler import ProfilerConfig, ProfilerState, RecordScope, _ExperimentalConfig
+from torch._C._profiler import ProfilerConfig, ProfilerState, RecordScope, _EventType, _ExperimentalConfig
 
 _autograd: Any = torch.autograd  # the profiler's functions have no public names that leave operators out
 
@@ -31,21 +31,19 @@ def profiling() -> bool:
     return bool(_autograd._profiler_enabled())
 
 
-_SENTINEL = 13
-"""Bytes of the first and of the last allocation of a recording, by which a recording that lost events is known."""
-
-
 _MARK = (17, 19, 23)
 """Bytes of the allocations that form a mark, one after the other; no operator makes just these."""
 
 
+class MemoryEvent(NamedTuple):
+    """An allocation, or the freeing of one, on the CPU."""
+
+    address: int
+    size: int  # bytes, negative for what was freed
+
+
 class MemoryEvents:
-    """The memory events of the CPU allocator in this thread, from ``start`` to ``stop``, without those of operators.
-
-    ``whole`` is false after a recording in which the profiler lost events, as it rarely does on a busy machine.
-    """
-
-    whole = True
+    """The memory events of the CPU allocator in this thread, from ``start`` to ``stop``, without those of operators."""
 
     def start(self) -> None:
         """Begin to record.  Raises RuntimeError if another profiler is running."""
@@ -56,44 +54,66 @@ class MemoryEvents:
             _autograd._prepare_profiler(config, {_autograd.ProfilerActivity.CPU})
             # without the scope of functions no operator is recorded, which would take most of the time
             _autograd._enable_profiler(config, {_autograd.ProfilerActivity.CPU}, {RecordScope.USER_SCOPE})
-        torch.empty(_SENTINEL, dtype=torch.uint8)
 
     def mark(self) -> None:
         """Divide what was recorded so far from what comes."""
         for size in _MARK:
             torch.empty(size, dtype=torch.uint8)
 
-    def stop(self) -> list[list[int]]:
-        """End, and return the bytes of the events in order, negative for what was freed, divided at the marks."""
-        torch.empty(_SENTINEL, dtype=torch.uint8)
+    def stop(self) -> list[list[MemoryEvent]]:
+        """End, and return the events in order, divided at the marks."""
         with _without_usdt_lines():
             result = _autograd._disable_profiler()
-        # by time alone: where the clock gave several events one time, they stay in the order of recording
-        events: Any = sorted((e for e in result.events() if e.name() == "[memory]"), key=lambda e: e.start_ns())
-        sizes = [event.nbytes() for event in events]
-        sentinel = [_SENTINEL, -_SENTINEL]
-        self.whole = len(sizes) > 3 and sizes[:2] == sizes[-2:] == sentinel
-        return _divided(sizes[2:-2])
+        events = sorted(_allocations(result.experimental_event_tree()), key=lambda event: event.start_time_ns)
+        return _divided([MemoryEvent(event.extra_fields.ptr, event.extra_fields.alloc_size) for event in events])
 
 
-def _divided(sizes: list[int]) -> list[list[int]]:
+def _allocations(nodes: Iterable[Any]) -> Iterator[Any]:
+    """The memory events of a recording, in order; those in a function that names itself are below its node."""
+    for node in nodes:
+        if node.tag == _EventType.Allocation:
+            yield node
+        yield from _allocations(node.children)
+
+
+def _divided(events: list[MemoryEvent]) -> list[list[MemoryEvent]]:
     mark = [size for each in _MARK for size in (each, -each)]
-    parts: list[list[int]] = [[]]
+    parts: list[list[MemoryEvent]] = [[]]
     at = 0
-    while at < len(sizes):
-        if sizes[at] == mark[0] and sizes[at : at + len(mark)] == mark:
+    while at < len(events):
+        if events[at].size == mark[0] and [event.size for event in events[at : at + len(mark)]] == mark:
             parts.append([])
             at += len(mark)
         else:
-            parts[-1].append(sizes[at])
+            parts[-1].append(events[at])
             at += 1
     return parts
 
 
+class Balance:
+    """Bytes that are allocated and not yet freed, ``live``, and the most that there were at a time, ``peak``.
+
+    The freeing of a block that was allocated before is left out.  The profiler reports it only if an earlier recording
+    saw the allocation, and it happens whenever Python collects garbage.
+    """
+
+    def __init__(self) -> None:
+        self.live = self.peak = 0
+        self._blocks: dict[int, int] = {}
+
+    def add(self, events: Iterable[MemoryEvent]) -> None:
+        """Add events, in order."""
+        for address, size in events:
+            if size > 0:
+                self._blocks[address] = size
+                self.live += size
+                self.peak = max(self.peak, self.live)
+            else:
+                self.live -= self._blocks.pop(address, 0)
+
+
 class AllocatorPeak:
     """Context in which the peak of torch's allocator is measured: ``bytes`` afterwards, without what others hold.
-
-    ``bytes`` is None if the profiler lost events.
 
     ``resident`` are tensors on the device that exist already and belong to the work.  On a CPU only this thread's
     allocations count, and ``lap`` should be called now and then, between steps, so that events don't pile up.
@@ -102,11 +122,12 @@ class AllocatorPeak:
 
     def __init__(self, device: torch.device, resident: Iterable[Tensor] = ()):
         self.device = device
-        self.bytes: int | None = 0
+        self.bytes = 0
         rounding = CUDA_ROUNDING if device.type == "cuda" else 1
         storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in resident}
         self._resident = sum(-(-size // rounding) * rounding for size in storages.values())
-        self._live = self._others = 0
+        self._others = 0
+        self._balance = Balance()
         self._events = MemoryEvents()
 
     def __enter__(self) -> AllocatorPeak:
@@ -115,12 +136,11 @@ class AllocatorPeak:
             torch.cuda.reset_peak_memory_stats(self.device)
             self._others = torch.cuda.memory_allocated(self.device) - self._resident
         else:
-            self._live = self.bytes = self._resident
             self._events.start()
         return self
 
     def lap(self) -> None:
-        """Add up the events so far."""
+        """Add up the events so far, on a CPU, and forget them."""
         if self.device.type != "cuda":
             self._add_up()
             self._events.start()
@@ -131,17 +151,11 @@ class AllocatorPeak:
             self.bytes = torch.cuda.max_memory_allocated(self.device) - self._others
         else:
             self._add_up()
-            if self.bytes == self._resident:  # every work allocates something: the events were lost
-                self.bytes = None
+            self.bytes = self._resident + self._balance.peak
 
     def _add_up(self) -> None:
-        (sizes,) = self._events.stop()
-        if not self._events.whole:
-            self.bytes = None
-        if self.bytes is not None:
-            for size in sizes:
-                self._live += size
-                self.bytes = max(self.bytes, self._live)
+        (events,) = self._events.stop()
+        self._balance.add(events)
 
 
 @contextmanager

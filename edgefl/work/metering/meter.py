@@ -10,10 +10,9 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any
 
@@ -22,40 +21,21 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from edgefl.errors import UncountedOperator
-from edgefl.work.operator_calls import Call, call_of
-from edgefl.work.timeline import Moment
+from edgefl.work.metering.flops import FORMULAS, is_matmul
+from edgefl.work.metering.operator_calls import Call, call_of
+from edgefl.work.metering.timeline import Moment
+from edgefl.work.metering.trace import FINISH, METERED, PARTS, START, Held, StepCost, Trace
 
-PARTS = (
-    "parameters",
-    "gradients",
-    "optimizer",
-    "activations",
-    "buffers",
-    "inputs",
-    "received",
-    "reference",
-    "outputs",
-    "temporaries",
-    "scratch",
-)
-"""The parts of peak memory.  ``temporaries`` are gradients of activations and intermediate results of the optimizer's
-step; ``scratch`` is what a kernel allocates for itself during a call."""
-
+COPIES, COPIES_OF_A_CONVOLUTION = 2, 16
 LEAST_SCRATCH = 2 * 2**20
-"""Calls are kept if their kernel could move the peak with so many bytes and some times what it reads and writes.
+"""Bounds on a kernel's scratch, above all that was measured: a call is kept for the trace if its kernel could move the
+peak by taking so many times the bytes that it reads and writes, and ``LEAST_SCRATCH`` bytes more.
 
-The largest that was seen beside convolutions is 865,408 bytes (a bfloat16 matrix product); small tensors take several
-times their size, but less than this.
+A convolution may copy a patch of its input for every output.  Kernels on small tensors take up to 865,408 bytes (a
+matrix product in bfloat16), whatever the tensors' size.
 """
-
-START, FINISH, UPDATE = "<", ">", "="
-"""Used in place of a pattern: a pass's start and finish, once per occurrence, and an update of several batches."""
-
-METERED = 2
-"""Metered occurrences of a distinct pass, and metered steps of a pattern in each; later ones cost as the second."""
 
 WITHOUT_GRADIENT = "without gradient"
 """Used in place of a model part for what a training step runs without gradient."""
@@ -64,55 +44,6 @@ aten = torch.ops.aten
 _DEVICE = torch.ops.prim.device.default
 
 
-def _cpu_flash(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int:
-    return int(sdpa_flop_count(query.shape, key.shape, value.shape))
-
-
-def _cpu_flash_backward(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int:
-    return int(sdpa_backward_flop_count(grad.shape, query.shape, key.shape, value.shape))
-
-
-def _convolved(positions: Tensor, weight: Tensor) -> int:
-    # the whole kernel is applied once at every position, whatever the number of groups
-    return int(2 * (positions.numel() // max(positions.shape[1], 1)) * weight.numel())
-
-
-def _convolution(x: Tensor, weight: Tensor, *args: Any, out_val: Tensor, **kwargs: Any) -> int:
-    transposed = kwargs.get("transposed", args[4] if len(args) > 4 else False)
-    return _convolved(x if transposed else out_val, weight)
-
-
-def _convolution_backward(gradient: Tensor, x: Tensor, weight: Tensor, *args: Any, **_: Any) -> int:
-    # gradients of the input and of the weight, as the output mask requires
-    transposed, output_mask = args[4], args[7]
-    return int(sum(output_mask[:2])) * _convolved(x if transposed else gradient, weight)
-
-
-def _cudnn_rnn(input: Tensor, weight: list[Tensor], *_: Any, **__: Any) -> int:
-    # one product of every matrix with every token
-    return 2 * input.shape[0] * input.shape[1] * sum(w.numel() for w in weight if w.dim() == 2)
-
-
-# torch's own counter has no formula for attention on a CPU, and would count it as 0
-_FLOPS: dict[Any, Callable[..., int]] = {
-    **{packet: (lambda *a, _f=formula, **k: int(_f(*a, **k))) for packet, formula in flop_registry.items()},
-    aten._scaled_dot_product_flash_attention_for_cpu: lambda *a, out_val=None, **k: _cpu_flash(*a, **k),
-    aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda *a, out_val=None, **k: _cpu_flash_backward(
-        *a, **k
-    ),
-    # torch's own formula for the gradient of a weight ignores groups
-    aten.convolution: _convolution,
-    aten.convolution_backward: lambda *a, out_val=None, **k: _convolution_backward(*a, **k),
-    aten._cudnn_rnn: lambda *a, out_val=None, **k: _cudnn_rnn(*a, **k),
-    aten._cudnn_rnn_backward: lambda *a, out_val=None, **k: 2 * _cudnn_rnn(*a, **k),
-    # pointwise, despite their names: a cell's matrix products are separate operators
-    aten._thnn_fused_gru_cell: lambda *a, **k: 0,
-    aten._thnn_fused_gru_cell_backward: lambda *a, **k: 0,
-}
-_MATMUL_WORDS = frozenset(
-    "mm addmm bmm baddbmm addbmm mv addmv dot vdot ger addr matmul linear einsum lstm gru rnn cdist bilinear "
-    "trilinear tensordot attention".split()
-)
 _GATHERS = frozenset({aten.embedding, aten.index_select, aten.gather, aten.index})
 _FREE = frozenset({aten._unsafe_view, aten.lift_fresh, aten.empty, aten.empty_like, aten.empty_strided, aten.detach})
 
@@ -138,105 +69,6 @@ def _references_of_a_product() -> int:
     with Count(), torch.no_grad():  # type: ignore[no-untyped-call]
         torch.ones(2, 2) @ torch.ones(2, 2) + torch.ones(2)
     return counts[0]
-
-
-def _is_matmul(packet: Any) -> bool:
-    words = packet.__name__.split("_")
-    return any(word in _MATMUL_WORDS or word.startswith("conv") for word in words)
-
-
-@dataclass
-class StepCost:
-    """Cost of one step of a pass, after warm-up.
-
-    FLOPs are 2 x MAC of matmul-class operators as executed; ``macs`` are forward MACs by part of the model in
-    fvcore's convention (LayerNorm 5 per element); ``operators`` counts equal pairs (FLOPs, bytes touched).
-    """
-
-    forward_flops: int = 0
-    backward_flops: int = 0
-    macs: Counter[str] = field(default_factory=Counter)
-    operators: Counter[tuple[int, int]] = field(default_factory=Counter)
-
-
-@dataclass(frozen=True)
-class Held:
-    """A distinct call of an operator, at the moment of the most live storage before it.
-
-    ``before`` are the live bytes before the call, ``after`` those after it in the order of ``PARTS``, and ``outputs``
-    the bytes of the storages that it returned newly.
-    """
-
-    call: Call
-    before: int
-    outputs: int
-    after: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Inside:
-    """The most bytes that a call holds at a time beside what was there before it: outputs and scratch.
-
-    ``assumed`` is true if it was not measured, but is the upper end of a range that begins with the outputs.
-    """
-
-    bytes: int
-    assumed: bool = False
-
-
-@dataclass(frozen=True)
-class Trace:
-    """Result of a meter: bytes by part at the peak, and the cost of each distinct step.
-
-    ``steps`` is keyed ``(distinct pass, pattern)``, with START, FINISH and UPDATE beside patterns.
-    ``live_memory_bytes`` is the peak of live storage, ``peak_memory_bytes`` that of live storage and scratch; without
-    scratch (``with_scratch``) they are equal.  ``live_parts`` are the bytes by part at the former.
-    ``assumed`` is true if the scratch at the peak is assumed: the peak is then between ``live_memory_bytes`` and
-    ``peak_memory_bytes``.  ``calls`` are those whose scratch could move the peak.
-    """
-
-    peak_memory_bytes: int
-    memory_bytes: Mapping[str, int]
-    steps: Mapping[tuple[int, str], StepCost]
-    live_memory_bytes: int = 0
-    calls: tuple[Held, ...] = field(default=(), compare=False)
-    assumed: bool = False
-    live_parts: Mapping[str, int] = field(default_factory=dict)
-
-    def with_scratch(self, insides: Sequence[Inside]) -> Trace:
-        """The trace with the kernels' scratch, given for each of ``calls``."""
-        peak, memory, assumed = self.live_memory_bytes, self.live_parts, False
-        for held, inside in zip(self.calls, insides, strict=True):
-            if held.before + inside.bytes > peak:
-                peak, assumed = held.before + inside.bytes, inside.assumed
-                memory = dict(zip(PARTS, held.after, strict=True))
-                memory["scratch"] += peak - sum(held.after)
-        return replace(self, peak_memory_bytes=peak, memory_bytes=memory, assumed=assumed)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data from which ``from_json`` makes an equal Trace, without the scratch."""
-        return {
-            "live": self.live_memory_bytes,
-            "memory": dict(self.live_parts),
-            "calls": [[h.call.operator, h.call.arguments, h.before, h.outputs, h.after] for h in self.calls],
-            "steps": [
-                [*key, s.forward_flops, s.backward_flops, dict(s.macs), [[*o, n] for o, n in s.operators.items()]]
-                for key, s in self.steps.items()
-            ],
-        }
-
-    @classmethod
-    def from_json(cls, raw: Mapping[str, Any]) -> Trace:
-        """The Trace that ``to_json`` wrote."""
-        steps = {
-            (index, pattern): StepCost(forward, backward, Counter(macs), Counter({(f, b): n for f, b, n in operators}))
-            for index, pattern, forward, backward, macs, operators in raw["steps"]
-        }
-        calls = tuple(
-            Held(Call(operator, arguments), before, outputs, tuple(after))
-            for operator, arguments, before, outputs, after in raw["calls"]
-        )
-        return cls(raw["live"], raw["memory"], steps, raw["live"], calls, live_parts=raw["memory"])
 
 
 _unmetered: ContextVar[bool] = ContextVar("unmetered", default=False)
@@ -425,11 +257,11 @@ class Meter(TorchDispatchMode):
 
     def _charge(self, packet: Any, args: Any, kwargs: Any, out: Any, outs: list[Tensor]) -> None:
         assert self._step is not None
-        formula = _FLOPS.get(packet)
+        formula = FORMULAS.get(packet)
         flops = 0
         if formula is not None:
             flops = formula(*args, **kwargs, out_val=out)
-        elif _is_matmul(packet):
+        elif is_matmul(packet):
             raise UncountedOperator(
                 f"operator {packet} is of matmul class and has no FLOP formula; counting it as 0 would be wrong"
             )
@@ -460,8 +292,7 @@ class Meter(TorchDispatchMode):
 
 def _largest(held: Held) -> int:
     """The most bytes that are thought possible during a call."""
-    # a convolution may copy a patch of its input for every output; other kernels copy what they read and write
-    factor = 16 if "conv" in held.call.operator else 2
+    factor = COPIES_OF_A_CONVOLUTION if "conv" in held.call.operator else COPIES
     touched = held.call.argument_bytes + held.outputs
     return held.before + held.outputs + factor * touched + LEAST_SCRATCH
 

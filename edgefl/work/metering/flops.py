@@ -1,0 +1,69 @@
+"""FLOPs of operators: torch's formulas, and those that torch lacks or has wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+
+aten = torch.ops.aten
+
+
+def _cpu_flash(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int:
+    return int(sdpa_flop_count(query.shape, key.shape, value.shape))
+
+
+def _cpu_flash_backward(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int:
+    return int(sdpa_backward_flop_count(grad.shape, query.shape, key.shape, value.shape))
+
+
+def _convolved(positions: Tensor, weight: Tensor) -> int:
+    # the whole kernel is applied once at every position, whatever the number of groups
+    return int(2 * (positions.numel() // max(positions.shape[1], 1)) * weight.numel())
+
+
+def _convolution(x: Tensor, weight: Tensor, *args: Any, out_val: Tensor, **kwargs: Any) -> int:
+    transposed = kwargs.get("transposed", args[4] if len(args) > 4 else False)
+    return _convolved(x if transposed else out_val, weight)
+
+
+def _convolution_backward(gradient: Tensor, x: Tensor, weight: Tensor, *args: Any, **_: Any) -> int:
+    # gradients of the input and of the weight, as the output mask requires
+    transposed, output_mask = args[4], args[7]
+    return int(sum(output_mask[:2])) * _convolved(x if transposed else gradient, weight)
+
+
+def _cudnn_rnn(input: Tensor, weight: list[Tensor], *_: Any, **__: Any) -> int:
+    # one product of every matrix with every token
+    return 2 * input.shape[0] * input.shape[1] * sum(w.numel() for w in weight if w.dim() == 2)
+
+
+# torch's own counter has no formula for attention on a CPU, and would count it as 0
+FORMULAS: dict[Any, Callable[..., int]] = {
+    **{packet: (lambda *a, _f=formula, **k: int(_f(*a, **k))) for packet, formula in flop_registry.items()},
+    aten._scaled_dot_product_flash_attention_for_cpu: lambda *a, out_val=None, **k: _cpu_flash(*a, **k),
+    aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda *a, out_val=None, **k: _cpu_flash_backward(
+        *a, **k
+    ),
+    # torch's own formula for the gradient of a weight ignores groups
+    aten.convolution: _convolution,
+    aten.convolution_backward: lambda *a, out_val=None, **k: _convolution_backward(*a, **k),
+    aten._cudnn_rnn: lambda *a, out_val=None, **k: _cudnn_rnn(*a, **k),
+    aten._cudnn_rnn_backward: lambda *a, out_val=None, **k: 2 * _cudnn_rnn(*a, **k),
+    # pointwise, despite their names: a cell's matrix products are separate operators
+    aten._thnn_fused_gru_cell: lambda *a, **k: 0,
+    aten._thnn_fused_gru_cell_backward: lambda *a, **k: 0,
+}
+_MATMUL_WORDS = frozenset(
+    "mm addmm bmm baddbmm addbmm mv addmv dot vdot ger addr matmul linear einsum lstm gru rnn cdist bilinear "
+    "trilinear tensordot attention".split()
+)
+
+
+def is_matmul(packet: Any) -> bool:
+    """Whether an operator, by its name, multiplies matrices."""
+    words = packet.__name__.split("_")
+    return any(word in _MATMUL_WORDS or word.startswith("conv") for word in words)

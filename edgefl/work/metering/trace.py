@@ -1,0 +1,126 @@
+"""The result of a meter: bytes by part at the peak, the cost of each distinct step, calls that may take scratch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from edgefl.work.metering.operator_calls import Call
+
+PARTS = (
+    "parameters",
+    "gradients",
+    "optimizer",
+    "activations",
+    "buffers",
+    "inputs",
+    "received",
+    "reference",
+    "outputs",
+    "temporaries",
+    "scratch",
+)
+"""The parts of peak memory.  ``temporaries`` are gradients of activations and intermediate results of the optimizer's
+step; ``scratch`` is what a kernel allocates for itself during a call."""
+
+START, FINISH, UPDATE = "<", ">", "="
+"""Used in place of a pattern: a pass's start and finish, once per occurrence, and an update of several batches."""
+
+METERED = 2
+"""Metered occurrences of a distinct pass, and metered steps of a pattern in each; later ones cost as the second."""
+
+
+@dataclass
+class StepCost:
+    """Cost of one step of a pass, after warm-up.
+
+    FLOPs are 2 x MAC of matmul-class operators as executed; ``macs`` are forward MACs by part of the model in
+    fvcore's convention (LayerNorm 5 per element); ``operators`` counts equal pairs (FLOPs, bytes touched).
+    """
+
+    forward_flops: int = 0
+    backward_flops: int = 0
+    macs: Counter[str] = field(default_factory=Counter)
+    operators: Counter[tuple[int, int]] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class Held:
+    """A distinct call of an operator, at the moment of the most live storage before it.
+
+    ``before`` are the live bytes before the call, ``after`` those after it in the order of ``PARTS``, and ``outputs``
+    the bytes of the storages that it returned newly.
+    """
+
+    call: Call
+    before: int
+    outputs: int
+    after: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Inside:
+    """The most bytes that a call holds at a time beside what was there before it: outputs and scratch.
+
+    ``assumed`` is true if it was not measured, but is the upper end of a range that begins with the outputs.
+    """
+
+    bytes: int
+    assumed: bool = False
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Result of a meter: bytes by part at the peak, and the cost of each distinct step.
+
+    ``steps`` is keyed ``(distinct pass, pattern)``, with START, FINISH and UPDATE beside patterns.
+    ``live_memory_bytes`` is the peak of live storage, ``peak_memory_bytes`` that of live storage and scratch; without
+    scratch (``with_scratch``) they are equal.  ``live_parts`` are the bytes by part at the former.
+    ``assumed`` is true if the scratch at the peak is assumed: the peak is then between ``live_memory_bytes`` and
+    ``peak_memory_bytes``.  ``calls`` are those whose scratch could move the peak.
+    """
+
+    peak_memory_bytes: int
+    memory_bytes: Mapping[str, int]
+    steps: Mapping[tuple[int, str], StepCost]
+    live_memory_bytes: int = 0
+    calls: tuple[Held, ...] = field(default=(), compare=False)
+    assumed: bool = False
+    live_parts: Mapping[str, int] = field(default_factory=dict)
+
+    def with_scratch(self, insides: Sequence[Inside]) -> Trace:
+        """The trace with the kernels' scratch, given for each of ``calls``."""
+        peak, memory, assumed = self.live_memory_bytes, self.live_parts, False
+        for held, inside in zip(self.calls, insides, strict=True):
+            if held.before + inside.bytes > peak:
+                peak, assumed = held.before + inside.bytes, inside.assumed
+                memory = dict(zip(PARTS, held.after, strict=True))
+                memory["scratch"] += peak - sum(held.after)
+        return replace(self, peak_memory_bytes=peak, memory_bytes=memory, assumed=assumed)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data from which ``from_json`` makes an equal Trace, without the scratch."""
+        return {
+            "live": self.live_memory_bytes,
+            "memory": dict(self.live_parts),
+            "calls": [[h.call.operator, h.call.arguments, h.before, h.outputs, h.after] for h in self.calls],
+            "steps": [
+                [*key, s.forward_flops, s.backward_flops, dict(s.macs), [[*o, n] for o, n in s.operators.items()]]
+                for key, s in self.steps.items()
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> Trace:
+        """The Trace that ``to_json`` wrote."""
+        steps = {
+            (index, pattern): StepCost(forward, backward, Counter(macs), Counter({(f, b): n for f, b, n in operators}))
+            for index, pattern, forward, backward, macs, operators in raw["steps"]
+        }
+        calls = tuple(
+            Held(Call(operator, arguments), before, outputs, tuple(after))
+            for operator, arguments, before, outputs, after in raw["calls"]
+        )
+        return cls(raw["live"], raw["memory"], steps, raw["live"], calls, live_parts=raw["memory"])
