@@ -241,7 +241,7 @@ class _Lapped:
         return getattr(self._source, name)
 
     def batches(self, pass_: Pass, seed: int) -> Iterator[tuple[str, dict[str, Tensor]]]:
-        """The batches of the source."""
+        """The batches of the source, with fields that torch's allocator made."""
         for pattern, batch in self._source.batches(pass_, seed):
             self._batches += 1
             if self._batches % self._every == 0:

@@ -31,8 +31,8 @@ def profiling() -> bool:
     return bool(_autograd._profiler_enabled())
 
 
-_MARK = (17, 19, 23)
-"""Bytes of the allocations that form a mark, one after the other; no operator makes just these."""
+_MARK = 1_000_003
+"""Bytes of an allocation that serves as a mark: a prime, which no operator allocates."""
 
 
 class MemoryEvent(NamedTuple):
@@ -57,8 +57,7 @@ class MemoryEvents:
 
     def mark(self) -> None:
         """Divide what was recorded so far from what comes."""
-        for size in _MARK:
-            torch.empty(size, dtype=torch.uint8)
+        torch.empty(_MARK, dtype=torch.uint8)
 
     def stop(self) -> list[list[MemoryEvent]]:
         """End, and return the events in order, divided at the marks."""
@@ -77,16 +76,12 @@ def _allocations(nodes: Iterable[Any]) -> Iterator[Any]:
 
 
 def _divided(events: list[MemoryEvent]) -> list[list[MemoryEvent]]:
-    mark = [size for each in _MARK for size in (each, -each)]
     parts: list[list[MemoryEvent]] = [[]]
-    at = 0
-    while at < len(events):
-        if events[at].size == mark[0] and [event.size for event in events[at : at + len(mark)]] == mark:
+    for event in events:
+        if event.size == _MARK:
             parts.append([])
-            at += len(mark)
-        else:
-            parts[-1].append(events[at])
-            at += 1
+        elif event.size != -_MARK:
+            parts[-1].append(event)
     return parts
 
 

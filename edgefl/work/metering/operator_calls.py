@@ -35,7 +35,7 @@ class Call:
 
     @cached_property
     def key(self) -> str:
-        """A short content hash."""
+        """Hash of the operator and its arguments, 20 hexadecimal digits, under which the scratch is kept."""
         return sha256(f"{self.operator} {self.arguments}".encode()).hexdigest()[:20]
 
     @property
