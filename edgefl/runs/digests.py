@@ -105,7 +105,7 @@ def file_differences(folder: Path, written: Mapping[str, Mapping[str, Any]]) -> 
         path = folder / name
         if not path.is_file():
             differences.append(f"{name} is missing")
-        elif file_digest(path) != dict(digest):
+        elif file_digest(path) != digest:
             differences.append(f"{name} has changed since the run finished")
     return differences
 

@@ -27,7 +27,7 @@ SECONDS = 5.0
 BYTES = 2**30
 """Most memory by which the process may grow in a case."""
 
-FIRST_SECONDS = 30.0
+FIRST_SECONDS = 60.0
 """Processor time of the second try of a slow case: what only fills the cache is fast in the third."""
 
 MOST_WALL = 120.0
