@@ -1,4 +1,4 @@
-"""The result of ``edgefl papers`` as tables: the pages, which tables equal the committed ones, and which cells don't."""
+"""The result of ``edgefl papers``: the pages, which tables equal the committed ones, and which cells don't."""
 
 from __future__ import annotations
 

@@ -25,9 +25,8 @@ Found = Mapping[str, Mapping[str, Any]]
 
 def profiled(profiles: Profiles, option: str, figure: Path | None = None) -> dict[str, Any]:
     """Profiles by schedule for one co-layer option."""
-    return dict(
-        zip(SCHEDULES, profiles.combinations(f"fedcola-layerwise-{option}", COMPARED, figure), strict=True)
-    )  # fmt: skip
+    found = profiles.combinations(f"fedcola-layerwise-{option}", COMPARED, figure)
+    return dict(zip(SCHEDULES, found, strict=True))
 
 
 def figures(profiles: Profiles, folder: Path) -> list[Path]:
@@ -73,12 +72,10 @@ def _whole(found: Found) -> Table:
                 row.append(alike(show(whole) for whole, _, _ in costs))
                 row += [alike(ratio(each[index], each[0]) for each in costs) for index in (1, 2)]
             rows.append(tuple(row))
-    header = (
-        "kind", "co-layers", "memory, MiB", "prog.", "layer", "MACs", "prog.", "layer", "traffic, MiB", "prog.", "layer",
-    )  # fmt: skip
-    return Table(
-        "Whole schedules compared with end-to-end training", "whole-schedules", header, tuple(rows), 2, MEMORY
-    )  # fmt: skip
+    to = ("prog.", "layer")
+    header = ("kind", "co-layers", "memory, MiB", *to, "MACs", *to, "traffic, MiB", *to)
+    heading = "Whole schedules compared with end-to-end training"
+    return Table(heading, "whole-schedules", header, tuple(rows), 2, MEMORY)
 
 
 def _by_stage(heading: str, name: str, labels: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:

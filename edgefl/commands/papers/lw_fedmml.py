@@ -163,11 +163,10 @@ PARTS = {
 def traffic_by_part(profiles: Profiles, run: str) -> dict[str, int]:
     """Bytes both ways over the schedule on ADVANCE, by part; final blocks of a stage are sent once more."""
     rows = profiles.of(f"{run}-advance")["rows"]
+    both = ("download_bytes_by_part", "upload_bytes_by_part")
     sent = {
-        part: sum(row["rounds"] * (row["download_bytes_by_part"].get(part, 0) + row["upload_bytes_by_part"].get(part, 0))
-                  for row in rows)
-        for part in PARTS.values()
-    }  # fmt: skip
+        part: sum(row["rounds"] * row[field].get(part, 0) for row in rows for field in both) for part in PARTS.values()
+    }
     # what a schedule delivers beyond its rounds (deliver_final) are blocks only
     sent["blocks"] += int(total(profiles, run, "advance")["traffic_bytes"]) - sum(
         row["rounds"] * (row["download_bytes"] + row["upload_bytes"]) for row in rows

@@ -214,7 +214,8 @@ def copied(table: Table) -> str:
     by_row = len(rows) <= len(columns)
     names = list(dict.fromkeys(rows if by_row else columns))
     word = ("row" if by_row else "column") + ("s" if len(names) > 1 else "")
-    return f"Published figures, copied: {word} {'; '.join(f'"{name}"' for name in names)}."
+    quoted = "; ".join(f'"{name}"' for name in names)
+    return f"Published figures, copied: {word} {quoted}."
 
 
 def _result(pages: Sequence[Found], folder: Path, began: float, *, finished: bool) -> Found:

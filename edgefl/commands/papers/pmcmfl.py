@@ -67,8 +67,8 @@ def _traffic(profiles: Profiles) -> Table:
         )
     labels = (
         "embedding", "12 layers", "fusion", "head", f"**model** ({' and '.join(models)} parameters)",
-        "**three tables of prototypes**", "together", "tables as a share of the model", "a round of 5 clients, both ways",
-        "30 rounds",
+        "**three tables of prototypes**", "together", "tables as a share of the model",
+        "a round of 5 clients, both ways", "30 rounds",
     )  # fmt: skip
     header = ("one client, one way, MiB", *TASKS.values())
     return Table("", "traffic", header, tuple(zip(labels, *columns, strict=True)))
