@@ -51,7 +51,10 @@ def print_papers(result: Facts, console: Console | None = None) -> None:
     words += [f"{counts[word]} {text}" for word, text in (
         ("within tolerance", "equal within the tolerance"), ("differs", "different"),
         ("not regenerated", "not regenerated")) if counts[word]]  # fmt: skip
-    console.print(Text(f"Tables: {', '.join(words)}.  Copied: figures of publications.  Files: {result['output']}"))
+    copied = any(table["published"] for page in result["pages"] for table in page["tables"])
+    note = "  Copied cells are figures of publications." if copied else ""
+    console.print(Text(f"Tables: {', '.join(words)}.{note}"))
+    console.print(Text(f"Files: {result['output']}", overflow="fold"), soft_wrap=True)
 
 
 def _status(table: Mapping[str, Any]) -> str:

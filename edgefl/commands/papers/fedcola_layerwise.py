@@ -10,7 +10,8 @@ from edgefl.commands.papers.profiles import Profiles
 from edgefl.commands.papers.tables import Table, Tolerance, alike, mib, ratio
 
 OPTIONS = ("none", "attention", "mlp", "blocks")
-SCHEDULES = ("end-to-end", "progressive", "layer-wise")
+SCHEDULES = {"end-to-end": "end-to-end", "progressive": "progressive", "layerwise": "layer-wise"}
+"""Schedules, and what the page calls them."""
 STAGES = 6
 COMPARED = (
     "compare={schedule: [{name: end-to-end, rounds: 30}, {name: progressive, stages: 6, rounds: 30}, "
@@ -91,7 +92,7 @@ def _peaks(found: Found) -> Table:
             for schedule in SCHEDULES:
                 stages = [_stages(found, each, schedule, kind) for each in _options(option)]
                 cells = [alike(mib(r["peak_memory_bytes"], 1) for r in same) for same in zip(*stages, strict=True)]
-                rows.append((kind, option, schedule, *cells))
+                rows.append((kind, option, SCHEDULES[schedule], *cells))
     return _by_stage("Peak memory of a client, MiB", "peaks", ("kind", "co-layers"), rows)
 
 
@@ -104,7 +105,7 @@ def _macs(found: Found) -> Table:
                 alike(f"{row['fvcore_macs_per_sample'] / 1e9:.2f}" for row in same)
                 for same in zip(*stages, strict=True)
             ]
-            rows.append((kind, schedule, *cells))
+            rows.append((kind, SCHEDULES[schedule], *cells))
     return _by_stage("MACs of a sample in a local epoch, 1e9", "macs", ("kind",), rows)
 
 
@@ -118,8 +119,10 @@ def _downloads(found: Found) -> Table:
     rows = []
     for option in OPTIONS:
         for schedule in SCHEDULES:
-            rows.append((option, schedule, *(mib(b, 2) for b in together(found, option, schedule, "download_bytes"))))
+            down = together(found, option, schedule, "download_bytes")
+            rows.append((option, SCHEDULES[schedule], *(mib(b, 2) for b in down)))
     for schedule in SCHEDULES:
         stages = [together(found, option, schedule, "upload_bytes") for option in OPTIONS]
-        rows.append(("any, up", schedule, *(alike(mib(b, 2) for b in same) for same in zip(*stages, strict=True))))
+        cells = [alike(mib(b, 2) for b in same) for same in zip(*stages, strict=True)]
+        rows.append(("any, up", SCHEDULES[schedule], *cells))
     return _by_stage("Download of one image and one text client in a round, MiB", "downloads", ("co-layers",), rows)

@@ -90,7 +90,7 @@ def _what_counts(resolved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tables_of(section: Section, ordering: Mapping[str, Any]) -> list[Table]:
-    """The means of the variants and the verdicts on the claims, from an entry of ``orderings`` of ``edgefl compare``."""
+    """The means of the variants and the verdicts on the claims; ``ordering`` is an entry of ``edgefl.compare``'s."""
     metrics = {metric: metric.removeprefix("image-text.") for metric in ordering["metrics"]}
     means = tuple(
         (row["label"], *(_mean(row["figures"][metric]) for metric in metrics)) for row in ordering["rows"]

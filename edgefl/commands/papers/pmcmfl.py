@@ -24,7 +24,7 @@ SCHEDULES = ("layerwise", "progressive")
 
 def tables(profiles: Profiles) -> list[Table]:
     """The page's five tables."""
-    return [_traffic(profiles), _baselines(), _shares(), _memory(profiles), _stages(profiles)]
+    return [_traffic(profiles), baselines(), shares(), _memory(profiles), _stages(profiles)]
 
 
 def sent(answers: int, name: str) -> dict[str, int]:
@@ -74,7 +74,8 @@ def _traffic(profiles: Profiles) -> Table:
     return Table("", "traffic", header, tuple(zip(labels, *columns, strict=True)))
 
 
-def _baselines() -> Table:
+def baselines() -> Table:
+    """What each method sends beside the model; nothing is predicted."""
     rows = []
     for name in BESIDE:
         cells = []
@@ -86,7 +87,8 @@ def _baselines() -> Table:
     return Table("Baselines and matching models", "baselines", header, tuple(rows))
 
 
-def _shares() -> Table:
+def shares() -> Table:
+    """What is sent beside the model as a share of either task's model; nothing is predicted."""
     tables_sent = {name: beside(3129, name) for name in SHARES}
     models = {answers: sent(answers, "PmcmFL")["model"] for answers in TASKS}
     rows = [("published", *(Published(share) for share in SHARES.values()))]
