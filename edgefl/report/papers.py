@@ -20,13 +20,13 @@ def print_page_list(result: Facts, console: Console | None = None) -> None:
     table = new_table("page", "what", "tables", "figures", "takes about", left=(0, 1))
     for page in result["pages"]:
         table.add_row(page["page"], page["what"], str(page["tables"]), str(page["figures"] or NOTHING), _takes(page))
-    note = "edgefl papers NAME -o DIR makes a page's tables again and compares them; --all: every page."
+    note = "edgefl papers NAME -o DIR makes a page's tables again and compares them.  --all: all."
     print_section(console, "Pages of docs/papers", table, note)
 
 
 def _takes(page: Mapping[str, Any]) -> str:
     if page["training_hours"]:
-        return f"{page['training_hours']:g} h, with --train"
+        return f"{page['training_hours']:g} h (--train)"
     minutes = page["minutes"]
     return f"{minutes:g} min" if minutes >= 1 else f"{60 * minutes:g} s"
 

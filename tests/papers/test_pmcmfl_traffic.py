@@ -51,7 +51,7 @@ def test_its_baselines_send_less_or_more(
     """FedPAC one table, K x 768; FedHKD K x 768 and K x K."""
     features, predictions = 4 * classes * WIDTH, 4 * classes**2
     for method, size, printed in (("fedpac", features, aligned), ("fedhkd", features + predictions, distilled)):
-        moved = payloads(f"pmcmfl-{classes}", "image-text", 2, f"method={method}")
+        moved = payloads(f"pmcmfl-{classes}", "image-text", 2, f"method={{name: {method}}}")
         assert moved == {"model": 4 * MODEL[classes], "prototypes": size}
         assert (round(size / MIB, 4), round(100 * size / moved["model"], 3)) == printed
 

@@ -219,7 +219,7 @@ def called(*arguments: str) -> int:
 def test_without_a_name_the_pages_are_listed(capsys: Any) -> None:
     assert called("papers") == 0
     lines = capsys.readouterr().out
-    assert all(name in lines for name in PAGES) and "1 h, with --train" in lines
+    assert all(name in lines for name in PAGES) and "1 h (--train)" in lines
     assert called("papers", "--json") == 0
     assert [page["page"] for page in json.loads(capsys.readouterr().out)["pages"]] == list(PAGES)
 
