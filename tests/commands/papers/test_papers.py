@@ -232,3 +232,58 @@ def test_the_command_prints_what_was_left_out(tmp_path: Path, capsys: Any) -> No
     assert called("papers", "orderings", "--all") == 2
     assert called("papers", "orderigns", "-o", str(tmp_path / "other")) == 2
     assert "did you mean 'orderings'" in capsys.readouterr().err
+
+
+# --- whole pages -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, page in PAGES.items() if not page.training_hours])
+def test_a_page_made_again_is_as_committed(name: str, tmp_path: Path) -> None:
+    result = edgefl.papers([name], output=tmp_path)
+    (page,) = result["pages"]
+    assert result["equal"], list(papers.all_differences(result))
+    assert result["counts"]["not regenerated"] == 0 and page["error"] is None
+    for table in page["tables"]:
+        with (tmp_path / name / f"{table['table']}.csv").open(newline="") as file:
+            assert len(list(csv.reader(file))) == len(table["rows"]) + 1
+        assert table["heading"] in (tmp_path / name / "tables.md").read_text(encoding="utf-8")
+    assert all(Path(figure["file"]).stat().st_size > 10_000 for figure in page["figures"])
+    assert len(page["figures"]) == PAGES[name].figures
+
+
+@pytest.mark.slow
+def test_a_page_that_says_something_else_is_told_cell_by_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    for path in pages_folder().iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    page = tmp_path / "fedcola-colayer.md"
+    page.write_text(page.read_text(encoding="utf-8").replace("| 316.98 | 316.98 |", "| 316.98 | 317.98 |"))
+    monkeypatch.setattr(papers, "pages_folder", lambda: tmp_path)
+    assert called("papers", "fedcola-colayer", "-o", str(tmp_path / "out")) == 1
+    line = "fedcola-colayer  downloads  mlp  edgefl, MiB     317.98  316.98"
+    assert line in capsys.readouterr().out
+    lines = (tmp_path / "out/differences.csv").read_text().splitlines()
+    assert lines[1:] == ['fedcola-colayer,downloads,mlp,"edgefl, MiB",317.98,316.98,False']
+
+
+TINY = (
+    "schedule.rounds=1", "training.batch=8", "training.epochs=1", "data.samples=8", "data.validation=20",
+    "data.test=20", "data.public=20", "model.image.blocks=1", "model.text.blocks=1",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_orderings_are_trained_and_read_again(tmp_path: Path) -> None:
+    section = orderings.SECTIONS[2]  # CreamFL: two variants
+    means, claims = orderings.trained_tables(tmp_path, sections=[section], overrides=TINY)
+    assert [row[0] for row in means.rows] == ["mean", "gca"] and means.header == ("variant", "r@1_sum", "r@10")
+    assert [row[:2] for row in claims.rows] == [("mean < gca", "r@1_sum"), ("mean < gca", "r@10")]
+    assert all(row[4].endswith("of 3") for row in claims.rows)
+    files = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("rounds.jsonl")}
+    assert len(files) == 6
+    assert orderings.trained_tables(tmp_path, sections=[section], overrides=TINY) == [means, claims]
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("rounds.jsonl")} == files
+    with pytest.raises(RunError, match="holds the run of another scenario"):
+        orderings.trained_tables(tmp_path, sections=[section], overrides=[*TINY, "training.lr=0.5"])
