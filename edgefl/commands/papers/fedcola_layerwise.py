@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from edgefl.commands.papers.profiles import Profiles
-from edgefl.commands.papers.tables import Table, Tolerance, alike, mib, ratio
+from edgefl.commands.papers.profiles import LIVE, Profiles, highest
+from edgefl.commands.papers.tables import Table, alike, mib, ratio
+from edgefl.report import draw_stages
 
 OPTIONS = ("none", "attention", "mlp", "blocks")
 SCHEDULES = {"end-to-end": "end-to-end", "progressive": "progressive", "layerwise": "layer-wise"}
@@ -19,21 +20,19 @@ COMPARED = (
 )
 KINDS = {"image": OPTIONS, "text": OPTIONS, "image-text": ("any",)}
 """Client kinds, and the co-layers whose costs differ: clients of pairs have no partners."""
-MEMORY = Tolerance("kernels' scratch is measured on the machine at hand", relative=0.01)
 
 Found = Mapping[str, Mapping[str, Any]]
 
 
-def profiled(profiles: Profiles, option: str, figure: Path | None = None) -> dict[str, Any]:
+def profiled(profiles: Profiles, option: str) -> dict[str, Any]:
     """Profiles by schedule for one co-layer option."""
-    found = profiles.combinations(f"fedcola-layerwise-{option}", COMPARED, figure)
-    return dict(zip(SCHEDULES, found, strict=True))
+    return dict(zip(SCHEDULES, profiles.combinations(f"fedcola-layerwise-{option}", COMPARED).values(), strict=True))
 
 
 def figures(profiles: Profiles, folder: Path) -> list[Path]:
     """Draw the page's figure."""
     path = folder / "fedcola-layerwise.png"
-    profiled(profiles, "attention", path)
+    draw_stages(profiles.combinations("fedcola-layerwise-attention", COMPARED), path, LIVE)
     return [path]
 
 
@@ -49,7 +48,7 @@ def _options(option: str) -> tuple[str, ...]:
 
 def _total(found: Found, option: str, schedule: str, kind: str) -> Mapping[str, Any]:
     (total,) = (t for t in found[option][schedule]["totals"] if t["kind"] == kind)
-    return dict(total)
+    return {**total, LIVE: highest(_stages(found, option, schedule, kind))}
 
 
 def _stages(found: Found, option: str, schedule: str, kind: str) -> list[Mapping[str, Any]]:
@@ -58,7 +57,7 @@ def _stages(found: Found, option: str, schedule: str, kind: str) -> list[Mapping
 
 def _whole(found: Found) -> Table:
     shown = (
-        ("peak_memory_bytes", lambda value: mib(value, 1)),
+        (LIVE, lambda value: mib(value, 1)),
         ("fvcore_macs_per_sample_all_rounds", lambda value: f"{value / 1e12:.3f}e12"),
         ("traffic_bytes", lambda value: mib(value, 1)),
     )
@@ -76,13 +75,13 @@ def _whole(found: Found) -> Table:
     to = ("prog.", "layer")
     header = ("kind", "co-layers", "memory, MiB", *to, "MACs", *to, "traffic, MiB", *to)
     heading = "Whole schedules compared with end-to-end training"
-    return Table(heading, "whole-schedules", header, tuple(rows), 2, MEMORY)
+    return Table(heading, "whole-schedules", header, tuple(rows), 2)
 
 
 def _by_stage(heading: str, name: str, labels: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:
     header = (*labels, "schedule", "stage 1", *map(str, range(2, STAGES + 1)))
     filled = tuple((*row, *[""] * (len(header) - len(row))) for row in rows)
-    return Table(heading, name, header, filled, len(labels) + 1, MEMORY if name == "peaks" else None)
+    return Table(heading, name, header, filled, len(labels) + 1)
 
 
 def _peaks(found: Found) -> Table:
@@ -91,7 +90,7 @@ def _peaks(found: Found) -> Table:
         for option in options:
             for schedule in SCHEDULES:
                 stages = [_stages(found, each, schedule, kind) for each in _options(option)]
-                cells = [alike(mib(r["peak_memory_bytes"], 1) for r in same) for same in zip(*stages, strict=True)]
+                cells = [alike(mib(r[LIVE], 1) for r in same) for same in zip(*stages, strict=True)]
                 rows.append((kind, option, SCHEDULES[schedule], *cells))
     return _by_stage("Peak memory of a client, MiB", "peaks", ("kind", "co-layers"), rows)
 

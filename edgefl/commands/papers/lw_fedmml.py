@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgefl.commands.papers.profiles import Profiles
+from edgefl.commands.papers.profiles import LIVE, Profiles, highest
 from edgefl.commands.papers.tables import Published, Table, alike, mib, ratio
+from edgefl.report import draw_stages
 
 RUNS = {"fedmml": "FedMML", "prog-fedmml": "Prog-FedMML", "lw-fedmml": "LW-FedMML"}
 TRAFFIC = {"fedmml": 76613, "prog-fedmml": 62918, "lw-fedmml": 32794}
@@ -30,19 +31,20 @@ EFFICIENT = "training.attention=efficient"
 
 
 def total(profiles: Profiles, run: str, data: str, *overrides: str) -> Mapping[str, Any]:
-    """Costs of the whole schedule for the only client kind."""
-    (found,) = profiles.of(f"{run}-{data}", *overrides)["totals"]
-    return dict(found)
+    """Costs of the whole schedule for the only client kind, and the peak of its live memory."""
+    found = profiles.of(f"{run}-{data}", *overrides)
+    (costs,) = found["totals"]
+    return {**costs, LIVE: highest(found["rows"])}
 
 
 def peak(profiles: Profiles, run: str, batch: int = BATCH) -> float:
-    """MiB on COCO: the peak of the last stage, which is the schedule's."""
+    """MiB of live memory on COCO: the peak of the last stage, which is the schedule's."""
     if batch == BATCH:
         rows = profiles.of(f"{run}-coco")["rows"]
     else:
         stage = None if run == "fedmml" else LAST
         rows = profiles.of(f"{run}-coco", f"training.batch={batch}", stage=stage)["rows"]
-    return float(rows[-1]["peak_memory_bytes"]) / 2**20
+    return float(rows[-1][LIVE]) / 2**20
 
 
 def constant(profiles: Profiles) -> float:
@@ -53,7 +55,7 @@ def constant(profiles: Profiles) -> float:
 def figures(profiles: Profiles, folder: Path) -> list[Path]:
     """Draw the page's figure."""
     path = folder / "lw-fedmml.png"
-    profiles.compared([f"{run}-coco" for run in RUNS], path)
+    draw_stages({name: profiles.of(name) for name in (f"{run}-coco" for run in RUNS)}, path, LIVE)
     return [path]
 
 
@@ -83,7 +85,7 @@ def _schedules(profiles: Profiles) -> Table:
             "MACs of a sample: edgefl",
             *(f"{totals[run]['fvcore_macs_per_sample_all_rounds'] / 1e12:.3f}e12" for run in RUNS),
         ),
-        ("peak memory, MiB: edgefl", *(mib(totals[run]["peak_memory_bytes"], 1) for run in RUNS)),
+        ("peak memory, MiB: edgefl", *(mib(totals[run][LIVE], 1) for run in RUNS)),
         ("GPU memory of the process, MiB: published", *(Published(f"{READINGS[run]:,}") for run in RUNS)),
     )
     return Table("", "schedules", ("one client, 90 rounds", *RUNS.values()), rows)
@@ -95,8 +97,8 @@ def _memory(profiles: Profiles) -> Table:
         for row in profiles.of(f"{run}-coco")["rows"]:
             stage = row["stage"]
             label = title if run == "fedmml" else f"{title} {stage}" if stage == 1 else str(stage)
-            parts = (mib(row["memory_bytes"][part], 1) for part in MEMORY_PARTS)
-            rows.append((label, *parts, mib(row["peak_memory_bytes"], 1)))
+            held = profiles.live_parts(f"{run}-coco", row["kind"], stage)
+            rows.append((label, *(mib(held[part], 1) for part in MEMORY_PARTS), mib(row[LIVE], 1)))
     return Table("Memory by part", "memory", ("", *MEMORY_PARTS, "peak"), tuple(rows))
 
 
@@ -133,7 +135,7 @@ def _advance(profiles: Profiles) -> Table:
     totals = {run: total(profiles, run, "advance") for run in RUNS}
     rows = []
     for title, field, show in (
-        ("peak memory, MiB", "peak_memory_bytes", lambda value: mib(value, 1)),
+        ("peak memory, MiB", LIVE, lambda value: mib(value, 1)),
         ("MACs of a sample", "fvcore_macs_per_sample_all_rounds", lambda value: f"{value / 1e13:.3f}e13"),
         ("traffic, MiB", "traffic_bytes", lambda value: mib(value, 2)),
     ):
@@ -144,8 +146,11 @@ def _advance(profiles: Profiles) -> Table:
 
 
 def _advance_memory(profiles: Profiles) -> Table:
-    last = {run: profiles.of(f"{run}-advance")["rows"][-1]["memory_bytes"] for run in RUNS}
-    cells = {run: [mib(parts[name], 1) for name in MEMORY_PARTS] for run, parts in last.items()}
+    cells = {}
+    for run in RUNS:
+        last = profiles.of(f"{run}-advance")["rows"][-1]
+        held = profiles.live_parts(f"{run}-advance", last["kind"], last["stage"])
+        cells[run] = [mib(held[part], 1) for part in MEMORY_PARTS]
     rows = (
         ("FedMML, Prog-FedMML", *map(alike, zip(cells["fedmml"], cells["prog-fedmml"], strict=True))),
         ("LW-FedMML", *cells["lw-fedmml"]),
@@ -186,9 +191,7 @@ def _advance_ratios(profiles: Profiles) -> Table:
     more = round(constant(profiles))
     columns = []
     for overrides in ((), (EFFICIENT,)):
-        whole, layers = (
-            total(profiles, run, "advance", *overrides)["peak_memory_bytes"] / 2**20 for run in ("fedmml", "lw-fedmml")
-        )
+        whole, layers = (total(profiles, run, "advance", *overrides)[LIVE] / 2**20 for run in ("fedmml", "lw-fedmml"))
         beside = (ADVANCE_RATIO * whole - layers) / (1 - ADVANCE_RATIO)
         columns.append(
             (Published(ADVANCE_RATIO), ratio(layers, whole), ratio(layers + more, whole + more), f"{beside:,.0f}")

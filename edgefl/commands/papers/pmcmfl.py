@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from edgefl.commands.papers.profiles import Profiles, parts_of_model, payloads
+from edgefl.commands.papers.profiles import LIVE, Profiles, parts_of_model, payloads
 from edgefl.commands.papers.tables import Published, Table, mib
 
 TASKS = {310: "310 answers", 3129: "3,129 answers"}
@@ -107,11 +107,9 @@ def _memory(profiles: Profiles) -> Table:
     found: Mapping[str, Any] = {row["kind"]: row for row in profiles.of("pmcmfl-310")["rows"]}
     shown = ("parameters", "optimizer", "activations", "temporaries")
     for kind in ("image-text", "image", "text"):
-        parts = found[kind]["memory_bytes"]
+        parts = profiles.live_parts("pmcmfl-310", kind, 1)
         rest = sum(size for part, size in parts.items() if part not in shown)
-        rows.append(
-            (kind, mib(found[kind]["peak_memory_bytes"], 1), *(mib(parts[part], 1) for part in shown), mib(rest, 1))
-        )
+        rows.append((kind, mib(found[kind][LIVE], 1), *(mib(parts[part], 1) for part in shown), mib(rest, 1)))
     return Table("Memory", "memory", ("kind", "peak", *shown, "inputs, gradients, tables"), tuple(rows))
 
 
@@ -120,7 +118,7 @@ def _stages(profiles: Profiles) -> Table:
     for schedule in SCHEDULES:
         override = f"schedule={{name: {schedule}, stages: {STAGES}, rounds: 30}}"
         found = profiles.of("pmcmfl-310", override, kind="image-text")["rows"]
-        rows.append((f"{schedule}: peak, MiB", *(mib(row["peak_memory_bytes"], 1) for row in found)))
+        rows.append((f"{schedule}: peak, MiB", *(mib(row[LIVE], 1) for row in found)))
         rows.append((f"{schedule}: one way, MiB", *(mib(row["download_bytes"], 4) for row in found)))
     header = ("stage", *map(str, range(1, STAGES + 1)))
     return Table("Layer-wise and progressive training", "stages", header, tuple(rows))
