@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from edgefl.commands.calibrate import calibrate
     from edgefl.commands.check_method.check_method import check_method
     from edgefl.commands.fit.fit import fit
+    from edgefl.commands.papers.papers import papers
     from edgefl.commands.profile.profile import profile
     from edgefl.commands.run import run
     from edgefl.commands.sweep.sweep import sweep
@@ -20,13 +21,14 @@ if TYPE_CHECKING:
     from edgefl.runs import read_run
 
 __version__ = "0.1.0"
-__all__ = ["analyse", "calibrate", "check_method", "fit", "profile", "read_run", "run", "sweep", "validate"]
+__all__ = ["analyse", "calibrate", "check_method", "fit", "papers", "profile", "read_run", "run", "sweep", "validate"]
 
 _MODULES = {
     "analyse": "edgefl.commands.analyse.analyse",
     "calibrate": "edgefl.commands.calibrate",
     "check_method": "edgefl.commands.check_method.check_method",
     "fit": "edgefl.commands.fit.fit",
+    "papers": "edgefl.commands.papers.papers",
     "profile": "edgefl.commands.profile.profile",
     "read_run": "edgefl.runs",
     "run": "edgefl.commands.run",

@@ -36,8 +36,8 @@ def check_figure(path: str | os.PathLike[str], forms: Sequence[str]) -> None:
         raise RunError(f"can't write {path}: it is a folder")
 
 
-def draw_stages(profiles: Mapping[str, Facts], path: Path) -> None:
-    """Draw peak memory, MACs and traffic of a client's round over the stages.
+def draw_stages(profiles: Mapping[str, Facts], path: Path, memory: str = "peak_memory_bytes") -> None:
+    """Draw peak memory (a row's field ``memory``), MACs and traffic of a client's round over the stages.
 
     ``profiles`` are given by label (a scenario's combinations).  Each label is a column of panels, each client kind a
     line.  The panels of a row share their y axis, so that labels can be compared.  Raises RunError if the file can't be
@@ -49,7 +49,7 @@ def draw_stages(profiles: Mapping[str, Facts], path: Path) -> None:
     from PIL import Image
 
     curves: tuple[tuple[str, Callable[[Facts], float]], ...] = (
-        ("peak memory, MiB", lambda row: row["peak_memory_bytes"] / 2**20),
+        ("peak memory, MiB", lambda row: row[memory] / 2**20),
         ("GMACs a sample", lambda row: row["fvcore_macs_per_sample"] / 1e9),
         ("traffic a round, MiB", lambda row: (row["download_bytes"] + row["upload_bytes"]) / 2**20),
     )

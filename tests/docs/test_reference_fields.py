@@ -14,6 +14,8 @@ from packaging.requirements import Requirement
 
 import edgefl
 from edgefl.commands.doctor import doctor, package_check
+from edgefl.commands.papers.papers import compared
+from edgefl.commands.papers.tables import Committed, Published, Table
 from edgefl.commands.profile.compare import compare_profiles
 from edgefl.commands.profile.cost_diff import cost_diff
 from edgefl.commands.profile.measure import count, measure
@@ -45,6 +47,7 @@ ELSEWHERE = {
     "profile": {"rows[]", "totals[]", "server_rows[]", "round_totals[]", "evaluation_totals[]", "combinations.LABEL",
                 "timeline", "measured", "fvcore[]"},
     "compare": {"profiles.LABEL"},
+    "papers": {"pages[].tables[]"},
     "sweep": {"rows[]", "sensitivity"},
     "sweep.rows": {"sets.PATH", "stages[]"},
     "sweep.stages": {"kinds.KIND"},
@@ -54,8 +57,12 @@ ELSEWHERE = {
 }  # fmt: skip
 """Fields whose own fields are told elsewhere."""
 
-RARE = {"rounds": {"rejections.REASON"}, "fit.kinds": {"failed[].sets[]", "failed[].error"}}
-"""Fields that only a fault brings about."""
+RARE = {
+    "rounds": {"rejections.REASON"},
+    "papers": {"pages[].figures[].file", "pages[].figures[].differing_pixels"},
+    "fit.kinds": {"failed[].sets[]", "failed[].error"},
+}
+"""Fields that only a fault brings about, or minutes of predictions."""
 
 
 def pattern(field: str) -> Path_:
@@ -129,8 +136,8 @@ def samples(
     folder = tmp_path_factory.mktemp("answers")
     compare = {"training.batch": [4, 8]}
 
-    compared = edgefl.run(small(training={"mode": "none"}, compare={"training.lr": [0.1, 0.2]}), output=folder / "c")
-    runs = [layerwise_run, played, *compared.runs.values(), *map(read_run_records, recorded_runs())]
+    comparison = edgefl.run(small(training={"mode": "none"}, compare={"training.lr": [0.1, 0.2]}), output=folder / "c")
+    runs = [layerwise_run, played, *comparison.runs.values(), *map(read_run_records, recorded_runs())]
     found: dict[str, list[Any]] = {
         "compare.json": [json.loads((folder / "c" / "compare.json").read_text())],
         "host": [record for run in (layerwise_run, played) for record in run.records("host")],
@@ -162,6 +169,14 @@ def samples(
     new.write_text(json.dumps(changed))
     found["cost-diff"] = [cost_diff(old, new)]
     found["doctor"] = [doctor(runs=False), {"checks": [vars(package_check(Requirement("torch>=2.11"), None))]}]
+
+    papers = edgefl.papers(["orderings"], output=folder / "papers")
+    old_table = Committed("", 1, ("published", "ours"), (("1", "2"),))
+    found["papers"] = [papers]
+    found["papers.tables"] = [
+        *papers["pages"][0]["tables"],
+        compared(Table("", "t", old_table.header, ((Published(1), "3"),)), old_table, ""),
+    ]
 
     budgets = ["fleet.budgets.seconds_per_round=1us,45ms", "fleet.budgets.energy_per_round=0.1J,1J"]
     devices = ["fleet.devices=raspberry-pi-4-4gb,raspberry-pi-4-8gb,raspberry-pi-5-8gb"]

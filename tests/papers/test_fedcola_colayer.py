@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-import edgefl
-
-PUBLISHED = {"none": 208.81, "attention": 262.95, "mlp": 316.98, "blocks": 371.26}
+from edgefl.commands.papers.fedcola_colayer import PUBLISHED, download
+from edgefl.commands.papers.profiles import Profiles
 
 BLOCK = 12 * 384**2 + 13 * 384  # weights and biases of qkv, proj, fc1, fc2, and two norms
 EMBEDDINGS = (3 * 16 * 16 * 384 + 384) + 384 + 197 * 384 + 30522 * 384 + 40 * 384 + 2 * 384 + 2 * 384
@@ -19,18 +18,16 @@ PARTNER = {  # of one block: weights and biases of the layers that are sent
 }
 
 
-def download(rows: list[dict[str, object]], stage: int) -> float:
-    """MiB of one image and one text client."""
-    return sum(r["download_bytes"] for r in rows if r["stage"] == stage and r["kind"] in ("image", "text")) / 2**20
+PROFILES = Profiles()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("option", PUBLISHED)
 def test_the_published_download_of_each_option(option: str) -> None:
-    found = edgefl.profile(f"papers/fedcola-colayer-{option}")
-    assert round(download(found["rows"], 1), 2) == PUBLISHED[option]
-    by_hand = 4 * (EMBEDDINGS + REST + 2 * 12 * (BLOCK + PARTNER[option]))
-    assert download(found["rows"], 1) * 2**20 == by_hand
+    name = f"fedcola-colayer-{option}"
+    found = PROFILES.of(name)
+    assert round(download(PROFILES, name) / 2**20, 2) == PUBLISHED[option]
+    assert download(PROFILES, name) == 4 * (EMBEDDINGS + REST + 2 * 12 * (BLOCK + PARTNER[option]))
     both_ways = {t["kind"]: t["traffic_bytes"] for t in found["totals"]}
     # no version is older than the last round under end-to-end: what travels in a round travels in all 30
     for row in found["rows"]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import pytest
 
 import edgefl
+from edgefl.commands.papers.fedcola_layerwise import OPTIONS, SCHEDULES, profiled
+from edgefl.commands.papers.profiles import Profiles
 
 MIB = 2**20
-OPTIONS = ("none", "attention", "mlp", "blocks")
 DOWNLOAD = {  # of one image and one text client, stage 1 and every later one, MiB
     "none": (73.426, 27.235),
     "attention": (82.449, 36.258),
@@ -94,16 +94,12 @@ def macs(kind: str, schedule: str, stage: int) -> int:
 
 # --- predicted -------------------------------------------------------------------------------------------------------
 
-SCHEDULES = {
-    "end-to-end": "schedule={name: end-to-end, rounds: 30}",
-    "progressive": "schedule={name: progressive, stages: 6, rounds: 30}",
-    "layerwise": "schedule={name: layerwise, stages: 6, rounds: 30}",
-}
+PROFILES = Profiles()
 
 
-@cache
-def profiled(option: str, schedule: str) -> dict[str, Any]:
-    return edgefl.profile(f"papers/fedcola-layerwise-{option}", [SCHEDULES[schedule]])
+def schedules(option: str) -> dict[str, Any]:
+    """Profiles by schedule."""
+    return profiled(PROFILES, option)
 
 
 def test_one_row_as_the_profile_has_it() -> None:
@@ -119,7 +115,7 @@ def test_one_row_as_the_profile_has_it() -> None:
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("option", OPTIONS)
 def test_the_profile_has_these_macs_and_bytes(option: str, schedule: str) -> None:
-    rows = profiled(option, schedule)["rows"]
+    rows = schedules(option)[schedule]["rows"]
     assert len(rows) == 3 * (1 if schedule == "end-to-end" else 6)
     for row in rows:
         kind, stage = row["kind"], row["stage"]
@@ -139,7 +135,7 @@ GATED = {"none": (0, 0), "attention": (2, 4), "mlp": (2, 8), "blocks": (4, 12)}
 def test_a_gated_weight_is_held_four_times(option: str, schedule: str) -> None:
     """Beside no co-layers: the partner's weight, its two moments and the weight that results; five numbers a gate."""
     gates, weights = GATED[option]
-    for row, plain in zip(profiled(option, schedule)["rows"], profiled("none", schedule)["rows"], strict=True):
+    for row, plain in zip(schedules(option)[schedule]["rows"], schedules("none")[schedule]["rows"], strict=True):
         more = row["peak_memory_bytes"] - plain["peak_memory_bytes"]
         if row["kind"] == "image-text":
             assert more == 0
@@ -152,7 +148,7 @@ def test_a_gated_weight_is_held_four_times(option: str, schedule: str) -> None:
 @pytest.mark.parametrize("option", OPTIONS)
 def test_layer_wise_needs_a_fifth_of_the_memory(option: str) -> None:
     peaks = {
-        schedule: {t["kind"]: t["peak_memory_bytes"] for t in profiled(option, schedule)["totals"]}
+        schedule: {t["kind"]: t["peak_memory_bytes"] for t in schedules(option)[schedule]["totals"]}
         for schedule in SCHEDULES
     }
     assert peaks["progressive"] == peaks["end-to-end"]
@@ -163,5 +159,5 @@ def test_layer_wise_needs_a_fifth_of_the_memory(option: str) -> None:
 @pytest.mark.slow
 def test_a_text_clients_peak_is_in_stage_1() -> None:
     """Where its word embedding trains, which is three times as large as two blocks."""
-    rows = [r for r in profiled("none", "layerwise")["rows"] if r["kind"] == "text"]
+    rows = [r for r in schedules("none")["layerwise"]["rows"] if r["kind"] == "text"]
     assert max(rows, key=lambda r: r["peak_memory_bytes"])["stage"] == 1

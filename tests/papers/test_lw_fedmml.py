@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import pytest
 
-import edgefl
+from edgefl.commands.papers.lw_fedmml import (
+    ADVANCE_RATIO,
+    MACS,
+    READINGS,
+    RUNS,
+    TRAFFIC,
+    constant,
+    peak,
+    total,
+)
+from edgefl.commands.papers.profiles import Profiles
 
 MIB = 2**20
-RUNS = ("fedmml", "prog-fedmml", "lw-fedmml")
+PROFILES = Profiles()
 ROUNDS = {"fedmml": (90,), "prog-fedmml": (15,) * 6, "lw-fedmml": (0, 0, 0, 10, 30, 50)}
 """Of stages 1 to 6 on COCO."""
-TRAFFIC = {"fedmml": 76613, "prog-fedmml": 62918, "lw-fedmml": 32794}  # MiB, published
-MACS = {"fedmml": 2.44, "prog-fedmml": 1.45, "lw-fedmml": 1.03}  # 10^12, published
-READINGS = {"fedmml": 19913, "prog-fedmml": 18969, "lw-fedmml": 7371}  # MiB of GPU memory of a process, published
 
 
 def rounds_of(run: str, data: str) -> tuple[int, ...]:
@@ -138,22 +144,11 @@ def test_macs_on_advance_by_hand() -> None:
 # --- predicted -------------------------------------------------------------------------------------------------------
 
 
-@cache
-def profiled(name: str, *overrides: str, stage: int | None = None) -> dict[str, Any]:
-    return edgefl.profile(f"papers/{name}", list(overrides), stage=stage)
-
-
-def peak(name: str, batch: int) -> float:
-    """MiB in the last stage, where a schedule's peak is."""
-    stage = None if name.startswith("fedmml") else 6
-    return profiled(name, f"training.batch={batch}", stage=stage)["rows"][-1]["peak_memory_bytes"] / MIB
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("data", ["coco", "advance"])
 @pytest.mark.parametrize("run", RUNS)
 def test_the_profile_has_these_macs_and_bytes(run: str, data: str, travelled: Any) -> None:
-    found = profiled(f"{run}-{data}")
+    found = PROFILES.of(f"{run}-{data}")
     stages = range(1, len(found["rows"]) + 1)
     assert [r["fvcore_macs_per_sample"] for r in found["rows"]] == [macs(run, s, data) for s in stages]
     assert [r["download_bytes"] for r in found["rows"]] == [one_way(run, data, s) for s in stages]
@@ -171,13 +166,13 @@ def test_the_profile_has_these_macs_and_bytes(run: str, data: str, travelled: An
 @pytest.mark.slow
 def test_ratios_of_memory_with_and_without_the_calibrated_constant() -> None:
     """The tables of docs/papers/lw-fedmml.md; the constant is the mean difference to the three readings."""
-    peaks = {run: peak(f"{run}-coco", 256) for run in RUNS}
+    peaks = {run: peak(PROFILES, run) for run in RUNS}
     assert peaks["fedmml"] == pytest.approx(13514.9, rel=1e-3) and peaks["prog-fedmml"] == peaks["fedmml"]
     assert peaks["lw-fedmml"] == pytest.approx(3215.3, rel=1e-3)
-    constant = sum(READINGS[run] - peaks[run] for run in RUNS) / len(RUNS)
-    assert constant == pytest.approx(5336, rel=2e-3)
+    more = constant(PROFILES)
+    assert more == pytest.approx(5336, rel=2e-3)
     assert peaks["lw-fedmml"] / peaks["fedmml"] == pytest.approx(0.238, abs=1e-3)
-    calibrated = (peaks["lw-fedmml"] + constant) / (peaks["fedmml"] + constant)
+    calibrated = (peaks["lw-fedmml"] + more) / (peaks["fedmml"] + more)
     assert calibrated == pytest.approx(0.454, abs=1e-3)
     # neither is tuned to the published ratio, which lies between them
     assert 0.238 < READINGS["lw-fedmml"] / READINGS["fedmml"] < 0.454
@@ -185,8 +180,8 @@ def test_ratios_of_memory_with_and_without_the_calibrated_constant() -> None:
 
 @pytest.mark.slow
 def test_layer_wise_at_1024_needs_less_than_end_to_end_at_256() -> None:
-    found = {b: peak("lw-fedmml-coco", b) for b in (32, 64, 128, 256, 1024)}
-    whole = {b: peak("fedmml-coco", b) for b in (32, 64, 128, 256)}
+    found = {b: peak(PROFILES, "lw-fedmml", b) for b in (32, 64, 128, 256, 1024)}
+    whole = {b: peak(PROFILES, "fedmml", b) for b in (32, 64, 128, 256)}
     assert found[1024] < whole[256] and all(found[b] < whole[b] for b in whole)
     # a sample's share is the same at every batch where the peak is in the backward pass
     assert (whole[256] - whole[128]) / 128 == pytest.approx((whole[128] - whole[64]) / 64, rel=1e-2)
@@ -195,12 +190,12 @@ def test_layer_wise_at_1024_needs_less_than_end_to_end_at_256() -> None:
 
 @pytest.mark.slow
 def test_ratios_on_advance() -> None:
-    totals = {run: profiled(f"{run}-advance")["totals"][0] for run in RUNS}
-    whole, layers = (totals[run]["peak_memory_bytes"] / MIB for run in ("fedmml", "lw-fedmml"))
+    totals = {run: total(PROFILES, run, "advance") for run in RUNS}
+    whole, layers = (totals[run]["live_memory_bytes"] / MIB for run in ("fedmml", "lw-fedmml"))
     assert (layers + 5336) / (whole + 5336) == pytest.approx(0.476, abs=6e-4)  # published: 0.51
-    assert (0.51 * whole - layers) / 0.49 == pytest.approx(6764, rel=1e-3)
+    assert (ADVANCE_RATIO * whole - layers) / (1 - ADVANCE_RATIO) == pytest.approx(6764, rel=1e-3)
     for field, prog, layerwise in (
-        ("peak_memory_bytes", 1.000, 0.292),
+        ("live_memory_bytes", 1.000, 0.292),
         ("fvcore_macs_per_sample_all_rounds", 0.908, 0.414),
         ("traffic_bytes", 0.950, 0.538),
     ):

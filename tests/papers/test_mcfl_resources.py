@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import pytest
 
-import edgefl
 from edgefl.commands.compose import compose
+from edgefl.commands.papers.mcfl_resources import JOINT, both_ways, flops, mean
+from edgefl.commands.papers.mcfl_resources import TABLE as OLD_TABLE
+from edgefl.commands.papers.profiles import Profiles
 from edgefl.scenario import load
 
 IMAGE, TEXT = 21_704_164, 33_033_220  # parameters of a client's model (test_fedcola_colayer.py)
@@ -34,44 +35,37 @@ def test_bytes_of_a_round() -> None:
     assert round(moved("creamfl", 1) / MODELS, 4) == 1.0105
 
 
-@cache
-def profiled(name: str, *overrides: str) -> dict[str, Any]:
-    return edgefl.profile(f"papers/mcfl-resources-{name}", list(overrides))
-
-
-def mean(name: str, field: str, *overrides: str) -> float:
-    """Over the schedule's rounds."""
-    totals = profiled(name, *overrides)["round_totals"]
-    return sum(t[field] * t["rounds"] for t in totals) / sum(t["rounds"] for t in totals)
-
-
-def flops(name: str, *overrides: str) -> float:
-    return mean(name, "forward_flops", *overrides) + mean(name, "backward_flops", *overrides)
+PROFILES = Profiles()
 
 
 @pytest.mark.slow
 def test_ratios_of_computation() -> None:
     """The table of docs/papers/mcfl-resources.md."""
-    base = flops("fedavg")
+    base = flops(PROFILES, "fedavg")
     assert base == pytest.approx(2.489e15, rel=1e-3)
-    assert flops("fedcola") == base
-    assert flops("fedcola-warmup") / base == pytest.approx(0.969, abs=5e-4)
-    assert flops("creamfl") / base == pytest.approx(1.181, abs=5e-4)
-    assert flops("creamfl", "method.old=table") / base == pytest.approx(1.151, abs=5e-4)
+    assert flops(PROFILES, "fedcola") == base
+    assert flops(PROFILES, "fedcola-warmup") / base == pytest.approx(0.969, abs=5e-4)
+    assert flops(PROFILES, "creamfl") / base == pytest.approx(1.181, abs=5e-4)
+    assert flops(PROFILES, "creamfl", OLD_TABLE) / base == pytest.approx(1.151, abs=5e-4)
     joint = (
-        flops("creamfl", "method.steps=joint") / base,
-        flops("creamfl", "method.steps=joint", "method.old=table") / base,
+        flops(PROFILES, "creamfl", JOINT) / base,
+        flops(PROFILES, "creamfl", JOINT, OLD_TABLE) / base,
     )
     assert joint == pytest.approx((2.354, 2.032), abs=5e-4)  # published: 1.97
-    assert mean("creamfl", "fvcore_macs") / mean("fedavg", "fvcore_macs") == pytest.approx(1.182, abs=5e-4)
-    assert mean("creamfl", "download_bytes") + mean("creamfl", "upload_bytes") == MODELS + 8 * 3 * TABLE
+    assert mean(PROFILES, "creamfl", "fvcore_macs") / mean(PROFILES, "fedavg", "fvcore_macs") == pytest.approx(
+        1.182, abs=5e-4
+    )
+    assert both_ways(PROFILES, "creamfl") == MODELS + 8 * 3 * TABLE
 
 
 @pytest.mark.slow
 def test_macs_of_a_client_have_their_closed_form() -> None:
     """Three forwards a private sample; four a public one, with the old model's; one to represent it."""
     own = {"image": 5 * 3072 * 3, "text": 5 * 7488 * 3}
-    macs = {name: {row["kind"]: row["fvcore_macs"] for row in profiled(name)["rows"]} for name in ("fedavg", "creamfl")}
+    macs = {
+        name: {row["kind"]: row["fvcore_macs"] for row in PROFILES.of(f"mcfl-resources-{name}")["rows"]}
+        for name in ("fedavg", "creamfl")
+    }
     heads = {"image": 384 * 100, "text": 384 * 4}  # not used for public samples, nor by the server's model
     forward = {kind: macs["fedavg"][kind] / samples for kind, samples in own.items()}
     for kind in own:
@@ -81,7 +75,7 @@ def test_macs_of_a_client_have_their_closed_form() -> None:
         assert macs["creamfl"][kind] / macs["fedavg"][kind] == pytest.approx(
             {"image": 1.2056, "text": 1.0843}[kind], abs=5e-5
         )
-    (totals,) = profiled("creamfl")["round_totals"]
+    (totals,) = PROFILES.of("mcfl-resources-creamfl")["round_totals"]
     # the server's model normalises what is read, two tokens; a classifier all 197 or 40
     norms = 5 * 384 * (197 + 40 - 2)
     server = 3200 * (sum(forward[kind] - heads[kind] for kind in own) - norms)

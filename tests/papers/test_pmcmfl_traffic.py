@@ -6,6 +6,8 @@ import pytest
 
 import edgefl
 from edgefl.commands.compose import compose
+from edgefl.commands.papers.pmcmfl import beside
+from edgefl.commands.papers.profiles import payloads
 from edgefl.scenario import load
 
 MIB, WIDTH = 2**20, 768
@@ -39,12 +41,6 @@ def test_without_prototypes_only_the_model_travels() -> None:
     assert {p.name for kind in method.setting.kinds for p in method.work(kind, 2).down} == {"model"}
 
 
-def _moved(classes: int, kind: str, round: int, method: str) -> dict[str, int]:
-    """What one client sends up, in bytes by payload."""
-    work = compose(load(f"papers/pmcmfl-{classes}", [f"method={method}"])).method.work(kind, round)
-    return {p.name: p.tensor_bytes for p in work.up}
-
-
 @pytest.mark.parametrize(
     ("classes", "aligned", "distilled"),
     [(310, (0.9082, 0.106), (1.2748, 0.149)), (3129, (9.1670, 1.051), (46.5153, 5.332))],
@@ -55,15 +51,14 @@ def test_its_baselines_send_less_or_more(
     """FedPAC one table, K x 768; FedHKD K x 768 and K x K."""
     features, predictions = 4 * classes * WIDTH, 4 * classes**2
     for method, size, printed in (("fedpac", features, aligned), ("fedhkd", features + predictions, distilled)):
-        moved = _moved(classes, "image-text", 2, f"{{name: {method}}}")
+        moved = payloads(f"pmcmfl-{classes}", "image-text", 2, f"method={{name: {method}}}")
         assert moved == {"model": 4 * MODEL[classes], "prototypes": size}
         assert (round(size / MIB, 4), round(100 * size / moved["model"], 3)) == printed
 
 
 def test_published_shares_are_those_of_the_other_tasks_model() -> None:
     """3.21 % (PmcmFL) and 5.43 % (FedHKD): tables of 3,129 answers over the model for 310."""
-    tables = _moved(3129, "image-text", 2, "pmcmfl")["prototypes"]
-    knowledge = _moved(3129, "image-text", 2, "{name: fedhkd}")["prototypes"]
+    tables, knowledge = beside(3129, "PmcmFL"), beside(3129, "FedHKD")
     shares = {k: [round(100 * sent / (4 * MODEL[k]), 4) for sent in (tables, knowledge)] for k in MODEL}
     assert shares == {310: [3.2131, 5.4347], 3129: [3.1522, 5.3317]}
 
@@ -74,9 +69,9 @@ def test_published_shares_are_those_of_the_other_tasks_model() -> None:
 def test_matching_models_are_about_one_percent_of_the_model(inference: str, last: int, parameters: int) -> None:
     hidden = WIDTH * (WIDTH + 1) + 2 * WIDTH * (WIDTH + 1)
     assert hidden + last * (2 * WIDTH + 1) == parameters
-    method = f"{{name: pmcmfl, inference: {inference}, matching: {{round: 30}}}}"
-    assert _moved(310, "image", 30, method) == {"matching": 4 * parameters}
-    assert _moved(310, "image-text", 30, method) == {"matching": 2 * 4 * parameters}
+    method = f"method={{name: pmcmfl, inference: {inference}, matching: {{round: 30}}}}"
+    assert payloads("pmcmfl-310", "image", 30, method) == {"matching": 4 * parameters}
+    assert payloads("pmcmfl-310", "image-text", 30, method) == {"matching": 2 * 4 * parameters}
 
 
 @pytest.mark.slow
