@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from edgefl.commands.analyse.analyse import analyse
     from edgefl.commands.calibrate import calibrate
     from edgefl.commands.check_method.check_method import check_method
+    from edgefl.commands.compare.compare import compare
     from edgefl.commands.fit.fit import fit
     from edgefl.commands.profile.profile import profile
     from edgefl.commands.run import run
@@ -20,12 +21,13 @@ if TYPE_CHECKING:
     from edgefl.runs import read_run
 
 __version__ = "0.1.0"
-__all__ = ["analyse", "calibrate", "check_method", "fit", "profile", "read_run", "run", "sweep", "validate"]
+__all__ = ["analyse", "calibrate", "check_method", "compare", "fit", "profile", "read_run", "run", "sweep", "validate"]
 
 _MODULES = {
     "analyse": "edgefl.commands.analyse.analyse",
     "calibrate": "edgefl.commands.calibrate",
     "check_method": "edgefl.commands.check_method.check_method",
+    "compare": "edgefl.commands.compare.compare",
     "fit": "edgefl.commands.fit.fit",
     "profile": "edgefl.commands.profile.profile",
     "read_run": "edgefl.runs",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from edgefl.report.comparison import comparison_csv, orderings_markdown, print_comparison
 from edgefl.report.console import screen
 from edgefl.report.facts import compared, facts_of, summary
 from edgefl.report.figures import FIGURE_FORMS, TIMELINE_FORMS, check_figure, draw_stages
@@ -22,13 +23,16 @@ __all__ = [
     "TIMELINE_FORMS",
     "check_figure",
     "compared",
+    "comparison_csv",
     "draw_stages",
     "draw_sweep",
     "draw_timeline",
     "facts_of",
     "make_progress",
+    "orderings_markdown",
     "print_compared_profiles",
     "print_cost_difference",
+    "print_comparison",
     "print_counts",
     "print_devices",
     "print_measured",

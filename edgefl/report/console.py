@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import sys
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -121,3 +123,13 @@ def refusals(refused_by: Mapping[str, int], memory_by: Mapping[str, int]) -> str
 def mib(value: float) -> str:
     """Bytes in MiB with two decimals and without a unit: ``12.30``; 0 bytes give ``0``."""
     return f"{value / 2**20:.2f}" if value else "0"
+
+
+def csv_text(rows: Sequence[Facts]) -> str:
+    """Flat rows as CSV; columns are in the order of their first row, and empty where a row lacks them."""
+    file = io.StringIO()
+    writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)), restval="",
+                            lineterminator="\n")  # fmt: skip
+    writer.writeheader()
+    writer.writerows(rows)
+    return file.getvalue()
