@@ -125,11 +125,11 @@ def mib(value: float) -> str:
     return f"{value / 2**20:.2f}" if value else "0"
 
 
-def csv_text(rows: Sequence[Facts]) -> str:
-    """Flat rows as CSV; columns are in the order of their first row, and empty where a row lacks them."""
+def csv_text(rows: Sequence[Facts], columns: Sequence[str] | None = None) -> str:
+    """Flat rows as CSV, empty where a row lacks a column; by default columns are in the order of their first rows."""
     file = io.StringIO()
-    writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)), restval="",
-                            lineterminator="\n")  # fmt: skip
+    names = columns if columns is not None else list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.DictWriter(file, names, restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return file.getvalue()

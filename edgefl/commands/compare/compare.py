@@ -47,10 +47,8 @@ def compare(runs: Sequence[str | os.PathLike[str]], *, on_progress: OnProgress =
     """
     members = members_of(runs)
     all_members = [member for group in members.groups for member in group.members]
-    facts = {}
-    for index, member in enumerate(all_members, 1):
-        on_progress("prepare", {"what": f"reading run {index} of {len(all_members)}: {member.run.path}"})
-        facts[str(member.run.path)] = facts_of(member.run)
+    on_progress("prepare", {"what": f"reading {len(all_members)} run{'s' if len(all_members) > 1 else ''}"})
+    facts = {str(member.run.path): facts_of(member.run) for member in all_members}
     return compared_runs(members, facts)
 
 
