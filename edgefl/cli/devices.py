@@ -96,6 +96,7 @@ def check(
     stage: Annotated[int | None, typer.Option(metavar="N", help="Only this stage of the schedule.")] = None,
     kind: Annotated[str | None, typer.Option(metavar="NAME", help="Only this kind of client.")] = None,
     figure: Annotated[str | None, typer.Option(metavar="FILE", help="Draw what fits: .png, .pdf or .svg.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="A line for each device and kind.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print the rows as CSV instead of a table.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -116,4 +117,4 @@ def check(
     elif as_csv:
         sys.stdout.write(profile_csv(result))
     else:
-        print_device_check(result)
+        print_device_check(result, full=full)

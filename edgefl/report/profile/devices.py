@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -10,51 +11,87 @@ from rich.console import Console
 from rich.text import Text
 
 from edgefl import units
-from edgefl.report.console import Facts, new_table, print_table, screen
+from edgefl.report.console import NOTHING, Facts, new_table, print_table, screen, stage_of
 from edgefl.report.figures import KIND_COLOURS, MARKS
-from edgefl.report.profile.clients import verdict
+from edgefl.report.profile.clients import tightest, verdict
 from edgefl.runs.durable import writing
 
+MOST_KINDS = 3
+"""Kinds that have a column each."""
 
-def print_device_check(result: Facts, console: Console | None = None) -> None:
-    """Print the result of ``edgefl.check_devices``: a line for each device and kind, smallest memory first."""
+
+def print_device_check(result: Facts, console: Console | None = None, *, full: bool = False) -> None:
+    """Print the result of ``edgefl.check_devices``: a line for each device, smallest memory first.
+
+    With ``full``, or for many kinds, a line for each device and kind.
+    """
     console = console or screen()
     rows = result["rows"]
     devices = dict.fromkeys(row["device"] for row in rows)
+    kinds = list(dict.fromkeys(row["kind"] for row in rows))
     fitting = [name for name in devices if all(row["eligible"] for row in rows if row["device"] == name)]
     head = f"{len(fitting)} of {len(devices)} devices fit {result['scenario']} over {result['link']}"
     console.print(Text(f"{head}: largest client of each kind, hardest stage", style="bold"))
-    table = new_table(
-        "device", "for tensors", "kind", "stage", "peak", "fits", "time", "energy", "verdict", left=(0, 2, 5, 8)
-    )
+    if full or len(kinds) > MOST_KINDS:
+        _print_rows(console, rows)
+    else:
+        _print_lines(console, rows, list(devices), kinds)
+    for line in _notes(result, rows):
+        console.print(Text(line))
+
+
+def _print_lines(console: Console, rows: Sequence[Facts], devices: Sequence[str], kinds: Sequence[str]) -> None:
+    """A line for each device: the time of each kind's round, and the budget that is tightest over the kinds."""
+    several = len(kinds) > 1
+    table = new_table("device", "for tensors", *(f"{kind}, time" for kind in kinds), "tightest budget",
+                      left=(0, 2 + len(kinds)))  # fmt: skip
+    table.columns[0].min_width = max(map(len, devices), default=0)
+    by_device = {name: {row["kind"]: row for row in rows if row["device"] == name} for name in devices}
+    for name, mine in by_device.items():
+        worst = min(mine.values(), key=lambda row: (row["eligible"], _left(row)))
+        table.add_row(
+            name, units.show_bytes(worst["available_memory_bytes"]),
+            *(_time(mine[kind]) if kind in mine else NOTHING for kind in kinds),
+            f"{worst['kind']}: {tightest(worst)}" if several else tightest(worst),
+        )  # fmt: skip
+    print_table(console, table)
+
+
+def _left(row: Facts) -> float:
+    """Share of the binding budget that is left."""
+    return float(row["margin"] / row["budget"]) if row["budget"] else -inf
+
+
+def _time(row: Facts) -> str:
+    seconds = units.show_seconds(row["virtual_seconds"]) + ("~" if row["throttling_seconds"] > 0 else "")
+    if row["eligible"]:
+        return seconds
+    stages = f", {row['eligible_stages']} of {row['stages']}" if row["eligible_stages"] else ""
+    return f"no{stages}"
+
+
+def _print_rows(console: Console, rows: Sequence[Facts]) -> None:
+    table = new_table("device", "kind", "stage", "peak", "time", "energy", "verdict", left=(0, 1, 6))
+    table.columns[0].min_width = max((len(row["device"]) for row in rows), default=0)
     last = None
     for row in rows:
-        new = row["device"] != last
         table.add_row(
-            row["device"] if new else "", units.show_bytes(row["available_memory_bytes"]) if new else "", row["kind"],
-            str(row["stage"]), units.show_bytes(row["peak_memory_bytes"]), _fits(row),
+            row["device"] if row["device"] != last else "", row["kind"], stage_of(row),
+            units.show_bytes(row["peak_memory_bytes"]),
             units.show_seconds(row["virtual_seconds"]) + ("~" if row["throttling_seconds"] > 0 else ""),
             units.show_joules(row["energy_joules"]), verdict(row),
         )  # fmt: skip
         last = row["device"]
     print_table(console, table)
-    for line in _notes(result, rows):
-        console.print(Text(line))
-
-
-def _fits(row: Facts) -> str:
-    """``yes``, ``no``, or in how many of the stages."""
-    if row["eligible"]:
-        return "yes"
-    return f"{row['eligible_stages']} of {row['stages']}" if row["eligible_stages"] else "no"
 
 
 def _notes(result: Facts, rows: Sequence[Facts]) -> list[str]:
-    notes = ["fits: memory of the device, the round's deadline, and owners' tightest FLOPs, bytes, seconds and joules"]
+    notes = [
+        "fits: the device's memory, the round's deadline, and owners' tightest FLOPs, bytes, seconds and joules; %: of",
+        "the budget that the round takes; no, 2 of 3: fits 2 of 3 stages",
+    ]
     if any(row["throttling_seconds"] > 0 for row in rows):
-        included = (
-            "the time has that" if result["throttling"] else "the time lacks that (fleet.throttling: true adds it)"
-        )
+        included = "the time has that" if result["throttling"] else "the time lacks that (fleet.throttling: true)"
         notes.append(f"~: the device gets hot in this round and slows down; {included}")
     return notes
 

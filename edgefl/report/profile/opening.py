@@ -92,6 +92,8 @@ def _print_hardest(console: Console, profiles: dict[str, Facts]) -> None:
         )  # fmt: skip
         last = label
     print_table(console, table)
+    if any(line[3] for line in lines):
+        console.print(Text("all rounds, traffic, FLOP, time, energy: one client that takes part in every round"))
     if len(lines) > MOST_ROWS:
         console.print(Text(f"and {len(lines) - MOST_ROWS} more"))
 
