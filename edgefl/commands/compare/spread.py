@@ -59,12 +59,12 @@ class Spread:
 
 
 def student_t(degrees: int) -> float:
-    """The 97.5 % quantile of Student's t distribution for 4 and more degrees of freedom, wrong by at most 0.03 %.
+    """The 97.5 % quantile of Student's t distribution for this many degrees of freedom, wrong by at most 0.02 %.
 
-    Expansion about the normal quantile: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5.  For fewer
-    degrees, where the expansion is wrong by more, these are the tabulated quantiles.
+    Expansion about the normal quantile: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5.  For few
+    degrees, where the expansion is wrong by more, these are tabulated quantiles.
     """
-    few = {1: 12.706205, 2: 4.302653, 3: 3.182446}
+    few = {1: 12.706205, 2: 4.302653, 3: 3.182446, 4: 2.776445}
     if degrees in few:
         return few[degrees]
     z, n = NormalDist().inv_cdf((1 + CONFIDENCE) / 2), degrees
