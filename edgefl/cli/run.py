@@ -80,7 +80,7 @@ def run(
             if finished is None:
                 raise
     result = summary(finished, _samples_of)
-    over_seeds = _over_seeds(finished)
+    over_seeds = _over_seeds(finished, result["runs"])
     if over_seeds is not None:
         result["over_seeds"] = over_seeds
     if not as_json:
@@ -153,13 +153,14 @@ def _whole(folder: str | None) -> Run | None:
     return read_run(parent if is_comparison(parent) else folder)
 
 
-def _over_seeds(run: Run) -> dict[str, Any] | None:
-    """The comparison of the runs' means over seeds; None unless it is a finished comparison of several seeds."""
+def _over_seeds(run: Run, facts: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The means over seeds, from the facts of runs by label; None for a single seed or an unfinished run."""
     if not run.finished or len({member.scenario["seed"] for member in run.runs.values()}) < 2:
         return None
-    from edgefl.commands.compare.compare import compare
+    from edgefl.commands.compare.compare import compared_runs
+    from edgefl.commands.compare.members import members_of
 
-    return compare([run.path])
+    return compared_runs(members_of([run.path]), {str(run.runs[label].path): each for label, each in facts.items()})
 
 
 def _verify(folder: str, as_json: bool, summary: Mapping[str, Any] | None = None) -> None:
