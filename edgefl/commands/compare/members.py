@@ -146,10 +146,11 @@ def flat(scenario: Mapping[str, Any]) -> Flat:
 
 
 def _differing(scenarios: Sequence[Flat]) -> list[str]:
-    """Paths whose values differ between these scenarios: names first, then in the scenarios' order."""
+    """Paths whose values differ between these scenarios: names first, then by section in the scenarios' order."""
     paths = dict.fromkeys(path for fields in scenarios for path in fields)
     differing = [path for path in paths if len({repr(fields.get(path)) for fields in scenarios}) > 1]
-    return sorted(differing, key=lambda path: not path.endswith(".name"))
+    sections = list(dict.fromkeys(path.partition(".")[0] for path in paths))
+    return sorted(differing, key=lambda path: (not path.endswith(".name"), sections.index(path.partition(".")[0])))
 
 
 def labels_of(scenarios: Sequence[Flat]) -> tuple[list[str], list[str]]:
