@@ -12,24 +12,44 @@ if TYPE_CHECKING:
     from edgefl.commands.analyse.analyse import analyse
     from edgefl.commands.calibrate import calibrate
     from edgefl.commands.check_method.check_method import check_method
+    from edgefl.commands.compare.compare import compare
     from edgefl.commands.fit.fit import fit
     from edgefl.commands.papers.papers import papers
+    from edgefl.commands.profile.check_devices import check_devices
     from edgefl.commands.profile.profile import profile
+    from edgefl.commands.profile.profile_clients import profile_clients
     from edgefl.commands.run import run
     from edgefl.commands.sweep.sweep import sweep
     from edgefl.commands.validate import validate
     from edgefl.runs import read_run
 
 __version__ = "0.1.0"
-__all__ = ["analyse", "calibrate", "check_method", "fit", "papers", "profile", "read_run", "run", "sweep", "validate"]
+__all__ = [
+    "analyse",
+    "calibrate",
+    "check_devices",
+    "check_method",
+    "compare",
+    "fit",
+    "papers",
+    "profile",
+    "profile_clients",
+    "read_run",
+    "run",
+    "sweep",
+    "validate",
+]
 
 _MODULES = {
     "analyse": "edgefl.commands.analyse.analyse",
     "calibrate": "edgefl.commands.calibrate",
+    "check_devices": "edgefl.commands.profile.check_devices",
     "check_method": "edgefl.commands.check_method.check_method",
+    "compare": "edgefl.commands.compare.compare",
     "fit": "edgefl.commands.fit.fit",
     "papers": "edgefl.commands.papers.papers",
     "profile": "edgefl.commands.profile.profile",
+    "profile_clients": "edgefl.commands.profile.profile_clients",
     "read_run": "edgefl.runs",
     "run": "edgefl.commands.run",
     "sweep": "edgefl.commands.sweep.sweep",

@@ -11,7 +11,21 @@ import pytest
 
 import edgefl
 
-NAMES = ["analyse", "calibrate", "check_method", "fit", "papers", "profile", "read_run", "run", "sweep", "validate"]
+NAMES = [
+    "analyse",
+    "calibrate",
+    "check_devices",
+    "check_method",
+    "compare",
+    "fit",
+    "papers",
+    "profile",
+    "profile_clients",
+    "read_run",
+    "run",
+    "sweep",
+    "validate",
+]
 
 
 def test_the_public_names_are_these() -> None:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from edgefl.cli.app import AsJson, app, interruptible, print_json, say_broken
+from edgefl.cli.app import (
+    AsJson,
+    Overrides,
+    ScenarioFile,
+    app,
+    interruptible,
+    observing,
+    print_json,
+    say_broken,
+)
 
 
 class _ListOrShow(TyperGroup):
@@ -72,3 +82,39 @@ def show(
 
     result = describe(name)
     print_json(result) if as_json else print_devices(result)
+
+
+@library.command("check")
+def check(
+    scenario: ScenarioFile,
+    overrides: Overrides = None,
+    device: Annotated[
+        list[str] | None,
+        typer.Option("--device", metavar="NAME", help="Only this device; may be repeated. Default: the library."),
+    ] = None,
+    link: Annotated[str | None, typer.Option(metavar="NAME", help="Link; default: the fleet's most common.")] = None,
+    stage: Annotated[int | None, typer.Option(metavar="N", help="Only this stage of the schedule.")] = None,
+    kind: Annotated[str | None, typer.Option(metavar="NAME", help="Only this kind of client.")] = None,
+    figure: Annotated[str | None, typer.Option(metavar="FILE", help="Draw what fits: .png, .pdf or .svg.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="A line for each device and kind.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print the rows as CSV instead of a table.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check which devices of the library could train each kind of client: memory, time, energy, binding budget."""
+    from edgefl.report import print_device_check, profile_csv
+
+    if as_csv and as_json:
+        raise typer.BadParameter("--csv and --json can't be combined", param_hint="--csv")
+    with observing() as on_progress:
+        from edgefl.commands.profile.check_devices import check_devices
+
+        result = check_devices(
+            scenario, overrides or (), devices=device or (), link=link, stage=stage, kind=kind, figure=figure,
+            on_progress=on_progress,
+        )  # fmt: skip
+    if as_json:
+        print_json(result)
+    elif as_csv:
+        sys.stdout.write(profile_csv(result))
+    else:
+        print_device_check(result, full=full)

@@ -23,6 +23,9 @@ def profile(
     link: Annotated[str | None, typer.Option(metavar="NAME", help="Link; default: the fleet's most common.")] = None,
     stage: Annotated[int | None, typer.Option(metavar="N", help="Only this stage of the schedule.")] = None,
     kind: Annotated[str | None, typer.Option(metavar="NAME", help="Only this kind of client.")] = None,
+    clients: Annotated[
+        bool, typer.Option("--clients", help="A row for each client of the fleet: cost at its hardest stage, verdict.")
+    ] = False,
     compare: Annotated[
         bool, typer.Option("--compare", help="Compare several scenarios in one table, with ratios to the first.")
     ] = False,
@@ -38,11 +41,14 @@ def profile(
         typer.Option("--measure", help="Also run the same steps on this machine and print the prediction errors."),
     ] = False,
     fvcore: Annotated[bool, typer.Option("--fvcore", help="Also count forward MACs with fvcore.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="All tables: memory by part, traffic, server, totals; all --clients.")
+    ] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print the rows as CSV instead of tables.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Predict memory, FLOPs, bytes, time and energy of each stage and client kind, without training."""
-    from edgefl.report import print_compared_profiles, print_profile, profile_csv
+    from edgefl.report import print_clients, print_compared_profiles, print_profile, profile_csv
 
     if as_csv and as_json:
         raise typer.BadParameter("--csv and --json can't be combined", param_hint="--csv")
@@ -54,9 +60,17 @@ def profile(
         raise typer.BadParameter("--timeline and --compare can't be combined", param_hint="--timeline")
     if compare and (measure or fvcore):
         raise typer.BadParameter("--measure and --fvcore can't be combined with --compare", param_hint="--measure")
+    others = {"--compare": compare, "--timeline": timeline, "--figure": figure, "--measure": measure,
+              "--fvcore": fvcore, "--device": device, "--link": link}  # fmt: skip
+    if clients and (given := [name for name, value in others.items() if value]):
+        raise typer.BadParameter(f"{given[0]} can't be combined with --clients", param_hint="--clients")
     result: dict[str, Any]
     with observing() as on_progress:
-        if compare:
+        if clients:
+            from edgefl.commands.profile.profile_clients import profile_clients
+
+            result = profile_clients(scenarios[0], overrides or (), stage=stage, kind=kind, on_progress=on_progress)
+        elif compare:
             from edgefl.commands.profile.compare import compare_profiles
 
             result = compare_profiles(
@@ -82,8 +96,10 @@ def profile(
         print_json(result)
     elif as_csv:
         sys.stdout.write(profile_csv(result))
+    elif clients:
+        print_clients(result, full=full)
     else:
-        print_compared_profiles(result) if compare else print_profile(result)
+        print_compared_profiles(result) if compare else print_profile(result, full=full)
         if measure or fvcore:
             from edgefl.report import print_counts, print_measured
 

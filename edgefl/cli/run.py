@@ -47,6 +47,9 @@ def run(
             help="Check the records against the conservation rules; with --resume of a finished run, do only that.",
         ),
     ] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Print the tables of every run, also where seeds are compared.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a scenario, or every combination that it compares, and print costs and metrics."""
@@ -56,7 +59,7 @@ def run(
     if verify and finished is not None:
         _verify(str(finished.path), as_json)
         return
-    from edgefl.report import make_progress, print_summary, summary
+    from edgefl.report import make_progress, print_comparison, print_summary, summary
 
     diverged: DivergedError | None = None
     if finished is None:
@@ -77,8 +80,17 @@ def run(
             if finished is None:
                 raise
     result = summary(finished, _samples_of)
+    over_seeds = _over_seeds(finished, result["runs"])
+    if over_seeds is not None:
+        result["over_seeds"] = over_seeds
     if not as_json:
-        print_summary(result)
+        if over_seeds is None or full:
+            print_summary(result)
+        if over_seeds is not None:
+            print_comparison(over_seeds, equal=False)
+            say(
+                f"every run: edgefl run --resume {finished.path} --full; at equal costs: edgefl compare {finished.path}"
+            )
         say(f"records, weights and figures: {finished.path}")
     if verify:
         _verify(str(finished.path), as_json, result)
@@ -139,6 +151,16 @@ def _whole(folder: str | None) -> Run | None:
         return None
     parent = Path(folder).parent
     return read_run(parent if is_comparison(parent) else folder)
+
+
+def _over_seeds(run: Run, facts: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The means over seeds, from the facts of runs by label; None for a single seed or an unfinished run."""
+    if not run.finished or len({member.scenario["seed"] for member in run.runs.values()}) < 2:
+        return None
+    from edgefl.commands.compare.compare import compared_runs
+    from edgefl.commands.compare.members import members_of
+
+    return compared_runs(members_of([run.path]), {str(run.runs[label].path): each for label, each in facts.items()})
 
 
 def _verify(folder: str, as_json: bool, summary: Mapping[str, Any] | None = None) -> None:

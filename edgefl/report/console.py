@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import sys
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -121,3 +123,13 @@ def refusals(refused_by: Mapping[str, int], memory_by: Mapping[str, int]) -> str
 def mib(value: float) -> str:
     """Bytes in MiB with two decimals and without a unit: ``12.30``; 0 bytes give ``0``."""
     return f"{value / 2**20:.2f}" if value else "0"
+
+
+def csv_text(rows: Sequence[Facts], columns: Sequence[str] | None = None) -> str:
+    """Flat rows as CSV, empty where a row lacks a column; by default columns are in the order of their first rows."""
+    file = io.StringIO()
+    names = columns if columns is not None else list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.DictWriter(file, names, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return file.getvalue()

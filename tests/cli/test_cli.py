@@ -233,6 +233,8 @@ def test_a_run_without_a_folder_goes_to_runs(call: Call, trainable: str) -> None
 
 def test_profile(call: Call, declared: str) -> None:
     code, out, _ = call("profile", declared, "--device", "phone-mid", "--link", "lte")
+    assert code == 0 and "of tiny on phone-mid over lte" in out and len(out.splitlines()) <= 25
+    code, out, _ = call("profile", declared, "--device", "phone-mid", "--link", "lte", "--full")
     assert code == 0 and "=== tiny on phone-mid over lte ===" in out and "Whole schedule, one client" in out
     assert max(map(len, out.splitlines())) <= 100 and "\x1b" not in out
     code, out, _ = call("profile", declared, "--json")

@@ -21,7 +21,16 @@ READ = [page for page in PAGES if any(block.language in ("sh", "python", "yaml",
 DEAR = {
     *(
         f"docs/how-to/{name}.md"
-        for name in ("fit", "many-scenarios", "own-data", "own-device", "own-method", "own-model", "sweep")
+        for name in (
+            "fit",
+            "many-scenarios",
+            "own-data",
+            "own-device",
+            "own-method",
+            "own-model",
+            "sweep",
+            "which-devices",
+        )
     ),
     *(f"docs/explanation/{name}.md" for name in ("evaluation", "schedules/elastic", "schedules/heterofl")),
     *(f"docs/explanation/methods/{name}.md" for name in ("averaging", "depthfl", "prototypes", "representations")),

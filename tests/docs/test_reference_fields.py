@@ -46,6 +46,9 @@ ELSEWHERE = {
     "compare.json": {"runs[].sets.PATH"},
     "profile": {"rows[]", "totals[]", "server_rows[]", "round_totals[]", "evaluation_totals[]", "combinations.LABEL",
                 "timeline", "measured", "fvcore[]"},
+    "clients": {"rows[]", "combinations.LABEL"},
+    "device-check": {"rows[]"},
+    "comparison": {"rows[]", "equal[]", "orderings[]"},
     "compare": {"profiles.LABEL"},
     "papers": {"pages[].tables[]"},
     "sweep": {"rows[]", "sensitivity"},
@@ -160,6 +163,15 @@ def samples(
     found["profile.timeline"], found["profile.measured"] = [profiles[0]["timeline"]], [measured]
     found["profile.fvcore"] = counted
     found["compare"] = [compare_profiles([small(compare=compare)])]
+
+    elastic = {"name": "elastic", "stages": 2}
+    found["clients"] = [edgefl.profile_clients(small(compare={"schedule": ["end-to-end", elastic]}))]
+    found["clients.rows"] = [row for part in found["clients"][0]["combinations"].values() for row in part["rows"]]
+    found["device-check"] = [edgefl.check_devices(small(schedule=elastic), devices=["phone-mid"])]
+    found["device-check.rows"] = found["device-check"][0]["rows"]
+    found["comparison"] = [edgefl.compare([layerwise_run.path, played.path])]
+    for name in ("rows", "equal", "orderings"):
+        found[f"comparison.{name}"] = found["comparison"][0][name]
 
     changed = copy.deepcopy(profiles[1])
     old, new = folder / "old.json", folder / "new.json"

@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgefl
+from edgefl.commands.compare import orderings
+from edgefl.commands.compare.studies import Claim, Study, study_of
+from edgefl.report import orderings_markdown
 from edgefl.scenario import load, scenario_names
 
-TOOL = Path(__file__).resolve().parents[2] / "tools" / "orderings.py"
 SCENARIOS = [name for name in scenario_names() if name.startswith("papers/orderings-")]
-
-
-def _loaded() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("orderings", TOOL)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["orderings"] = module  # dataclasses look their own module up
-    spec.loader.exec_module(module)
-    return module
-
-
-orderings = _loaded()
 
 
 @pytest.mark.parametrize(
@@ -60,19 +47,22 @@ def test_turned_round_an_ordering_is_reversed(pairs: list[tuple[float, float]]) 
 
 
 def test_only_seeds_that_have_every_variant_are_compared() -> None:
-    study = orderings.Study({"a": {}, "b": {}}, ("m.x",), (orderings.Claim("m.x", ("a", "b")),), "two")
+    study = Study({"a": {}, "b": {}}, ("m.x",), (Claim("m.x", ("a", "b")),), "two")
     table = orderings.Table(study)
     table.values["a"]["m.x"].update({1: 0.1, 2: 0.2, 3: 0.9})
     table.values["b"]["m.x"].update({2: 0.5, 1: 0.3})
     assert table.seeds == [1, 2]
     assert table.of("b - a", "m.x") == pytest.approx([0.2, 0.3])
-    assert "| a < b | m.x | +0.250 ± 0.071 | 0.141 | 2 of 2 | holds |" in orderings.markdown(table)
+    assert "| a < b | m.x | +0.250 ± 0.071 | 0.141 | 2 of 2 | holds |" in orderings_markdown(
+        [orderings.ordering_of_study(table)]
+    )
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_claim_is_about_variants_that_its_scenario_runs(name: str) -> None:
     scenario = load(name)
-    study = orderings.study_of(scenario.name)
+    study = study_of(scenario.name)
+    assert study is not None
     cells = [cell.resolved() for _, cell in scenario.combinations()]
     found = {variant for cell in cells for variant in study.variants if orderings.is_variant(study, variant, cell)}
     assert found <= set(study.variants)
@@ -110,6 +100,6 @@ def test_a_round_of_every_scenario(name: str, tmp_path: Path) -> None:
     tiny = [*TINY, *(override for part, overrides in MORE.items() if part in there for override in overrides)]
     tiny += [f"data.clients.{kind}={min(count, 3)}" for kind, count in whole["data"]["clients"].items()]
     run = edgefl.run(name, output=tmp_path / "run", overrides=tiny)
-    study = orderings.study_of(str(run.scenario["name"]))
-    assert run.finished
+    study = study_of(str(run.scenario["name"]))
+    assert run.finished and study is not None
     assert all(0 <= orderings.measured(run, metric) <= 2 for metric in study.metrics)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from PIL import Image
 from rich.console import Console
 
 import edgefl
+from edgefl import units
 from edgefl.commands.profile.compare import compare_profiles
 from edgefl.errors import RunError, ScenarioError
 from edgefl.report import (
@@ -77,12 +79,41 @@ def test_what_a_row_lacks_is_left_empty(found: dict[str, Any]) -> None:
 
 
 def test_the_table_keeps_the_overhead_apart(found: dict[str, Any]) -> None:
-    text = shown(print_profile, found)
+    text = shown(partial(print_profile, full=True), found)
     device = found["rows"][0]["device"]
     assert f"runtime overhead of {device}, not included above: 360 MiB" in text
     for words in ("=== layerwise on ", "Traffic by part, MiB", "evaluate validation",
                   "One round: expected selected clients and the server, without evaluation"):  # fmt: skip
         assert words in text
+
+
+def test_a_profile_opens_with_its_hardest_stages(found: dict[str, Any]) -> None:
+    lines = shown(print_profile, found).splitlines()
+    assert len(lines) <= 25 and lines[0].startswith("One client's round of tiny on raspberry-pi-4-4gb")
+    total = found["combinations"]["layerwise"]["totals"][0]
+    (line,) = [line for line in lines if line.startswith("layerwise")]
+    assert "2 of 2" in line and units.show_bytes(total["traffic_bytes"]) in line
+
+
+def test_six_stages_of_three_kinds_take_25_lines_and_what_stands_out_is_told(found: dict[str, Any]) -> None:
+    (row, _) = found["rows"]
+    rows = [{**row, "stage": stage, "kind": kind} for stage in range(1, 7) for kind in ("image", "text", "image-text")]
+    lines = shown(print_profile, {"scenario": "six", "rows": rows, "totals": []}).splitlines()
+    assert len(lines) <= 25 and sum("image-text" in line for line in lines) == 6
+    hot = {"throttling_seconds": 20.0, "throttling_included": True, "available_memory_bytes": 1, "memory_assumed": True}
+    lines = shown(
+        print_profile, {"scenario": "six", "rows": [*rows[1:], {**rows[0], **hot}], "totals": []}
+    ).splitlines()
+    assert len(lines) <= 25
+    assert f"{row['device']} throttles: 20 s of the time of image, stage 1" in lines
+    assert any(line.startswith(f"too large for {row['device']}, which has 1 B") for line in lines)
+    cold = {**rows[0], **hot, "throttling_included": False}
+    text = shown(print_profile, {"scenario": "six", "rows": [cold], "totals": []})
+    assert "would throttle: 20 s more for image, stage 1 with fleet.throttling: true" in text
+    # 36 rows are too many: a line for each kind, at its hardest stage
+    many = [{**each, "stage": each["stage"] + more} for more in (0, 6) for each in rows]
+    lines = shown(print_profile, {"scenario": "twelve", "rows": many, "totals": found["totals"]}).splitlines()
+    assert len(lines) <= 25 and sum("of 12" in line for line in lines) == 3
 
 
 def test_ratios_are_to_the_first(scenario: dict[str, Any], found: dict[str, Any]) -> None:

@@ -44,7 +44,7 @@ def _command(words: str, command: Any) -> Iterator[str]:
     if subcommands := getattr(command, "commands", None):
         yield (
             f"`{words}` without a word is `{words} list`, and `{words} NAME` is `{words} show NAME`."
-            if set(subcommands) == {"list", "show"}
+            if {"list", "show"} <= set(subcommands)
             else f"Subcommands: {listed(list(subcommands))}."
         )
         for name, subcommand in subcommands.items():

@@ -193,7 +193,9 @@ def _row(planner: Planner, stage: Stage, kind: str, device: Device, link: Link) 
     setup = planner.setup
     client = largest(setup, kind)
     demand = planner.demand(client, shown_round(setup, stage, kind), stage)
-    record = demand.on(device, link, throttling=setup.fleet.throttling).record()
+    throttling = setup.fleet.throttling
+    record = demand.on(device, link, throttling=throttling).record()
+    hot, cold = (demand.on(device, link, throttling=each).duration.compute_seconds for each in (True, False))
     return {
         "kind": kind,
         "stage": stage.index,
@@ -207,6 +209,8 @@ def _row(planner: Planner, stage: Stage, kind: str, device: Device, link: Link) 
         "samples": int(setup.clients.client_samples[client]),
         "device": device.name,
         "link": link.name,
+        "throttling_seconds": hot - cold,
+        "throttling_included": throttling,
     }
 
 

@@ -1,24 +1,17 @@
-"""Profiles, comparisons of profiles and cost differences as tables and CSV."""
+"""All tables of a profile: costs, memory and traffic by part, the server, rounds and totals."""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from edgefl import units
 from edgefl.report.console import (
-    MOST_COLUMNS,
-    NOTHING,
     Facts,
-    counted,
     mib,
     new_table,
-    or_dash,
     print_section,
     screen,
     stage_of,
@@ -34,13 +27,13 @@ SHORT = {
 """Short names of parts of memory, so that a table with all parts fits a terminal."""
 
 
-def _operations(value: float) -> str:
+def operations(value: float) -> str:
     """A number of operations with its prefix but without a unit: ``85.1 M``."""
     return units.show_flops(value).removesuffix("FLOP")
 
 
-def print_profile(result: Facts, console: Console | None = None) -> None:
-    """Print the result of ``edgefl.profile``: costs, memory and traffic of each combination of the scenario."""
+def print_detail(result: Facts, console: Console | None = None) -> None:
+    """Print everything in the result of ``edgefl.profile``, for each combination of the scenario."""
     console = console or screen()
     profiles = result.get("combinations") or {result["scenario"]: result}
     for label, profile in profiles.items():
@@ -54,14 +47,6 @@ def print_profile(result: Facts, console: Console | None = None) -> None:
         _print_server(console, profile["server_rows"])
         _print_rounds(console, profile)
         _print_totals(console, profile["totals"])
-    if "timeline" in result:
-        facts = result["timeline"]
-        console.print(
-            Text(
-                f"The peak of {facts['kind']}, stage {facts['stage']}: {units.show_bytes(facts['peak_memory_bytes'])} "
-                f"at {facts['operator']} in {facts['scope'] or 'no profile of the model'} ({facts['phase']})"
-            )
-        )
 
 
 def _print_rows(console: Console, rows: Sequence[Facts]) -> None:
@@ -74,11 +59,25 @@ def _print_rows(console: Console, rows: Sequence[Facts]) -> None:
             stage_of(row), str(row["rounds"]), row["kind"], units.show_bytes(row["peak_memory_bytes"]),
             units.show_bytes(row["live_memory_bytes"]),
             units.show_flops(row["forward_flops"]), units.show_flops(row["backward_flops"]),
-            _operations(row["fvcore_macs_per_sample"]), units.show_seconds(row["virtual_seconds"]),
+            operations(row["fvcore_macs_per_sample"]), units.show_seconds(row["virtual_seconds"]),
             units.show_joules(row["energy_joules"]),
         )  # fmt: skip
-    print_section(console, "One client's round (MACs: one sample, one local epoch, as fvcore counts)", cost)
+    hot = "\n".join(throttling_notes(rows))
+    print_section(console, "One client's round (MACs: one sample, one local epoch, as fvcore counts)", cost, hot)
     print_by_part(console, "Peak memory by part, MiB", rows, {"": "memory_bytes"}, _memory_note(rows))
+
+
+def throttling_notes(rows: Sequence[Facts]) -> list[str]:
+    """A line on the rows in which the device gets hot and slows down; none if it never does."""
+    hot = [row for row in rows if row["throttling_seconds"] > 0]
+    if not hot:
+        return []
+    worst = max(hot, key=lambda row: row["throttling_seconds"])
+    added = units.show_seconds(worst["throttling_seconds"])
+    where = f"{worst['kind']}, stage {worst['stage']}" + (f" and {len(hot) - 1} other rows" if len(hot) > 1 else "")
+    if worst["throttling_included"]:
+        return [f"{worst['device']} throttles: {added} of the time of {where}"]
+    return [f"{worst['device']} would throttle: {added} more for {where} with fleet.throttling: true"]
 
 
 def _overhead(row: Facts) -> str:
@@ -138,7 +137,7 @@ def _print_server(console: Console, rows: Sequence[Facts]) -> None:
         table.add_row(
             str(row["stage"]), str(row["rounds"]), row["when"], row["kind"], ", ".join(dict.fromkeys(row["steps"])),
             units.show_bytes(row["peak_memory_bytes"]),
-            _operations(row["forward_flops"] + row["backward_flops"]), _operations(row["fvcore_macs"]),
+            operations(row["forward_flops"] + row["backward_flops"]), operations(row["fvcore_macs"]),
             units.show_seconds(row["compute_seconds"]),
         )  # fmt: skip
     print_section(console, f"Server works, cost of one execution on {rows[0]['device']}", table, _overhead(rows[0]))
@@ -152,7 +151,7 @@ def _print_rounds(console: Console, part: Facts) -> None:
         selected = {kind: f"{n:.3g}" for kind, n in total["selected"].items()}
         table.add_row(
             str(total["stage"]), str(total["rounds"]), ", ".join(f"{kind} {n}" for kind, n in selected.items()),
-            _operations(total["fvcore_macs"]), units.show_flops(total["forward_flops"]),
+            operations(total["fvcore_macs"]), units.show_flops(total["forward_flops"]),
             units.show_flops(total["backward_flops"]), units.show_bytes(total["download_bytes"]),
             units.show_bytes(total["upload_bytes"]),
         )  # fmt: skip
@@ -170,117 +169,8 @@ def _print_totals(console: Console, totals: Sequence[Facts]) -> None:
             total["kind"], str(total["rounds"]), units.show_bytes(total["peak_memory_bytes"]),
             units.show_bytes(total["download_bytes"]), units.show_bytes(total["upload_bytes"]),
             units.show_bytes(total["serialised_traffic_bytes"]),
-            _operations(total["forward_flops"] + total["backward_flops"]),
-            _operations(total["fvcore_macs_per_sample_all_rounds"]), units.show_seconds(total["virtual_seconds"]),
+            operations(total["forward_flops"] + total["backward_flops"]),
+            operations(total["fvcore_macs_per_sample_all_rounds"]), units.show_seconds(total["virtual_seconds"]),
             units.show_joules(total["energy_joules"]),
         )  # fmt: skip
     print_section(console, "Whole schedule, one client that takes part in every round", table)
-
-
-# --- rows for a spreadsheet ------------------------------------------------------------------------------------------
-
-
-def flat(row: Facts) -> dict[str, Any]:
-    """The row with nested fields joined by a dot: ``memory_bytes.activations``."""
-    fields: dict[str, Any] = {}
-    for name, value in row.items():
-        if isinstance(value, Mapping):
-            fields |= {f"{name}.{part}": item for part, item in value.items()}
-        else:
-            fields[name] = value
-    return fields
-
-
-def profile_csv(result: Facts) -> str:
-    """The rows as CSV, one line per stage and kind.
-
-    The first column names the combination or the scenario if there are several.  Fields that a row doesn't have (such
-    as payloads of another method) are empty.
-    """
-    parts: Mapping[str, Facts]
-    parts, first = {"": result}, ""
-    for name, word in (("combinations", "combination"), ("profiles", "scenario")):
-        if name in result:
-            parts, first = result[name], word
-    rows = [({first: label} if first else {}) | flat(row) for label, part in parts.items() for row in part["rows"]]
-    # parts of one quantity are adjacent columns, even if only a later row has some of them
-    order = list(dict.fromkeys(name.partition(".")[0] for row in rows for name in row))
-    names = dict.fromkeys(name for row in rows for name in row)
-    columns = sorted(names, key=lambda name: order.index(name.partition(".")[0]))
-    file = io.StringIO()
-    writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return file.getvalue()
-
-
-# --- profiles side by side -------------------------------------------------------------------------------------------
-
-
-def _all_digits(value: float) -> str:
-    """Bytes in MiB with two decimals, as in the papers' tables."""
-    return f"{value / 2**20:,.2f} MiB"
-
-
-COMPARED = (
-    ("peak memory", "peak_memory_bytes", _all_digits),
-    ("MACs/sample", "fvcore_macs_per_sample", _operations),
-    ("FLOP", "flops", units.show_flops),
-    ("traffic", "traffic_bytes", _all_digits),
-    ("time", "virtual_seconds", units.show_seconds),
-    ("energy", "energy_joules", units.show_joules),
-)
-
-
-def print_compared_profiles(result: Facts, console: Console | None = None) -> None:
-    """Print the result of ``compare_profiles``: a column per scenario, with ratios to the first in brackets."""
-    console = console or screen()
-    labels = list(result["profiles"])
-    row_of = {(row["label"], row["kind"]): row for row in result["rows"]}
-    over = f"stage {result['stage']}, one round" if result["stage"] else "the whole schedule, one client in every round"
-    for start in range(0, len(labels), MOST_COLUMNS):
-        shown = labels[start : start + MOST_COLUMNS]
-        table = new_table("", *shown)
-        for kind in dict.fromkeys(row["kind"] for row in result["rows"]):
-            table.add_row(Text(kind, style="bold"))
-            for title, name, show in COMPARED:
-                cells = []
-                for label in shown:
-                    row = row_of.get((label, kind))
-                    ratio = row["ratios"][name] if row and label != result["reference"] else None
-                    in_brackets = "" if ratio is None else f" ({ratio:.2f})"
-                    cells.append((or_dash(show, row[name]) if row else NOTHING) + in_brackets)
-                table.add_row(f"  {title}", *cells)
-        print_section(console, f"Over {over} (ratio to {result['reference']})", table)
-
-
-# --- what changed between two profiles -------------------------------------------------------------------------------
-
-
-def _amount(name: str, value: float | None) -> str:
-    if value is None:
-        return NOTHING
-    for ending, show in (("_bytes", units.show_bytes), ("_flops", units.show_flops), ("_seconds", units.show_seconds),
-                         ("_joules", units.show_joules), ("", _operations)):  # fmt: skip
-        if name.endswith(ending):
-            return show(value)
-    return f"{value:g}"
-
-
-def print_cost_difference(result: Facts, console: Console | None = None) -> None:
-    """Print the result of ``cost_diff``: changed figures (``<<`` marks too much growth), removed and added rows."""
-    console = console or screen()
-    limit = f"{100 * result['fail_above']:g} %"
-    if result["changed"]:
-        table = new_table("", "figure", "old", "new", "change", "", left=(0, 1))
-        for figure in result["changed"]:
-            growth = "from 0" if figure["growth"] is None else f"{100 * figure['growth']:+.3g} %"
-            table.add_row(figure["where"], figure["figure"], _amount(figure["figure"], figure["old"]),
-                          _amount(figure["figure"], figure["new"]), growth, "<<" if figure["grew"] else "")  # fmt: skip
-        print_section(console, "Changed figures", table)
-    for word in ("removed", "added"):
-        for where in result[word]:
-            console.print(Text(f"{word}: {where}"))
-    grew = sum(figure["grew"] for figure in result["changed"])
-    compared = counted({"figures": result["figures"], "changed": len(result["changed"])})
-    console.print(Text(f"{compared}, grown by more than {limit}: {grew}"))

@@ -1,0 +1,41 @@
+"""The command ``edgefl compare``."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from edgefl.cli.app import AsJson, app, observing, print_json, say
+
+
+@app.command()
+def compare(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Folders of finished runs, or of comparisons.")],
+    full: Annotated[bool, typer.Option("--full", help="Show all metrics and costs.")] = False,
+    orderings: Annotated[
+        bool, typer.Option("--orderings", help="Print as Markdown which row beats which beyond the spread of seeds.")
+    ] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print the rows as CSV instead of tables.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare runs over their seeds: mean and spread of metrics and costs, also at equal time, bytes and joules."""
+    from edgefl.report import comparison_csv, orderings_markdown, print_comparison
+
+    if as_csv + as_json + orderings > 1:
+        raise typer.BadParameter("--csv, --json and --orderings can't be combined", param_hint="--csv")
+    with observing() as on_progress:
+        from edgefl.commands.compare import compare as command
+
+        result = command.compare(runs, on_progress=on_progress)
+    for sentence in result["left_out"]:
+        say(f"left out: {sentence}")
+    if as_json:
+        print_json(result)
+    elif as_csv:
+        sys.stdout.write(comparison_csv(result))
+    elif orderings:
+        sys.stdout.write(orderings_markdown(result["orderings"]))
+    else:
+        print_comparison(result, full=full)

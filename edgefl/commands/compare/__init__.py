@@ -1,0 +1,1 @@
+"""``edgefl compare``: runs side by side, with the spread over their seeds."""

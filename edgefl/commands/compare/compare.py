@@ -1,0 +1,193 @@
+"""``edgefl compare``: metrics and costs of runs, mean and spread over seeds, also at equal time, bytes and joules."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from edgefl.commands.compare.budgets import Metrics, at_equal, curve_of
+from edgefl.commands.compare.members import Group, Member, Members, members_of
+from edgefl.commands.compare.orderings import ordering_of_rows, ordering_of_study, tables_of
+from edgefl.commands.compare.spread import Spread, best_of, with_confidence
+from edgefl.commands.progress import OnProgress, silent
+from edgefl.report.facts import SHOWN_METRICS, facts_of
+
+Facts = Mapping[str, Any]
+
+COSTS: dict[str, Callable[[Facts], float]] = {
+    "eligible_share_ever": lambda facts: _share(facts["everyone"], "eligible_ever"),
+    "took_part_share": lambda facts: _share(facts["everyone"], "took_part"),
+    "updates": lambda facts: facts["totals"]["finished"],
+    "peak_memory_bytes": lambda facts: max((row["peak_memory_bytes"] for row in facts["costs"]), default=0),
+    "bytes": lambda facts: facts["totals"]["download_bytes"] + facts["totals"]["upload_bytes"],
+    "flops": lambda facts: facts["totals"]["forward_flops"] + facts["totals"]["backward_flops"],
+    "virtual_seconds": lambda facts: facts["virtual_seconds"],
+    "energy_joules": lambda facts: facts["totals"]["energy_joules"],
+}
+"""Figures of a whole run beside its metrics: bytes, FLOPs and joules are those of all clients together."""
+MORE_IS_BETTER = ("eligible_share_ever", "took_part_share", "updates")
+"""Those of COSTS of which more is better.  Of metrics more is always better."""
+
+
+def compare(runs: Sequence[str | os.PathLike[str]], *, on_progress: OnProgress = silent) -> dict[str, Any]:
+    """Compare finished runs: mean and spread over seeds of every group of runs that differ in their seeds only.
+
+    Args:
+        runs: Folders of runs and of comparisons.  Runs that aren't finished are left out.
+        on_progress: Called with the name of an event and its facts.
+
+    Returns:
+        Plain data: ``rows`` (a group each, with ``figures`` over its seeds), ``equal`` (metrics at equal virtual time,
+        bytes and joules), ``orderings`` (which row is ahead of which beyond the spread) and ``left_out``.  Units are in
+        the fields' names.  The page about JSON output has every field.
+
+    Raises:
+        RunError: A folder is no run's, its files can't be read, or no run is finished.
+    """
+    members = members_of(runs)
+    all_members = [member for group in members.groups for member in group.members]
+    on_progress("prepare", {"what": f"reading {len(all_members)} run{'s' if len(all_members) > 1 else ''}"})
+    facts = {str(member.run.path): facts_of(member.run) for member in all_members}
+    return compared_runs(members, facts)
+
+
+def compared_runs(members: Members, facts_by_folder: Mapping[str, Facts]) -> dict[str, Any]:
+    """The result of ``compare`` from the facts of each member's run, by its folder."""
+
+    def facts(member: Member) -> Facts:
+        return facts_by_folder[str(member.run.path)]
+
+    groups = members.groups
+    metrics = _metrics([facts(m) for group in groups for m in group.members])
+    columns = {
+        metric: [_scores([facts(m)["metrics"] for m in g.members], metric) for g in groups] for metric in metrics
+    }
+    columns |= {name: [Spread(tuple(of(facts(m)) for m in g.members)) for g in groups] for name, of in COSTS.items()}
+    confidence = with_confidence(columns["virtual_seconds"])
+    higher = {name: name not in COSTS or name in MORE_IS_BETTER for name in columns}
+    table = {name: _plain(spreads, higher[name], confidence) for name, spreads in columns.items()}
+    return {
+        "spread": "95 % interval" if confidence else "standard deviation",
+        "metrics": metrics,
+        "chance": _chances([facts(group.members[0]) for group in groups], metrics),
+        "rows": [
+            {
+                "label": group.label,
+                "sets": group.sets,
+                "seeds": group.seeds,
+                "runs": [str(member.run.path) for member in group.members],
+                "splits": sorted({str(facts(member)["metrics_split"]) for member in group.members}),
+                "figures": {name: cells[index] for name, cells in table.items()},
+            }
+            for index, group in enumerate(groups)
+        ],
+        "also_differ": members.also,
+        "equal": _equal(groups, metrics, confidence),
+        "orderings": _orderings(groups, columns, metrics),
+        "left_out": members.left_out,
+    }
+
+
+def _share(counts: Facts, name: str) -> float:
+    return float(counts[name] / counts["clients"]) if counts["clients"] else 0.0
+
+
+def _metrics(all_facts: Sequence[Facts]) -> list[str]:
+    """Metrics that any of these runs has, ``KIND.NAME``, by kind and in the order of tables."""
+    kinds = dict.fromkeys(kind for facts in all_facts for kind in facts["metrics"])
+    names = {kind: {name for facts in all_facts for name in facts["metrics"].get(kind, {})} for kind in kinds}
+    # metrics of samples that lack a modality have the pattern in brackets
+    order = {name: index for index, name in enumerate(SHOWN_METRICS)}
+    found = []
+    for kind in kinds:
+        shown = [name for name in names[kind] if name.partition("[")[0] in order]
+        shown.sort(key=lambda name: (name.partition("[")[2], order[name.partition("[")[0]]))
+        found += [f"{kind}.{name}" for name in shown]
+    return found
+
+
+def _scores(metrics: Sequence[Metrics | None], metric: str) -> Spread:
+    """A metric over the seeds; None stands for a run that wasn't evaluated."""
+    values = tuple(None if each is None else _of(each, metric) for each in metrics)
+    kind, name = metric.split(".", 1)
+    lacking = sum(each is None or name not in each.get(kind, {}) for each in metrics)
+    return Spread(values, values.count(None) - lacking)
+
+
+def _of(metrics: Metrics, metric: str) -> float | None:
+    kind, name = metric.split(".", 1)
+    return metrics.get(kind, {}).get(name)
+
+
+def _chances(all_facts: Sequence[Facts], metrics: Sequence[str]) -> dict[str, float]:
+    """The chance level of each metric for which all runs have the same one."""
+    levels = {metric: {_of(facts["chance"], metric) for facts in all_facts} for metric in metrics}
+    return {metric: value for metric, found in levels.items() if len(found) == 1 and (value := found.pop()) is not None}
+
+
+def _plain(spreads: Sequence[Spread], higher: bool, confidence: bool) -> list[dict[str, Any]]:
+    best = best_of(spreads, higher=higher, confidence=confidence)
+    return [
+        {
+            "mean": spread.mean,
+            "deviation": spread.deviation,
+            "half_width": spread.half_width,
+            "values": list(spread.values),
+            "diverged": spread.diverged,
+            "best": index == best,
+        }
+        for index, spread in enumerate(spreads)
+    ]
+
+
+def _equal(groups: Sequence[Group], metrics: Sequence[str], confidence: bool) -> list[dict[str, Any]]:
+    """Each group's metrics at the largest budget that all runs reached, for each of ``budgets.AXES``."""
+    runs = [member.run for group in groups for member in group.members]
+    splits = list(dict.fromkeys(str(r.scenario["evaluation"][name]) for r in runs for name in ("final", "split")))
+    found = []
+    for equal in at_equal([curve_of(run) for run in runs], splits):
+        pick = dict(zip((run.path for run in runs), equal.evaluations, strict=True))
+        picks = [[pick[member.run.path] for member in group.members] for group in groups]
+        scores = [[None if e is None else e.metrics for e in row] for row in picks]
+        columns = {metric: _plain([_scores(row, metric) for row in scores], True, confidence) for metric in metrics}
+        found.append(
+            {
+                "axis": equal.axis,
+                "budget": equal.budget,
+                "split": equal.split,
+                "rows": [
+                    {
+                        "label": group.label,
+                        "rounds": [None if e is None else e.round for e in picks[index]],
+                        "figures": {metric: cells[index] for metric, cells in columns.items()},
+                    }
+                    for index, group in enumerate(groups)
+                ],
+            }
+        )
+    return found
+
+
+def _orderings(
+    groups: Sequence[Group], columns: Mapping[str, Sequence[Spread]], metrics: Sequence[str]
+) -> list[dict[str, Any]]:
+    """The studies that the runs belong to; of other runs every pair of rows."""
+    runs = [member.run for group in groups for member in group.members]
+    if tables := [table for table in tables_of(runs) if table.variants]:
+        return [ordering_of_study(table) for table in tables]
+    if len(groups) < 2:
+        return []
+    values = {
+        group.label: {
+            metric: {
+                member.seed: value
+                for member, value in zip(group.members, columns[metric][index].values, strict=True)
+                if value is not None
+            }
+            for metric in metrics
+        }
+        for index, group in enumerate(groups)
+    }
+    names = dict.fromkeys(str(run.scenario["name"]) for run in runs)
+    return [ordering_of_rows(", ".join(names), values, metrics)]

@@ -1,0 +1,205 @@
+"""Orderings over several seeds: whether each holds, is reversed, or is within the spread.
+
+An ordering holds if its gap of means exceeds the larger of the two standard deviations (n - 1), and is reversed if the
+opposite gap does; otherwise there is no ordering.  A seed draws the same data, initial weights and cohorts for every
+variant, so seeds are paired: the gap has a deviation of its own, and the better variant is ahead in some of the seeds.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from statistics import fmean, stdev
+from typing import Any
+
+from edgefl.commands.compare.studies import Study, study_of
+from edgefl.errors import RunError
+from edgefl.runs import Run
+
+Values = Mapping[str, Mapping[str, Mapping[int, float]]]
+"""A metric's value by variant, metric and seed."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Verdict on a pair: ``gap`` of the means with its ``own`` deviation over seeds, the ``spread`` to exceed, and the
+    number of seeds in which the better variant is ahead."""
+
+    gap: float
+    own: float
+    spread: float
+    ahead: int
+    seeds: int
+
+    @property
+    def word(self) -> str:
+        """Whether the ordering holds beyond the spread."""
+        if self.seeds < 2:
+            return "one seed: no ordering"
+        if abs(self.gap) <= self.spread:
+            return "no ordering"
+        return "holds" if self.gap > 0 else "reversed"
+
+
+def judge(worse: Sequence[float], better: Sequence[float]) -> Verdict:
+    """Compare the values of two variants, seed by seed."""
+    spread = max(map(deviation, (worse, better)))
+    ahead = sum(b > a for a, b in zip(worse, better, strict=True))
+    gaps = [b - a for a, b in zip(worse, better, strict=True)]
+    return Verdict(fmean(better) - fmean(worse), deviation(gaps), spread, ahead, len(worse))
+
+
+def deviation(values: Sequence[float]) -> float:
+    """Standard deviation of a sample; 0 for a single value."""
+    return stdev(values) if len(values) > 1 else 0.0
+
+
+# --- what a scenario claims ------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Table:
+    """Values by variant, metric and seed."""
+
+    study: Study
+    values: dict[str, dict[str, dict[int, float]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(dict))
+    )
+
+    @property
+    def variants(self) -> list[str]:
+        """Variants with a finished run."""
+        return [variant for variant in self.study.variants if self.values.get(variant)]
+
+    @property
+    def seeds(self) -> list[int]:
+        """Seeds for which all these variants are finished."""
+        seeds = [set(next(iter(self.values[v].values()))) for v in self.variants]
+        return sorted(set.intersection(*seeds)) if seeds else []
+
+    def of(self, term: str, metric: str) -> list[float]:
+        """Values by seed of a variant, or of the difference of two variants."""
+        first, *second = term.split(" - ")
+        values = [self.values[first][metric][seed] for seed in self.seeds]
+        return values if not second else [a - b for a, b in zip(values, self.of(second[0], metric), strict=True)]
+
+
+def tables_of(runs: Iterable[Run]) -> list[Table]:
+    """The values of these finished runs for each study that one of them belongs to.
+
+    A run that lacks a metric of its study, or whose model diverged, is left out.
+    """
+    tables: dict[str, Table] = {}
+    for run in runs:
+        study = study_of(str(run.scenario["name"]))
+        if study is None:
+            continue
+        table = tables.setdefault(study.title, Table(study))
+        for variant in study.variants:
+            if is_variant(study, variant, run.scenario):
+                try:
+                    values = {metric: measured(run, metric) for metric in study.metrics}
+                except RunError:
+                    continue
+                for metric, value in values.items():
+                    table.values[variant][metric][int(run.scenario["seed"])] = value
+    return list(tables.values())
+
+
+def is_variant(study: Study, variant: str, scenario: Mapping[str, Any]) -> bool:
+    """Whether a resolved scenario is this variant."""
+    return all(looked_up(scenario, path) == value for path, value in study.variants[variant].items())
+
+
+def looked_up(scenario: Mapping[str, Any], path: str) -> Any:
+    """The value at a dotted path of a resolved scenario; None if there is none."""
+    value: Any = scenario
+    for key in path.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def measured(run: Run, metric: str) -> float:
+    """A metric of the last evaluation; ``eligible`` is the share of clients that were eligible at least once.
+
+    Raises RunError if the run has no such metric.
+    """
+    if metric == "eligible":
+        eligible = defaultdict[int, bool](bool)
+        for row in run.each("eligibility"):
+            eligible[row["client"]] |= bool(row["eligible"])
+        return fmean(map(float, eligible.values()))
+    kind, name = metric.split(".", 1)
+    try:
+        return float(run.result["metrics"][kind][name])
+    except (KeyError, TypeError):
+        raise RunError(f"the run at {run.path} has no value of {metric}, which its ordering is about") from None
+
+
+# --- as plain data ---------------------------------------------------------------------------------------------------
+
+
+def ordering_of_study(table: Table) -> dict[str, Any]:
+    """The means of a study's variants and the verdicts on what is claimed, as plain data."""
+    study, there = table.study, set(table.variants)
+    claims = []
+    for claim in study.claims if table.seeds else ():
+        for worse, better in zip(claim.order, claim.order[1:], strict=False):
+            if {part for term in (worse, better) for part in term.split(" - ")} <= there:
+                verdict = judge(table.of(worse, claim.metric), table.of(better, claim.metric))
+                claims.append(_claim(worse, better, claim.metric, verdict))
+    not_run = [variant for variant in study.variants if variant not in there]
+    return _ordering(study.title, table.values, table.variants, study.metrics, table.seeds, claims, not_run)
+
+
+def ordering_of_rows(title: str, values: Values, metrics: Sequence[str]) -> dict[str, Any]:
+    """The means of a comparison's rows and the verdict on each pair, the row with the higher mean as the better one.
+
+    ``values`` has for each row and metric the value by seed; only seeds that every row has are compared, and only
+    metrics that every row has for all of them.
+    """
+    rows = list(values)
+    seeds = sorted(set.intersection(*({s for of in values[row].values() for s in of} for row in rows)))
+    common = [m for m in metrics if all(seed in values[row].get(m, {}) for row in rows for seed in seeds)]
+    claims = []
+    for metric in common if seeds else ():
+        for pair in combinations(rows, 2):
+            columns = {row: [values[row][metric][seed] for seed in seeds] for row in pair}
+            worse, better = sorted(pair, key=lambda row: fmean(columns[row]))
+            claims.append(_claim(worse, better, metric, judge(columns[worse], columns[better])))
+    return _ordering(title, values, rows, common, seeds, claims, [])
+
+
+def _claim(worse: str, better: str, metric: str, verdict: Verdict) -> dict[str, Any]:
+    return {
+        "worse": worse,
+        "better": better,
+        "metric": metric,
+        "gap": verdict.gap,
+        "gap_deviation": verdict.own,
+        "spread": verdict.spread,
+        "ahead": verdict.ahead,
+        "seeds": verdict.seeds,
+        "verdict": verdict.word,
+    }
+
+
+def _ordering(
+    title: str, values: Values, rows: Sequence[str], metrics: Sequence[str], seeds: Sequence[int],
+    claims: list[dict[str, Any]], not_run: list[str],
+) -> dict[str, Any]:  # fmt: skip
+    means = []
+    for row in rows if seeds else ():
+        columns = {metric: [values[row][metric][seed] for seed in seeds] for metric in metrics}
+        figures = {metric: {"mean": fmean(c), "deviation": deviation(c)} for metric, c in columns.items()}
+        means.append({"label": row, "figures": figures})
+    return {
+        "title": title,
+        "seeds": list(seeds),
+        "metrics": list(metrics),
+        "rows": means,
+        "claims": claims,
+        "not_run": not_run,
+    }

@@ -1,0 +1,153 @@
+"""``edgefl devices check``: which devices of the library could train a scenario's clients, and at what cost."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgefl.commands.compose import commonest_link, planner_of, scenario_of
+from edgefl.commands.profile.hardest import Pairs, hardest, stage_of_works
+from edgefl.commands.profile.profile import Wanted, check_wanted, largest
+from edgefl.commands.profile.profile_clients import cost_fields, verdict_fields
+from edgefl.commands.progress import OnProgress, messages, public_command, silent
+from edgefl.commands.sweep.workload import LEFT_OUT, Workload
+from edgefl.devices import Device, Link, available_memory_bytes, device_names, load_device, load_link, with_runtime
+from edgefl.planning import BUDGETS, Planner
+from edgefl.report import FIGURE_FORMS, check_figure, draw_device_check
+from edgefl.scenario import Scenario
+
+GRANTED = ("flops", "bytes", "seconds", "joules")
+"""The budgets of owners that count here: those of memory follow the devices that clients have now."""
+
+
+@public_command
+def check_devices(
+    scenario: str | os.PathLike[str] | dict[str, Any] | Scenario,
+    overrides: Sequence[str] = (),
+    *,
+    devices: Sequence[str] = (),
+    link: str | None = None,
+    stage: int | None = None,
+    kind: str | None = None,
+    figure: str | os.PathLike[str] | None = None,
+    on_progress: OnProgress = silent,
+) -> dict[str, Any]:
+    """Check every device of the library against the largest client of each kind, at the stage that is hardest on it.
+
+    A device fits if that client's round fits the memory that the device has for tensors, the round's deadline, and the
+    tightest of the owners' budgets of FLOPs, bytes, seconds and joules among the kind's clients.  Memory that owners
+    grant doesn't count, since it is granted on the devices that clients have now.  Nothing is trained.
+
+    Args:
+        scenario: A scenario file, the name of a shipped scenario, or a scenario as a dictionary.
+        overrides: Changes of single fields, ``"training.batch=8"``.
+        devices: Only these devices, names of the library or files; by default the whole library.
+        link: The link that prices transfers; by default the fleet's most common one.
+        stage: Only this stage of the schedule (from 1), in place of the hardest for each device.
+        kind: Only this kind of client.
+        figure: A file (png, pdf, svg) for a drawing of what fits.
+        on_progress: Called with the name of an event and its facts.
+
+    Returns:
+        Plain data: ``rows``, one for each device and kind, smallest memory first; if the scenario compares, rows of the
+        scenario itself, without what it compares.  Units are in the fields' names.  The page about JSON output has
+        every field.
+
+    Raises:
+        ScenarioError: The scenario can't be run, or has no such stage.
+        UnknownName: A device, the link or the kind is unknown.
+        DeviceError: A profile is invalid.
+        RunError: The drawing can't be written.
+    """
+    if figure is not None:
+        check_figure(figure, FIGURE_FORMS)
+    whole = scenario_of(scenario, overrides)
+    planner = planner_of(whole, on_progress)
+    setup = planner.setup
+    check_wanted(Wanted(stage=stage, kind=kind), [setup])
+    over = load_link(link) if link else commonest_link(setup.fleet)
+    runtime = setup.fleet.runtime
+    library = [with_runtime(load_device(name), runtime) for name in dict.fromkeys(devices or device_names())]
+    library.sort(key=lambda device: (available_memory_bytes(device), device.name))
+    kinds = [name for name in setup.clients.kinds if kind in (None, name)]
+    messages(on_progress)(f"predicting {', '.join(kinds)}")
+    workload = largest_workload(planner)
+    rows = [
+        row for name in kinds for row in _rows(workload, setup.clients.kinds.index(name), name, library, over, stage)
+    ]
+    order = {device.name: index for index, device in enumerate(library)}
+    rows.sort(key=lambda row: order[row["device"]])
+    result = {"scenario": whole.name, "link": over.name, "throttling": setup.fleet.throttling, "rows": rows}
+    if figure is not None:
+        draw_device_check(result, Path(figure))
+    return result
+
+
+def largest_workload(planner: Planner) -> Workload:
+    """The works of the largest client of each kind, whose ``groups`` are the indices of the kinds."""
+    setup = planner.setup
+    kinds = setup.clients.kinds
+    demands, stages, candidates = [], [], []
+    known: dict[tuple[int, int], Any] = {}
+    for current in setup.schedule.stages:
+        first = 1 + sum(stage.rounds for stage in setup.schedule.stages if stage.index < current.index)
+        for offered, _ in setup.schedule.turns(current):
+            stages.append(current)
+            for candidate in offered:
+                if (current.index, candidate.index) in known:
+                    continue
+                works = known[current.index, candidate.index] = np.full(len(kinds), LEFT_OUT, np.int64)
+                for index, kind in enumerate(kinds):
+                    if len(setup.of_kind(kind)) and setup.participates(kind, first):
+                        works[index] = len(demands)
+                        demands.append(planner.demand(largest(setup, kind), first, candidate))
+            candidates.append({candidate.index: known[current.index, candidate.index] for candidate in offered})
+    return Workload(setup, tuple(demands), tuple(stages), tuple(candidates))
+
+
+def _rows(
+    workload: Workload, group: int, kind: str, library: Sequence[Device], link: Link, stage: int | None
+) -> list[dict[str, Any]]:
+    setup = workload.setup
+    members = setup.of_kind(kind)
+    if not len(members) or not workload.demands:
+        return []
+    pairs = Pairs.of(workload, [(device, link) for device in library])
+    budgets = {name: np.full(len(library), inf) for name in BUDGETS}
+    allowed = setup.budgets(members)
+    for name in GRANTED:
+        budgets[name][:] = float(np.min(allowed[name]))
+    budgets["memory"][:] = [available_memory_bytes(device) for device in library]
+    count = len(library)
+    found = hardest(
+        workload, pairs, np.full(count, group), np.arange(count), budgets, np.ones(count, bool), stage=stage
+    )
+    trained = stage_of_works(workload)
+    rows = []
+    for index, device in enumerate(library):
+        work = int(found.work[index])
+        if work == LEFT_OUT:
+            continue
+        demand, verdict = workload.demands[work], found.verdicts[index]
+        unthrottled = demand.compute.seconds(device) + demand.compute.loaded_bytes / device.storage_bytes_per_second
+        throttled = float(device.throttled(np.asarray(unthrottled))) - unthrottled
+        rows.append(
+            {
+                "device": device.name,
+                "kind": kind,
+                "link": link.name,
+                "samples": int(setup.clients.client_samples[largest(setup, kind)]),
+                **cost_fields(setup, demand, trained[work]),
+                "available_memory_bytes": available_memory_bytes(device),
+                "throttling_seconds": throttled,
+                **verdict_fields(verdict),
+                "stages": int(found.turns[index]),
+                "eligible_stages": int(found.able[index]),
+            }
+        )
+    return rows

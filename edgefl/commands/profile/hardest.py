@@ -1,0 +1,118 @@
+"""The turn of a schedule that is hardest for each client or device: what it does there, and the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgefl.commands.sweep.workload import LEFT_OUT, Prices, Workload
+from edgefl.devices import Device, Link
+from edgefl.planning import Verdicts, choose_stages, gate
+
+Integers = NDArray[Any]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs of device and link, and what each work costs on them: ``seconds`` and ``joules`` `[pairs, works]`."""
+
+    pairs: tuple[tuple[Device, Link], ...]
+    seconds: Floats
+    joules: Floats
+
+    @classmethod
+    def of(cls, workload: Workload, pairs: list[tuple[Device, Link]]) -> Pairs:
+        """The prices of these pairs; each device's and each link's part is computed once."""
+        prices = Prices(workload)
+        spent = [prices.spent(device, link, workload.setup.fleet.throttling) for device, link in pairs]
+        seconds, joules = (np.stack(table) for table in zip(*spent, strict=True))
+        return cls(tuple(pairs), seconds, joules)
+
+
+@dataclass(frozen=True)
+class Hardest:
+    """Arrays `[subjects]`, for clients or devices as subjects.
+
+    ``work`` is what a subject does in its hardest turn (LEFT_OUT if the method leaves it out of all turns).
+    ``verdicts`` are those on these works.  ``turns`` counts the turns in which a subject takes part, ``able`` those
+    that it is eligible in.
+    """
+
+    work: Integers
+    verdicts: Verdicts
+    turns: Integers
+    able: Integers
+
+
+def hardest(
+    workload: Workload,
+    pairs: Pairs,
+    group: Integers,
+    pair: Integers,
+    budgets: Mapping[str, Floats],
+    memory_of_device: NDArray[np.bool_],
+    *,
+    stage: int | None = None,
+) -> Hardest:
+    """The hardest turn of each subject, which is of a ``group`` of the workload and on a ``pair``: `[subjects]`.
+
+    In a turn a subject does the first work offered that fits its ``budgets``, or the nearest one.  The hardest turn
+    leaves the smallest share of a budget; of equal ones it has the highest peak memory.  ``stage`` limits the turns to
+    those of this stage.
+    """
+    count = len(group)
+    work, nearest = np.full(count, LEFT_OUT, np.int64), np.full(count, inf)
+    peak = np.full(count, -1.0)
+    turns, able = np.zeros(count, np.int64), np.zeros(count, np.int64)
+
+    def costs(works: Integers, subjects: Integers) -> dict[str, Floats]:
+        spent = {name: workload.table[name][works] for name in ("memory", "flops", "bytes")}
+        on = pair[subjects], works
+        return spent | {"seconds": pairs.seconds[on], "joules": pairs.joules[on]}
+
+    for turn, offered in zip(workload.stages, workload.candidates, strict=True):
+        offered_works = {index: works[group] for index, works in offered.items()}
+        members = np.flatnonzero(next(iter(offered_works.values())) != LEFT_OUT)
+        if stage not in (None, turn.index) or not len(members):
+            continue
+        allowed = {name: values[members] for name, values in budgets.items()}
+
+        def offer(
+            works: Integers, remaining: Integers, members: Integers = members
+        ) -> tuple[Integers, dict[str, Floats]]:
+            chosen = works[members[remaining]]
+            return chosen, costs(chosen, members[remaining])
+
+        offers = {index: partial(offer, works) for index, works in offered_works.items()}
+        choices = choose_stages(offers, allowed)
+        near = gate(costs(choices.row, members), allowed).nearness
+        high = workload.table["memory"][choices.row]
+        harder = (near < nearest[members]) | ((near == nearest[members]) & (high > peak[members]))
+        chosen = members[harder]
+        work[chosen], nearest[chosen], peak[chosen] = choices.row[harder], near[harder], high[harder]
+        turns[members] += turn.rounds > 0
+        able[members] += choices.eligible
+    there = np.maximum(work, 0)  # subjects that are left out get any work, which nobody reads
+    if not len(workload.demands):
+        nothing = dict.fromkeys(("memory", "flops", "bytes", "seconds", "joules"), np.zeros(count))
+        return Hardest(work, gate(nothing, budgets, memory_of_device), turns, able)
+    verdicts = gate(costs(there, np.arange(count)), budgets, memory_of_device)
+    return Hardest(work, verdicts, turns, able)
+
+
+def stage_of_works(workload: Workload) -> dict[int, int]:
+    """The index of the stage that each work trains."""
+    return {
+        int(work): index
+        for offered in workload.candidates
+        for index, works in offered.items()
+        for work in np.unique(works)
+        if work != LEFT_OUT
+    }

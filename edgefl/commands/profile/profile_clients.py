@@ -1,0 +1,132 @@
+"""``edgefl profile --clients``: what each client of the fleet would do, at what cost, and whether it may take part."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from edgefl.commands.compose import compose, predictor_of, scenario_of
+from edgefl.commands.profile.hardest import Pairs, hardest, stage_of_works
+from edgefl.commands.profile.profile import Wanted, check_wanted
+from edgefl.commands.progress import OnProgress, messages, public_command, silent
+from edgefl.commands.sweep.workload import LEFT_OUT, Workload, workload_of
+from edgefl.planning import Demand, Setup, Verdict
+from edgefl.runs.tables import plain
+from edgefl.scenario import Scenario
+
+
+@public_command
+def profile_clients(
+    scenario: str | os.PathLike[str] | dict[str, Any] | Scenario,
+    overrides: Sequence[str] = (),
+    *,
+    stage: int | None = None,
+    kind: str | None = None,
+    on_progress: OnProgress = silent,
+) -> dict[str, Any]:
+    """Predict for each client of the fleet what its round costs at its hardest stage, and whether it may take part.
+
+    Nothing is trained.  Clients already hold all frozen parameters, and times are without jitter.  Clients of equal
+    kind and sample counts are predicted once.
+
+    Args:
+        scenario: A scenario file, the name of a shipped scenario, or a scenario as a dictionary.
+        overrides: Changes of single fields, ``"training.batch=8"``.
+        stage: Only this stage of the schedule (from 1), in place of the hardest for each client.
+        kind: Only clients of this kind.
+        on_progress: Called with the name of an event and its facts.
+
+    Returns:
+        Plain data: ``rows``, one for each client, and ``combinations`` with the rows of each combination by its label
+        if the scenario compares.  Units are in the fields' names.  The page about JSON output has every field.
+
+    Raises:
+        ScenarioError: The scenario can't be run, or has no such stage.
+        UnknownName: The kind is unknown.
+    """
+    whole = scenario_of(scenario, overrides)
+    combinations = whole.combinations() if whole.compare else []
+    on_message = messages(on_progress)
+    named = [(whole.name, whole), *combinations]
+    setups = {label: compose(each, on_message, trains=False) for label, each in named}
+    check_wanted(Wanted(stage=stage, kind=kind), list(setups.values()))
+    rows = {}
+    for index, (label, each) in enumerate(named):
+        if index:
+            on_progress("combination", {"label": label, "index": index - 1, "of": len(combinations)})
+        workload = workload_of(setups[label], predictor_of(each))
+        rows[label] = _rows(workload, stage, kind)
+    result: dict[str, Any] = {"scenario": whole.name, "rows": rows[whole.name]}
+    if combinations:
+        result["combinations"] = {label: {"rows": rows[label]} for label, _ in combinations}
+    return result
+
+
+def _rows(workload: Workload, stage: int | None, kind: str | None) -> list[dict[str, Any]]:
+    """The row of each client of the kind, in the order of their numbers."""
+    setup = workload.setup
+    fleet, everyone = setup.fleet, len(setup.clients.client_kind)
+    clients = np.arange(everyone) if kind is None else setup.of_kind(kind)
+    if not len(clients):
+        return []
+    pairs = Pairs.of(workload, [(device, link) for device in fleet.devices for link in fleet.links])
+    pair = fleet.device_index[clients].astype(np.int64) * len(fleet.links) + fleet.link_index[clients]
+    found = hardest(
+        workload, pairs, np.asarray(setup.clients.client_group)[clients], pair, setup.budgets(clients),
+        np.asarray(fleet.memory_of_device)[clients], stage=stage,
+    )  # fmt: skip
+    trained, samples = stage_of_works(workload), np.asarray(setup.clients.client_samples)
+    costs = {work: cost_fields(setup, workload.demands[work], trained[work])
+             for work in np.unique(found.work).tolist() if work != LEFT_OUT}  # fmt: skip
+    rows = []
+    for index, client in enumerate(clients.tolist()):
+        device, link = pairs.pairs[int(pair[index])]
+        work = int(found.work[index])
+        head = {
+            "client": client,
+            "kind": setup.kind_of(client),
+            "samples": int(samples[client]),
+            "device": device.name,
+            "link": link.name,
+        }
+        turns = {"stages": int(found.turns[index]), "eligible_stages": int(found.able[index])}
+        if work == LEFT_OUT:
+            left_out = {"eligible": False, "binding": None, "reason": "the method leaves this kind out"}
+            rows.append({**head, **turns, **left_out})
+            continue
+        verdict = found.verdicts[index]
+        rows.append({**head, **costs[work], **verdict_fields(verdict), **turns})
+    return rows
+
+
+def cost_fields(setup: Setup, demand: Demand, stage: int) -> dict[str, Any]:
+    """What a work costs on any device: its stage, batch, peak memory, FLOPs and bytes."""
+    label = setup.schedule.offered[stage - 1].label
+    return {
+        "stage": stage,
+        **({"part": label} if label else {}),
+        "batch": next((p.batch for p in demand.work.passes if p.train), None),
+        "peak_memory_bytes": demand.compute.peak_memory_bytes,
+        "flops": demand.compute.forward_flops + demand.compute.backward_flops,
+        "download_bytes": demand.traffic.download_bytes,
+        "upload_bytes": demand.traffic.upload_bytes,
+    }
+
+
+def verdict_fields(verdict: Verdict) -> dict[str, Any]:
+    """Seconds, joules and the verdict with its binding budget; ``margin`` is what is left of that budget."""
+    binding = verdict.binding
+    fields = {
+        "virtual_seconds": verdict.costs["seconds"],
+        "energy_joules": verdict.costs["joules"],
+        "eligible": verdict.eligible,
+        "binding": binding,
+        "memory_limit": verdict.memory_limit,
+        "margin": None if binding is None else verdict.margins[binding],
+        "budget": None if binding is None else verdict.budgets[binding],
+        "reason": verdict.reason,
+    }
+    return dict(plain(fields))

@@ -1,0 +1,243 @@
+"""Runs side by side: means and intervals by hand, groups by what differs, metrics at equal costs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import pytest
+from rich.console import Console
+from scipy import stats
+
+import edgefl
+from edgefl.cli import main
+from edgefl.commands.compare.budgets import Curve, Evaluation, at_equal
+from edgefl.commands.compare.members import labels_of
+from edgefl.commands.compare.spread import Spread, best_of, student_t
+from edgefl.errors import RunError
+from edgefl.report import comparison_csv, print_comparison
+
+Tiny = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def comparison(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Two schedules by two seeds, evaluated after every round."""
+    scenario = tiny(
+        data={"source": "glyphs", "clients": {"text": 4}, "samples": 40, "validation": 40, "test": 40},
+        schedule={"name": "end-to-end", "rounds": 3},
+        evaluation={"every": 1},
+        compare={"seed": [3, 4], "schedule": ["end-to-end", {"name": "layerwise", "stages": 2, "rounds": 3}]},
+    )
+    return edgefl.run(scenario, output=tmp_path_factory.mktemp("seeds") / "run")
+
+
+@pytest.fixture(scope="module")
+def compared(comparison: Any) -> dict[str, Any]:
+    return edgefl.compare([comparison.path])
+
+
+def shown(found: dict[str, Any], width: int = 100, **options: Any) -> str:
+    file = io.StringIO()
+    console = Console(file=file, width=width, no_color=True, color_system=None, markup=False, highlight=False)
+    print_comparison(found, console=console, **options)
+    assert max(map(len, file.getvalue().splitlines())) <= width
+    return file.getvalue()
+
+
+# --- spreads ---------------------------------------------------------------------------------------------------------
+
+
+def test_students_quantile_is_the_published_one() -> None:
+    for degrees in (*range(1, 31), 60, 1000):
+        assert student_t(degrees) == pytest.approx(stats.t.ppf(0.975, degrees), rel=3e-4)
+
+
+def test_an_interval_is_the_deviation_up_to_four_seeds_and_students_from_five() -> None:
+    few, many = Spread((1.0, 2.0, 4.0)), Spread((1.0, 2.0, 4.0, 3.0, 5.0))
+    assert few.interval(confidence=False) == pytest.approx((7 / 3 - stdev([1, 2, 4]), 7 / 3 + stdev([1, 2, 4])))
+    expected = stats.t.interval(0.95, 4, loc=3, scale=stats.sem([1, 2, 4, 3, 5]))
+    assert many.interval(confidence=True) == pytest.approx(expected, rel=3e-4)
+    assert Spread((1.0,)).interval(confidence=False) is None and Spread((1.0, None)).mean is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "higher", "best"),
+    [
+        ([(1.0, 1.2), (2.0, 2.2)], True, 1),
+        ([(1.0, 1.2), (2.0, 2.2)], False, 0),
+        ([(1.0, 2.0), (1.5, 2.5)], True, None),  # the intervals overlap
+        ([(1.0, 1.2), (2.0, 2.2), (2.1, 2.3)], True, None),  # apart from one of two
+        ([(1.0, 1.2), (2.0,)], True, None),  # one seed has no spread
+        ([(1.0, 1.2), (2.0, None)], True, None),  # a diverged seed
+        ([(1.0, 1.0), (1.0, 1.0)], True, None),  # equal
+        ([(1.0, 1.2)], True, None),
+    ],
+)
+def test_the_best_is_marked_where_intervals_part(rows: list[tuple[Any, ...]], higher: bool, best: int | None) -> None:
+    assert best_of([Spread(row) for row in rows], higher=higher, confidence=False) == best
+
+
+# --- groups ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_label_has_names_first_and_what_tells_equal_names_apart() -> None:
+    labels, also = labels_of(
+        [
+            {"method.name": "fedavg", "training.lr": 0.1},
+            {"method.name": "fedprox", "method.mu": 0.1, "training.lr": 0.1},
+            {"method.name": "fedprox", "method.mu": 0.5, "training.lr": 0.2},
+        ]
+    )
+    assert labels == ["fedavg", "fedprox, mu=0.1", "fedprox, mu=0.5"] and also == ["training.lr"]
+    assert labels_of([{"method.name": "fedavg", "schedule.name": "elastic"}]) == (["fedavg, elastic"], [])
+
+
+def test_means_are_those_of_the_runs(comparison: Any, compared: dict[str, Any]) -> None:
+    assert [row["label"] for row in compared["rows"]] == ["end-to-end", "layerwise"]
+    for row in compared["rows"]:
+        runs = [run for run in comparison.runs.values() if run.scenario["schedule"]["name"] == row["label"]]
+        assert row["seeds"] == [3, 4] == [run.scenario["seed"] for run in runs]
+        for name, value in (
+            ("text.accuracy", lambda run: run.result["metrics"]["text"]["accuracy"]),
+            ("virtual_seconds", lambda run: run.result["virtual_seconds"]),
+            ("energy_joules", lambda run: run.result["totals"]["energy_joules"]),
+            ("bytes", lambda run: sum(run.result["totals"][f"{way}_bytes"] for way in ("download", "upload"))),
+        ):
+            values = [value(run) for run in runs]
+            figure = row["figures"][name]
+            assert figure["values"] == pytest.approx(values)
+            assert figure["mean"] == pytest.approx(fmean(values))
+            assert figure["deviation"] == pytest.approx(stdev(values))
+    memory = [row["figures"]["peak_memory_bytes"] for row in compared["rows"]]
+    assert [cell["best"] for cell in memory] == [False, True] and memory[1]["mean"] < memory[0]["mean"]
+
+
+def test_single_runs_are_grouped_as_their_comparison_is(comparison: Any, compared: dict[str, Any]) -> None:
+    alone = edgefl.compare([run.path for run in comparison.runs.values()])
+    assert alone == compared
+
+
+def test_a_copy_of_a_run_is_told_by_its_folder(comparison: Any, tmp_path: Path) -> None:
+    run = next(iter(comparison.runs.values()))
+    shutil.copytree(run.path, tmp_path / "copy")
+    found = edgefl.compare([run.path, tmp_path / "copy", run.path])
+    assert [row["label"] for row in found["rows"]] == [str(run.path), str(tmp_path / "copy")]
+    assert found["rows"][0]["figures"] == found["rows"][1]["figures"]
+
+
+def test_unfinished_runs_are_left_out_and_said(comparison: Any, tmp_path: Path) -> None:
+    cut = tmp_path / "cut"
+    shutil.copytree(comparison.path, cut)
+    runs = list(edgefl.read_run(cut).runs.values())
+    (runs[0].path / "result.json").unlink()
+    found = edgefl.compare([cut])
+    assert found["left_out"] == [f"{runs[0].path} isn't finished; continue it with edgefl run --resume {cut}"]
+    assert [(row["label"], row["seeds"]) for row in found["rows"]] == [("layerwise", [3, 4]), ("end-to-end", [4])]
+    assert "(seed 4)" in shown(found)
+    for run in runs[1:]:
+        (run.path / "result.json").unlink()
+    with pytest.raises(RunError, match="isn't finished; continue it"):
+        edgefl.compare([cut])
+    with pytest.raises(RunError, match="there is no run at"):
+        edgefl.compare([tmp_path / "nowhere"])
+    environment = runs[0].path / "environment.json"
+    environment.write_text(json.dumps({**json.loads(environment.read_text()), "run_format": 99}))
+    with pytest.raises(RunError, match="has run format 99"):
+        edgefl.compare([cut])
+
+
+# --- equal costs -----------------------------------------------------------------------------------------------------
+
+
+def curve(*points: tuple[float, str, float]) -> Curve:
+    """A curve by cost, split and value; all costs alike."""
+    axes = ("virtual_seconds", "bytes", "energy_joules")
+    evaluations = [
+        Evaluation(i, split, {"image": {"accuracy": value}}, dict.fromkeys(axes, cost))
+        for i, (cost, split, value) in enumerate(points, 1)
+    ]
+    return Curve(tuple(evaluations), evaluations[-1].spent)
+
+
+def values(curves: list[Curve], splits: list[str]) -> tuple[float, str, list[float | None]]:
+    equal = at_equal(curves, splits)[0]
+    return equal.budget, equal.split, [e and e.metrics["image"]["accuracy"] for e in equal.evaluations]
+
+
+def test_a_metric_keeps_its_last_value_up_to_the_budget_that_all_reached() -> None:
+    long = curve((10, "val", 0.1), (20, "val", 0.2), (30, "val", 0.3))
+    short = curve((12, "val", 0.5), (25, "val", 0.6))
+    assert values([long, short], ["val"]) == (25, "val", [0.2, 0.6])
+    late = curve((26, "val", 0.9), (30, "val", 0.9))
+    assert values([short, late], ["val"]) == (25, "val", [0.6, None])
+
+
+def test_values_of_two_splits_are_not_compared() -> None:
+    long = curve((10, "val", 0.1), (20, "val", 0.2), (30, "test", 0.3))
+    short = curve((12, "val", 0.5), (25, "test", 0.6))
+    assert values([long, short], ["test", "val"]) == (25, "val", [0.2, 0.5])
+    assert values([short, short], ["test", "val"]) == (25, "test", [0.6, 0.6])
+
+
+def test_at_equal_bytes_the_records_say_what_each_run_had(comparison: Any, compared: dict[str, Any]) -> None:
+    part = next(part for part in compared["equal"] if part["axis"] == "bytes")
+    totals = [run.rounds[["download_bytes", "upload_bytes"]].to_numpy().sum() for run in comparison.runs.values()]
+    assert part["budget"] == min(totals) and part["split"] == "validation"
+    for row in part["rows"]:
+        runs = [run for run in comparison.runs.values() if run.scenario["schedule"]["name"] == row["label"]]
+        for run, round, value in zip(runs, row["rounds"], row["figures"]["text.accuracy"]["values"], strict=True):
+            spent = run.rounds[["download_bytes", "upload_bytes"]].sum(axis=1).cumsum()
+            last = run.rounds[(spent <= part["budget"]) & (run.rounds["round"] < 3)].iloc[-1]
+            assert (round, value) == (last["round"], last["metrics.text.accuracy"])
+
+
+# --- what is printed -------------------------------------------------------------------------------------------------
+
+
+def test_the_table_says_which_spread_it_shows(compared: dict[str, Any]) -> None:
+    text = shown(compared)
+    assert text.startswith("Comparison: mean ± standard deviation over seeds 3, 4\n")
+    assert "*: the best, and its interval" in text and "At equal traffic of all clients" in text
+    cell = compared["rows"][0]["figures"]["text.accuracy"]
+    assert f"{cell['mean']:.3f} ± {cell['deviation']:.3f}" in text
+    shown(compared, width=80, full=True)
+    five = json.loads(json.dumps(compared))
+    five["spread"] = "95 % interval"
+    assert "± half of the 95 % interval (Student's t)" in shown(five)
+
+
+def test_csv_and_json_hold_the_same(compared: dict[str, Any]) -> None:
+    lines = list(csv.DictReader(io.StringIO(comparison_csv(compared))))
+    assert [line["label"] for line in lines] == ["end-to-end", "layerwise"] and lines[0]["seeds"] == "3 4"
+    for line, row in zip(lines, compared["rows"], strict=True):
+        assert float(line["energy_joules.mean"]) == row["figures"]["energy_joules"]["mean"]
+    assert json.loads(json.dumps(compared, allow_nan=False)) == compared
+
+
+def test_a_run_of_several_seeds_prints_one_table(comparison: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    main_ends("run", "--resume", str(comparison.path))
+    out = capsys.readouterr().out
+    assert out.startswith("Comparison: mean ± standard deviation over seeds 3, 4") and len(out.splitlines()) < 20
+    main_ends("run", "--resume", str(comparison.path), "--full")
+    assert "=== seed=3,end-to-end: " in capsys.readouterr().out
+    main_ends("compare", str(comparison.path), "--orderings")
+    out = capsys.readouterr().out
+    assert "| claimed | metric | gap | spread | seeds | verdict |" in out and "| text.accuracy |" in out
+    main_ends("compare", str(comparison.path), "--json")
+    assert json.loads(capsys.readouterr().out)["spread"] == "standard deviation"
+    assert main_ends("compare", str(comparison.path / "nowhere")) == 2
+    assert main_ends("compare", str(comparison.path), "--json", "--csv") == 2
+
+
+def main_ends(*words: str) -> int:
+    """The exit code of a command."""
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    return int(ended.value.code or 0)

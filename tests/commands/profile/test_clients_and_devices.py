@@ -1,0 +1,201 @@
+"""Clients of a fleet and devices of the library: the rows agree with a run's verdicts, a sweep, and the profiles."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from PIL import Image
+from rich.console import Console
+
+import edgefl
+from edgefl.cli import main
+from edgefl.commands.compose import compose
+from edgefl.devices import available_memory_bytes, device_names, load_device
+from edgefl.errors import ScenarioError, UnknownName
+from edgefl.report import print_clients, print_device_check, profile_csv
+from edgefl.scenario import load
+
+Tiny = Callable[..., dict[str, Any]]
+
+DECLARED = {"source": "declared", "clients": {"image": 6, "text": 4}, "samples": [8, 40],
+            "shapes": {"image": {"channels": 1, "size": 32, "classes": 12}, "text": {"vocabulary": 200}}}  # fmt: skip
+TWO_STAGES = {"name": "layerwise", "stages": 2, "rounds": 4}
+
+
+@pytest.fixture(scope="module")
+def scenario(tiny: Tiny) -> dict[str, Any]:
+    """Ten clients on two devices, of which budgets refuse some."""
+    plain = tiny(
+        data={**DECLARED, "samples": 40}, schedule=TWO_STAGES, training={"batch": 8, "mode": "none"},
+        fleet={"devices": {"raspberry-pi-4-4gb": 5, "raspberry-pi-3b-plus": 5}, "links": {"wifi-5": 5, "lte": 5}},
+    )  # fmt: skip
+    peaks = sorted(row["peak_memory_bytes"] for row in edgefl.profile(plain)["rows"])
+    plain["fleet"]["budgets"] = {"memory": [peaks[0], peaks[-1]]}
+    return plain
+
+
+@pytest.fixture(scope="module")
+def clients(scenario: dict[str, Any]) -> dict[str, Any]:
+    return edgefl.profile_clients(scenario)
+
+
+def shown(show: Callable[..., None], facts: dict[str, Any], **options: Any) -> str:
+    file = io.StringIO()
+    show(facts, Console(file=file, width=100, no_color=True, color_system=None), **options)
+    assert max(map(len, file.getvalue().splitlines())) <= 100
+    return file.getvalue()
+
+
+def test_a_clients_row_is_its_verdict_in_a_run(
+    scenario: dict[str, Any], clients: dict[str, Any], tmp_path: Path
+) -> None:
+    run = edgefl.run(scenario, output=tmp_path / "run")
+    fleet = compose(load(scenario), trains=False).fleet
+    assert [row["client"] for row in clients["rows"]] == list(range(10))
+    assert {row["eligible"] for row in clients["rows"]} == {True, False}
+    for row in clients["rows"]:
+        verdicts = {v["stage"]: v for v in run.records("eligibility") if v["client"] == row["client"]}
+        assert row["eligible"] == all(v["eligible"] for v in verdicts.values())
+        assert row["stages"] == len(verdicts) == 2
+        assert row["eligible_stages"] == sum(v["eligible"] for v in verdicts.values())
+        mine = verdicts[row["stage"]]
+        assert row["margin"] == min(v["margins"]["memory"] for v in verdicts.values())
+        for name in ("kind", "device", "link", "samples", "binding", "memory_limit", "reason"):
+            assert row[name] == mine[name]
+        assert (row["peak_memory_bytes"], row["flops"]) == (mine["costs"]["memory"], mine["costs"]["flops"])
+        assert row["virtual_seconds"] == pytest.approx(mine["costs"]["seconds"])
+        assert row["batch"] == 8 and row["budget"] == fleet.budgets["memory"][row["client"]]
+
+
+def test_options_limit_the_clients_and_the_stage(scenario: dict[str, Any], clients: dict[str, Any]) -> None:
+    texts = edgefl.profile_clients(scenario, kind="text", stage=1)["rows"]
+    assert [row["client"] for row in texts] == [row["client"] for row in clients["rows"] if row["kind"] == "text"]
+    assert {(row["stage"], row["stages"]) for row in texts} == {(1, 1)}
+    with pytest.raises(ScenarioError, match="there is no stage 3"):
+        edgefl.profile_clients(scenario, stage=3)
+    with pytest.raises(UnknownName, match="'imag'; did you mean 'image'"):
+        edgefl.profile_clients(scenario, kind="imag")
+
+
+def test_combinations_have_rows_of_their_own(scenario: dict[str, Any], clients: dict[str, Any]) -> None:
+    found = edgefl.profile_clients({**scenario, "compare": {"training.batch": [8, 4]}}, kind="image")
+    assert [part["rows"][0]["batch"] for part in found["combinations"].values()] == [8, 4]
+    assert found["rows"] == [row for row in clients["rows"] if row["kind"] == "image"]
+    text = shown(print_clients, found)
+    assert "batch=4: " in text and "image clients: " in text
+
+
+def test_the_table_of_clients_counts_and_marks_them(clients: dict[str, Any]) -> None:
+    text = shown(print_clients, clients)
+    refused = sum(not row["eligible"] for row in clients["rows"])
+    assert (
+        f"tiny: {10 - refused} of 10 clients are eligible at their hardest stage, refused by memory {refused}" in text
+    )
+    assert text.count("no, memory ") == refused and text.count("fits, memory ") == 10 - refused
+    assert "raspberry-pi-3b-plus" in text
+    table = pd.read_csv(io.StringIO(profile_csv(clients)))
+    assert list(table["eligible"]) == [row["eligible"] for row in clients["rows"]]
+    many = {**clients, "rows": clients["rows"] * 5}
+    assert "and 10 more clients" in shown(print_clients, many)
+    assert "more clients" not in shown(print_clients, many, full=True)
+
+
+# --- devices ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def checked(scenario: dict[str, Any]) -> dict[str, Any]:
+    return edgefl.check_devices(scenario)
+
+
+def test_every_device_of_the_library_has_a_row_for_each_kind(scenario: dict[str, Any], checked: dict[str, Any]) -> None:
+    rows = checked["rows"]
+    assert {(row["device"], row["kind"]) for row in rows} == {
+        (name, kind) for name in device_names() for kind in ("image", "text")
+    }
+    peaks = {(row["kind"], row["stage"]): row["peak_memory_bytes"] for row in edgefl.profile(scenario)["rows"]}
+    for row in rows:
+        available = available_memory_bytes(load_device(row["device"]))
+        assert row["available_memory_bytes"] == available
+        assert row["peak_memory_bytes"] == peaks[row["kind"], row["stage"]]
+        assert row["eligible"] == (row["peak_memory_bytes"] <= available)
+        assert (row["binding"], row["margin"]) == ("memory", available - row["peak_memory_bytes"])
+    available = [row["available_memory_bytes"] for row in rows]
+    assert available == sorted(available)
+    found = edgefl.profile(scenario, device=rows[0]["device"], stage=rows[0]["stage"], kind=rows[0]["kind"])
+    assert rows[0]["virtual_seconds"] == pytest.approx(found["rows"][0]["virtual_seconds"])
+    assert rows[0]["energy_joules"] == pytest.approx(found["rows"][0]["energy_joules"])
+
+
+def test_the_smallest_that_fits_is_the_sweeps(scenario: dict[str, Any]) -> None:
+    limited = {**scenario, "fleet": {**scenario["fleet"], "budgets": {"seconds_per_round": "150 ms"}}}
+    rows = edgefl.check_devices(limited, stage=2)["rows"]
+    stage = edgefl.sweep(limited)["rows"][0]["stages"][1]
+    for kind in ("image", "text"):
+        mine = [row for row in rows if row["kind"] == kind]
+        smallest = stage["kinds"][kind]["smallest_device"]
+        first = next(row for row in mine if row["eligible"])
+        assert first["device"] == smallest["device"]
+        assert first["virtual_seconds"] == pytest.approx(smallest["round_seconds"])
+        assert {row["binding"] for row in mine if not row["eligible"]} <= {"memory", "seconds"}
+
+
+def test_a_hot_device_is_said_and_its_time_added_where_the_fleet_throttles(scenario: dict[str, Any]) -> None:
+    slow = {**scenario, "training": {**scenario["training"], "epochs": 20_000}}
+    hot = {**slow, "fleet": {**slow["fleet"], "throttling": True}}
+    (cold,), (warm,) = (
+        edgefl.check_devices(each, devices=["raspberry-pi-4-4gb"], kind="image")["rows"] for each in (slow, hot)
+    )
+    device = load_device("raspberry-pi-4-4gb")
+    assert cold["throttling_seconds"] == warm["throttling_seconds"] > 0
+    assert warm["virtual_seconds"] - cold["virtual_seconds"] == pytest.approx(cold["throttling_seconds"])
+    (row,) = edgefl.profile(slow, device=device.name, kind="image", stage=cold["stage"])["rows"]
+    extra = (row["compute_seconds"] - device.throttle_after_seconds) * (1 / device.throttled_share - 1)
+    assert row["throttling_seconds"] == pytest.approx(extra) and not row["throttling_included"]
+    assert cold["throttling_seconds"] == pytest.approx(extra)
+    text = shown(print_device_check, {"scenario": "s", "link": "wifi-5", "throttling": True, "rows": [warm]})
+    assert "~: the device gets hot in this round and slows down; the time has that" in text
+
+
+def test_a_line_for_each_device_and_a_figure(scenario: dict[str, Any], checked: dict[str, Any], tmp_path: Path) -> None:
+    lines = shown(print_device_check, checked).splitlines()
+    assert len(lines) == len(device_names()) + 5
+    assert "raspberry-pi-zero-2w" in lines[3] and lines[3].split().count("no") == 2
+    full = shown(print_device_check, checked, full=True).splitlines()
+    assert len(full) == 2 * len(device_names()) + 5
+    edgefl.check_devices(scenario, devices=["phone-mid", "raspberry-pi-zero-2w"], figure=tmp_path / "f.png")
+    with Image.open(tmp_path / "f.png") as image:
+        assert image.width > 400 and len(image.convert("RGB").getcolors(1 << 20)) > 20
+    with pytest.raises(UnknownName, match="unknown device 'phone-midd'; did you mean 'phone-mid'"):
+        edgefl.check_devices(scenario, devices=["phone-midd"])
+
+
+def test_the_commands(scenario: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str],
+                      monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TERMINAL_WIDTH", "200")
+    Path("s.yaml").write_text(json.dumps({"edgefl": 1, **scenario}))
+
+    def call(*words: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        return int(ended.value.code or 0), *capsys.readouterr()
+
+    code, out, _ = call("devices", "check", "s.yaml", "--device", "phone-mid", "--json")
+    assert code == 0 and [row["kind"] for row in json.loads(out)["rows"]] == ["image", "text"]
+    code, out, _ = call("devices", "check", "s.yaml", "--device", "phone-mid", "--csv")
+    assert code == 0 and out.startswith("device,kind,link,samples,stage,batch,peak_memory_bytes,")
+    code, out, _ = call("profile", "s.yaml", "--clients", "--csv", "--kind", "text")
+    assert code == 0 and out.count("\n") == 5 and out.startswith("client,kind,samples,device,link,stage,batch,")
+    code, out, _ = call("profile", "s.yaml", "--clients")
+    assert code == 0 and "of 10 clients are eligible" in out
+    code, _, err = call("profile", "s.yaml", "--clients", "--measure")
+    assert code == 2 and "--measure can't be combined with --clients" in err
+    code, _, err = call("devices", "check", "s.yaml", "--figure", "f.gif")
+    assert code == 2 and "its name ends in .gif" in err
