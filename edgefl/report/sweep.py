@@ -43,8 +43,9 @@ IN_WORDS = {
 def print_sweep(result: Facts, console: Console | None = None) -> None:
     """Print the result of ``edgefl.sweep``: tables of the cells, smallest devices, Pareto frontier and sensitivity."""
     console = console or screen()
-    rows = result["rows"]
-    _print_cells(console, rows)
+    rows = [row for row in result["rows"] if "refused" not in row]
+    _print_cells(console, result["rows"])
+    _print_refused(console, [row for row in result["rows"] if "refused" in row])
     _print_totals(console, rows)
     _print_excluded(console, rows)
     if any("metrics" in row for row in rows):
@@ -73,6 +74,9 @@ def _print_cells(console: Console, rows: Sequence[Facts]) -> None:
     )  # fmt: skip
     _keep_labels(table, rows)
     for row in rows:
+        if "refused" in row:
+            table.add_row(_label(row), "refused", *[NOTHING] * 8)
+            continue
         traffic = None if row["download_bytes"] is None else row["download_bytes"] + row["upload_bytes"]
         table.add_row(
             _label(row),
@@ -92,6 +96,23 @@ def _print_cells(console: Console, rows: Sequence[Facts]) -> None:
         "granted.  Peak memory: of the largest client.  Round time: of the slowest eligible client.  Traffic\n"
         "and energy: means of an eligible client's round.",
     )  # fmt: skip
+
+
+def _print_refused(console: Console, rows: Sequence[Facts]) -> None:
+    """Print why cells can't be run; cells with the same reason are printed once."""
+    labels: dict[str, list[str]] = {}
+    for row in rows:
+        labels.setdefault(row["refused"], []).append(_label(row))
+    if not labels:
+        return
+    table = new_table("", "", left=(0, 1))
+    table.show_header = False
+    _keep_labels(table, rows)
+    for reason, same in labels.items():
+        more = [f"and {len(same) - MOST_NAMED} more"] if len(same) > MOST_LISTED else []
+        table.add_row("\n".join([*(same[:MOST_NAMED] if more else same), *more]), f"refused: {reason}")
+    count = "1 combination" if len(rows) == 1 else f"{len(rows)} combinations"
+    print_section(console, f"{count} can't be run", table)
 
 
 def _print_totals(console: Console, rows: Sequence[Facts]) -> None:
