@@ -50,7 +50,7 @@ def _list(*sections: str, as_json: bool, options: bool = False) -> None:
     if as_json:
         print_json(result)
         return
-    from edgefl.report.parts import print_methods, print_parts
+    from edgefl.report.tables import print_methods, print_parts
 
     print_methods(result) if options else print_parts(result)
     say_broken(result.get("broken", ()))

@@ -261,6 +261,22 @@ def print_validation(result: Facts, console: Console | None = None) -> None:
         console.print(Text(f"  links: {counted(row['links'])}"))
 
 
+def print_parts(result: Facts, console: Console | None = None) -> None:
+    """Print the parts of ``commands.parts``, a section each, with a line for each part."""
+    console = console or screen()
+    for section, entries in result.items():
+        if section == "broken":
+            continue
+        table = new_table("", "", left=(0, 1))
+        table.show_header = False
+        for entry in entries:
+            table.add_row(f"  {entry['name']}", entry["summary"])
+        console.print(Text(section.replace("_", " ").capitalize(), style="bold"))
+        print_table(console, table)
+        console.print()
+    console.print(Text("Their options: --json, and edgefl schema for editors."))
+
+
 def print_methods(result: Facts, console: Console | None = None) -> None:
     """Print methods and schedules with their options, as ``edgefl methods`` lists them."""
     console = console or screen()
