@@ -7,6 +7,7 @@ the file, and a test compares it with the parts.  Parts of plug-ins are imported
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -84,7 +85,7 @@ def described(noun: str, name: str) -> dict[str, Any]:
 def _first_sentence(docstring: str) -> str:
     """The first sentence of a docstring's first paragraph, without its full stop and its double backticks."""
     paragraph = " ".join(docstring.strip().partition("\n\n")[0].split())
-    return paragraph.partition(".  ")[0].partition(". ")[0].removesuffix(".").replace("``", "")
+    return re.split(r"(?<!\bal)\. ", paragraph)[0].removesuffix(".").replace("``", "")
 
 
 def _options(model: type[BaseModel]) -> list[dict[str, str]]:

@@ -182,7 +182,7 @@ def _print_compared(console: Console, compared: Facts) -> None:
             console.print(
                 Text(
                     f"{label} admits {gained['clients']} of {gained['of_clients']} clients that {reference} "
-                    f"never admits,\n  with {percent(gained['samples'] / max(gained['of_samples'], 1))} of the "
+                    f"never admits, with {percent(gained['samples'] / max(gained['of_samples'], 1))} of the "
                     f"samples; {gained['took_part']} of them took part and sent {gained['updates']} of "
                     f"{updates[label]} updates."
                 )
