@@ -80,6 +80,7 @@ BEFORE = {
     "no-work": ("methods.py:", "NoWork.work() (the plug-in edgefl-broken 1.0, "),
 }
 WHILE = {
+    "raises-initial": ("methods.py:", "in RaisesInInitial.initial) failed: LookupError: no start"),
     "raises-aggregate": ("methods.py:", "in RaisesInAggregate.aggregate) failed: ZeroDivisionError: two lines"),
     "leaves-aggregate": ("methods.py:", "in LeavesInAggregate.aggregate) failed: it tried to end the program"),
     "no-state": ("methods.py:", "returned None, not a ServerState"),
@@ -101,6 +102,24 @@ def test_a_fault_is_one_line_with_the_plug_in_and_its_file(call: Call, file: str
     assert last.startswith("edgefl: error: ") and err.count("edgefl: error") == 1
     assert "the plug-in edgefl-broken 1.0" in last and message in last
     assert str(package.parent if place == "entry_points.txt" else package / place) in last and place in last
+
+
+@pytest.mark.parametrize("compare", [{}, {"seed": [1, 2]}], ids=["a run", "a comparison"])
+def test_a_run_that_ends_before_its_first_round_leaves_no_folder(
+    scenario: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compare: dict[str, Any]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PluginError, match="no start"):
+        edgefl.run(scenario("raises-initial", compare=compare))
+    assert list(tmp_path.iterdir()) == []
+    # what was there before stays, and so does a run that has begun
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(PluginError, match="no start"):
+        edgefl.run(scenario("raises-initial", compare=compare), output="mine/run")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"] and list((tmp_path / "mine").iterdir()) == []
+    with pytest.raises(PluginError, match="ZeroDivisionError"):
+        edgefl.run(scenario("raises-aggregate", compare=compare), output="mine/run")
+    assert list((tmp_path / "mine" / "run").iterdir())
 
 
 def test_the_traceback_is_printed_where_it_is_asked_for(call: Call, file: str) -> None:

@@ -25,14 +25,34 @@ INTERRUPTED = 130
 app = typer.Typer(
     name="edgefl",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Which devices can train this federated model, at what cost, and what is lost without the other devices?",
 )
 
+
+def shipped_and_files(incomplete: str) -> list[str]:
+    """Shipped scenarios and YAML files that begin with these characters, for the shell's completion."""
+    from glob import escape, glob
+
+    from edgefl.scenario.library import scenario_names
+
+    files = [name for pattern in ("*.yaml", "*.yml", "*/") for name in glob(escape(incomplete) + pattern)]
+    return [*(name for name in scenario_names() if name.startswith(incomplete)), *sorted(files)]
+
+
+def examples(*commands: str) -> str:
+    """The end of a command's help: examples as they are typed, a line each."""
+    return "\n\n".join(["Examples:", *commands])
+
+
 ScenarioFile = Annotated[
-    str, typer.Argument(metavar="SCENARIO", help="A scenario file, or the name of a shipped one: quickstart.")
+    str,
+    typer.Argument(
+        metavar="SCENARIO",
+        help="A scenario file, or the name of a shipped one: quickstart.",
+        autocompletion=shipped_and_files,
+    ),
 ]
 Overrides = Annotated[
     list[str] | None,

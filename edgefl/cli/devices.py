@@ -58,7 +58,7 @@ def list_(
 ) -> None:
     """List devices, links and fleets with their main numbers, and the profiles and libraries that are broken."""
     from edgefl.devices.browsing import browse
-    from edgefl.report import print_devices
+    from edgefl.report.library import print_devices
 
     options = {"devices": devices, "links": links, "fleets": fleets}
     with interruptible():
@@ -78,7 +78,7 @@ def show(
 ) -> None:
     """Show every number of one profile with its range, source and confidence."""
     from edgefl.devices.browsing import describe
-    from edgefl.report import print_devices
+    from edgefl.report.library import print_devices
 
     result = describe(name)
     print_json(result) if as_json else print_devices(result)

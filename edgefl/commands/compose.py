@@ -71,7 +71,7 @@ def compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: No
     opened and sections that contradict each other, or DeviceError.  Warns of a run that takes long.
     """
     check_host(scenario, trains=trains)
-    with _errors_at(scenario, "data"):
+    with errors_at(scenario, "data"):
         federation = federation_of(scenario, on_message)
     kinds = _kinds(scenario, federation)
     setting = _setting(scenario, federation, kinds, on_message)
@@ -98,7 +98,7 @@ def compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: No
 
 
 @contextmanager
-def _errors_at(scenario: Scenario, *path: str) -> Iterator[None]:
+def errors_at(scenario: Scenario, *path: str) -> Iterator[None]:
     """Raise a DataError or MethodError as the ScenarioError at this path, with its file and line."""
     try:
         yield
@@ -113,7 +113,7 @@ def _kinds(scenario: Scenario, federation: Federation) -> dict[str, Kind]:
     for name in federation.kinds:
         modalities, task = tuple(name.split("-")), federation.task(name)
         checkpointing = scenario.training.checkpointing
-        with _errors_at(scenario, "model"):
+        with errors_at(scenario, "model"):
             facts = federation.facts_of(name)
             model = models.describe(scenario.model, modalities, task, facts, checkpointing=checkpointing)
         patterns, extras = federation.patterns(name), federation.extras(name)
@@ -142,7 +142,7 @@ def _setting(
 
 def _method(scenario: Scenario, setting: Setting) -> Method:
     """The scenario's method.  Raises ScenarioError if it can't describe a client's work in the first round."""
-    with _errors_at(scenario, "method"):
+    with errors_at(scenario, "method"):
         method: Method = registry.get("method", scenario.method_name)(scenario.method_options, setting)
         for kind in setting.kinds:
             if method.participates(kind, 1):
@@ -181,16 +181,16 @@ def _check_method(scenario: Scenario, method: Method) -> None:
 def _check_payload(scenario: Scenario, method: Method) -> None:
     """Raise ScenarioError for an upload that can't be encoded with the scenario's ``payload.up``."""
     if scenario.payload.top_k is not None:
-        with _errors_at(scenario, "payload", "up"):
+        with errors_at(scenario, "payload", "up"):
             for kind in method.setting.kinds:
                 encoded(method.work(kind, 1), scenario.payload, (), method)
 
 
 def _check_schedule(scenario: Scenario, method: Method, schedule: Schedule) -> None:
     """Raise ScenarioError for rounds that the method can't run, or stages that its models can't be split into."""
-    with _errors_at(scenario, "method"):
+    with errors_at(scenario, "method"):
         method.check_rounds(schedule.rounds)
-    with _errors_at(scenario, "schedule"):
+    with errors_at(scenario, "schedule"):
         check_parts(method, schedule)
 
 
@@ -212,7 +212,7 @@ def pretraining_of(scenario: Scenario, federation: Federation, on_message: Calla
         facts = federation.public_facts
         return models.describe(scenario.model, (modality,), "classify", facts)
 
-    with _errors_at(scenario, "pretrain"):
+    with errors_at(scenario, "pretrain"):
         described = descriptions_of(scenario.pretrain, describe, scenario.model.towers)
         pretraining = Pretraining(
             scenario.pretrain,

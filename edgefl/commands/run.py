@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from edgefl.commands.compose import compose, federation_of, predictor_of
+from edgefl import models
+from edgefl.commands.compose import compose, errors_at, federation_of, predictor_of
 from edgefl.commands.made_of import MAY_CHANGE, fixed_part, inputs_of, made_of, report_changed_inputs
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.cost import Predictor
@@ -36,6 +38,7 @@ from edgefl.scenario import Scenario, load
 from edgefl.simulation import Simulation
 from edgefl.training import Inline, Processes, make_executor
 from edgefl.training.pretraining import Pretraining
+from edgefl.work.description import digest
 from edgefl.work.torch_device import device_of
 
 
@@ -113,7 +116,7 @@ def run(
     if resume is not None:
         if output is not None:
             raise RunError("a resumed run keeps its folder: leave out --output")
-        folder = Path(resume)
+        folder, made = Path(resume), None
         parts = _reopened(folder, overrides)
     else:
         assert scenario is not None
@@ -124,14 +127,45 @@ def run(
         for _, combination in combinations:
             check(combination, on_message)
         folder = Path(output) if output is not None else free_folder(whole.name)
+        made = [path for path in (folder, *folder.parents) if not path.exists()]
         parts = _created(folder, whole, combinations)
-    run_parts(parts, on_progress, overrides if resume is not None else ())
+    with _nothing_left(folder, made, on_progress) as on_event:
+        run_parts(parts, on_event, overrides if resume is not None else ())
     on_progress("done", {"folder": str(folder)})
     return read_run(folder)
 
 
+@contextmanager
+def _nothing_left(folder: Path, made: Sequence[Path] | None, on_progress: OnProgress) -> Iterator[OnProgress]:
+    """Empty a new run's folder if an error ends it before its first round; yields the callback that sees rounds begin.
+
+    ``made`` are the folders that the run makes, the innermost first, which are removed too; None for a resumed run.
+    """
+    started = made is None
+
+    def on_event(event: str, facts: Mapping[str, Any]) -> None:
+        nonlocal started
+        started = started or event == "start"
+        on_progress(event, facts)
+
+    try:
+        yield on_event
+    except (Exception, SystemExit):  # what a plug-in raises too
+        if not started:
+            for entry in folder.iterdir():
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+            with suppress(OSError):  # another command may have written there
+                for path in made or ():
+                    path.rmdir()
+        raise
+
+
 def check(scenario: Scenario, on_message: Callable[[str], None]) -> Setup:
-    """Compose a scenario, and raise the errors that ``run`` raises before it writes anything."""
+    """Compose a scenario, and raise the errors with which ``run`` refuses it before it writes anything.
+
+    Beside those of ``compose``: a device that this machine lacks, data without samples, and weights that are missing
+    or belong to another model.
+    """
     setup = compose(scenario, on_message)
     if scenario.training.mode == "none":
         return setup
@@ -141,6 +175,14 @@ def check(scenario: Scenario, on_message: Callable[[str], None]) -> Setup:
             f"{scenario.name} declares the shapes of its data and has no samples to train on: "
             "edgefl profile and edgefl sweep predict its cost, and --set training.mode=none simulates it"
         )
+    checked = set()  # kinds share towers
+    for kind in setup.method.setting.kinds.values():
+        for tower, source in kind.weights.items():
+            key = (tower, digest(kind.model["towers"].get(tower)))
+            if key not in checked:
+                with errors_at(scenario, "model", tower, "weights"):
+                    models.check_weights(kind.model, tower, source)
+                checked.add(key)
     return setup
 
 

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.commands.compose import compose, scenario_of
+from edgefl.commands.compose import scenario_of
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
+from edgefl.commands.run import check
 from edgefl.data import Federation
 from edgefl.data.missing import patterns_of
 from edgefl.planning import Setup
@@ -28,7 +29,8 @@ def validate(
 ) -> dict[str, Any]:
     """Check a scenario, and every combination that it compares, without running it.
 
-    Data are opened, fleets are drawn and works are described as for a run.  Nothing is trained and no run is written.
+    The check is the one with which ``edgefl.run`` begins: data are opened, fleets drawn, works described, and files of
+    weights compared with the towers.  Nothing is trained and no run is written.
 
     Args:
         scenario: A scenario file, the name of a shipped scenario, or a scenario as a dictionary.
@@ -46,7 +48,7 @@ def validate(
     """
     whole = scenario_of(scenario, overrides)
     combinations = [
-        _summary(label, combination, compose(combination, messages(on_progress)))
+        _summary(label, combination, check(combination, messages(on_progress)))
         for label, combination in whole.combinations()
     ]
     return {"scenario": whole.name, "seed": whole.seed, "combinations": combinations, "resolved": whole.resolved()}

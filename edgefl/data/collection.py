@@ -127,6 +127,8 @@ class FolderSet:
     build: Callable[[Wanted], Collection]
     find: Callable[[Path | None], Path]
     revision: int = 1
+    summary: str = ""
+    """A line for lists of data sets."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,8 @@ class DataSet:
     build: Callable[[int | None, OnMessage], Collection]
     packages: tuple[str, ...] = ()
     revision: int = 1
+    summary: str = ""
+    """A line for lists of data sets."""
 
     def versions(self) -> dict[str, str]:
         """Installed versions of the packages that it reads; "" for one that is missing."""

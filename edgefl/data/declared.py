@@ -37,7 +37,9 @@ class _ClassNames(Sequence[str]):
 
 
 def load(options: DataOptions, *, tokens: int, seed: int = 1) -> Federation:
-    """A federation with the number of samples of each client (default 500), but no sample values.
+    """Shapes without samples, to profile a model of any size.
+
+    The federation has the number of samples of each client (default 500), but no sample values.
 
     If ``samples`` is a range, each client's number is drawn uniformly.  Memory is a few bytes per client.
     ``validation`` and ``test`` are numbers of samples from 1 on, and below 1 shares of all clients' samples.

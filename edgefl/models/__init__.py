@@ -27,6 +27,7 @@ __all__ = [
     "at_depth",
     "blocks",
     "build",
+    "check_weights",
     "describe",
     "load_weights",
     "on_meta",
@@ -103,6 +104,11 @@ def load_weights(module: nn.Module, description: Mapping[str, Any], weights: Map
                     f"model.{name}.weights is {source!r}, but tower {tower['tower']!r} can't load weights"
                 )
             load(module.get_submodule(name), source, tower)
+
+
+def check_weights(description: Mapping[str, Any], tower: str, source: str) -> None:
+    """Raise the MethodError with which ``load_weights`` would refuse the weights of a tower; no module keeps them."""
+    load_weights(on_meta(description).to_empty(device="cpu"), description, {tower: source})
 
 
 def blocks(description: Mapping[str, Any]) -> dict[str, int]:

@@ -151,7 +151,7 @@ def mlp(
 
 
 def build_client_model(description: Mapping[str, Any]) -> ClientModel:
-    """Build the model registered as ``towers``."""
+    """One tower per modality, and what they share under ``joint``."""
     return ClientModel(description)
 
 

@@ -178,5 +178,5 @@ class ExitModel(ClientModel):
 
 
 def build_exits(description: Mapping[str, Any]) -> ExitModel:
-    """Build the model registered as ``exits``."""
+    """Towers with a classifier at several depths (DepthFL)."""
     return ExitModel(description)

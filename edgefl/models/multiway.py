@@ -303,7 +303,7 @@ class MultiwayModel(nn.Module):
 
 
 def build_multiway(description: Mapping[str, Any]) -> MultiwayModel:
-    """Build the model registered as ``multiway``."""
+    """One transformer for images and texts, with experts per modality (BEiT-3)."""
     return MultiwayModel(description)
 
 

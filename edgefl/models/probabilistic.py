@@ -61,5 +61,5 @@ class ProbabilisticModel(ClientModel):
 
 
 def build_probabilistic(description: Mapping[str, Any]) -> ProbabilisticModel:
-    """Build the model registered as ``probabilistic``."""
+    """Towers whose embeddings have standard deviations, for probabilistic retrieval (PCME)."""
     return ProbabilisticModel(description)

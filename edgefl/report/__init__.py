@@ -1,27 +1,34 @@
-"""Output for people: summaries of runs, tables on the console, figures, and progress lines."""
+"""Output for people: summaries of runs, tables on the console, figures, and progress lines.
+
+The names of ``__all__`` are imported on first use: tables of devices wait for nothing that draws figures.
+"""
 
 from __future__ import annotations
 
-from edgefl.report.comparison import comparison_csv, orderings_markdown, print_comparison
-from edgefl.report.console import screen
-from edgefl.report.facts import compared, facts_of, summary
-from edgefl.report.figures import FIGURE_FORMS, TIMELINE_FORMS, check_figure, draw_stages
-from edgefl.report.library import print_devices
-from edgefl.report.measured import print_counts, print_measured
-from edgefl.report.profile import (
-    draw_device_check,
-    print_clients,
-    print_compared_profiles,
-    print_cost_difference,
-    print_device_check,
-    print_profile,
-    profile_csv,
-)
-from edgefl.report.progress import Lines, Live, make_progress
-from edgefl.report.sweep import print_sweep
-from edgefl.report.sweep_figure import SWEEP_FORMS, draw_sweep
-from edgefl.report.tables import print_methods, print_summary, print_validation
-from edgefl.report.timeline import draw_timeline
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from edgefl.report.comparison import comparison_csv, orderings_markdown, print_comparison
+    from edgefl.report.console import screen
+    from edgefl.report.facts import compared, facts_of, summary
+    from edgefl.report.figures import FIGURE_FORMS, TIMELINE_FORMS, check_figure, draw_stages
+    from edgefl.report.library import print_devices
+    from edgefl.report.measured import print_counts, print_measured
+    from edgefl.report.profile import (
+        draw_device_check,
+        print_clients,
+        print_compared_profiles,
+        print_cost_difference,
+        print_device_check,
+        print_profile,
+        profile_csv,
+    )
+    from edgefl.report.progress import Lines, Live, make_progress
+    from edgefl.report.sweep import print_sweep
+    from edgefl.report.sweep_figure import SWEEP_FORMS, draw_sweep
+    from edgefl.report.tables import print_methods, print_parts, print_summary, print_validation
+    from edgefl.report.timeline import draw_timeline
 
 __all__ = [
     "FIGURE_FORMS",
@@ -48,6 +55,7 @@ __all__ = [
     "print_devices",
     "print_measured",
     "print_methods",
+    "print_parts",
     "print_profile",
     "print_summary",
     "print_sweep",
@@ -56,3 +64,45 @@ __all__ = [
     "screen",
     "summary",
 ]
+
+_MODULES = {
+    "FIGURE_FORMS": "figures",
+    "Lines": "progress",
+    "Live": "progress",
+    "SWEEP_FORMS": "sweep_figure",
+    "TIMELINE_FORMS": "figures",
+    "check_figure": "figures",
+    "compared": "facts",
+    "comparison_csv": "comparison",
+    "draw_device_check": "profile",
+    "draw_stages": "figures",
+    "draw_sweep": "sweep_figure",
+    "draw_timeline": "timeline",
+    "facts_of": "facts",
+    "make_progress": "progress",
+    "orderings_markdown": "comparison",
+    "print_clients": "profile",
+    "print_compared_profiles": "profile",
+    "print_comparison": "comparison",
+    "print_cost_difference": "profile",
+    "print_counts": "measured",
+    "print_device_check": "profile",
+    "print_devices": "library",
+    "print_measured": "measured",
+    "print_methods": "tables",
+    "print_parts": "tables",
+    "print_profile": "profile",
+    "print_summary": "tables",
+    "print_sweep": "sweep",
+    "print_validation": "tables",
+    "profile_csv": "profile",
+    "screen": "console",
+    "summary": "facts",
+}
+"""Module of each public name."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

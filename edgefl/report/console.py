@@ -1,23 +1,29 @@
-"""Common parts of all tables: a console of at most 100 columns, and the format of single values."""
+"""Common parts of all tables: a console as wide as the terminal, and the format of single values."""
 
 from __future__ import annotations
 
 import csv
 import io
+import os
+import re
 import sys
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 Facts = Mapping[str, Any]
 
 
-WIDTH = 100
-"""Columns of the console."""
+WIDTH, MOST_WIDTH = 100, 120
+"""Columns of a pipe or a file, unless COLUMNS says otherwise; most columns of a terminal."""
+
+LEAST_WIDTH = 40
+"""Fewer columns than this are taken as this many."""
 
 TITLES = {
     "accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "soft_score": "soft score", "r@1": "R@1",
@@ -31,20 +37,33 @@ NOTHING = "-"
 DIVERGED = "diverged"
 """Text of a cell whose metric isn't finite."""
 
+GAP = 2
+"""Spaces between two columns."""
+NARROW = 16
+"""A column of text gets at least so many characters, if it has as many, before the table is split."""
+MOST_OF_WIDTH = 0.45
+"""The share of the width that a single word may take; a longer one is broken at its separators."""
+
 MOST_COLUMNS = 4
 """Runs in one comparison table; further runs go into further tables."""
 
 
 def screen(*, stderr: bool = False) -> Console:
-    """A console on stdout (or stderr) of at most ``WIDTH`` columns; without control codes if it isn't a terminal."""
+    """A console on stdout (or stderr) as wide as the terminal; without control codes if it isn't a terminal."""
     file = sys.stderr if stderr else sys.stdout
     console = Console(file=file, highlight=False, soft_wrap=False, emoji=False, markup=False)
     if not console.is_terminal:
         return Console(
-            file=file, highlight=False, emoji=False, markup=False, width=WIDTH, no_color=True, color_system=None
+            file=file, highlight=False, emoji=False, markup=False, width=_columns(), no_color=True, color_system=None
         )
-    console.width = min(console.width, WIDTH)
+    console.width = min(console.width, MOST_WIDTH)
     return console
+
+
+def _columns() -> int:
+    """Columns of a pipe or a file: what the environment variable COLUMNS says, at least 40."""
+    given = os.environ.get("COLUMNS", "")
+    return max(int(given), LEAST_WIDTH) if given.isascii() and given.isdigit() and len(given) < 5 else WIDTH
 
 
 def new_table(*columns: str, left: Container[int] = (0,)) -> Table:
@@ -66,9 +85,12 @@ def print_section(console: Console, title: str, table: Table | None = None, note
 
 
 def print_table(console: Console, table: Table) -> None:
-    """Print the table; outside a terminal without the spaces that rich appends to each line."""
+    """Print the table, in parts if it is too wide; outside a terminal without the spaces that end its lines."""
     with console.capture() as captured:
-        console.print(table)
+        for number, part in enumerate(fitted(table, console.width)):
+            if number:
+                console.print()
+            console.print(part)
     text = captured.get()
     if not console.is_terminal:
         text = "".join(line.rstrip() + "\n" for line in text.splitlines())
@@ -133,3 +155,86 @@ def csv_text(rows: Sequence[Facts], columns: Sequence[str] | None = None) -> str
     writer.writeheader()
     writer.writerows(rows)
     return file.getvalue()
+
+
+# --- widths of columns ---------------------------------------------------------------------------------------------
+
+
+def fitted(table: Table, width: int) -> list[Table]:
+    """The table with widths for a screen of ``width`` columns, in which no word is broken.
+
+    Right-aligned columns, which hold numbers, are as wide as their widest cell; columns of text are wrapped.  If that
+    is too wide, the columns are divided over several tables, each of which begins with the first column.
+    """
+    columns = [_Measured(column, max(int(width * MOST_OF_WIDTH), NARROW)) for column in table.columns]
+    if not columns:
+        return [table]
+    return [_part(table, part, _widths(part, width)) for part in _parts(columns, width)]
+
+
+class _Measured:
+    """A column's cells as text, whose long words are broken, and the widths that it may have."""
+
+    def __init__(self, column: Column, longest: int):
+        self.column = column
+        self.style = [cell.style if isinstance(cell, Text) else "" for cell in column.cells]
+        cells = [cell.plain if isinstance(cell, Text) else str(cell) for cell in column.cells]
+        self.is_text = column.justify == "left"
+        self.cells = [_broken(cell, longest) if self.is_text else cell for cell in cells]
+        lines = [line for cell in (str(column.header), *self.cells) for line in cell.split("\n")]
+        self.natural = max((cell_len(line) for line in lines), default=0)
+        # a label is never wrapped; a number keeps its unit
+        kept = lines if not self.is_text or column.no_wrap else [word for line in lines for word in line.split()]
+        longest_kept = max((cell_len(word) for word in kept), default=0)
+        self.least = max(longest_kept, min(self.natural, NARROW if self.is_text else 0))
+
+
+def _parts(columns: Sequence[_Measured], width: int) -> Iterator[list[_Measured]]:
+    """The columns in groups whose least widths fit; each group begins with the first column."""
+    part: list[_Measured] = []
+    for column in columns:
+        needed = sum(c.least for c in part) + column.least + GAP * len(part)
+        if len(part) > 1 and needed > width:
+            yield part
+            part = [columns[0]]
+        part.append(column)
+    yield part
+
+
+def _widths(columns: Sequence[_Measured], width: int) -> list[int]:
+    """A width for each column: the natural one, or less for the widest columns of text."""
+    widths = [column.natural for column in columns]
+    excess = sum(widths) + GAP * (len(widths) - 1) - width
+    while excess > 0:
+        shrinkable = [i for i, column in enumerate(columns) if widths[i] > column.least]
+        if not shrinkable:
+            break
+        widest = max(shrinkable, key=lambda i: widths[i])
+        widths[widest] -= 1
+        excess -= 1
+    return widths
+
+
+def _part(table: Table, columns: Sequence[_Measured], widths: Sequence[int]) -> Table:
+    """A table of these columns with the look of ``table``."""
+    part = Table(box=table.box, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0), header_style=table.header_style,
+                 show_header=table.show_header)  # fmt: skip
+    for measured, width in zip(columns, widths, strict=True):
+        part.add_column(measured.column.header, justify=measured.column.justify, overflow="fold", width=width)
+    for row in zip(*(zip(column.cells, column.style, strict=True) for column in columns), strict=True):
+        part.add_row(*(Text(cell, style=style) if style else cell for cell, style in row))
+    return part
+
+
+def _broken(cell: str, longest: int) -> str:
+    """The cell with line breaks in words of more than ``longest`` characters: behind commas, else behind ``= / _ -``."""
+    return re.sub(r"\S+", lambda word: "\n".join(_pieces(word[0], longest)), cell)
+
+
+def _pieces(word: str, longest: int) -> Iterator[str]:
+    while cell_len(word) > longest:
+        head = word[:longest]
+        end = next((head.rindex(mark) + 1 for mark in (",", "=", "/", "_", "-") if mark in head[:-1]), longest)
+        yield word[:end]
+        word = word[end:]
+    yield word

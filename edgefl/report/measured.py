@@ -34,7 +34,7 @@ def print_measured(result: Facts, console: Console | None = None) -> None:
             f"{row['rss_bytes_before'] / 2**20:.0f}", f"{row['rss_bytes_peak'] / 2**20:.0f}",
         )  # fmt: skip
     note = (
-        "peak: live tensors and kernels' scratch, measured by torch's allocator.  live: tensors, by edgefl's meter.\n"
+        "peak: live tensors and kernels' scratch, measured by torch's allocator.  live: tensors, by edgefl's meter.  "
         "RSS: the whole process, with Python, libraries and memory that the allocator retains."
     )
     print_section(
@@ -60,7 +60,7 @@ def _print_seconds(console: Console, result: Facts) -> None:
         if machine is None
         else f"Predicted with the rates of one thread of this machine: {units.show_rate(machine['flops_per_second'])}, "
         f"{units.show_bytes_per_second(machine['memory_bytes_per_second'])}, "
-        f"{units.show_seconds(machine['seconds_per_operator'])} per operator.\n"
+        f"{units.show_seconds(machine['seconds_per_operator'])} per operator.  "
         "measured: CPU seconds of the fastest step."
     )
     print_section(console, "Time of a step", table, note)

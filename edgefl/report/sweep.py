@@ -43,8 +43,9 @@ IN_WORDS = {
 def print_sweep(result: Facts, console: Console | None = None) -> None:
     """Print the result of ``edgefl.sweep``: tables of the cells, smallest devices, Pareto frontier and sensitivity."""
     console = console or screen()
-    rows = result["rows"]
-    _print_cells(console, rows)
+    rows = [row for row in result["rows"] if "refused" not in row]
+    _print_cells(console, result["rows"])
+    _print_refused(console, [row for row in result["rows"] if "refused" in row])
     _print_totals(console, rows)
     _print_excluded(console, rows)
     if any("metrics" in row for row in rows):
@@ -73,6 +74,9 @@ def _print_cells(console: Console, rows: Sequence[Facts]) -> None:
     )  # fmt: skip
     _keep_labels(table, rows)
     for row in rows:
+        if "refused" in row:
+            table.add_row(_label(row), "refused", *[NOTHING] * 8)
+            continue
         traffic = None if row["download_bytes"] is None else row["download_bytes"] + row["upload_bytes"]
         table.add_row(
             _label(row),
@@ -88,10 +92,27 @@ def _print_cells(console: Console, rows: Sequence[Facts]) -> None:
         )
     print_section(
         console, "Eligible clients, and the costs of a round", table,
-        "Refused by: the binding budgets at the hardest stage; device: whose device has less memory than is\n"
-        "granted.  Peak memory: of the largest client.  Round time: of the slowest eligible client.  Traffic\n"
+        "Refused by: the binding budgets at the hardest stage; device: whose device has less memory than is "
+        "granted.  Peak memory: of the largest client.  Round time: of the slowest eligible client.  Traffic "
         "and energy: means of an eligible client's round.",
     )  # fmt: skip
+
+
+def _print_refused(console: Console, rows: Sequence[Facts]) -> None:
+    """Print why cells can't be run; cells with the same reason are printed once."""
+    labels: dict[str, list[str]] = {}
+    for row in rows:
+        labels.setdefault(row["refused"], []).append(_label(row))
+    if not labels:
+        return
+    table = new_table("", "", left=(0, 1))
+    table.show_header = False
+    _keep_labels(table, rows)
+    for reason, same in labels.items():
+        more = [f"and {len(same) - MOST_NAMED} more"] if len(same) > MOST_LISTED else []
+        table.add_row("\n".join([*(same[:MOST_NAMED] if more else same), *more]), f"refused: {reason}")
+    count = "1 combination" if len(rows) == 1 else f"{len(rows)} combinations"
+    print_section(console, f"{count} can't be run", table)
 
 
 def _print_totals(console: Console, rows: Sequence[Facts]) -> None:
@@ -112,8 +133,8 @@ def _print_totals(console: Console, rows: Sequence[Facts]) -> None:
         )
     print_section(
         console, "Totals of the schedule", table,
-        "Empty: rounds without an eligible client; they cost nothing.  Eligible: mean over the rounds.\n"
-        "Client rounds: expected number of selected clients, added over the rounds.  The server's work isn't\n"
+        "Empty: rounds without an eligible client; they cost nothing.  Eligible: mean over the rounds.  "
+        "Client rounds: expected number of selected clients, added over the rounds.  The server's work isn't "
         "included, nor are downloads of frozen parts that a client fetches again.",
     )  # fmt: skip
 
@@ -190,8 +211,8 @@ def _print_smallest(console: Console, rows: Sequence[Facts]) -> None:
     more = len(groups) - MOST_LISTED
     print_section(
         console, "The smallest device that can take part", table,
-        "Smallest by memory less runtime overhead.  The kind's largest round must fit the memory, deadline\n"
-        "and budgets of time and energy, over the fleet's most common link.  Stages with the same device\n"
+        "Smallest by memory less runtime overhead.  The kind's largest round must fit the memory, deadline "
+        "and budgets of time and energy, over the fleet's most common link.  Stages with the same device "
         "are one line with their highest peak.  Every stage, and what the next smaller device lacks: --json."
         + (f"\n{more} more cells: --json." if more > 0 else ""),
     )  # fmt: skip
@@ -263,7 +284,7 @@ def _print_sensitivity(console: Console, sensitivity: Facts) -> None:
         )  # fmt: skip
     print_section(
         console, f"Sensitivity to errors in device and link numbers by a factor of {factor}", table,
-        f"Each number is multiplied and divided by {factor}: in all profiles, in each profile alone, and all\n"
+        f"Each number is multiplied and divided by {factor}: in all profiles, in each profile alone, and all "
         f"numbers at once.  drawn: {sensitivity['draws']} random draws of a factor up to {factor} for every number.\n"
         "tau: Kendall's tau-b with the unchanged order.",
     )  # fmt: skip

@@ -182,7 +182,7 @@ def _print_compared(console: Console, compared: Facts) -> None:
             console.print(
                 Text(
                     f"{label} admits {gained['clients']} of {gained['of_clients']} clients that {reference} "
-                    f"never admits,\n  with {percent(gained['samples'] / max(gained['of_samples'], 1))} of the "
+                    f"never admits, with {percent(gained['samples'] / max(gained['of_samples'], 1))} of the "
                     f"samples; {gained['took_part']} of them took part and sent {gained['updates']} of "
                     f"{updates[label]} updates."
                 )
@@ -259,6 +259,22 @@ def print_validation(result: Facts, console: Console | None = None) -> None:
                 console.print(Text("    of which " + ", ".join(f"{m:,} {what}" for what, m in lacking.items())))
         console.print(Text(f"  devices: {counted(row['devices'])}"))
         console.print(Text(f"  links: {counted(row['links'])}"))
+
+
+def print_parts(result: Facts, console: Console | None = None) -> None:
+    """Print the parts of ``commands.parts``, a section each, with a line for each part."""
+    console = console or screen()
+    for section, entries in result.items():
+        if section == "broken":
+            continue
+        table = new_table("", "", left=(0, 1))
+        table.show_header = False
+        for entry in entries:
+            table.add_row(f"  {entry['name']}", entry["summary"])
+        console.print(Text(section.replace("_", " ").capitalize(), style="bold"))
+        print_table(console, table)
+        console.print()
+    console.print(Text("Their options: --json, and edgefl schema for editors."))
 
 
 def print_methods(result: Facts, console: Console | None = None) -> None:

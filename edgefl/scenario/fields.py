@@ -16,8 +16,11 @@ from edgefl.scenario.sections import FORMAT, SECTIONS, TOP, VERSION
 LARGEST_SEED = 2**63 - 1
 
 
-def read_fields(document: Document) -> tuple[dict[str, Any], list[ScenarioError]]:
-    """The valid fields of a ``Scenario`` except ``compare``, and all errors."""
+def read_parts(document: Document) -> tuple[dict[str, Any], list[ScenarioError], list[ScenarioError]]:
+    """The valid fields of a ``Scenario`` except ``compare``, errors of single fields, and contradictions of sections.
+
+    Contradictions are looked for only where every field is valid.
+    """
     errors = _check_keys(document)
     names: dict[str, str] = {}
     options: dict[str, BaseModel] = {}
@@ -35,10 +38,8 @@ def read_fields(document: Document) -> tuple[dict[str, Any], list[ScenarioError]
             fields[key] = read(document)
         except ScenarioError as error:
             errors.append(error)
-    if not errors:
-        errors += disagreements(document, options, names)
     fields |= {f"{key}_options" if key in names else key: section for key, section in options.items()}
-    return fields, errors
+    return fields, errors, [] if errors else disagreements(document, options, names)
 
 
 def read_section(document: Document, key: str) -> tuple[str | None, BaseModel]:

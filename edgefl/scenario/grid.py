@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
@@ -12,7 +12,7 @@ from edgefl.scenario.axes import MOST_COMBINATIONS, Axis, check_compare
 from edgefl.scenario.document import Document, KeyPath, read_file, spell
 from edgefl.scenario.labels import labels_of
 from edgefl.scenario.problems import raise_all
-from edgefl.scenario.scenario import Scenario, combinations_of
+from edgefl.scenario.scenario import Scenario, cells_of
 
 _SHAPE = "a grid maps paths to lists of values, such as `training.batch: [8, 16]`"
 
@@ -22,13 +22,14 @@ class Grid:
     """``cells`` are ``(label, scenario)``, the last axis running fastest.
 
     ``paths`` has each axis as it is written (``fleet.budgets.memory``), ``keys`` its path in a resolved scenario, and
-    ``words`` the labels of its values.
+    ``words`` the labels of its values.  ``refused`` has by label why a cell's sections contradict each other.
     """
 
     paths: tuple[str, ...]
     keys: tuple[KeyPath, ...]
     words: tuple[tuple[str, ...], ...]
     cells: tuple[tuple[str, Scenario], ...]
+    refused: Mapping[str, str]
 
 
 def grid_of(
@@ -37,7 +38,7 @@ def grid_of(
     """The grid over a scenario's ``compare``, the axes in ``file``, and ``axes`` such as ``training.batch=8,16``.
 
     The last definition of an axis wins.  Raises ScenarioError for a path that can't be varied, an empty list, an
-    invalid combination, and more than ``most`` combinations.
+    invalid value, more than ``most`` combinations, and if every combination is refused.
     """
     axis_of: dict[KeyPath, Axis] = {}
     for path in scenario.compare:
@@ -60,11 +61,13 @@ def grid_of(
     if count > most:
         sizes = " x ".join(str(len(axis.values)) for axis in all_axes)
         raise ScenarioError(f"{sizes} = {count:,} cells are more than {most:,}: leave values out")
+    cells, refused = cells_of(scenario, all_axes)
     return Grid(
         tuple(spell(axis.path) for axis in all_axes),
         tuple(axis.path for axis in all_axes),
         tuple(map(tuple, labels_of(all_axes))),
-        tuple(combinations_of(scenario, all_axes)),
+        tuple(cells),
+        refused,
     )
 
 

@@ -22,6 +22,13 @@ def scenario_names() -> list[str]:
     return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml"))
 
 
+def text_of(path: str | Path) -> str:
+    """The text of a file or a shipped scenario that ``find_document`` has found."""
+    direct = Path(path)
+    file = direct if direct.is_file() else library_folder() / f"{str(path).removesuffix('.yaml')}.yaml"
+    return file.read_text(encoding="utf-8-sig")
+
+
 def find_document(path: str | Path) -> Document:
     """The document in this file or of this shipped name.  Raises ScenarioError with the nearest name."""
     given = str(path)

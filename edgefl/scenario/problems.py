@@ -40,6 +40,13 @@ def raise_all(errors: Sequence[ScenarioError]) -> None:
         raise ScenarioErrors(unique)
 
 
+def reason(error: EdgeflError) -> str:
+    """The error in one line, without the file and line of a scenario's errors: ``schedule.stages: 8 stages ...``."""
+    errors = error.errors if isinstance(error, ScenarioErrors) else (error,)
+    texts = [f"{e.key}: {e.message}" if isinstance(e, ScenarioError) and e.key else str(e) for e in errors]
+    return " ".join("; ".join(dict.fromkeys(texts)).split())
+
+
 def validate(
     model: type[BaseModel], data: Mapping[str, Any], document: Document, path: KeyPath, nested: Nested | None = None
 ) -> BaseModel:

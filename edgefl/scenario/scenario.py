@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -17,11 +17,11 @@ from edgefl.planning.payload_options import PayloadOptions
 from edgefl.planning.round_options import EvaluationOptions, RoundOptions
 from edgefl.scenario.axes import Axis, check_compare, complete_compare, without_compare
 from edgefl.scenario.document import Document, KeyPath, plain_data, write
-from edgefl.scenario.fields import plain_section, read_fields
+from edgefl.scenario.fields import plain_section, read_parts
 from edgefl.scenario.labels import folder_name, labels_of
 from edgefl.scenario.library import find_document
 from edgefl.scenario.overrides import long_forms, with_override
-from edgefl.scenario.problems import ScenarioErrors, raise_all
+from edgefl.scenario.problems import ScenarioErrors, raise_all, reason
 from edgefl.scenario.sections import FORMAT, SECTIONS, VERSION
 from edgefl.training.options import ExecutorOptions
 from edgefl.training.pretraining import PretrainOptions
@@ -101,7 +101,8 @@ def load(path: str | Path | dict[str, Any], overrides: Sequence[str] = ()) -> Sc
 
 def _compose(document: Document, *, comparing: bool = True) -> Scenario:
     """Build the scenario of a document.  Raises ScenarioError with all errors in it."""
-    fields, errors = read_fields(document)
+    fields, invalid, contradictions = read_parts(document)
+    errors = invalid + contradictions
     compare = document.data.get("compare") if comparing else None
     if compare is not None:
         errors += check_compare(document, compare)
@@ -123,21 +124,52 @@ def combinations_of(scenario: Scenario, axes: Sequence[Axis]) -> list[tuple[str,
     """
     if not axes:
         return [(folder_name(scenario.name), scenario)]
+    combinations: list[tuple[str, Scenario]] = []
+    errors: list[ScenarioError] = []
+    for label, document in _documents(scenario, axes, errors):
+        try:
+            combinations.append((label, _compose(document, comparing=False)))
+        except ScenarioError as error:
+            errors.append(error)
+    raise_all(errors)
+    return combinations
+
+
+def cells_of(scenario: Scenario, axes: Sequence[Axis]) -> tuple[list[tuple[str, Scenario]], dict[str, str]]:
+    """``(label, scenario)`` for every combination, as for ``combinations_of``, and why some are refused, by label.
+
+    Values that contradict each other, such as more stages than blocks, refuse their combination.  Raises ScenarioError
+    with all values that are invalid by themselves, or if every combination is refused.
+    """
+    if not axes:
+        return [(folder_name(scenario.name), scenario)], {}
+    cells: list[tuple[str, Scenario]] = []
+    errors: list[ScenarioError] = []
+    refused: dict[str, list[ScenarioError]] = {}
+    for label, document in _documents(scenario, axes, errors):
+        fields, invalid, contradictions = read_parts(document)
+        errors += invalid
+        if not invalid:
+            cells.append((label, Scenario(**fields, compare={}, _document=document)))
+            if contradictions:
+                refused[label] = contradictions
+    raise_all(errors)
+    if len(refused) == len(cells):
+        raise_all([error for errors in refused.values() for error in errors])
+    return cells, {label: reason(ScenarioErrors(errors)) for label, errors in refused.items()}
+
+
+def _documents(scenario: Scenario, axes: Sequence[Axis], errors: list[ScenarioError]) -> Iterator[tuple[str, Document]]:
+    """``(label, document)`` for every combination; adds to ``errors`` those of values that can't be set."""
     base, labels = without_compare(scenario._document), labels_of(axes)
     # set whole sections before their fields, in any order of the file
     order = sorted(range(len(axes)), key=lambda i: len(axes[i].path))
-    combinations: list[tuple[str, Scenario]] = []
-    errors: list[ScenarioError] = []
     for choice in product(*(range(len(axis.values)) for axis in axes)):
         document = base
         try:
             for i in order:
                 document = axes[i].applied(document, choice[i])
-            label = ",".join(labels[i][index] for i, index in enumerate(choice))
-            combinations.append((label, _compose(document, comparing=False)))
-        except ScenarioErrors as error:
-            errors += error.errors
         except ScenarioError as error:
             errors.append(error)
-    raise_all(errors)
-    return combinations
+            continue
+        yield ",".join(labels[i][index] for i, index in enumerate(choice)), document

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 import edgefl
 from edgefl.errors import EdgeflError, ScenarioError
@@ -18,6 +21,7 @@ Tiny = Callable[..., dict[str, Any]]
 def test_the_summary_says_what_a_run_would_be_made_of(tiny: Tiny) -> None:
     scenario = tiny(
         data=DECLARED,
+        training="none",
         fleet={"devices": {"raspberry-pi-4-4gb": 3, "phone-mid": 1}, "links": "lte"},
         compare={"schedule": ["end-to-end", {"name": "layerwise", "stages": 2, "rounds": 6}]},
     )
@@ -43,3 +47,34 @@ def test_towers_that_a_method_cannot_pair_are_found(tiny: Tiny) -> None:
 def test_data_that_cannot_be_opened_are_found(tiny: Tiny) -> None:
     with pytest.raises(EdgeflError, match="vocabulary"):
         edgefl.validate(tiny(data={**DECLARED, "vocabulary": 300}))
+
+
+# --- what run refuses, validate refuses ------------------------------------------------------------------------------
+
+REFUSED: dict[str, tuple[dict[str, Any], list[str], str]] = {
+    "missing weights": ({}, ["model.image.weights=nowhere"], "model.image.weights: .*there is no file nowhere"),
+    "a file of other weights": ({}, ["model.image.weights=other.safetensors"], "other.safetensors: no tensor belongs"),
+    "a tower without weights": ({}, ["model.text={tower: gru, weights: x}"], "model.text"),
+    "no samples": ({"data": DECLARED}, [], "no samples to train on"),
+    "a missing folder": ({}, ["data.source=cifar10", "data.folders.cifar10=nowhere"], "nowhere"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_run_refuses_is_not_valid_and_leaves_nothing(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    sections, overrides, message = REFUSED[what]
+    monkeypatch.chdir(tmp_path)
+    save_file({"head.weight": torch.zeros(2, 2)}, "other.safetensors")
+    with pytest.raises(EdgeflError, match=message) as by_validate:
+        edgefl.validate(tiny(**sections), overrides)
+    with pytest.raises(EdgeflError, match=message) as by_run:
+        edgefl.run(tiny(**sections), overrides=overrides)
+    assert str(by_run.value) == str(by_validate.value) and by_run.value.exit_code == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["other.safetensors"]
+
+
+def test_costs_without_training_need_no_weights(tiny: Tiny) -> None:
+    found = edgefl.validate(tiny(training="none"), ["model.image.weights=nowhere"])
+    assert found["combinations"][0]["parameters"]["image"] > 0

@@ -57,6 +57,7 @@ class Rows:
             read_regular(self.path)  # a pipe or a device might never end
         mend(self.path)
         self.known: dict[str, dict[str, Any]] = {}
+        self._refused: dict[str, dict[str, Any]] = {}
         wanted = set(fields)
         for number, line in enumerate(self.path.read_text(encoding="utf-8").splitlines(), start=1):
             try:
@@ -69,21 +70,30 @@ class Rows:
                     f"{self.path}:{number}: {label!r} is the row of another scenario, or a profile has changed since; "
                     "choose another folder"
                 )
-            if wanted <= row.keys():  # an older version's row lacks fields: it is computed again
+            if "refused" in row:  # tried again: what was missing may be there now
+                self.known.pop(label, None)
+                self._refused[label] = row
+            elif wanted <= row.keys():  # an older version's row lacks fields: it is computed again
+                self._refused.pop(label, None)
                 self.known[label] = row
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Append a row to ``sweep.jsonl``."""
+        """Append a row to ``sweep.jsonl``, unless it is the same refusal again."""
+        if self._refused.get(row["label"]) == row:
+            return
         line = json.dumps({**row, "scenario_digest": self._keys[row["label"]]}, allow_nan=False)
         with writing(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
-        self.known[row["label"]] = dict(row)
+        rows, others = (self._refused, self.known) if "refused" in row else (self.known, self._refused)
+        rows[row["label"]] = dict(row)
+        others.pop(row["label"], None)
 
     def write_csv(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Write all rows of the folder to ``sweep.csv``, those of this sweep first."""
         rows = list(rows)
         labels = {row["label"] for row in rows}
-        text = sweep_csv([*rows, *(row for label, row in self.known.items() if label not in labels)])
+        stored = {**self.known, **self._refused}
+        text = sweep_csv([*rows, *(row for label, row in stored.items() if label not in labels)])
         replace_file(self.folder / "sweep.csv", text.encode())
 
 

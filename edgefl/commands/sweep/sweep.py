@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from edgefl import registry
 from edgefl.commands.compose import compose, federation_of, predictor_of, scenario_of
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
+from edgefl.commands.run import check
 from edgefl.commands.sweep.fields import FIELDS, check_value, values_of
 from edgefl.commands.sweep.frontier import frontiers
 from edgefl.commands.sweep.rows import row_of
@@ -19,7 +22,7 @@ from edgefl.commands.sweep.store import RUNS, Rows
 from edgefl.commands.sweep.train import trained
 from edgefl.commands.sweep.workload import Workload, workload_of
 from edgefl.cost import Predictor
-from edgefl.errors import DataError, RunError
+from edgefl.errors import DataError, EdgeflError, RunError, ScenarioError
 from edgefl.report import SWEEP_FORMS, check_figure, draw_sweep
 from edgefl.runs.durable import replace_file
 from edgefl.runs.tables import plain
@@ -27,6 +30,7 @@ from edgefl.scenario import Scenario
 from edgefl.scenario.axes import MOST_COMBINATIONS
 from edgefl.scenario.document import KeyPath
 from edgefl.scenario.grid import Grid, grid_of
+from edgefl.scenario.problems import reason
 
 
 @public_command
@@ -63,12 +67,13 @@ def sweep(
         on_progress: Called with the name of an event and its facts.
 
     Returns:
-        Plain data: ``rows`` (one for each combination), ``frontier`` (by method, which rows no other row beats in
-        eligible share and cost) and, if asked for, ``sensitivity``.  Units are in the fields' names.  The page about
-        JSON output has every field.
+        Plain data: ``rows`` (one for each combination; that of a combination which can't be run has the reason in
+        ``refused`` and no costs), ``frontier`` (by method, which rows no other row beats in eligible share and cost)
+        and, if asked for, ``sensitivity``.  Units are in the fields' names.  The page about JSON output has every
+        field.
 
     Raises:
-        ScenarioError: A combination can't be run.
+        ScenarioError: The scenario or a value is invalid, before anything is computed; or no combination can be run.
         UnknownName: No row has the field ``value``.
         UnitError: ``sensitivity_to`` isn't a factor above 1.
         RunError: The folder can't be used, or holds rows of another scenario; ``train`` without ``output``.
@@ -85,34 +90,42 @@ def sweep(
     most = MOST_COMBINATIONS if factor is None else MOST_CELLS
     expanded = grid_of(whole, axes, None if grid is None else os.fspath(grid), most=most)
     on_progress("prepare", {"what": f"preparing {whole.name}"})
+    refused = dict(expanded.refused)
     if train:
-        _check_trainable(expanded, on_progress)
+        _check_trainable(expanded, refused, on_progress)
     store = Rows(Path(output), dict(expanded.cells), FIELDS) if output is not None else None
     workloads = _Workloads(on_progress, keeping=factor is not None)
     devices = library()
     rows = []
     for index, (label, variant) in enumerate(expanded.cells):
         on_progress("combination", {"label": label, "index": index, "of": len(expanded.cells)})
-        row = store.known.get(label) if store else None
+        resolved = variant.resolved()
+        sets = {path: _value_at(resolved, key) for path, key in zip(expanded.paths, expanded.keys, strict=True)}
+        head = {"label": label, "sets": sets, "method": variant.method_name, "schedule": variant.schedule_name}
+        row = store.known.get(label) if store and label not in refused else None
+        with _refusing(label, refused, expanded):
+            if row is None and label not in refused:
+                row = plain({**head, **row_of(workloads.of(variant), devices)})
+                if store:
+                    store.add(row)
         if row is None:
-            sets = {
-                path: _value_at(variant.resolved(), key)
-                for path, key in zip(expanded.paths, expanded.keys, strict=True)
-            }
-            names = {"method": variant.method_name, "schedule": variant.schedule_name}
-            row = plain({"label": label, "sets": sets, **names, **row_of(workloads.of(variant), devices)})
+            row = plain({**head, "refused": refused[label]})
             if store:
                 store.add(row)
-        if train and store and "metrics" not in row:
+        elif train and store and "metrics" not in row:
             row = {**row, **plain(trained(label, variant, store.folder / RUNS / label, on_progress))}
             store.add(row)
         rows.append(row)
     if store:
         store.write_csv(rows)
     result: dict[str, Any] = {"scenario": whole.name, "axes": list(expanded.paths), "rows": rows}
-    result["frontier"] = frontiers(rows)
+    result["frontier"] = frontiers([row for row in rows if row["label"] not in refused])
     if factor is not None:
-        cells = [Cell(label, variant.fleet, workloads.of(variant)) for label, variant in expanded.cells]
+        cells = [
+            Cell(label, variant.fleet, workloads.of(variant))
+            for label, variant in expanded.cells
+            if label not in refused
+        ]
         result["sensitivity"] = plain(sensitivity(cells, factor, on_progress))
         if store:
             text = json.dumps(result["sensitivity"], indent=1, allow_nan=False)
@@ -143,13 +156,43 @@ class _Workloads:
         return workload
 
 
-def _check_trainable(grid: Grid, on_progress: OnProgress) -> None:
-    """Raise DataError if a cell has no samples to train on."""
+@contextmanager
+def _refusing(label: str, refused: dict[str, str], grid: Grid) -> Iterator[None]:
+    """Note in ``refused`` why a cell can't be run.
+
+    Raises errors that have another cause than the cell's scenario, and ScenarioError if every cell is refused.
+    """
+    try:
+        with registry.named_faults():
+            yield
+    except EdgeflError as error:
+        if error.exit_code != EdgeflError.exit_code or isinstance(error, RunError):
+            raise
+        refused[label] = reason(error)
+        if len(refused) < len(grid.cells):
+            return
+        if len(set(refused.values())) == 1:
+            raise  # with file and line
+        reasons = "\n".join(f"{label}: {refused[label]}" for label, _ in grid.cells)
+        raise ScenarioError(f"every combination is refused\n{reasons}") from error
+
+
+def _check_trainable(grid: Grid, refused: dict[str, str], on_progress: OnProgress) -> None:
+    """Note in ``refused`` the cells that ``edgefl.run`` refuses.
+
+    Raises DataError if a cell has no samples to train on, and ScenarioError if every cell is refused.
+    """
+    on_message = messages(on_progress)
     for label, scenario in grid.cells:
-        if federation_of(scenario, messages(on_progress)).declared_only:
-            raise DataError(
-                f"{label} declares the shapes of its data and has no samples to train on: sweep it without --train"
-            )
+        if label in refused:
+            continue
+        with _refusing(label, refused, grid):
+            if federation_of(scenario, on_message).declared_only:
+                break
+            check(scenario, on_message)
+    else:
+        return
+    raise DataError(f"{label} declares the shapes of its data and has no samples to train on: sweep it without --train")
 
 
 def _value_at(data: Any, path: KeyPath) -> Any:

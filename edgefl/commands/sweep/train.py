@@ -8,7 +8,7 @@ from typing import Any
 
 from edgefl.commands.progress import OnProgress
 from edgefl.commands.run import run
-from edgefl.errors import RunError
+from edgefl.errors import DivergedError, RunError
 from edgefl.report import facts_of
 from edgefl.runs import begun, read_run
 from edgefl.scenario import Scenario
@@ -20,23 +20,29 @@ _NOT_IN_RESULTS = ("executor",)
 def trained(label: str, scenario: Scenario, folder: Path, on_progress: OnProgress) -> dict[str, Any]:
     """Run a cell in ``folder``, or resume the run of an earlier sweep, and return the fields that its row gets.
 
-    Raises RunError if the folder holds another scenario's run, and what ``edgefl.run`` raises.
+    A run that diverged has the metrics up to then, and ``trained.diverged`` says where it stopped.  Raises RunError if
+    the folder holds another scenario's run, and what else ``edgefl.run`` raises.
     """
 
     def on_event(event: str, facts: Mapping[str, Any]) -> None:
         if event not in ("combination", "done"):  # a run is only part of the sweep
             on_progress(event, facts)
 
-    if begun(folder):
+    diverged: str | None = None
+    if resumed := begun(folder):
         known, wanted = (
             {k: v for k, v in resolved.items() if k not in _NOT_IN_RESULTS}
             for resolved in (dict(read_run(folder).scenario), scenario.resolved())
         )
         if known != wanted:
             raise RunError(f"{folder} holds the run of another scenario; choose another --output")
-        done = run(resume=folder, on_progress=on_event)
-    else:
-        done = run(scenario, output=folder, on_progress=on_event)
+    try:
+        if resumed:
+            done = run(resume=folder, on_progress=on_event)
+        else:
+            done = run(scenario, output=folder, on_progress=on_event)
+    except DivergedError as error:  # the other cells go on
+        done, diverged = read_run(folder), str(error)
     facts = facts_of(done, label)
     everyone = facts["everyone"]
     return {
@@ -52,5 +58,6 @@ def trained(label: str, scenario: Scenario, folder: Path, on_progress: OnProgres
             "clients_that_took_part": everyone["took_part"],
             "metrics_round": facts["metrics_round"],
             "metrics_split": facts["metrics_split"],
+            **({"diverged": diverged} if diverged else {}),
         },
     }

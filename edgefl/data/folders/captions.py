@@ -175,4 +175,4 @@ def entries(content: Any, key: str, fields: tuple[str, ...], path: Path) -> list
         raise DataError(f"{path}: expected a list {key!r} of entries with {', '.join(fields)}") from None
 
 
-FLICKR30K_SET = FolderSet(flickr30k, FLICKR30K.find)
+FLICKR30K_SET = FolderSet(flickr30k, FLICKR30K.find, summary="31,783 photographs with five captions each")

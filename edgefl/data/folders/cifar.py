@@ -106,5 +106,5 @@ def _bytes(picture: object, files: Sequence[Path]) -> bytes:
     return data
 
 
-CIFAR_10 = FolderSet(partial(build, CIFAR10), CIFAR10.find)
-CIFAR_100 = FolderSet(partial(build, CIFAR100), CIFAR100.find)
+CIFAR_10 = FolderSet(partial(build, CIFAR10), CIFAR10.find, summary="60,000 colour pictures of 32x32, 10 classes")
+CIFAR_100 = FolderSet(partial(build, CIFAR100), CIFAR100.find, summary="60,000 colour pictures of 32x32, 100 classes")

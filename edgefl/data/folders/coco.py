@@ -106,4 +106,10 @@ def _chosen(annotations: list[Annotation], folder: Path, name: str) -> list[Anno
     return chosen
 
 
-COCO_SET, COCO_50K_SET = (FolderSet(partial(build, published), published.find) for published in (COCO, COCO_50K))
+COCO_SET, COCO_50K_SET = (
+    FolderSet(partial(build, published), published.find, summary=summary)
+    for published, summary in (
+        (COCO, "123,287 photographs with five or more captions each"),
+        (COCO_50K, "50,000 captions of COCO, as CreamFL and FedCola choose them"),
+    )
+)

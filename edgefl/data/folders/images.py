@@ -57,4 +57,4 @@ def _subfolders(folder: Path) -> dict[str, Path]:
     return {path.name: path for path in sorted(folder.iterdir()) if path.is_dir() and not path.name.startswith(".")}
 
 
-IMAGES_SET = FolderSet(images, IMAGES.find)
+IMAGES_SET = FolderSet(images, IMAGES.find, summary="your pictures, a folder for each class")

@@ -118,6 +118,11 @@ def _arrays(path: Path) -> tuple[Pixels, IntArray, IntArray]:
 
 
 ORGANAMNIST, ORGANCMNIST, ORGANSMNIST, ANY = (
-    FolderSet(partial(build, published := _published(name)), published.find)
-    for name in ("organamnist", "organcmnist", "organsmnist", "medmnist")
+    FolderSet(partial(build, published := _published(name)), published.find, summary=summary)
+    for name, summary in (
+        ("organamnist", "axial CT slices, 11 organs (OrganAMNIST)"),
+        ("organcmnist", "coronal CT slices, 11 organs (OrganCMNIST)"),
+        ("organsmnist", "sagittal CT slices, 11 organs (OrganSMNIST)"),
+        ("medmnist", "any other MedMNIST set of flat pictures with one label each"),
+    )
 )

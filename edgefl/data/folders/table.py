@@ -139,4 +139,4 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
             yield line, {str(key): "" if value is None else str(value) for key, value in row.items()}
 
 
-TABLE_SET = FolderSet(table, TABLE.find)
+TABLE_SET = FolderSet(table, TABLE.find, summary="your pictures, texts and labels, listed in a CSV or JSON Lines file")

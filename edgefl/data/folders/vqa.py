@@ -146,7 +146,11 @@ def _pictures(folder: Path, part: str) -> Path | None:
 
 def _folder_set(name: str, answers: int) -> FolderSet:
     entry = published(name)
-    return FolderSet(partial(build, entry, answers), entry.find)
+    return FolderSet(
+        partial(build, entry, answers),
+        entry.find,
+        summary=f"questions about COCO's pictures, {answers:,} answers (VQAv2)",
+    )
 
 
 VQA, VQA_310, VQA_3000 = _folder_set("vqa", FULL), _folder_set("vqa-310", 310), _folder_set("vqa-3000", 3000)

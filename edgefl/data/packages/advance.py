@@ -94,4 +94,4 @@ def _spectrograms(paths: list[Path], wanted: Wanted) -> tuple[Sound, list[int]]:
     return energies[: len(readable)], readable
 
 
-ADVANCE_SET = FolderSet(build, ADVANCE.find)
+ADVANCE_SET = FolderSet(build, ADVANCE.find, summary="5,075 aerial photographs with sound, 13 scenes (ADVANCE)")

@@ -16,4 +16,4 @@ def build(size: int | None, on_message: OnMessage) -> Collection:
     return Collection(CLASSES, table[:, -1], np.arange(len(table)), resized(images, size))
 
 
-DIGITS = DataSet(build, ("scikit-learn",))
+DIGITS = DataSet(build, ("scikit-learn",), summary="1,797 handwritten digits of 8x8 pixels")

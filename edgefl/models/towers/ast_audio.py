@@ -16,7 +16,7 @@ from edgefl.models.weights import fill, locate
 
 
 class Ast:
-    """The tower named ``ast``: encodes spectrograms ``[batch, frames, bins]``.
+    """Audio Spectrogram Transformer of transformers; reads spectrograms ``[batch, frames, bins]``.
 
     The tokens are two special tokens followed by overlapping patches.  For example, 128 bins and 1,024 frames give
     12 x 101 patches and so 1,214 tokens.

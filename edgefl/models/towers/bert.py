@@ -33,7 +33,7 @@ class BertTower(Tower):
 
 
 class Bert:
-    """The tower named ``bert``: post-LN blocks that attend to padding too, as every text tower does."""
+    """BERT of transformers, with post-LN blocks; by default all-MiniLM-L6.  It attends to padding, as all towers do."""
 
     modality = "text"
 

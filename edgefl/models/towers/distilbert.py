@@ -28,7 +28,7 @@ class DistilBertTower(Tower):
 
 
 class DistilBert:
-    """The tower named ``distilbert``; it attends to padding too, as every text tower does."""
+    """DistilBERT of transformers.  It attends to padding too, as every text tower does."""
 
     modality = "text"
 

@@ -71,7 +71,7 @@ class GruTower(Tower):
 
 
 class Gru:
-    """The tower registered as ``gru``: its options and ``build``."""
+    """Bidirectional GRU layers on word vectors."""
 
     modality = "text"
 

@@ -22,7 +22,7 @@ _REPOSITORIES = {
 
 
 class HFViT:
-    """The tower registered as ``hf-vit``: its options, ``build`` and ``load``."""
+    """Vision transformer of transformers; by default ViT-Tiny/16."""
 
     modality = "image"
 

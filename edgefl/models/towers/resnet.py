@@ -86,7 +86,7 @@ class ResNetTower(Tower):
 
 
 class ResNet:
-    """The tower registered as ``resnet``: its options, ``build`` and ``load``."""
+    """ResNet of torchvision, whose four stages are the blocks; by default ResNet-18."""
 
     modality = "image"
 

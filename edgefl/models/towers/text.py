@@ -30,7 +30,7 @@ class TextEmbedding(nn.Module):
 
 
 class TextTransformer:
-    """The tower registered as ``transformer``: its options, ``build`` and ``load``."""
+    """Transformer encoder of edgefl, with the pre-LN blocks of a ViT."""
 
     modality = "text"
 

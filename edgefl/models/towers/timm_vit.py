@@ -82,7 +82,7 @@ def _suggested_variant(name: str) -> str:
 
 
 class TimmViT:
-    """The tower registered as ``timm-vit``: its options, ``build`` and ``load``."""
+    """Vision transformer of timm; by default ViT-Small/16."""
 
     modality = "image"
 

@@ -46,7 +46,7 @@ class PatchEmbedding(nn.Module):
 
 
 class ViT:
-    """The tower registered as ``vit``: its options, ``build`` and ``load``."""
+    """Small vision transformer of edgefl, with pre-LN blocks."""
 
     modality = "image"
 

@@ -51,6 +51,11 @@ class NoWork(Method):
         super().work(kind, round)  # without a return
 
 
+class RaisesInInitial(Method):
+    def initial(self, seed: int) -> ServerState:
+        raise LookupError("no start")
+
+
 class RaisesInAggregate(Method):
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         raise ZeroDivisionError("two\nlines")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import edgefl
 from edgefl.commands.compose import compose, predictor_of
@@ -17,6 +19,7 @@ from edgefl.devices import device_names, library_folder, load_device
 from edgefl.errors import RunError, ScenarioError
 from edgefl.planning import Planner
 from edgefl.planning.eligibility import BUDGETS, gate
+from edgefl.report import print_sweep
 from edgefl.scenario import load
 
 DECLARED = {"source": "declared", "clients": {"image": 4, "text": 2}, "samples": {"image": 40, "text": 20},
@@ -219,3 +222,64 @@ def test_judged_on_arrays_is_judged_one_by_one(declared: dict[str, Any]) -> None
             assert BUDGETS[one.binding[client]] == verdict.binding
             assert one.seconds[client] == pytest.approx(verdict.costs["seconds"], rel=1e-12)
             assert one.joules[client] == pytest.approx(verdict.costs["joules"], rel=1e-12)
+
+
+# --- cells that can't be run -----------------------------------------------------------------------------------------
+
+
+def test_a_refused_cell_says_why_and_the_others_go_on(declared: dict[str, Any], tmp_path: Path) -> None:
+    folder, axes = tmp_path / "grid", ["schedule.stages=1,2,4", "training.batch=4,8"]
+    result = edgefl.sweep(declared, axes, output=folder, figure=tmp_path / "map.svg", sensitivity_to="2x")
+    rows = {row["label"]: row for row in result["rows"]}
+    assert len(rows) == 6 and [label for label, row in rows.items() if "refused" in row] == [
+        "stages=4,batch=4", "stages=4,batch=8"
+    ]  # fmt: skip
+    refused = {**rows["stages=4,batch=8"]}
+    assert refused.pop("refused").startswith("schedule.stages: ")
+    assert refused == {
+        "label": "stages=4,batch=8", "sets": {"schedule.stages": 4, "training.batch": 8}, "method": "fedavg",
+        "schedule": "layerwise",
+    }  # fmt: skip
+    # what can be run has the row, the frontier and the sensitivity that it has alone
+    alone = edgefl.sweep(declared, ["schedule.stages=1,2", "training.batch=4,8"], sensitivity_to="2x")
+    assert [row for row in result["rows"] if "refused" not in row] == alone["rows"]
+    assert result["frontier"] == alone["frontier"] and result["sensitivity"] == alone["sensitivity"]
+    with (folder / "sweep.csv").open() as file:
+        table = {row["label"]: row for row in csv.DictReader(file)}
+    assert table["stages=4,batch=4"]["refused"].startswith("schedule.stages: ")
+    assert table["stages=4,batch=4"]["eligible_share"] == "" != table["stages=2,batch=4"]["eligible_share"]
+    # the same refusal is written once, and tried again each time
+    lines = (folder / "sweep.jsonl").read_text().splitlines()
+    assert len(lines) == 6
+    edgefl.sweep(declared, axes, output=folder)
+    assert (folder / "sweep.jsonl").read_text().splitlines() == lines
+
+
+def test_what_only_the_parts_together_refuse_is_a_row_too(tiny: Tiny) -> None:
+    """HeteroFL can't narrow timm's blocks: only composing the cell shows that."""
+    scenario = tiny(data={**DECLARED, "clients": {"image": 4}})
+    vit = "{blocks: 2, width: 16, heads: 2}"
+    timm = "{tower: timm-vit, variant: tiny, patch: 16, blocks: 2, width: 16, heads: 2}"
+    rows = rows_of(scenario, [f"model.image={timm},{vit}", "schedule=heterofl,end-to-end"])
+    assert ["refused" in row for row in rows] == [True, False, False, False]
+    assert "timm-vit" in rows[0]["refused"] and "\n" not in rows[0]["refused"]
+
+
+def test_a_sweep_of_which_nothing_can_be_run_is_an_error(declared: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match="schedule.stages: "):
+        rows_of(declared, ["schedule.stages=3,4"], output=tmp_path / "grid")
+    assert not (tmp_path / "grid").exists()
+    # a value that is wrong by itself is told before the other cells are computed
+    with pytest.raises(ScenarioError, match="training.batch: "):
+        rows_of(declared, ["schedule.stages=1,4", "training.batch=4,-1"], output=tmp_path / "grid")
+    assert not (tmp_path / "grid").exists()
+
+
+def test_refused_cells_are_printed_with_their_reason(declared: dict[str, Any]) -> None:
+    result = edgefl.sweep(declared, ["schedule.stages=2,3,4"])
+    text = io.StringIO()
+    print_sweep(result, Console(file=text, width=100))
+    lines = text.getvalue().splitlines()
+    assert any(line.split()[:2] == ["stages=4", "refused"] for line in lines)
+    assert "2 combinations can't be run" in lines
+    assert any(line.startswith("stages=4") and "refused: schedule.stages: " in line for line in lines)

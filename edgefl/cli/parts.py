@@ -1,0 +1,56 @@
+"""The commands ``edgefl methods``, ``schedules``, ``models``, ``data``, ``selections`` and ``policies``."""
+
+from __future__ import annotations
+
+from edgefl.cli.app import AsJson, app, examples, interruptible, print_json, say_broken
+
+
+@app.command(epilog=examples("edgefl methods", "edgefl methods --json"))
+def methods(as_json: AsJson = False) -> None:
+    """List methods and schedules with their options, and the parts of plug-ins that are broken."""
+    _list("methods", "schedules", options=True, as_json=as_json)
+
+
+@app.command(epilog=examples("edgefl models", "edgefl models --json"))
+def models(as_json: AsJson = False) -> None:
+    """List the towers that encode a modality, and the models that towers form, with a line each."""
+    _list("towers", "models", as_json=as_json)
+
+
+@app.command(epilog=examples("edgefl data", "edgefl data --json"))
+def data(as_json: AsJson = False) -> None:
+    """List data sets and partitions over clients, with a line each."""
+    _list("data_sets", "partitions", as_json=as_json)
+
+
+@app.command(epilog=examples("edgefl schedules", "edgefl schedules --json"))
+def schedules(as_json: AsJson = False) -> None:
+    """List schedules, which say what trains in which round, with a line each."""
+    _list("schedules", as_json=as_json)
+
+
+@app.command(epilog=examples("edgefl selections", "edgefl selections --json"))
+def selections(as_json: AsJson = False) -> None:
+    """List selections, which choose the clients of a round, with a line each."""
+    _list("selections", as_json=as_json)
+
+
+@app.command(epilog=examples("edgefl policies", "edgefl policies --json"))
+def policies(as_json: AsJson = False) -> None:
+    """List round policies, which say when a round ends, with a line each."""
+    _list("policies", as_json=as_json)
+
+
+def _list(*sections: str, as_json: bool, options: bool = False) -> None:
+    """Print these sections of the parts, as JSON or as text."""
+    from edgefl.commands.parts import parts
+
+    with interruptible():
+        result = parts(sections)
+    if as_json:
+        print_json(result)
+        return
+    from edgefl.report.tables import print_methods, print_parts
+
+    print_methods(result) if options else print_parts(result)
+    say_broken(result.get("broken", ()))

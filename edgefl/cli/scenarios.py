@@ -1,0 +1,58 @@
+"""The commands ``edgefl new`` and ``edgefl schema``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from edgefl.cli.app import AsJson, app, examples, print_json, shipped_and_files
+
+
+@app.command(epilog=examples("edgefl new mine", "edgefl new study/first --like papers/fedcola-colayer-none"))
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the scenario; the file is NAME.yaml.")],
+    like: Annotated[
+        str,
+        typer.Option(
+            "--like",
+            metavar="SCENARIO",
+            help="Scenario to begin with: a shipped one (tour explains every section) or a file.",
+            autocompletion=shipped_and_files,
+        ),
+    ] = "quickstart",
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a commented scenario to begin with, and beside it the schema with which editors check it."""
+    from edgefl.commands.new import new as command
+
+    result = command(name, like, force=force)
+    if as_json:
+        print_json(result)
+    else:
+        typer.echo(f"{result['scenario']}: a copy of {result['like']}, which {result['schema']} lets editors check")
+        typer.echo(f"next: edgefl validate {result['scenario']}")
+
+
+@app.command(epilog=examples("edgefl schema", "edgefl schema -o edgefl.schema.json"))
+def schema(
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", metavar="FILE", help="Write the schema to a file.")
+    ] = None,
+) -> None:
+    """Print the JSON Schema of scenarios, with the parts of installed plug-ins, for editors."""
+    from edgefl.commands.new import schema_text
+
+    text = schema_text()
+    if output is None:
+        typer.echo(text, nl=False)
+        return
+    from pathlib import Path
+
+    from edgefl.errors import ScenarioError
+
+    try:
+        Path(output).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ScenarioError(f"can't be written: {error.strerror}", file=output) from error

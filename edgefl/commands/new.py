@@ -1,0 +1,84 @@
+"""``edgefl new`` and ``edgefl schema``: a scenario to begin with, and the JSON Schema that editors check it with."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from edgefl import registry
+from edgefl.errors import ScenarioError, printable
+from edgefl.scenario.document import write
+from edgefl.scenario.library import find_document, library_folder, text_of
+
+SCHEMA = "edgefl.schema.json"
+"""File of the schema beside a scenario."""
+MODELINE = "# yaml-language-server: $schema="
+"""The comment by which editors with yaml-language-server find a file's schema; a path relative to the file follows."""
+
+
+def schema_text() -> str:
+    """The JSON Schema of a scenario with the names of all registered parts, as text.
+
+    It is the shipped file, unless parts of plug-ins are installed.
+    """
+    nouns = (noun for noun in registry.GROUPS if noun != "profile library")
+    if all(registry.origin(noun, name).package == "edgefl" for noun in nouns for name in registry.names(noun)):
+        return (library_folder() / SCHEMA).read_text(encoding="utf-8")
+    from edgefl.scenario.schema import json_schema
+
+    return json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"
+
+
+def new(name: str, like: str = "quickstart", *, force: bool = False) -> dict[str, str]:
+    """Write the scenario ``NAME.yaml``, a copy of another with its comments, and the schema beside it.
+
+    Args:
+        name: The new scenario's name, which may have folders before it and ``.yaml`` behind it.
+        like: A shipped scenario or a file.
+        force: Overwrite a file of that name.
+
+    Returns:
+        ``scenario``, ``schema`` (their files) and ``like``.  A schema that is there already stays as it is.
+
+    Raises:
+        ScenarioError: There is no scenario ``like``, or a file of that name already, or a file can't be written.
+    """
+    path = Path(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
+    if not path.stem.strip() or not path.stem.isprintable() or "\0" in name:
+        raise ScenarioError(f"{printable(name)!r} can't be the name of a scenario")
+    document = find_document(like)  # raises for a file that is no scenario
+    text = _renamed(text_of(like), path.stem)
+    head = (
+        f"{MODELINE}{SCHEMA}\n"
+        f"# Begun as a copy of {printable(like)}.  `edgefl validate {path.name}` checks it, and with --resolved prints every "
+        f"default;\n# `edgefl profile {path.name}` predicts costs, `edgefl run {path.name}` trains.\n"
+    )
+    assert document.data
+    schema = path.parent / SCHEMA
+    try:
+        with path.open("w" if force else "x", encoding="utf-8") as file:
+            file.write(head + text)
+        if not schema.exists():
+            schema.write_text(schema_text(), encoding="utf-8")
+    except FileExistsError:
+        raise ScenarioError(
+            "there is such a file already: choose another name, or add --force", file=str(path)
+        ) from None
+    except OSError as error:
+        raise ScenarioError(f"can't be written: {error.strerror}", file=str(path)) from error
+    return {"scenario": str(path), "schema": str(schema), "like": like}
+
+
+def _renamed(text: str, name: str) -> str:
+    """A scenario's text without its modeline and with this name."""
+    lines = [line for line in text.splitlines() if not line.startswith(MODELINE)]
+    named = write({"name": name}).strip()
+    for number, line in enumerate(lines):
+        if re.match(r"name\s*:", line):
+            lines[number] = named
+            break
+    else:
+        first = next((i for i, line in enumerate(lines) if re.match(r"edgefl\s*:", line)), -1)
+        lines.insert(first + 1, named)
+    return "\n".join(lines) + "\n"
