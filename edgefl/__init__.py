@@ -14,13 +14,17 @@ if TYPE_CHECKING:
     from edgefl.commands.check_method.check_method import check_method
     from edgefl.commands.fit.fit import fit
     from edgefl.commands.profile.profile import profile
+    from edgefl.commands.report import write_figures, write_report
     from edgefl.commands.run import run
     from edgefl.commands.sweep.sweep import sweep
     from edgefl.commands.validate import validate
     from edgefl.runs import read_run
 
 __version__ = "0.1.0"
-__all__ = ["analyse", "calibrate", "check_method", "fit", "profile", "read_run", "run", "sweep", "validate"]
+__all__ = [
+    "analyse", "calibrate", "check_method", "fit", "profile", "read_run", "run", "sweep", "validate", "write_figures",
+    "write_report",
+]  # fmt: skip
 
 _MODULES = {
     "analyse": "edgefl.commands.analyse.analyse",
@@ -32,6 +36,8 @@ _MODULES = {
     "run": "edgefl.commands.run",
     "sweep": "edgefl.commands.sweep.sweep",
     "validate": "edgefl.commands.validate",
+    "write_figures": "edgefl.commands.report",
+    "write_report": "edgefl.commands.report",
 }
 """Module of each public name.  It is imported on first use, so that ``edgefl --help`` doesn't import torch."""
 

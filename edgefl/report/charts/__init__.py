@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgefl.report.charts.chart import Chart
 from edgefl.report.charts.compared import groups_of, side_by_side
 from edgefl.report.charts.costs import costs, memory
-from edgefl.report.charts.curves import compared_metrics, metrics
+from edgefl.report.charts.curves import compared_metrics, metrics, overview
 from edgefl.report.charts.fleet import eligible, excluded, fleet
 from edgefl.report.charts.flights import MOST_FLIGHTS, stragglers, timeline
 from edgefl.report.charts.records import Records, damaged
@@ -16,7 +17,16 @@ from edgefl.report.charts.records import Records, damaged
 if TYPE_CHECKING:
     from edgefl.runs import Run
 
-__all__ = ["Chart", "MOST_FLIGHTS", "Records", "charts_of", "charts_of_comparison", "groups_of", "records_of"]
+__all__ = [
+    "Chart",
+    "MOST_FLIGHTS",
+    "Records",
+    "charts_of",
+    "charts_of_comparison",
+    "draw_curves",
+    "groups_of",
+    "records_of",
+]
 
 
 def records_of(run: Run, label: str = "") -> Records:
@@ -40,6 +50,25 @@ def charts_of(run: Run, records: Records, most_flights: int = MOST_FLIGHTS) -> l
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise damaged(run, error) from error
     return [chart for chart in charts if chart is not None]
+
+
+def draw_curves(run: Run, *, finished: bool) -> Path | None:
+    """Draw ``curves.png`` in the folder of a run or of a comparison: the main metrics over rounds and virtual time.
+
+    ``finished`` tells whether the last round's metrics are the final ones.  Returns the file; None, and draws nothing,
+    if nothing was evaluated.  Raises RunError if the file can't be written.
+    """
+    from edgefl.report.charts.picture import draw
+    from edgefl.runs import is_comparison
+
+    members = run.runs if is_comparison(run.path) else {str(run.scenario["name"]): run}
+    light = [Records.of_rounds(member, label, finished=finished) for label, member in members.items()]
+    chart = overview(groups_of(run, light) if len(light) > 1 else {each.label: [each] for each in light})
+    if chart is None:
+        return None
+    path = run.path / "curves.png"
+    draw(chart, path, dpi=110, title=str(run.scenario["name"]))
+    return path
 
 
 def charts_of_comparison(run: Run, runs: Sequence[Records]) -> list[Chart]:

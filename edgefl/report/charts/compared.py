@@ -32,10 +32,10 @@ def _share(part: float, whole: float) -> float | None:
 def _figures(records: Records) -> dict[str, float | None]:
     facts, totals = records.facts, records.facts["totals"]
     everyone = facts["everyone"]
-    hardest = [
-        sum(kind["eligible"] for kind in stage["kinds"].values()) / max(sum(k["clients"] for k in stage["kinds"].values()), 1)
-        for stage in facts["stages"]
-    ]  # fmt: skip
+    hardest = []
+    for stage in facts["stages"]:
+        clients = sum(kind["clients"] for kind in stage["kinds"].values())
+        hardest.append(sum(kind["eligible"] for kind in stage["kinds"].values()) / max(clients, 1))
     return {
         "eligible_share": min(hardest, default=None),
         "took_part_share": _share(everyone["took_part"], everyone["clients"]),

@@ -128,8 +128,8 @@ def costs(records: Records) -> Chart | None:
             row += [one, two]
     return Chart(
         "costs", "Cost of a client's round",
-        "Predicted costs beside what was measured on this machine (memory, computation) and what the run had (traffic, "
-        "time, energy), by stage and kind. Memory is the largest client's; the others are means of the clients' rounds.",
+        "Predicted costs beside what was measured (memory, computation) and what the run had (traffic, time, energy), "
+        "by stage and kind. Memory is the largest client's; the others are means of the clients' rounds.",
         panels, ["stage", "kind", "client_rounds", *columns], table,
         notes=["Predicted time and energy are those of the verdict: without jitter, and without waiting for the "
                "server's line."],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from edgefl.report.charts.chart import Axis, Chart, Number, Panel, Series, colour, deviation, mean
 from edgefl.report.charts.records import Records
@@ -16,6 +17,9 @@ CLOCKS = (
     ("joules", "energy_joules", Axis("energy of all clients", "joules")),
 )
 """Each x axis: its name in ``Records.clocks``, in tables, and the axis."""
+
+MAIN = ("balanced_accuracy", "soft_score", "accuracy", "r@10", "r@1")
+"""Of the metrics that a kind has, the first of these tells most."""
 
 BAND = "mean of the seeds; the band is the standard deviation"
 
@@ -39,27 +43,57 @@ def evaluated(runs: Iterable[Records]) -> list[tuple[str, str]]:
     return [(kind, name) for kind in kinds for name in SHOWN_METRICS if (kind, name) in found]
 
 
+def main_metrics(runs: Iterable[Records]) -> dict[str, str]:
+    """The metric of each kind that tells most, ``{kind: metric}``."""
+    pairs = evaluated(runs)
+    kinds = dict.fromkeys(kind for kind, _ in pairs)
+    return {kind: next(name for name in (*MAIN, *SHOWN_METRICS) if (kind, name) in pairs) for kind in kinds}
+
+
+def overview(groups: Mapping[str, Sequence[Records]]) -> Chart | None:
+    """The main metrics over rounds and virtual time, as ``curves.png`` has them; None if nothing was evaluated.
+
+    One group is one run: its kinds are lines.  Several groups are a comparison: each kind has panels of its own.
+    """
+    everyone = [run for runs in groups.values() for run in runs]
+    chosen = main_metrics(everyone)
+    if not chosen:
+        return None
+    panels: list[Panel] = []
+    if len(everyone) == 1:
+        charts = [(title_of(name), _of_kinds(everyone[0], name, [k for k, m in chosen.items() if m == name]))
+                  for name in dict.fromkeys(chosen.values())]  # fmt: skip
+    else:
+        charts = [(f"{kind}: {title_of(name)}", _of_groups(groups, kind, name)) for kind, name in chosen.items()]
+    for title, chart in charts:
+        panels += [replace(panel, y=replace(panel.y, title=title)) for panel in chart.panels[:2]]
+    return Chart("curves", "What was learned", "", panels, [], [])
+
+
 def metrics(records: Records) -> list[Chart]:
     """For each metric a figure with a line for each kind; empty if nothing was evaluated."""
     pairs = evaluated([records])
-    charts = []
-    for name in dict.fromkeys(metric for _, metric in pairs):
-        lines = {kind: [[records]] for kind, metric in pairs if metric == name}
-        charts.append(
-            _chart(name, title_of(name), {kind: (kind, name, runs[0]) for kind, runs in lines.items()}, [records],
-                   [records.kinds.index(kind) for kind in lines])
-        )  # fmt: skip
-    return charts
+    return [
+        _of_kinds(records, name, [kind for kind, metric in pairs if metric == name])
+        for name in dict.fromkeys(metric for _, metric in pairs)
+    ]
 
 
 def compared_metrics(groups: Mapping[str, Sequence[Records]]) -> list[Chart]:
     """For each kind and metric a figure with a line for each group of runs that differ in their seeds only."""
+    pairs = evaluated([run for runs in groups.values() for run in runs])
+    return [_of_groups(groups, kind, name) for kind, name in pairs]
+
+
+def _of_kinds(records: Records, name: str, kinds: Sequence[str]) -> Chart:
+    lines = {kind: (kind, name, [records]) for kind in kinds}
+    return _chart(name, title_of(name), lines, [records], [records.kinds.index(kind) for kind in kinds])
+
+
+def _of_groups(groups: Mapping[str, Sequence[Records]], kind: str, name: str) -> Chart:
+    lines = {label: (kind, name, runs) for label, runs in groups.items()}
     everyone = [run for runs in groups.values() for run in runs]
-    charts = []
-    for kind, name in evaluated(everyone):
-        lines = {label: (kind, name, runs) for label, runs in groups.items()}
-        charts.append(_chart(f"{kind}-{name}", f"{kind}: {title_of(name)}", lines, everyone, range(len(lines))))
-    return charts
+    return _chart(f"{kind}-{name}", f"{kind}: {title_of(name)}", lines, everyone, range(len(lines)))
 
 
 def _chart(
@@ -77,7 +111,7 @@ def _chart(
     several = len({line[0] for line in lines.values()}) > 1 and len(chance) > 1
     across = [(level, f"chance ({', '.join(kinds)})" if several else "chance") for level, kinds in chance.items()]
     panels = []
-    for index, (clock, _, axis) in enumerate(CLOCKS):
+    for clock, _, axis in CLOCKS:
         if clock == "joules" and not any(point[1]["joules"] for found in points.values() for point in found):
             continue
         series = [
@@ -89,12 +123,14 @@ def _chart(
             )
             for i, (label, found) in enumerate(points.items())
         ]  # fmt: skip
-        panels.append(Panel("", "lines", axis, Axis(title_of(metric) if index % 2 == 0 else title_of(metric)), series,
+        panels.append(Panel("", "lines", axis, Axis(title_of(metric)), series,
                             across))  # fmt: skip
     splits = [(run.scenario["evaluation"]["split"], run.scenario["evaluation"]["final"]) for run in runs]
     notes = []
     if any(p[4] for found in points.values() for p in found):
-        notes.append(f"The last mark, a square, is on the {splits[0][1]} split, the others on the {splits[0][0]} split.")
+        notes.append(
+            f"The last mark, a square, is on the {splits[0][1]} split, the others on the {splits[0][0]} split."
+        )
     if seeds > 1:
         notes.append(f"Lines are the {BAND}.")
     rows = [
@@ -104,7 +140,8 @@ def _chart(
     ]
     return Chart(
         f"metric-{slug}".replace("@", "-at-"), f"{title[:1].upper()}{title[1:]}",
-        f"{title[:1].upper()}{title[1:]} over rounds, virtual time, and the traffic and energy of all clients until then.",
+        f"{title[:1].upper()}{title[1:]} over rounds, virtual time, and the traffic and energy of all clients until "
+        "then.",
         panels, ["line", *(name for _, name, _ in CLOCKS), metric, "deviation", "seeds", "split"], rows,
         group="What was learned", choice=title, notes=notes,
     )  # fmt: skip

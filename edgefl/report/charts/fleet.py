@@ -26,7 +26,7 @@ def eligible(records: Records) -> Chart:
             refused = counts["refused_by"]
             missing = counts["clients"] - counts["eligible"] - sum(refused.values())
             bars[_place(records, stage["stage"], kind)] = {
-                "fits": counts["eligible"], **{name: n for name, n in refused.items()},
+                "fits": counts["eligible"], **refused,
                 **({"another stage's budget": missing} if missing > 0 else {}),
             }  # fmt: skip
             rows.append(
@@ -78,7 +78,9 @@ def fleet(records: Records) -> Chart | None:
         return None
     caption = "The fleet: the memory that a client may use over the predicted time of its round. "
     if not limited:
-        caption = "The fleet: the memory that a client's round needs over its predicted time (no budget limits memory). "
+        caption = (
+            "The fleet: the memory that a client's round needs over its predicted time (no budget limits memory). "
+        )
     caption += "Filled marks fit all budgets, hollow ones are refused; dashed lines are what a kind's round needs."
     notes = ["A point stands for all clients of a kind, device, link and verdict."] if grouped else []
     if len(stages) < len(records.stages):

@@ -74,7 +74,9 @@ def _window(records: Records, most: int) -> tuple[list[Record], set[int]]:
     first = last = max(range(len(numbers)), key=lambda i: length.get(numbers[i], 0.0) if by_round[numbers[i]] else -1.0)
     count = len(by_round[numbers[first]])
     while True:
-        grown = [i for i in (first - 1, last + 1) if 0 <= i < len(numbers) and count + len(by_round[numbers[i]]) <= most]
+        grown = [
+            i for i in (first - 1, last + 1) if 0 <= i < len(numbers) and count + len(by_round[numbers[i]]) <= most
+        ]
         if not grown:
             break
         chosen = grown[0]
@@ -95,7 +97,8 @@ def _stragglers(records: Records) -> dict[int, Record]:
 
 def _words(f: Record) -> str:
     where = f" in {f['phase']}" if f["phase"] else ""
-    return f"round {f['round']}, {f['device']}, {f['link']}, {units.show_seconds(f['virtual_seconds'])}: {f['outcome']}{where}"
+    took = units.show_seconds(f["virtual_seconds"])
+    return f"round {f['round']}, {f['device']}, {f['link']}, {took}: {f['outcome']}{where}"
 
 
 def stragglers(records: Records) -> Chart | None:
@@ -118,8 +121,8 @@ def stragglers(records: Records) -> Chart | None:
         )  # fmt: skip
     return Chart(
         "stragglers", "Stragglers",
-        "Time of the slowest client's round beside the median client's. The table names the slowest, and the phase that "
-        "took most of its time.",
+        "Time of the slowest client's round beside the median client's. The table names the slowest, and the phase "
+        "that took most of its time.",
         [Panel("", "lines", Axis("round"), Axis("time of a client's round", "seconds", bottom=0.0),
                [Series("slowest", numbers, [f["virtual_seconds"] for f in slowest], colour(1),
                        notes=[_words(f) for f in slowest]),

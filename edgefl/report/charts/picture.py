@@ -15,7 +15,7 @@ WIDTH = 7.0
 """Inches: a page's text width.  A figure of one panel takes half of it."""
 HEIGHT = 2.5
 
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "legend.fontsize": 7, "xtick.labelsize": 7,
     "ytick.labelsize": 7, "axes.spines.top": False, "axes.spines.right": False, "pdf.fonttype": 42, "ps.fonttype": 42,
     "svg.hashsalt": "edgefl", "legend.frameon": False, "lines.linewidth": 1.2, "lines.markersize": 3.5,
@@ -33,7 +33,9 @@ def draw(chart: Chart, path: Path, *, columns: int = 2, dpi: int = 200, title: s
         columns = min(columns, len(chart.panels))
         lines = -(-len(chart.panels) // columns)
         wide = WIDTH if columns > 1 or _wide(chart.panels) else WIDTH / 2
-        tall = [max(HEIGHT, 0.6 + 0.13 * len(_names(panel))) if panel.form == "spans" else HEIGHT for panel in chart.panels]
+        tall = [
+            max(HEIGHT, 0.6 + 0.13 * len(_names(panel))) if panel.form == "spans" else HEIGHT for panel in chart.panels
+        ]
         figure = Figure(figsize=(wide, sum(max(tall[i::columns][j] for i in range(columns) if j < len(tall[i::columns]))
                                            for j in range(lines)) + 0.3), layout="constrained")  # fmt: skip
         FigureCanvasAgg(figure)

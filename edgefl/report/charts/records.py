@@ -44,6 +44,17 @@ class Records:
         flights = [{name: record.get(name) for name in _OF_FLIGHTS} for record in run.each("clients")]
         return cls(label, run.records("rounds"), flights, run.records("eligibility"), run.scenario, facts)
 
+    @classmethod
+    def of_rounds(cls, run: Run, label: str, *, finished: bool) -> Records:
+        """The rounds alone, and what curves need beside them; reads no large table."""
+        rounds, scenario = run.records("rounds"), run.scenario
+        last = finished and bool(rounds) and bool(rounds[-1]["metrics"])
+        split = scenario["evaluation"]["final" if last else "split"]
+        chance = run.evaluation.get("chance", {}).get(split, {})
+        kinds = dict.fromkeys(kind for r in rounds for kind in r["clients"])
+        facts = {"finished": finished, "kinds": kinds, "chance": chance}
+        return cls(label, rounds, [], [], scenario, facts)
+
     @property
     def kinds(self) -> list[str]:
         """The client kinds, in the scenario's order."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgefl.report.charts import MOST_FLIGHTS, Chart, Records, charts_of, charts_of_comparison, records_of
 from edgefl.report.page.told import asked, headline, notices
-from edgefl.report.page.traces import MARKS, safe, traces
+from edgefl.report.page.traces import MARKS, traces
 from edgefl.report.sweep_figure import shown
 from edgefl.runs.durable import replace_file
 
@@ -26,7 +26,9 @@ MOST_BYTES = 6_000_000
 
 SIGNS = dict(zip(MARKS, "●■◆▲▼✖✚★", strict=True))
 UNITS = ("bytes", "seconds", "joules", "flops", "share")
-POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; font-src data:"
+POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; font-src data:"
+)
 """What the page may load: nothing that isn't in it."""
 
 
@@ -110,7 +112,10 @@ class _Page:
         else:
             told = notices(records[""], run.path)
         version = next((str(member.environment.get("edgefl", "")) for member in members.values()), "")
-        words = "".join(f"<dt>{_text(n)}</dt><dd>{_text(w)}</dd>" for n, w in asked(run.scenario, version))
+        words = "".join(
+            f"<dt>{_text(n)}</dt><dd>{_text(w)}</dd>"
+            for n, w in asked(run.scenario, version, list(members) if several else [])
+        )
         scenario = _text((run.path / "scenario.yaml").read_text(encoding="utf-8", errors="replace"))
         whole = f'<details><summary>The whole scenario</summary><pre tabindex="0">{scenario}</pre></details>'
         head = "" if several else _cards(headline(records[""]))
@@ -129,10 +134,8 @@ class _Page:
             name = f"run-{index + 1}"
             options.append(f'<option value="{name}">{_text(label)}</option>')
             told = "".join(f'<p class="notice">{_text(line)}</p>' for line in notices(records[label], member.path))
-            parts.append(
-                f'<div id="{name}" data-choice="runs"{" hidden" if index else ""}>{told}{_cards(headline(records[label]))}'
-                f"{self._figures(member, records[label], name, most)}</div>"
-            )
+            told += _cards(headline(records[label])) + self._figures(member, records[label], name, most)
+            parts.append(_choice(name, "runs", told, hidden=index > 0))
         choice = (
             '<div class="choice"><label for="choose-run">Run</label><select id="choose-run" data-shows="runs">'
             f"{''.join(options)}</select></div>"
@@ -151,7 +154,9 @@ class _Page:
         )
         by_name = {chart.name: chart for chart in charts}
         return "".join(
-            _section(f"{prefix}-{key}", title, self._charts([by_name[n] for n in names if n in by_name], f"{prefix}-{key}"))
+            _section(
+                f"{prefix}-{key}", title, self._charts([by_name[n] for n in names if n in by_name], f"{prefix}-{key}")
+            )
             for key, title, names in parts
             if any(n in by_name for n in names)
         )
@@ -169,9 +174,8 @@ class _Page:
             return "".join(made) or "<p>There is nothing to draw yet.</p>"
         options = "".join(f'<option value="{name}">{_text(chart.choice)}</option>' for name, chart in choices)
         figures = "".join(
-            f'<div id="{name}" data-choice="{prefix}-metrics"{" hidden" if i else ""}>{self._figure(chart, f"{name}-fig")}'
-            "</div>"
-            for i, (name, chart) in enumerate(choices)
+            _choice(name, f"{prefix}-metrics", self._figure(chart, f"{name}-figure"), hidden=index > 0)
+            for index, (name, chart) in enumerate(choices)
         )
         choose = (
             f'<div class="choice"><label for="choose-{prefix}">Metric</label><select id="choose-{prefix}" '
@@ -199,15 +203,17 @@ class _Page:
                     keys.setdefault(trace["name"], trace)
             label = f"{chart.title}{f': {panel.title}' if panel.title else ''}. {chart.caption}"
             panels.append(
-                f"<div>{f'<h4>{_text(panel.title)}</h4>' if panel.title else ''}<div class=\"plot\" role=\"img\" "
+                f'<div>{f"<h4>{_text(panel.title)}</h4>" if panel.title else ""}<div class="plot" role="img" '
                 f'aria-label="{_text(label)}" data-plot="{len(self.plots) - 1}"></div></div>'
             )
         legend = "" if alone else _legend(keys.values())
         notes = "".join(f"<p>{_text(note)}</p>" for note in chart.notes)
+        small = " small" if alone and len(panels) > 2 else ""
         return (
             f'<figure id="{name}" data-figure="{_text(chart.name)}" aria-labelledby="{name}-title">'
-            f'<h3 id="{name}-title">{_text(chart.title)}</h3><figcaption><p>{_text(chart.caption)}</p>{notes}</figcaption>'
-            f'{legend}<div class="panels">{"".join(panels)}</div>{self._table(chart)}</figure>'
+            f'<h3 id="{name}-title">{_text(chart.title)}</h3>'
+            f"<figcaption><p>{_text(chart.caption)}</p>{notes}</figcaption>"
+            f'{legend}<div class="panels{small}">{"".join(panels)}</div>{self._table(chart)}</figure>'
         )
 
     def _table(self, chart: Chart) -> str:
@@ -223,9 +229,9 @@ class _Page:
         left = len(chart.rows) - len(rows)
         more = f"<p>{left:,} more rows: edgefl figures writes all as CSV.</p>" if left else ""
         return (
-            f'<details><summary>Table: {_text(chart.title)}</summary><div class="scroll" tabindex="0" role="region" '
-            f'aria-label="{_text(chart.title)}, table"><table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>'
-            f"</div>{more}</details>"
+            f"<details{_open(chart)}><summary>Table: {_text(chart.title)}</summary>"
+            f'<div class="scroll" tabindex="0" role="region" aria-label="{_text(chart.title)}, table">'
+            f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>{more}</details>"
         )
 
 
@@ -245,26 +251,44 @@ def _section(name: str, title: str, content: str) -> str:
 
 
 def _cards(found: Sequence[tuple[str, str, str]]) -> str:
-    cards = "".join(f"<div><dt>{_text(n)}</dt><dd>{_text(v)}<small>{_text(why)}</small></dd></div>" for n, v, why in found)
+    cards = "".join(
+        f"<div><dt>{_text(n)}</dt><dd>{_text(v)}<small>{_text(why)}</small></dd></div>" for n, v, why in found
+    )
     return f'<dl class="cards">{cards}</dl>' if cards else ""
 
 
+def _choice(name: str, group: str, content: str, *, hidden: bool) -> str:
+    """One of several parts of which a list shows one."""
+    return f'<div id="{name}" data-choice="{group}"{" hidden" if hidden else ""}>{content}</div>'
+
+
 def _legend(found: Iterable[Mapping[str, Any]]) -> str:
-    """A button for each series, which hides it, and its mark in its colour."""
+    """A button for each series, which hides it, and its mark in its colour.  Names are escaped already."""
     items = []
     for trace in found:
-        colour = trace["marker"]["color"]
-        symbol = trace["marker"].get("symbol", "square" if trace["type"] == "bar" else "circle")
-        symbol = symbol if isinstance(symbol, str) else (symbol[0] if len(set(symbol)) == 1 else "circle" + (
-            "-open" if symbol[0].endswith("-open") else ""))  # fmt: skip
-        sign = "○" if symbol == "circle-open" else "┼" if symbol == "line-ew-open" else SIGNS.get(symbol.removesuffix("-open"), "●")
-        mark = f'<i class="mark" data-colour="{_text(colour)}" style="color:{_text(colour)}" aria-hidden="true">{sign}</i>'
-        if trace.get("x") == [None]:
-            items.append(f'<li><span class="key">{mark}{trace["name"]}</span></li>')
+        colour, name = _text(trace["marker"]["color"]), trace["name"]
+        mark = f'<i class="mark" data-colour="{colour}" style="color:{colour}" aria-hidden="true">{_sign(trace)}</i>'
+        if trace.get("x") == [None]:  # what a mark stands for
+            items.append(f'<li><span class="key">{mark}{name}</span></li>')
         else:
-            items.append(f'<li><button type="button" aria-pressed="true" data-name="{_text(trace["name"])}">{mark}{trace["name"]}'
-                         "</button></li>")  # fmt: skip
+            button = f'<button type="button" aria-pressed="true" data-name="{_text(name)}">{mark}{name}</button>'
+            items.append(f"<li>{button}</li>")
     return f'<ul class="legend" aria-label="Series">{"".join(items)}</ul>'
+
+
+def _sign(trace: Mapping[str, Any]) -> str:
+    """The character that looks like a series' mark; a circle where its points have different marks."""
+    symbol = trace["marker"].get("symbol", "square" if trace["type"] == "bar" else "circle")
+    if symbol == "line-ew-open":
+        return "┼"
+    if isinstance(symbol, list):
+        symbol = symbol[0] if len(set(symbol)) == 1 else "circle-open" if symbol[0].endswith("-open") else "circle"
+    return "○" if symbol == "circle-open" else SIGNS.get(symbol.removesuffix("-open"), "●")
+
+
+def _open(chart: Chart) -> str:
+    """Tables of runs side by side are short, and what is looked for first: they are shown."""
+    return " open" if chart.name.startswith("runs-") else ""
 
 
 def _numeric(number: bool) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,7 +26,9 @@ def traces(panel: Panel) -> dict[str, Any]:
     factor_x, factor_y = _factors(panel)
     data = make(panel, factor_x, factor_y)
     layout: dict[str, Any] = {
-        "xaxis": _axis(panel.x, factor_x), "yaxis": _axis(panel.y, factor_y), "shapes": [], "annotations": []
+        "xaxis": _axis(panel.x, factor_x, [x for series in panel.series for x in series.x]),
+        "yaxis": _axis(panel.y, factor_y, [y for series in panel.series for y in series.y]),
+        "shapes": [], "annotations": [],
     }  # fmt: skip
     for index, (height, name) in enumerate(sorted(panel.across)):
         place = _number(height / factor_y)
@@ -41,12 +44,14 @@ def traces(panel: Panel) -> dict[str, Any]:
                                  "line": {"width": 1, "dash": "dot", "color": "#777777"}})  # fmt: skip
     if panel.form in ("bars", "stacks"):
         layout["barmode"] = "stack" if panel.form == "stacks" or _alone(panel) else "group"
-        layout["xaxis"]["type"] = "category"
+        layout["xaxis"] |= {"type": "category", "showgrid": False}
     if panel.form == "spans":
         names = panel.y.names
         layout |= {"barmode": "overlay", "height": 120 + 15 * len(names)}
-        layout["yaxis"] = {"type": "category", "categoryorder": "array", "categoryarray": list(map(safe, names)),
-                           "autorange": "reversed", "dtick": 1, "tickfont": {"size": 10}}  # fmt: skip
+        layout["yaxis"] = {
+            "type": "category", "categoryorder": "array", "categoryarray": list(map(safe, names)), "automargin": True,
+            "autorange": "reversed", "dtick": 1, "showgrid": False, "tickfont": {"size": 10},
+        }  # fmt: skip
     if panel.form == "points" and any(panel.symbols):
         for index, name in enumerate(panel.symbols):
             if name:  # an entry of the legend for each mark
@@ -78,11 +83,11 @@ def _factors(panel: Panel) -> tuple[float, float]:
     return panel.x.scale(across)[0], panel.y.scale(up)[0]
 
 
-def _axis(axis: Axis, factor: float) -> dict[str, Any]:
+def _axis(axis: Axis, factor: float, values: Values) -> dict[str, Any]:
     title = axis.scale([factor * 2.5])[1] if axis.unit not in ("", "share") else axis.scale([1.0])[1]
     made: dict[str, Any] = {"title": {"text": safe(title)}, "automargin": True}
     if axis.log:
-        made |= {"type": "log", "dtick": "D2", "exponentformat": "none"}
+        made |= {"type": "log", **_ticks([value / factor for value in values if value])}
     else:
         made["rangemode"] = "tozero" if axis.bottom == 0.0 else "normal"
     if axis.top is not None:
@@ -90,9 +95,17 @@ def _axis(axis: Axis, factor: float) -> dict[str, Any]:
     return made
 
 
-def _log(value: float | None) -> float | None:
-    import math
+def _ticks(values: Sequence[float]) -> dict[str, Any]:
+    """Ticks of a logarithmic axis: 1, 2 and 5 of each decade, or 1 alone where there are many."""
+    if not values:
+        return {}
+    first, last = (math.floor(math.log10(end)) for end in (min(values), max(values)))
+    digits = (1, 2, 5) if last - first < 4 else (1,)
+    ticks = [digit * 10.0**power for power in range(first, last + 1) for digit in digits]
+    return {"tickvals": ticks, "ticktext": [f"{tick:,.10g}" for tick in ticks]}
 
+
+def _log(value: float | None) -> float | None:
     return _number(math.log10(value)) if value else value
 
 
@@ -115,10 +128,10 @@ def _alone(panel: Panel) -> bool:
     )  # fmt: skip
 
 
-def _hover(series: Series, unit: str = "") -> dict[str, Any]:
+def _hover(series: Series) -> dict[str, Any]:
     if not series.notes:
         return {}
-    return {"text": list(map(safe, series.notes)), "hovertemplate": "%{text}<extra></extra>"}
+    return {"hovertext": list(map(safe, series.notes)), "hovertemplate": "%{hovertext}<extra></extra>"}
 
 
 def _lines(panel: Panel, fx: float, fy: float) -> list[dict[str, Any]]:
