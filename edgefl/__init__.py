@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from edgefl.commands.profile.check_devices import check_devices
     from edgefl.commands.profile.profile import profile
     from edgefl.commands.profile.profile_clients import profile_clients
+    from edgefl.commands.report import write_figures, write_report
     from edgefl.commands.run import run
     from edgefl.commands.sweep.sweep import sweep
     from edgefl.commands.validate import validate
@@ -38,6 +39,8 @@ __all__ = [
     "run",
     "sweep",
     "validate",
+    "write_figures",
+    "write_report",
 ]
 
 _MODULES = {
@@ -54,6 +57,8 @@ _MODULES = {
     "run": "edgefl.commands.run",
     "sweep": "edgefl.commands.sweep.sweep",
     "validate": "edgefl.commands.validate",
+    "write_figures": "edgefl.commands.report",
+    "write_report": "edgefl.commands.report",
 }
 """Module of each public name.  It is imported on first use, so that ``edgefl --help`` doesn't import torch."""
 

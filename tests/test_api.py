@@ -25,6 +25,8 @@ NAMES = [
     "run",
     "sweep",
     "validate",
+    "write_figures",
+    "write_report",
 ]
 
 

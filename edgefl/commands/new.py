@@ -51,8 +51,8 @@ def new(name: str, like: str = "quickstart", *, force: bool = False) -> dict[str
     text = _renamed(text_of(like), path.stem)
     head = (
         f"{MODELINE}{SCHEMA}\n"
-        f"# Begun as a copy of {printable(like)}.  `edgefl validate {path.name}` checks it, and with --resolved prints every "
-        f"default;\n# `edgefl profile {path.name}` predicts costs, `edgefl run {path.name}` trains.\n"
+        f"# Begun as a copy of {printable(like)}.  `edgefl validate {path.name}` checks it, and with --resolved prints "
+        f"every default;\n# `edgefl profile {path.name}` predicts costs, `edgefl run {path.name}` trains.\n"
     )
     assert document.data
     schema = path.parent / SCHEMA

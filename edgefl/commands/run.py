@@ -18,6 +18,7 @@ from edgefl.commands.progress import OnProgress, messages, public_command, silen
 from edgefl.cost import Predictor
 from edgefl.errors import DataError, DivergedError, RunError
 from edgefl.planning import Setup
+from edgefl.report.charts import draw_curves
 from edgefl.report.facts import evaluation_of
 from edgefl.runs import (
     Run,
@@ -131,8 +132,11 @@ def run(
         parts = _created(folder, whole, combinations)
     with _nothing_left(folder, made, on_progress) as on_event:
         run_parts(parts, on_event, overrides if resume is not None else ())
+    finished = read_run(folder)
+    if is_comparison(folder):
+        draw_curves(finished, finished=True)
     on_progress("done", {"folder": str(folder)})
-    return read_run(folder)
+    return finished
 
 
 @contextmanager
@@ -319,6 +323,7 @@ def _run_one(
             result = simulation.run()
         finally:
             gc.unfreeze()  # the next combination of a comparison needs the memory of this one
+        draw_curves(read_run(folder), finished=True)
         directory.finish(simulation.state.tensors if trains else {}, result)
 
 

@@ -26,8 +26,8 @@ It rises when a file, a field's meaning or a scenario's default changes, so that
 """
 
 FILES = (
-    *FIRST, "evaluation.json", "tokenizer.json", "partition.png", "pretrained.safetensors", "pretrained.json",
-    *(f"{table}.jsonl" for table in TABLES), "weights.safetensors",
+    *FIRST, "evaluation.json", "tokenizer.json", "partition.png", "curves.png", "pretrained.safetensors",
+    "pretrained.json", *(f"{table}.jsonl" for table in TABLES), "weights.safetensors",
 )  # fmt: skip
 """Files that a finished run's ``files.json`` covers, beside ``result.json``."""
 

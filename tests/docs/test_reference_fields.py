@@ -297,7 +297,7 @@ def test_every_file_of_a_run_is_on_the_page(
     assert there <= named and "checkpoints/round-NNNNNN/" in named
     untrained = edgefl.run(small(training="none"), output=tmp_path / "run")
     left = {path.name for path in untrained.path.iterdir()}
-    assert there - left == {"tokenizer.json", "partition.png"} and not untrained.weights()
+    assert there - left == {"tokenizer.json", "partition.png", "curves.png"} and not untrained.weights()
 
 
 def test_the_snippet_reads_a_run(layerwise_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,83 @@
+"""Figures of runs: what they show, and drawing them with matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgefl.report.charts.chart import Chart
+from edgefl.report.charts.compared import groups_of, side_by_side
+from edgefl.report.charts.costs import costs, memory
+from edgefl.report.charts.curves import compared_metrics, metrics, overview
+from edgefl.report.charts.fleet import eligible, excluded, fleet
+from edgefl.report.charts.flights import MOST_FLIGHTS, stragglers, timeline
+from edgefl.report.charts.records import Records, damaged
+
+if TYPE_CHECKING:
+    from edgefl.runs import Run
+
+__all__ = [
+    "Chart",
+    "MOST_FLIGHTS",
+    "Records",
+    "charts_of",
+    "charts_of_comparison",
+    "draw_curves",
+    "groups_of",
+    "records_of",
+]
+
+
+def records_of(run: Run, label: str = "") -> Records:
+    """A run's records.  Raises RunError for records that lack a field or hold another kind of value."""
+    try:
+        return Records.of(run, label)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise damaged(run, error) from error
+
+
+def charts_of(run: Run, records: Records, most_flights: int = MOST_FLIGHTS) -> list[Chart]:
+    """The figures of one run, finished or not; those of which it has no numbers are left out.
+
+    Raises RunError for records that hold another kind of value than edgefl writes.
+    """
+    if not records.rounds:
+        return []
+    try:
+        charts = [eligible(records), fleet(records), memory(records), costs(records), *metrics(records),
+                  timeline(records, most_flights), stragglers(records), excluded(records)]  # fmt: skip
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise damaged(run, error) from error
+    return [chart for chart in charts if chart is not None]
+
+
+def draw_curves(run: Run, *, finished: bool) -> Path | None:
+    """Draw ``curves.png`` in the folder of a run or of a comparison: the main metrics over rounds and virtual time.
+
+    ``finished`` tells whether the last round's metrics are the final ones.  Returns the file; None, and draws nothing,
+    if nothing was evaluated.  Raises RunError if the file can't be written.
+    """
+    from edgefl.report.charts.picture import draw
+    from edgefl.runs import is_comparison
+
+    members = run.runs if is_comparison(run.path) else {str(run.scenario["name"]): run}
+    light = [Records.of_rounds(member, label, finished=finished) for label, member in members.items()]
+    chart = overview(groups_of(run, light) if len(light) > 1 else {each.label: [each] for each in light})
+    if chart is None:
+        return None
+    path = run.path / "curves.png"
+    draw(chart, path, dpi=110, title=str(run.scenario["name"]))
+    return path
+
+
+def charts_of_comparison(run: Run, runs: Sequence[Records]) -> list[Chart]:
+    """The figures of a comparison: its runs side by side, and their metrics over rounds, time, bytes and joules."""
+    begun = [records for records in runs if records.rounds]
+    if not begun:
+        return []
+    groups = groups_of(run, begun)
+    try:
+        return [*side_by_side(groups), *compared_metrics(groups)]
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise damaged(run, error) from error

@@ -1,0 +1,144 @@
+"""What a figure shows, apart from how it is drawn: series of numbers in panels, and the same numbers as a table.
+
+Numbers are in base units (bytes, seconds, joules, FLOPs); whoever draws them chooses the prefix.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Number = float | None
+Form = Literal["lines", "bars", "stacks", "points", "spans"]
+
+COLOURS = ("#4477aa", "#ee6677", "#228833", "#b8860b", "#aa3377", "#1b9aaa", "#777777")
+"""Colours of client kinds and of runs, told apart by the colour-blind too."""
+GOOD, IDLE, QUIET = "#228833", "#55aadd", "#777777"
+BUDGETS = {"memory": "#ee6677", "flops": "#b8860b", "bytes": "#aa3377", "seconds": "#4477aa", "joules": "#cc6622"}
+"""Colours of clients that a budget refuses."""
+
+_PREFIXES: dict[str, tuple[tuple[float, str], ...]] = {
+    "bytes": tuple((1024.0**i, name) for i, name in enumerate(("B", "KiB", "MiB", "GiB", "TiB", "PiB"))),
+    "seconds": ((1e-3, "ms"), (1.0, "s"), (60.0, "min"), (3600.0, "h"), (86400.0, "d")),
+    "joules": tuple((1000.0**i, f"{name}J") for i, name in enumerate(("", "k", "M", "G", "T"))),
+    "flops": tuple((1000.0**i, f"{name}FLOP") for i, name in enumerate(("", "k", "M", "G", "T", "P", "E"))),
+    "share": ((0.01, "%"),),
+}
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis: its title and the unit of its numbers (``bytes``, ``seconds``, ``joules``, ``flops``, ``share``).
+
+    Larger numbers than ``top`` are cut off.
+    """
+
+    title: str
+    unit: str = ""
+    log: bool = False
+    top: Number = None
+    bottom: Number = None
+    names: Sequence[str] = ()
+    """The places of an axis of names, in order."""
+
+    def scale(self, values: Iterable[Any]) -> tuple[float, str]:
+        """The divisor for these values, and the title with the unit: ``(1048576, "peak memory, MiB")``."""
+        steps = _PREFIXES.get(self.unit)
+        if steps is None:
+            return 1.0, self.title
+        largest = max((abs(v) for v in values if isinstance(v, int | float)), default=0.0)
+        if self.top is not None:
+            largest = min(largest, self.top)
+        fits = [step for step in steps if largest >= step[0] * (2.0 if self.unit == "seconds" else 1.0)]
+        factor, name = (fits or steps)[-1 if fits else 0]
+        return factor, f"{self.title}, {name}" if self.title else name
+
+
+@dataclass(frozen=True)
+class Series:
+    """Numbers of one name and colour.  All sequences are as long as ``x`` or empty.
+
+    ``low`` and ``high`` are the ends of a band or of error bars, ``base`` the place where a span begins, ``symbols``
+    indices of marks, ``sizes`` the number of clients that a point stands for, and ``notes`` a text for each point.
+    """
+
+    name: str
+    x: Sequence[Any]
+    y: Sequence[Any]
+    colour: str = COLOURS[0]
+    low: Sequence[Number] = ()
+    high: Sequence[Number] = ()
+    base: Sequence[float] = ()
+    symbols: Sequence[int] = ()
+    sizes: Sequence[int] = ()
+    notes: Sequence[str] = ()
+    hollow: bool = False
+    dashed: bool = False
+    form: Form | None = None
+    """How this series is drawn, if not as its panel says."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes.  ``across`` and ``down`` are lines with a name, at a height and at a place of the x axis."""
+
+    title: str
+    form: Form
+    x: Axis
+    y: Axis
+    series: Sequence[Series]
+    across: Sequence[tuple[float, str]] = ()
+    down: Sequence[tuple[float, str]] = ()
+    symbols: Sequence[str] = ()
+    """What each mark stands for."""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A figure: panels, a sentence that says what they show, and the same numbers as a table.
+
+    ``group`` is what several figures have in common that show the same for other metrics or kinds; ``choice`` is what
+    tells this one from them.
+    """
+
+    name: str
+    title: str
+    caption: str
+    panels: Sequence[Panel]
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    group: str = ""
+    choice: str = ""
+    notes: Sequence[str] = field(default=())
+    """Sentences below the figure."""
+
+    def csv(self) -> str:
+        """The table as CSV text: a line of names, and numbers in base units."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(self.columns)
+        writer.writerows(["" if cell is None else cell for cell in row] for row in self.rows)
+        return text.getvalue()
+
+
+def colour(index: int) -> str:
+    """The colour of the client kind or run with this number."""
+    return COLOURS[index % len(COLOURS)]
+
+
+def mean(values: Iterable[Number]) -> Number:
+    """The mean of the values that are known; None if there are none."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def deviation(values: Iterable[Number]) -> Number:
+    """The sample standard deviation of the values that are known (divisor n - 1); None for fewer than two."""
+    known = [value for value in values if value is not None]
+    if len(known) < 2:
+        return None
+    centre = sum(known) / len(known)
+    return float((sum((value - centre) ** 2 for value in known) / (len(known) - 1)) ** 0.5)

@@ -1,0 +1,245 @@
+"""Drawing figures with matplotlib, for papers: vector or raster files, and the numbers as CSV beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from edgefl.errors import RunError
+from edgefl.report.charts.chart import Axis, Chart, Panel, Series
+from edgefl.runs.durable import replace_file, writing
+
+MARKS = "osD^vXP*"
+WIDTH = 7.0
+"""Inches: a page's text width.  A figure of one panel takes half of it."""
+HEIGHT = 2.5
+
+STYLE: dict[Any, Any] = {
+    "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "legend.fontsize": 7, "xtick.labelsize": 7,
+    "ytick.labelsize": 7, "axes.spines.top": False, "axes.spines.right": False, "pdf.fonttype": 42, "ps.fonttype": 42,
+    "svg.hashsalt": "edgefl", "legend.frameon": False, "lines.linewidth": 1.2, "lines.markersize": 3.5,
+}  # fmt: skip
+"""Letters are embedded as TrueType, which publishers ask for; the same numbers give the same file."""
+
+
+def draw(chart: Chart, path: Path, *, columns: int = 2, dpi: int = 200, title: str = "") -> None:
+    """Draw a figure to ``path`` (png, pdf or svg).  Raises RunError if the file can't be written."""
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context(STYLE):
+        columns = min(columns, len(chart.panels))
+        lines = -(-len(chart.panels) // columns)
+        wide = WIDTH if columns > 1 or _wide(chart.panels) else WIDTH / 2
+        tall = [
+            max(HEIGHT, 0.6 + 0.13 * len(_names(panel))) if panel.form == "spans" else HEIGHT for panel in chart.panels
+        ]
+        figure = Figure(figsize=(wide, sum(max(tall[i::columns][j] for i in range(columns) if j < len(tall[i::columns]))
+                                           for j in range(lines)) + 0.3), layout="constrained")  # fmt: skip
+        FigureCanvasAgg(figure)
+        grid = figure.subplots(lines, columns, squeeze=False)
+        for index, panel in enumerate(chart.panels):
+            _draw_panel(grid[index // columns][index % columns], panel)
+        for index in range(len(chart.panels), lines * columns):
+            grid[index // columns][index % columns].set_axis_off()
+        if title:
+            figure.suptitle(title, fontsize=9)
+        _legend(figure, grid, wide)
+        form = path.suffix.removeprefix(".").lower()
+        metadata = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(form, {"Software": None})
+        with writing(path):
+            figure.savefig(path, dpi=dpi, metadata=metadata)
+
+
+def write(chart: Chart, folder: Path, formats: Sequence[str]) -> list[Path]:
+    """Draw a figure in each format, and write its numbers as CSV.  Returns the files."""
+    files = []
+    for form in formats:
+        files.append(folder / f"{chart.name}.{form}")
+        draw(chart, files[-1])
+    files.append(folder / f"{chart.name}.csv")
+    replace_file(files[-1], chart.csv().encode())
+    return files
+
+
+def make_folder(folder: Path) -> None:
+    """Create the folder of figures.  Raises RunError if it can't be written, or is a file."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"can't write figures to {folder}: {error.strerror or error}") from error
+
+
+def _wide(panels: Sequence[Panel]) -> bool:
+    """Whether one panel needs the whole width: many bars, or spans."""
+    (panel, *_) = panels
+    return panel.form == "spans" or (panel.form in ("bars", "stacks") and len(_names(panel)) > 4)
+
+
+def _names(panel: Panel) -> list[str]:
+    """The names along a categorical axis, in order."""
+    if panel.y.names:
+        return list(panel.y.names)
+    return list(dict.fromkeys(x for series in panel.series for x in series.x))
+
+
+def _scaled(values: Sequence[Any], factor: float) -> list[float]:
+    return [float("nan") if value is None else value / factor for value in values]
+
+
+def _draw_panel(axes: Any, panel: Panel) -> None:
+    draw = {"lines": _lines, "points": _points, "bars": _bars, "stacks": _bars, "spans": _spans}[panel.form]
+    draw(axes, panel)
+    axes.set_title(panel.title)
+    axes.set_axisbelow(True)
+    axes.grid(axis="x" if panel.form == "spans" else "y", alpha=0.25, linewidth=0.5)
+
+
+def _factors(panel: Panel) -> tuple[float, float]:
+    across = [x for series in panel.series for x in (*series.x, *series.base)]
+    up = [y for series in panel.series for y in (*series.y, *series.high)]
+    if panel.form == "stacks":
+        sums: dict[Any, float] = {}
+        for series in panel.series:
+            if series.form is None:
+                for x, y in zip(series.x, series.y, strict=True):
+                    sums[x] = sums.get(x, 0.0) + (y or 0.0)
+        up += [*sums.values()]
+    return panel.x.scale(across)[0], panel.y.scale(up)[0]
+
+
+def _label(axes: Any, panel: Panel, x: float, y: float) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axes.set_xlabel(_titled(panel.x, x))
+    if panel.form != "spans":
+        axes.set_ylabel(_titled(panel.y, y))
+    for axis, scale, ticks in ((panel.x, axes.set_xscale, axes.xaxis), (panel.y, axes.set_yscale, axes.yaxis)):
+        if axis.log:
+            scale("log")
+            ticks.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            ticks.set_major_formatter("{x:g}")
+            ticks.set_minor_formatter(NullFormatter())
+    if panel.y.bottom is not None:
+        axes.set_ylim(bottom=panel.y.bottom / y)
+    if panel.y.top is not None:
+        axes.set_ylim(top=panel.y.top / y)
+
+
+def _titled(axis: Axis, factor: float) -> str:
+    return axis.scale([factor * 2.5])[1] if axis.unit not in ("", "share") else axis.scale([1.0])[1]
+
+
+def _lines(axes: Any, panel: Panel) -> None:
+    fx, fy = _factors(panel)
+    for series in panel.series:
+        x, y = _scaled(series.x, fx), _scaled(series.y, fy)
+        axes.plot(x, y, color=series.colour, label=series.name, linestyle="--" if series.dashed else "-",
+                  marker=None if any(series.symbols) else ("o" if len(x) <= 40 else None))  # fmt: skip
+        if any(series.symbols):
+            for mark in sorted(set(series.symbols)):
+                chosen = [i for i, symbol in enumerate(series.symbols) if symbol == mark]
+                axes.plot([x[i] for i in chosen], [y[i] for i in chosen], color=series.colour, linestyle="",
+                          marker=MARKS[mark % len(MARKS)])  # fmt: skip
+        if any(value is not None for value in series.low):
+            axes.fill_between(x, _scaled(series.low, fy), _scaled(series.high, fy), color=series.colour, alpha=0.18,
+                              linewidth=0)  # fmt: skip
+    _across(axes, panel, fy)
+    axes.margins(y=0.08)
+    _label(axes, panel, fx, fy)
+    if panel.x.title == "round":
+        axes.locator_params(axis="x", integer=True)
+
+
+def _points(axes: Any, panel: Panel) -> None:
+    fx, fy = _factors(panel)
+    for series in panel.series:
+        for mark in sorted(set(series.symbols) or {0}):
+            chosen = [i for i in range(len(series.x)) if not series.symbols or series.symbols[i] == mark]
+            sizes = [10 + 4 * len(str(series.sizes[i])) ** 2 for i in chosen] if series.sizes else 14
+            axes.scatter([series.x[i] / fx for i in chosen], [series.y[i] / fy for i in chosen], s=sizes,
+                         marker=MARKS[mark % len(MARKS)], linewidths=0.9, edgecolors=series.colour,
+                         facecolors="none" if series.hollow else series.colour, alpha=0.85)  # fmt: skip
+        axes.scatter([], [], s=14, marker="o", edgecolors=series.colour, label=series.name,
+                     facecolors="none" if series.hollow else series.colour)  # fmt: skip
+    for index, name in enumerate(panel.symbols):
+        if name:
+            axes.scatter([], [], s=14, marker=MARKS[index % len(MARKS)], color="#777777", label=name)
+    _across(axes, panel, fy)
+    _label(axes, panel, fx, fy)
+
+
+def _bars(axes: Any, panel: Panel) -> None:
+    _, fy = _factors(panel)
+    names = _names(panel)
+    place = {name: i for i, name in enumerate(names)}
+    drawn = [series for series in panel.series if series.form is None]
+    # bars of one value each are runs side by side: they don't share a place
+    alone = all(len(series.x) == 1 for series in drawn) and len(drawn) == len(names)
+    width = 0.7 if panel.form == "stacks" or alone else 0.8 / max(len(drawn), 1)
+    floor = [0.0] * len(names)
+    for index, series in enumerate(drawn):
+        y = [0.0 if value is None else value / fy for value in series.y]
+        shift = 0.0 if panel.form == "stacks" or alone else (index - (len(drawn) - 1) / 2) * width
+        at = [place[x] for x in series.x]
+        bottom = [floor[i] for i in at] if panel.form == "stacks" else [0.0] * len(at)
+        axes.bar([i + shift for i in at], y, width, bottom=bottom, color=series.colour, label=series.name)
+        if panel.form == "stacks":
+            for i, value in zip(at, y, strict=True):
+                floor[i] += value
+        if any(value is not None for value in series.low):
+            axes.errorbar([i + shift for i in at], y, yerr=_errors(series, fy), fmt="none", ecolor="#222222",
+                          elinewidth=0.8, capsize=2)  # fmt: skip
+    for series in panel.series:
+        if series.form == "points":
+            axes.errorbar([place[x] for x in series.x], _scaled(series.y, fy), yerr=_errors(series, fy), fmt="_",
+                          color=series.colour, elinewidth=0.9, capsize=3, label=series.name)  # fmt: skip
+    _across(axes, panel, fy)
+    long = max((len(name) for name in names), default=0) * len(names) > 36
+    axes.set_xticks(range(len(names)), names, rotation=30 if long else 0, ha="right" if long else "center")
+    _label(axes, panel, 1.0, fy)
+
+
+def _across(axes: Any, panel: Panel, factor: float) -> None:
+    """Dotted lines over the panel, their names at alternating ends, so that near ones don't overlap."""
+    for index, (height, name) in enumerate(sorted(panel.across)):
+        axes.axhline(height / factor, color="#777777", linestyle=":", linewidth=0.8)
+        axes.annotate(name, (1 - index % 2, height / factor), xycoords=("axes fraction", "data"), va="bottom",
+                      ha="left" if index % 2 else "right", fontsize=6, color="#555555")  # fmt: skip
+
+
+def _errors(series: Series, factor: float) -> list[list[float]]:
+    centre, low, high = (_scaled(values, factor) for values in (series.y, series.low, series.high))
+    return [[c - a for c, a in zip(centre, low, strict=True)], [b - c for c, b in zip(centre, high, strict=True)]]
+
+
+def _spans(axes: Any, panel: Panel) -> None:
+    ends = [b + x for series in panel.series for b, x in zip(series.base, series.x)]
+    fx, _ = panel.x.scale(ends)
+    place = {name: i for i, name in enumerate(_names(panel))}
+    for series in panel.series:
+        at = [place[y] for y in series.y]
+        if series.form == "points":
+            axes.plot(_scaled(series.x, fx), at, linestyle="", marker=MARKS[series.symbols[0] % len(MARKS)],
+                      color=series.colour, label=series.name)  # fmt: skip
+        else:
+            axes.barh(at, _scaled(series.x, fx), left=_scaled(series.base, fx), height=0.7, color=series.colour,
+                      label=series.name)  # fmt: skip
+    for begun, _ in panel.down:
+        axes.axvline(begun / fx, color="#777777", linestyle=":", linewidth=0.6)
+    axes.set_yticks(range(len(place)), list(place))
+    axes.invert_yaxis()
+    axes.set_xlabel(panel.x.scale(ends)[1])
+
+
+def _legend(figure: Any, grid: Any, wide: float) -> None:
+    """One legend for all panels, below them; none if there is only one series and no name to tell."""
+    handles: dict[str, Any] = {}
+    for axes in grid.flat:
+        for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
+            handles.setdefault(name, handle)
+    if len(handles) > 1:
+        across = max(1, int(wide * 13 / (max(map(len, handles)) + 5)))
+        figure.legend(handles.values(), list(handles), loc="outside lower center", ncols=min(across, len(handles)))

@@ -1,0 +1,159 @@
+"""What a report says in words: what was asked, and the figures that matter most."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from edgefl import units
+from edgefl.report.charts import Records
+from edgefl.report.charts.curves import main_metrics, title_of
+
+Facts = Mapping[str, Any]
+
+
+def asked(scenario: Facts, edgefl: str, labels: Sequence[str] = ()) -> list[tuple[str, str]]:
+    """The scenario in a few lines, ``(name, words)``; ``labels`` are the runs of a comparison."""
+    fleet, rounds = scenario.get("fleet") or {}, scenario.get("round") or {}
+    training, data = scenario.get("training") or {}, scenario.get("data") or {}
+    lines = {
+        "method": _section(scenario.get("method")),
+        "schedule": _section(scenario.get("schedule")),
+        "data": ", ".join(filter(None, (str(data.get("source") or ""), _words(data.get("partition"))))),
+        "clients": _words({kind: n for kind, n in (data.get("clients") or {}).items() if n}),
+        "devices": _words(_shares(fleet.get("devices"))),
+        "links": _words(_shares(fleet.get("links"))),
+        "budgets": _budgets(fleet.get("budgets") or {}),
+        "rounds": _words(
+            {"policy": rounds.get("policy"), "cohort": _share(rounds.get("cohort")),
+             "deadline": _with_unit(rounds.get("deadline"), units.show_seconds), "quorum": rounds.get("quorum")}
+        ),
+        "selection": _section(scenario.get("selection")),
+        "training": "none: costs are simulated" if training.get("mode") == "none" else
+        _words({name: training.get(name) for name in ("optimizer", "lr", "batch", "epochs", "precision")}),
+        "seed": _words(scenario.get("seed")),
+        "edgefl": edgefl,
+    }  # fmt: skip
+    for path in scenario.get("compare") or {}:
+        lines.pop(str(path), None)
+    told = [(name, words) for name, words in lines.items() if words]
+    if labels:
+        told.insert(0, ("compares", f"{', '.join(map(str, scenario.get('compare') or {}))}: {'; '.join(labels)}"))
+    return told
+
+
+_BUDGETS = {
+    "memory": units.show_bytes, "flops": units.show_flops, "bytes": units.show_bytes, "seconds": units.show_seconds,
+    "joules": units.show_joules,
+}  # fmt: skip
+
+
+def _budgets(budgets: Facts) -> str:
+    limits = {name: _with_unit(value, _BUDGETS[name]) for name, value in budgets.items() if name in _BUDGETS}
+    words = [_words(limits)] if any(limits.values()) else []
+    if budgets.get("within_device"):
+        words.append("memory is never more than the device has")
+    return "; ".join(words)
+
+
+def _with_unit(value: Any, show: Callable[[float], str]) -> Any:
+    """A number with its unit, ``[low, high]`` as a range; other values as they are."""
+    if isinstance(value, list) and len(value) == 2 and all(isinstance(end, int | float) for end in value):
+        return f"{show(value[0])} to {show(value[1])}"
+    if isinstance(value, dict):
+        return {name: _with_unit(each, show) for name, each in value.items()}
+    return show(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _share(value: Any) -> Any:
+    return units.show_share(value) if isinstance(value, float) and 0 < value <= 1 else value
+
+
+def _shares(value: Any) -> Any:
+    return {name: _share(each) for name, each in value.items()} if isinstance(value, dict) else value
+
+
+def _section(value: Any) -> str:
+    """A section with a name: the name, and those of its options that are set."""
+    if not isinstance(value, dict):
+        return "" if value is None else str(value)
+    options = {key: option for key, option in value.items() if key != "name" and option not in (None, {}, [], False)}
+    return f"{value.get('name', '')}{f' ({_words(options)})' if options else ''}"
+
+
+def _words(value: Any, depth: int = 0) -> str:
+    """A value as text: ``image 12, text 10``."""
+    if isinstance(value, dict):
+        inner = ", ".join(f"{key} {_words(each, depth + 1)}" for key, each in value.items() if each is not None)
+        return f"({inner})" if depth else inner
+    if isinstance(value, list):
+        return "[" + ", ".join(_words(each, depth + 1) for each in value) + "]"
+    if isinstance(value, bool) or value is None:
+        return {True: "on", False: "off", None: ""}[value]
+    return str(value)
+
+
+def headline(records: Records) -> list[tuple[str, str, str]]:
+    """The figures that matter most, ``(name, figure, explanation)``."""
+    facts, totals = records.facts, records.facts["totals"]
+    everyone = facts["everyone"]
+    if not facts["rounds"]:
+        return []
+    hardest = min(
+        facts["stages"],
+        key=lambda s: sum(k["eligible"] for k in s["kinds"].values()) / max(_clients(s), 1),
+        default=None,
+    )
+    found: list[tuple[str, str, str]] = []
+    if hardest is not None:
+        fits = sum(kind["eligible"] for kind in hardest["kinds"].values())
+        where = (
+            f"in the hardest stage, {hardest['stage']}" if len(facts["stages"]) > 1 else "whose round fits all budgets"
+        )
+        found.append(("clients that fit", f"{fits:,} of {_clients(hardest):,}", where))
+    ended = f"{totals['finished']:,} updates, {totals['late']:,} late, {totals['failed']:,} failed"
+    found.append(("took part", f"{everyone['took_part']:,} of {everyone['clients']:,}", ended))
+    worst = max(facts["stages"], key=lambda s: s["excluded"]["samples"], default=None)
+    if worst is not None and worst["excluded"]["of_samples"]:
+        lost = worst["excluded"]
+        found.append(("samples excluded", units.show_share(lost["samples"] / lost["of_samples"]),
+                      f"{lost['samples']:,} of {lost['of_samples']:,}, of refused clients"))  # fmt: skip
+    if facts["costs"]:
+        largest = max(facts["costs"], key=lambda row: row["peak_memory_bytes"])
+        error = max(
+            (row["memory_error"] for row in facts["costs"] if row["memory_error"] is not None), key=abs, default=None
+        )
+        checked = f"; measured within {abs(error) * 100:.2g} %" if error is not None else ""
+        found.append(("peak memory", units.show_bytes(largest["peak_memory_bytes"]), f"{largest['kind']}{checked}"))
+    found += [
+        ("virtual time", units.show_seconds(facts["virtual_seconds"]), f"{facts['rounds']:,} rounds"),
+        ("traffic", units.show_bytes(totals["download_bytes"] + totals["upload_bytes"]), "down and up, all clients"),
+        ("energy", units.show_joules(totals["energy_joules"]), "of all clients"),
+    ]
+    for kind, name in main_metrics([records]).items():
+        value = facts["metrics"].get(kind, {}).get(name)
+        if value is not None:
+            chance = facts["chance"].get(kind, {}).get(name)
+            by = f", chance {chance:.3g}" if chance is not None else ""
+            found.append((f"{kind}: {title_of(name)}", f"{value:.3f}", f"{facts['metrics_split']} split{by}"))
+    return found
+
+
+def _clients(stage: Facts) -> int:
+    return int(sum(kind["clients"] for kind in stage["kinds"].values()))
+
+
+def notices(records: Records, path: Any) -> list[str]:
+    """What a reader must know before the figures: an unfinished run, one without training, one that diverged."""
+    facts, told = records.facts, []
+    if not facts["finished"]:
+        done = f"{facts['rounds']} rounds are recorded" if facts["rounds"] else "no round is recorded yet"
+        told.append(f"This run isn't finished: {done}. Continue it with: edgefl run --resume {path}")
+    if not facts["trained"]:
+        told.append("This run simulates costs without training: there are no metrics.")
+    elif facts["rounds"] and not facts["metrics"]:
+        told.append("Nothing has been evaluated yet (evaluation.every).")
+    if facts["diverged_rounds"]:
+        numbers: Sequence[int] = facts["diverged_rounds"]
+        told.append(f"The model diverged: weights, scores or losses weren't finite after round {numbers[0]}.")
+    return told

@@ -1,0 +1,234 @@
+"""Figures of runs: what they show equals the records, and the files that edgefl figures writes can be opened."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import plotly.graph_objects as go
+import pytest
+from PIL import Image
+
+import edgefl
+from edgefl.cli import main
+from edgefl.errors import RunError, UnknownName
+from edgefl.report.charts import Chart, charts_of, charts_of_comparison, records_of
+from edgefl.report.charts.chart import Axis, deviation
+from edgefl.report.page.traces import traces
+from edgefl.runs import Run
+
+SCHEDULES = [{"name": "end-to-end", "rounds": 2}, {"name": "layerwise", "stages": 2, "rounds": 2}]
+
+
+@pytest.fixture(scope="module")
+def evaluated(tiny: Callable[..., dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Two schedules by two seeds, evaluated after each round; two clients can't take part in end-to-end training."""
+    scenario = tiny(
+        method="fedcola",
+        compare={"schedule": SCHEDULES, "seed": [3, 4]},
+        evaluation={"every": 1},
+        fleet={"budgets": {"memory": "100 KiB .. 2 MiB"}},
+    )
+    return edgefl.run(scenario, output=tmp_path_factory.mktemp("evaluated") / "runs")
+
+
+def charts(run: Run) -> dict[str, Chart]:
+    return {chart.name: chart for chart in charts_of(run, records_of(run))}
+
+
+def rows(chart: Chart) -> list[dict[str, Any]]:
+    return [dict(zip(chart.columns, row, strict=True)) for row in chart.rows]
+
+
+def test_the_fleet_has_every_client_with_its_last_verdict_in_each_stage(layerwise_run: Run) -> None:
+    found = rows(charts(layerwise_run)["fleet"])
+    verdicts = {(v["stage"], v["client"]): v for v in layerwise_run.records("eligibility")}
+    assert {(row["stage"], row["client"]) for row in found} == verdicts.keys()
+    updates = sum(record["outcome"] == "finished" for record in layerwise_run.records("clients"))
+    assert sum(row["updates"] for row in found) == updates > 0
+    for row in found:
+        v = verdicts[row["stage"], row["client"]]
+        assert row["memory_bytes"] == v["costs"]["memory"] and row["virtual_seconds"] == v["costs"]["seconds"]
+        assert row["memory_limit_bytes"] == v["costs"]["memory"] + v["margins"]["memory"]
+
+
+def test_refused_clients_are_counted_by_the_budget_that_refuses_them(evaluated: Run) -> None:
+    run = next(iter(evaluated.runs.values()))
+    refused = [v for v in run.records("eligibility") if not v["eligible"]]
+    assert refused and {v["binding"] for v in refused} == {"memory"}
+    found = charts(run)
+    assert sum(row["refused_by_memory"] for row in rows(found["eligible"])) == len({v["client"] for v in refused})
+    shown = [series for series in found["fleet"].panels[0].series if series.name == "refused by memory"]
+    assert [len(series.x) for series in shown] == [len(refused)] and shown[0].hollow
+    (excluded,) = rows(found["excluded"])
+    assert excluded["excluded_samples"] == sum(v["samples"] for v in refused)
+    assert excluded["excluded_samples"] == sum(
+        excluded[f"excluded_samples_{kind}"] for kind in ("image", "text", "image-text")
+    )
+
+
+def test_parts_of_memory_sum_to_the_peak_of_the_largest_work(layerwise_run: Run) -> None:
+    table = layerwise_run.clients
+    for row in rows(charts(layerwise_run)["memory"]):
+        works = table[(table.stage == row["stage"]) & (table.kind == row["kind"])]
+        assert row["peak_memory_bytes"] == works.peak_memory_bytes.max()
+        parts = sum(value for name, value in row.items() if name.endswith("_bytes") and "budget" not in name)
+        assert parts == 2 * row["peak_memory_bytes"]  # the peak itself, and its parts
+
+
+def test_costs_are_means_of_the_records_as_predicted_and_as_measured(layerwise_run: Run) -> None:
+    table = layerwise_run.clients
+    found = rows(charts(layerwise_run)["costs"])
+    assert len(found) == table.groupby(["stage", "kind"]).ngroups
+    for row in found:
+        works = table[(table.stage == row["stage"]) & (table.kind == row["kind"])]
+        assert row["client_rounds"] == len(works)
+        assert row["simulated_seconds"] == pytest.approx(works.virtual_seconds.mean())
+        assert row["predicted_flops"] == pytest.approx((works.forward_flops + works.backward_flops).mean())
+        assert row["measured_peak_memory_bytes"] == works.measured_peak_memory_bytes.max()
+
+
+def test_a_metric_stands_over_the_rounds_seconds_bytes_and_joules_until_then(evaluated: Run) -> None:
+    run = next(iter(evaluated.runs.values()))
+    chart = charts(run)["metric-accuracy"]
+    image = [row for row in rows(chart) if row["line"] == "image"]
+    records = run.records("rounds")
+    assert [row["accuracy"] for row in image] == [r["metrics"]["image"]["accuracy"] for r in records]
+    last, result = image[-1], run.result
+    assert last["virtual_seconds"] == pytest.approx(result["virtual_seconds"])
+    totals = result["totals"]
+    assert last["traffic_bytes"] == totals["download_bytes"] + totals["upload_bytes"]
+    assert last["energy_joules"] == pytest.approx(totals["energy_joules"])
+    assert [row["split"] for row in image] == ["evaluation", "final"]
+    assert len(chart.panels) == 4
+
+
+def test_runs_that_differ_in_their_seeds_are_one_line_with_mean_and_deviation(evaluated: Run) -> None:
+    records = [records_of(run, label) for label, run in evaluated.runs.items()]
+    found = {chart.name: chart for chart in charts_of_comparison(evaluated, records)}
+    table = {row["run"]: row for row in rows(found["runs-metrics"])}
+    assert [row["seeds"] for row in table.values()] == [2, 2] and "end-to-end" in table
+    scores = [
+        run.result["metrics"]["text"]["accuracy"] for label, run in evaluated.runs.items() if "end-to-end" in label
+    ]
+    assert table["end-to-end"]["text.accuracy"] == pytest.approx(mean(scores))
+    assert table["end-to-end"]["text.accuracy_deviation"] == pytest.approx(stdev(scores))
+    curve = [row for row in rows(found["metric-text-accuracy"]) if row["line"] == "end-to-end"]
+    assert curve[-1]["accuracy"] == pytest.approx(mean(scores)) and curve[-1]["seeds"] == 2
+    costs = {row["run"]: row for row in rows(found["runs-costs"])}
+    assert (
+        costs["end-to-end"]["eligible_share"] < costs[next(name for name in costs if "layer" in name)]["eligible_share"]
+    )
+
+
+def test_a_clients_spans_end_where_its_flight_ended(layerwise_run: Run) -> None:
+    chart = charts(layerwise_run)["timeline"]
+    upload = next(series for series in chart.panels[0].series if series.name == "upload")
+    ends = [begin + length for begin, length in zip(upload.base, upload.x, strict=True)]
+    assert ends == pytest.approx([row["ended_virtual_seconds"] for row in rows(chart)])
+    flights = layerwise_run.clients
+    slowest = flights.groupby("round").virtual_seconds.max()
+    assert [row["slowest_seconds"] for row in rows(charts(layerwise_run)["stragglers"])] == list(slowest)
+
+
+def test_a_long_timeline_is_the_rounds_around_the_longest(layerwise_run: Run) -> None:
+    records = records_of(layerwise_run)
+    per_round = len(records.flights) // len(records.rounds)
+    few = next(chart for chart in charts_of(layerwise_run, records, 2 * per_round) if chart.name == "timeline")
+    longest = max(records.rounds, key=lambda r: r["virtual_seconds"])["round"]
+    shown = {row["round"] for row in rows(few)}
+    assert longest in shown and len(shown) == 2 and max(shown) - min(shown) == 1
+    assert any("of 4 are shown" in note for note in few.notes)
+
+
+def test_axes_choose_their_prefix() -> None:
+    assert Axis("memory", "bytes").scale([3 * 2**20]) == (2**20, "memory, MiB")
+    assert Axis("time", "seconds").scale([90.0]) == (1.0, "time, s")
+    assert Axis("time", "seconds").scale([7300.0]) == (3600.0, "time, h")
+    assert Axis("", "share").scale([0.4]) == (0.01, "%")
+    assert Axis("", "bytes").scale([]) == (1.0, "B")
+    assert deviation([1.0, None]) is None and deviation([1.0, 3.0]) == pytest.approx(2**0.5)
+
+
+def test_plotly_takes_every_trace(evaluated: Run, layerwise_run: Run) -> None:
+    records = [records_of(run, label) for label, run in evaluated.runs.items()]
+    found = [*charts_of_comparison(evaluated, records), *charts_of(layerwise_run, records_of(layerwise_run))]
+    for chart in found:
+        assert chart.rows and chart.caption.endswith(".")
+        for panel in chart.panels:
+            plot = traces(panel)
+            go.Figure(data=plot["data"], layout=plot["layout"])  # raises for a property that plotly doesn't have
+            json.dumps(plot, allow_nan=False)
+
+
+@pytest.mark.slow
+def test_figures_are_files_that_can_be_opened_with_their_numbers(evaluated: Run, tmp_path: Path) -> None:
+    run = next(iter(evaluated.runs.values()))
+    files = edgefl.write_figures(run, tmp_path / "one", formats=["pdf", "svg", "png"])
+    names = {path.stem for path in files}
+    assert {"eligible", "fleet", "memory", "costs", "metric-accuracy", "timeline", "excluded"} <= names
+    assert {path.suffix for path in files} == {".pdf", ".svg", ".png", ".csv"} and len(files) == 4 * len(names)
+    for name in names:
+        pdf = (tmp_path / "one" / f"{name}.pdf").read_bytes()
+        assert pdf.startswith(b"%PDF") and b"/Type3" not in pdf
+        svg = (tmp_path / "one" / f"{name}.svg").read_text(encoding="utf-8")
+        assert "<svg " in svg and svg.rstrip().endswith("</svg>")
+        with Image.open(tmp_path / "one" / f"{name}.png") as image:
+            assert image.width >= 600
+    with open(tmp_path / "one" / "metric-accuracy.csv", encoding="utf-8") as file:
+        written = [row for row in csv.DictReader(file) if row["line"] == "image"]
+    assert [float(row["accuracy"]) for row in written] == [
+        r["metrics"]["image"]["accuracy"] for r in run.records("rounds")
+    ]
+    again = edgefl.write_figures(run, tmp_path / "two", formats=["pdf", "svg", "png"])
+    assert [path.read_bytes() for path in files] == [path.read_bytes() for path in again]
+
+
+@pytest.mark.slow
+def test_figures_of_a_comparison_have_a_folder_for_each_run(evaluated: Run, tmp_path: Path) -> None:
+    files = edgefl.write_figures(evaluated.path, tmp_path, formats=["svg"])
+    folders = {path.parent for path in files}
+    assert folders == {tmp_path, *(tmp_path / run.path.name for run in evaluated.runs.values())}
+    assert (tmp_path / "runs-costs.svg").is_file() and (tmp_path / "metric-image-text-r-at-1.csv").is_file()
+
+
+def test_a_run_that_evaluates_leaves_its_curves(evaluated: Run, tiny: Callable[..., Any], tmp_path: Path) -> None:
+    for folder in (evaluated.path, *(run.path for run in evaluated.runs.values())):
+        with Image.open(folder / "curves.png") as image:
+            assert image.width > 500
+    run = next(iter(evaluated.runs.values()))
+    assert "curves.png" in json.loads((run.path / "files.json").read_bytes())["files"]
+    simulated = edgefl.run(tiny(training="none"), output=tmp_path / "none")
+    assert not (simulated.path / "curves.png").exists()
+    assert {"fleet", "costs", "timeline"} <= charts(simulated).keys()
+    assert not any(name.startswith("metric-") for name in charts(simulated))
+
+
+def test_what_cannot_be_drawn_is_told_in_a_line(
+    layerwise_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RunError, match="^there is no run at nowhere$"):
+        edgefl.write_figures("nowhere")
+    with pytest.raises(UnknownName, match="unknown format 'pfd'; did you mean 'pdf'"):
+        edgefl.write_figures(layerwise_run, formats=["pfd"])
+    (tmp_path / "file").touch()
+    with pytest.raises(RunError, match="isn't the folder of a run"):
+        edgefl.write_figures("file")
+    with pytest.raises(RunError, match="can't write figures to .*file"):
+        edgefl.write_figures(layerwise_run, tmp_path / "file", formats=["svg"])
+    shutil.copytree(layerwise_run.path, tmp_path / "runs" / "mine")
+    with pytest.raises(RunError, match="did you mean runs/mine"):
+        edgefl.write_figures("mine")
+    environment = tmp_path / "runs" / "mine" / "environment.json"
+    environment.write_text(json.dumps({**json.loads(environment.read_text()), "run_format": 99}))
+    with pytest.raises(RunError, match="run format 99"):
+        edgefl.write_figures("runs/mine")
+    with pytest.raises(SystemExit) as stopped:
+        main(["figures", "nowhere"])
+    assert stopped.value.code == 2

@@ -1,0 +1,203 @@
+"""The page of edgefl report: whole, without a network, and usable in a browser.
+
+In Chromium, where there is one: no error, no request, every figure drawn, in light and dark, on a phone, by keyboard.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import edgefl
+from edgefl.errors import RunError
+from edgefl.report.charts import charts_of, charts_of_comparison, records_of
+from edgefl.runs import Run
+
+WAIT = 300_000
+"""Milliseconds: a page of plotly on a busy machine."""
+
+
+@pytest.fixture(scope="module")
+def compared(tiny: Callable[..., dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Two schedules by two seeds, each evaluated after its rounds."""
+    schedules = [{"name": "end-to-end", "rounds": 2}, {"name": "layerwise", "stages": 2, "rounds": 2}]
+    scenario = tiny(compare={"schedule": schedules, "seed": [3, 4]}, evaluation={"every": 1})
+    return edgefl.run(scenario, output=tmp_path_factory.mktemp("compared") / "runs")
+
+
+def figures_in(page: str) -> list[str]:
+    return re.findall(r'data-figure="([^"]+)"', page)
+
+
+def test_the_page_is_one_file_with_one_script_and_every_figure(compared: Run) -> None:
+    path = edgefl.write_report(compared)
+    assert path == compared.path / "report.html" and path.stat().st_size < 6_000_000
+    page = path.read_text(encoding="utf-8")
+    assert page.count("plotly.js v") == 1
+    assert not re.search(r'(?:src|href)="(?!#|data:)', page.replace("<!doctype", ""))
+    records = {label: records_of(run, label) for label, run in compared.runs.items()}
+    wanted = [chart.name for chart in charts_of_comparison(compared, list(records.values()))]
+    for label, run in compared.runs.items():
+        wanted += [chart.name for chart in charts_of(run, records[label])]
+    assert sorted(figures_in(page)) == sorted(wanted)
+    assert page.count("<figcaption>") == page.count("<table>") == len(wanted)
+    for label in compared.runs:
+        assert f">{label}</option>" in page
+
+
+def test_an_unfinished_run_says_so_and_one_without_training_too(
+    layerwise_run: Run, tiny: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    shutil.copytree(layerwise_run.path, tmp_path / "half")
+    (tmp_path / "half" / "result.json").unlink()
+    rounds = tmp_path / "half" / "rounds.jsonl"
+    rounds.write_bytes(b"".join(rounds.read_bytes().splitlines(keepends=True)[:2]))
+    page = edgefl.write_report(tmp_path / "half", tmp_path / "half.html").read_text(encoding="utf-8")
+    assert "This run isn&#x27;t finished: 2 rounds are recorded." in page and "--resume" in page
+    for table in ("rounds", "clients", "eligibility"):
+        (tmp_path / "half" / f"{table}.jsonl").write_bytes(b"")
+    page = edgefl.write_report(tmp_path / "half", tmp_path / "none.html").read_text(encoding="utf-8")
+    assert "no round is recorded yet" in page and not figures_in(page)
+
+    run = edgefl.run(tiny(training="none"), output=tmp_path / "simulated")
+    page = edgefl.write_report(run).read_text(encoding="utf-8")
+    assert "simulates costs without training" in page and {"fleet", "costs", "timeline"} <= set(figures_in(page))
+
+
+def test_names_of_a_foreign_run_are_text(layerwise_run: Run, tmp_path: Path) -> None:
+    shutil.copytree(layerwise_run.path, tmp_path / "run")
+    bad = """"</script><script>alert('x')</script>"""
+    scenario = tmp_path / "run" / "scenario.yaml"
+    scenario.write_text(
+        re.sub(r"^name: .*$", f"name: '{bad.replace(chr(39), chr(39) * 2)}'", scenario.read_text(), flags=re.M)
+    )
+    for table in ("clients", "eligibility"):
+        path = tmp_path / "run" / f"{table}.jsonl"
+        records = [{**json.loads(line), "device": bad} for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    page = edgefl.write_report(tmp_path / "run").read_text(encoding="utf-8")
+    assert "alert(" in page and "<script>alert" not in page
+    assert page.count("</script>") == 3
+
+
+def test_a_page_that_cannot_be_written_is_told(layerwise_run: Run, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"its name ends in \.pdf"):
+        edgefl.write_report(layerwise_run, tmp_path / "r.pdf")
+    with pytest.raises(RunError, match="the folder .*gone doesn't exist"):
+        edgefl.write_report(layerwise_run, tmp_path / "gone" / "r.html")
+
+
+# --- in a browser ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright isn't installed: pip install '.[test]'")
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if chromium is None:
+        pytest.skip("no Chromium on this machine: install the package chromium")
+    with sync_api.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"], timeout=WAIT)
+        yield opened
+        opened.close()
+
+
+class Visit:
+    """A page in the browser, and what it said and asked for."""
+
+    def __init__(self, browser: Any, path: Path, width: int, scheme: str):
+        self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(WAIT)
+        self.said: list[str] = []
+        self.asked: list[str] = []
+        self.page.on("console", lambda message: self.said.append(message.text))
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.url = path.as_uri()
+        self.page.goto(self.url)
+        self.ready(scheme)
+
+    def ready(self, theme: str) -> None:
+        self.page.wait_for_selector(f'html[data-ready="{theme}"]')
+
+    def undrawn(self) -> list[str]:
+        """Figures that are shown and have a plot without a drawing."""
+        script = """() => [...document.querySelectorAll('.plot')]
+            .filter((div) => div.offsetParent && !(div.querySelector('.main-svg')?.getBoundingClientRect().height > 50))
+            .map((div) => div.closest('figure').dataset.figure)"""
+        found: list[str] = self.page.evaluate(script)
+        return found
+
+    def check(self) -> None:
+        """Nothing was said, nothing but the file was asked for, all that is shown is drawn and within the width."""
+        assert not self.said
+        assert {url for url in self.asked if not url.startswith(("data:", "blob:"))} == {self.url}
+        assert not self.undrawn()
+        width, seen = self.page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
+        assert width <= seen
+
+
+@pytest.mark.slow
+def test_in_a_browser_every_figure_is_drawn_without_a_network(compared: Run, browser: Any, tmp_path: Path) -> None:
+    path = edgefl.write_report(compared, tmp_path / "r.html")
+    visit = Visit(browser, path, 1280, "light")
+    visit.check()
+    page = visit.page
+    # each run of the comparison, and each metric, is drawn when it is chosen
+    labels = page.locator("#choose-run option").all_inner_texts()
+    assert labels == list(compared.runs)
+    for label in labels[1:]:
+        page.select_option("#choose-run", label=label)
+        visit.ready("light")
+        visit.check()
+        assert page.locator("figure[data-figure=fleet]:visible").count() == 1
+    metrics = page.locator("#choose-compared option").all_inner_texts()
+    assert "image: accuracy" in metrics
+    page.select_option("#choose-compared", label="image: accuracy")
+    visit.ready("light")
+    visit.check()
+    assert page.locator('figure[data-figure="metric-image-accuracy"]').is_visible()
+    # a series is hidden and shown by its button
+    first = page.locator('figure[data-figure="metric-image-accuracy"]')
+    assert first.locator(".plot").first.evaluate("(div) => div.data.filter((t) => t.visible !== false).length") >= 2
+    first.locator(".legend button").first.click()
+    assert first.locator(".legend button").first.get_attribute("aria-pressed") == "false"
+    hidden = first.locator(".plot").first.evaluate("(div) => div.data.filter((t) => t.visible === false).length")
+    assert hidden == 1
+    visit.context.close()
+
+
+@pytest.mark.slow
+def test_in_a_browser_it_is_dark_narrow_and_driven_by_keys(compared: Run, browser: Any, tmp_path: Path) -> None:
+    run = next(iter(compared.runs.values()))
+    path = edgefl.write_report(run, tmp_path / "r.html")
+    visit = Visit(browser, path, 390, "dark")
+    visit.check()
+    page = visit.page
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "theme"
+    page.keyboard.press("Enter")
+    visit.ready("light")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
+    visit.check()
+    # the table under a figure opens by key, and has a heading for each column
+    summary = page.locator('figure[data-figure="fleet"] summary')
+    summary.focus()
+    page.keyboard.press("Enter")
+    table = page.locator('figure[data-figure="fleet"] table')
+    assert table.is_visible()
+    assert table.locator("th[scope=col]").count() == table.locator("tbody tr").first.locator("td").count()
+    assert table.locator("tbody tr").count() == 7
+    assert page.locator(".plot:not([role=img][aria-label])").count() == 0
+    visit.check()
+    visit.context.close()
