@@ -22,6 +22,7 @@ from edgefl.runs import (
     RunDirectory,
     begun,
     comparison,
+    comparison_sets,
     create_comparison,
     discard_unbegun,
     environment,
@@ -173,12 +174,17 @@ def _created(
     if not scenario.compare:
         # raises for a folder that holds another run: begun runs are opened only to be resumed
         return [(scenario.name, new_folder(folder), scenario)]
-    sets = {
+    sets = _sets(scenario, combinations)
+    folders = create_comparison(folder, scenario_yaml=scenario.to_yaml(), runs=sets)
+    return [(label, folders[label], combination) for label, combination in combinations]
+
+
+def _sets(scenario: Scenario, combinations: Sequence[tuple[str, Scenario]]) -> dict[str, dict[str, Any]]:
+    """The compared fields of each combination, ``{label: {path: value}}``."""
+    return {
         label: {path: _value_at(combination.resolved(), path) for path in scenario.compare}
         for label, combination in combinations
     }
-    folders = create_comparison(folder, scenario_yaml=scenario.to_yaml(), runs=sets)
-    return [(label, folders[label], combination) for label, combination in combinations]
 
 
 def _value_at(data: Any, path: str) -> Any:
@@ -207,12 +213,17 @@ def _reopened(folder: Path, overrides: Sequence[str]) -> list[tuple[str, Path, S
     folders = comparison(folder)
     whole = load(folder / "scenario.yaml", overrides)
     combinations = whole.combinations()
-    if list(folders) != [label for label, _ in combinations]:
+    # labels may be those of an earlier version, which named mappings otherwise
+    sets = json.loads(json_text(list(_sets(whole, combinations).values())))
+    if list(comparison_sets(folder).values()) != sets:
         raise RunError(
             f"{folder / 'scenario.yaml'} compares {', '.join(label for label, _ in combinations)}, but the folder was "
             f"made for {', '.join(folders)}: its scenario has changed; undo that, or start a new run"
         )
-    return [(label, folders[label], combination) for label, combination in combinations]
+    return [
+        (label, path, combination)
+        for (label, path), (_, combination) in zip(folders.items(), combinations, strict=True)
+    ]
 
 
 def _run_one(
@@ -242,6 +253,7 @@ def _run_one(
             environment=environment(),
             models={name: kind.model for name, kind in setup.method.setting.kinds.items()},
         )
+    directory.keep = scenario.executor.checkpoints
     with directory:
         federation = federation_of(scenario, on_message)
         directory.write_evaluation(**evaluation_of(read_run(folder), federation.server_samples))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # a finished run is shown without torch
     from torch import Tensor
 
 KEEP = 2
-"""Number of checkpoints that are kept: the newest."""
+"""Number of checkpoints that a run under way keeps at least: the newest."""
 FORMAT = 2
 """Version of a checkpoint's files."""
 KEPT = "kept:"
@@ -40,8 +40,9 @@ def write(
     tensors: Mapping[str, Tensor],
     state: Mapping[str, Any],
     facts: Mapping[str, Any],
+    keep: int = KEEP,
 ) -> Path:
-    """Write the checkpoint of ``round``, remove all but the newest two, and return its folder.
+    """Write the checkpoint of ``round``, remove all but the newest ``keep``, and return its folder.
 
     ``facts`` (JSON data) go beside the state; ``manifest_of`` returns them.
     Raises RunError if it can't be written, TypeError if ``state`` has a key that isn't text or a value JSON can't hold.
@@ -66,10 +67,15 @@ def write(
         replace_file(partial / "state.json", json.dumps(manifest).encode())
         if final.exists():
             _remove(final)
-    with writing(folder):
-        for old in rounds(folder)[:-KEEP]:
-            _remove(folder / name(old))
+    keep_newest(folder, keep)
     return final
+
+
+def keep_newest(folder: Path, keep: int) -> None:
+    """Remove all checkpoints but the newest ``keep``.  Raises RunError if one can't be removed."""
+    with writing(folder):
+        for old in rounds(folder)[:-keep]:
+            _remove(folder / name(old))
 
 
 def latest(folder: Path) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:

@@ -29,6 +29,9 @@ class ExecutorOptions(BaseModel):
         description="auto computes a whole cohort's times at once where no client waits for another's transfer; "
         "events plays every event; the records are the same",
     )
+    checkpoints: PositiveInt = Field(
+        1, description="checkpoints that a finished run keeps, the newest; a run under way keeps two at least"
+    )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="device that trains; auto takes CUDA where there is one"
     )
