@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from edgefl.commands.calibrate import calibrate
     from edgefl.commands.check_method.check_method import check_method
     from edgefl.commands.fit.fit import fit
+    from edgefl.commands.history.explain import explain
+    from edgefl.commands.history.trace import trace
     from edgefl.commands.profile.profile import profile
     from edgefl.commands.run import run
     from edgefl.commands.sweep.sweep import sweep
@@ -20,17 +22,31 @@ if TYPE_CHECKING:
     from edgefl.runs import read_run
 
 __version__ = "0.1.0"
-__all__ = ["analyse", "calibrate", "check_method", "fit", "profile", "read_run", "run", "sweep", "validate"]
+__all__ = [
+    "analyse",
+    "calibrate",
+    "check_method",
+    "explain",
+    "fit",
+    "profile",
+    "read_run",
+    "run",
+    "sweep",
+    "trace",
+    "validate",
+]
 
 _MODULES = {
     "analyse": "edgefl.commands.analyse.analyse",
     "calibrate": "edgefl.commands.calibrate",
     "check_method": "edgefl.commands.check_method.check_method",
+    "explain": "edgefl.commands.history.explain",
     "fit": "edgefl.commands.fit.fit",
     "profile": "edgefl.commands.profile.profile",
     "read_run": "edgefl.runs",
     "run": "edgefl.commands.run",
     "sweep": "edgefl.commands.sweep.sweep",
+    "trace": "edgefl.commands.history.trace",
     "validate": "edgefl.commands.validate",
 }
 """Module of each public name.  It is imported on first use, so that ``edgefl --help`` doesn't import torch."""

@@ -5,7 +5,7 @@ commands.  ``--help`` lists the commands in the order of the imports below.
 """
 
 # isort: off
-from edgefl.cli import run, profile, sweep, fit, analyse, devices, calibrate, methods, doctor  # noqa: F401
+from edgefl.cli import run, history, profile, sweep, fit, analyse, devices, calibrate, methods, doctor  # noqa: F401
 from edgefl.cli.app import app, main, one_line
 # isort: on
 

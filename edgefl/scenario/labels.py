@@ -68,6 +68,7 @@ def _word(value: Any, short: str | None, field: str = "", alike: Sequence[Any] =
 SHARES = ("devices", "links")
 """Fields that map names to shares of the clients, which add up to all of them."""
 
+
 def _difference(value: Any, values: Sequence[Any], short: str | None) -> str:
     if not isinstance(value, dict):
         return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -51,7 +52,7 @@ def test_one_run_has_its_method_schedule_and_seed(layerwise_run: Run) -> None:
 
 def test_the_clock_is_the_end_of_a_round_and_old_runs_get_it(layerwise_run: Run, tmp_path: Path) -> None:
     records = layerwise_run.records("rounds")
-    for record, after in zip(records, records[1:], strict=False):
+    for record, after in itertools.pairwise(records):
         assert record["finished_virtual_seconds"] == after["started_virtual_seconds"]
     assert records[-1]["finished_virtual_seconds"] == layerwise_run.result["virtual_seconds"]
 
