@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from edgefl.commands.check_method.check_method import check_method
     from edgefl.commands.fit.fit import fit
     from edgefl.commands.history.explain import explain
+    from edgefl.commands.history.export import export
     from edgefl.commands.history.trace import trace
     from edgefl.commands.profile.profile import profile
     from edgefl.commands.run import run
@@ -23,24 +24,16 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "analyse",
-    "calibrate",
-    "check_method",
-    "explain",
-    "fit",
-    "profile",
-    "read_run",
-    "run",
-    "sweep",
-    "trace",
+    "analyse", "calibrate", "check_method", "explain", "export", "fit", "profile", "read_run", "run", "sweep", "trace",
     "validate",
-]
+]  # fmt: skip
 
 _MODULES = {
     "analyse": "edgefl.commands.analyse.analyse",
     "calibrate": "edgefl.commands.calibrate",
     "check_method": "edgefl.commands.check_method.check_method",
     "explain": "edgefl.commands.history.explain",
+    "export": "edgefl.commands.history.export",
     "fit": "edgefl.commands.fit.fit",
     "profile": "edgefl.commands.profile.profile",
     "read_run": "edgefl.runs",

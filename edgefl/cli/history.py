@@ -47,3 +47,27 @@ def trace(
         print_json(result)
     else:
         say(f"{result['events']:,} events of {result['clients']} clients: open {result['file']} in ui.perfetto.dev")
+
+
+@app.command()
+def export(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The folder of a run or of a comparison, finished or not.")],
+    to: Annotated[
+        str, typer.Option("--to", metavar="FORM", help="csv, parquet, tensorboard (event files) or mlflow (a store).")
+    ],
+    output: Annotated[str, typer.Option("--output", "-o", metavar="DIR", help="The folder to write to.")],
+    as_json: AsJson = False,
+) -> None:
+    """Write a run's records for another program."""
+    with observing() as on_progress:
+        from edgefl.commands.history.export import export as command
+
+        result = command(run, to, output, on_progress=on_progress)
+    if as_json:
+        print_json(result)
+        return
+    typer.echo("\n".join(result["files"]))
+    if to == "tensorboard":
+        say(f"show it with: tensorboard --logdir {output}")
+    elif to == "mlflow":
+        say(f"show it with: mlflow ui --backend-store-uri sqlite:///{result['files'][0]}")

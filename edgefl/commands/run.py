@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.commands.compose import compose, federation_of, predictor_of
+from edgefl.commands.history.trackers import Tracked, check_installed, log_of
 from edgefl.commands.made_of import MAY_CHANGE, fixed_part, inputs_of, made_of, report_changed_inputs
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.cost import Predictor
@@ -59,6 +60,7 @@ class _Executors:
             self._stack.callback(executor.close)
             self._executor, self._key = executor, key
             if isinstance(executor, Processes):
+                on_message(f"starting {options.workers} worker processes")
                 executor.warm()
         return self._executor
 
@@ -81,6 +83,7 @@ def run(
     resume: str | os.PathLike[str] | None = None,
     overrides: Sequence[str] = (),
     on_progress: OnProgress = silent,
+    progress: bool = False,
 ) -> Run:
     """Train a scenario, or every combination that it compares, or resume an interrupted run.
 
@@ -94,6 +97,7 @@ def run(
         overrides: Changes of single fields, ``"training.lr=1e-3"``, each as the option ``--set`` takes it.  A
             resumed run takes those of ``executor`` and ``training.on_divergence`` only.
         on_progress: Called with the name of an event and its facts while the run goes on.
+        progress: Whether to show a bar, by tqdm or rich, whichever is installed.
 
     Returns:
         The run, as ``read_run`` reads it from its folder.
@@ -133,6 +137,7 @@ def run(
 
 def check(scenario: Scenario, on_message: Callable[[str], None]) -> Setup:
     """Compose a scenario, and raise the errors that ``run`` raises before it writes anything."""
+    check_installed(scenario.tracker.name)
     setup = compose(scenario, on_message)
     if scenario.training.mode == "none":
         return setup
@@ -159,7 +164,7 @@ def run_parts(
         for index, (label, folder, scenario) in enumerate(parts):
             on_progress("combination", {"label": label, "index": index, "of": len(parts), "folder": str(folder)})
             try:
-                _run_one(folder, scenario, executors, on_progress, overrides)
+                _run_one(folder, label, scenario, executors, on_progress, overrides)
             except DivergedError as error:
                 diverged[label] = error
     if len(parts) == 1 and diverged:
@@ -203,8 +208,8 @@ def _reopened(folder: Path, overrides: Sequence[str]) -> list[tuple[str, Path, S
         path = override.partition("=")[0].strip()
         if not any(path == allowed or path.startswith(f"{allowed}.") for allowed in MAY_CHANGE):
             raise RunError(
-                f"--set {path}: a resumed run keeps its scenario; only executor.* and training.on_divergence may be "
-                "set, on which results don't depend"
+                f"--set {path}: a resumed run keeps its scenario; only executor.*, tracker and "
+                "training.on_divergence may be set, on which results don't depend"
             )
     if not is_comparison(folder):
         read_run(folder)
@@ -227,7 +232,12 @@ def _reopened(folder: Path, overrides: Sequence[str]) -> list[tuple[str, Path, S
 
 
 def _run_one(
-    folder: Path, scenario: Scenario, executors: _Executors, on_progress: OnProgress, overrides: Sequence[str]
+    folder: Path,
+    label: str,
+    scenario: Scenario,
+    executors: _Executors,
+    on_progress: OnProgress,
+    overrides: Sequence[str],
 ) -> None:
     """Run a scenario in its folder, from the last finished round if it was begun before."""
 
@@ -236,6 +246,7 @@ def _run_one(
     if begun(folder) and read_run(folder).finished:
         check_finished(folder)
         return
+    check_installed(scenario.tracker.name)  # a resumed run may set another
     trains = scenario.training.mode == "real"
     executor = executors.of(scenario, on_message) if trains else None
     setup = compose(scenario, on_message)
@@ -264,12 +275,13 @@ def _run_one(
         latest = directory.latest()
         predictor = predictor_of(scenario)
         _keep_scratch(predictor, directory, latest[0] if latest else 0, on_message)
+        tracked = Tracked(on_progress)
         simulation = Simulation(
             setup,
             executor,
             predictor,
             directory,
-            on_progress,
+            tracked,
             events=scenario.executor.clock == "events",
             on_divergence=scenario.training.on_divergence,
         )
@@ -282,12 +294,16 @@ def _run_one(
             simulation.restore(*latest)
         if continued:
             directory.record_resume(latest[0] if latest else 0, scenario.to_yaml(), overrides, environment())
+        tracked.open(log_of(scenario.tracker.name, folder, label, scenario.resolved()))
+        for record in tables.each(directory.table("rounds")) if scenario.tracker.name != "none" else ():
+            tracked.round(record)
         on_progress("start", {"rounds": setup.schedule.rounds, "round": simulation.round, **_sizes(setup)})
         if not trains:
             gc.freeze()  # the set-up stays alive, and collecting over it takes as long as the events
         try:
             result = simulation.run()
         finally:
+            tracked.close(finished=simulation.round == setup.schedule.rounds)
             gc.unfreeze()  # the next combination of a comparison needs the memory of this one
         directory.finish(simulation.state.tensors if trains else {}, result)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,7 @@ from edgefl.files import read_regular
 from edgefl.runs import tables
 from edgefl.runs.contents import check_contents, read_json
 from edgefl.runs.folders import Table, begun, check_format, check_run_folder, comparison, comparison_sets, is_comparison
+from edgefl.units import show_bytes, show_seconds
 from edgefl.yaml_lines import KeyPath, decode
 from edgefl.yaml_lines import read as read_yaml
 
@@ -190,6 +193,46 @@ class Run:
                 f"not in the model {_first(sorted(loaded.unexpected_keys))}"
             )
         return module.eval()
+
+    def _repr_html_(self) -> str:
+        """The run's figures and headline numbers as a table, for notebooks."""
+        members = self.runs if is_comparison(self.path) else {str(self.scenario.get("name")): self}
+        rows = [member._headline(label) for label, member in members.items()]
+        columns = list(dict.fromkeys(name for row in rows for name in row))
+        head = "".join(f"<th scope='col'>{escape(name)}</th>" for name in columns)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{escape(row.get(name, '-'))}</td>" for name in columns) + "</tr>" for row in rows
+        )
+        pictures = "".join(
+            f"<img alt='{path.stem} of the run' src='data:image/png;base64,{b64encode(read_regular(path)).decode()}'/>"
+            for path in (self.path / "curves.png", self.path / "partition.png")
+            if path.is_file()
+        )
+        return (
+            f"<table><caption>{escape(str(self.path))}</caption><thead><tr>{head}</tr></thead>"
+            f"<tbody>{body}</tbody></table>{pictures}"
+        )
+
+    def _headline(self, label: str) -> dict[str, str]:
+        """The last round's figures of one run, as text by column."""
+        rounds, metrics = 0, {}
+        clock = energy = traffic = 0.0
+        for record in self.each("rounds"):
+            rounds, metrics = record["round"], record["metrics"] or metrics
+            clock = record["started_virtual_seconds"] + record["virtual_seconds"]
+            energy += record["energy_joules"]
+            traffic += record["download_bytes"] + record["upload_bytes"]
+        names = {name: str(value) for name, value in self._names().items()}
+        scores = {
+            f"{kind} {name}": "-" if values[name] is None else f"{values[name]:.3f}"
+            for kind, values in metrics.items()
+            for name in ("accuracy", "r@10")
+            if name in values
+        }
+        return {
+            "run": label, **names, "rounds": f"{rounds}{'' if self.finished else ' so far'}",
+            "virtual time": show_seconds(clock), "traffic": show_bytes(traffic), "energy, J": f"{energy:.4g}", **scores,
+        }  # fmt: skip
 
     def _json(self, name: str) -> dict[str, Any]:
         return read_json(self.path / name)

@@ -97,7 +97,7 @@ def test_a_scenario_or_a_run_to_resume(tiny: Tiny, layerwise_run: Run) -> None:
         edgefl.run(tiny(), resume=layerwise_run.path)
     with pytest.raises(RunError, match="leave out --output"):
         edgefl.run(resume=layerwise_run.path, output="elsewhere")
-    with pytest.raises(RunError, match=r"--set seed: a resumed run keeps its scenario; only executor\.\* and"):
+    with pytest.raises(RunError, match=r"--set seed: a resumed run keeps its scenario; only executor\.\*, tracker and"):
         edgefl.run(resume=layerwise_run.path, overrides=["seed=2"])
 
 
