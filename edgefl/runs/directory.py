@@ -206,6 +206,7 @@ class RunDirectory:
         Removes later records, incomplete last lines, later checkpoints, the final weights and the result.  Raises
         RunError for a table that is damaged before its last line.
         """
+        checkpoints.whole(self.path / CHECKPOINTS, round)
         with writing(self.path):
             for name in ("result.json", "files.json", "weights.safetensors"):
                 (self.path / name).unlink(missing_ok=True)
@@ -217,7 +218,7 @@ class RunDirectory:
     def finish(self, tensors: Mapping[str, Tensor], result: Mapping[str, Any]) -> None:
         """Write the final weights, ``{address: tensor}``, then the result, which marks the run as finished.
 
-        Of its checkpoints the newest ``keep`` remain.
+        Of its checkpoints the newest ``keep`` remain; the last one leaves what equals the weights to their file.
         Raises RunError if a file can't be written, TypeError for a result that JSON can't represent.
         """
         text = json_text(tables.plain(result))
@@ -232,6 +233,7 @@ class RunDirectory:
         replace_file(self.path / "files.json", json_text({"files": files}))
         replace_file(self.path / "result.json", text)
         checkpoints.keep_newest(self.path / CHECKPOINTS, self.keep)
+        checkpoints.share_weights(self.path / CHECKPOINTS, self.path / checkpoints.WEIGHTS)
 
     def _digest(self, table: Table) -> digests.TableDigest:
         """The digest of all that the table holds, read from the file at the first call."""

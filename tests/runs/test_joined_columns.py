@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import edgefl
+from edgefl.errors import RunError
 from edgefl.runs import Run, read_run
 
 Tiny = Callable[..., dict[str, Any]]
@@ -69,18 +70,57 @@ def test_the_clock_is_the_end_of_a_round_and_old_runs_get_it(layerwise_run: Run,
     )
 
 
-def test_a_finished_run_keeps_the_checkpoints_that_it_is_asked_for(
-    tiny: Tiny, layerwise_run: Run, tmp_path: Path
-) -> None:
-    def kept(folder: Path) -> list[str]:
-        return sorted(path.name for path in (folder / "checkpoints").iterdir())
+@pytest.fixture(scope="module")
+def small(tiny: Tiny) -> Callable[..., dict[str, Any]]:
+    """A scenario of four rounds of two clients."""
 
-    assert kept(layerwise_run.path) == ["round-000004"]
-    scenario = tiny(
-        data={"source": "glyphs", "clients": {"image": 2}, "samples": 16, "validation": 40, "test": 40},
-        model={"image": {"blocks": 2, "width": 16, "heads": 2}},
-        schedule={"name": "end-to-end", "rounds": 4},
-        executor={"name": "inline", "device": "cpu", "checkpoints": 3},
-    )
-    edgefl.run(scenario, output=tmp_path / "more")
+    def make(**executor: Any) -> dict[str, Any]:
+        return tiny(
+            data={"source": "glyphs", "clients": {"image": 2}, "samples": 16, "validation": 40, "test": 40},
+            model={"image": {"blocks": 2, "width": 16, "heads": 2}},
+            schedule={"name": "end-to-end", "rounds": 4},
+            executor={"name": "inline", "device": "cpu", **executor},
+        )
+
+    return make
+
+
+def kept(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / "checkpoints").iterdir())
+
+
+def test_a_finished_run_keeps_the_checkpoints_that_it_is_asked_for(small: Tiny, tmp_path: Path) -> None:
+    edgefl.run(small(checkpoints=3), output=tmp_path / "more")
     assert kept(tmp_path / "more") == ["round-000002", "round-000003", "round-000004"]
+
+
+def test_a_finished_run_keeps_its_last_checkpoint_without_a_second_copy_of_the_weights(
+    small: Tiny, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    run = edgefl.run(small(), output=folder)
+    weights = (folder / "weights.safetensors").read_bytes()
+    assert kept(folder) == ["round-000004"]
+    assert (folder / "checkpoints" / "round-000004" / "state.safetensors").stat().st_size < len(weights) / 5
+
+    # the run goes on from it if its result is taken away, also when that is broken off before anything is written
+    whole = run.result
+    (folder / "result.json").unlink()
+    with pytest.raises(KeyboardInterrupt):
+        edgefl.run(resume=folder, on_progress=_stop)
+    assert not (folder / "weights.safetensors").exists()
+    again = edgefl.run(resume=folder)
+    assert again.result == whole and (folder / "weights.safetensors").read_bytes() == weights
+
+    (folder / "result.json").unlink()
+    (folder / "weights.safetensors").write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
+    with (
+        pytest.warns(RuntimeWarning, match="which holds its tensors, is missing or has changed"),
+        pytest.raises(RunError, match="every checkpoint in .* is damaged"),
+    ):
+        edgefl.run(resume=folder)
+
+
+def _stop(event: str, facts: Any) -> None:
+    if event == "start":
+        raise KeyboardInterrupt

@@ -45,8 +45,8 @@ def python_page() -> str:
             "the folder behind a `Run` under [records](records.md).",
             table(("Name", "What it does"), rows),
             "## Progress",
-            "`on_progress(event, facts)` is called while a command runs; `facts` is a dictionary. `progress=True` shows "
-            "a bar instead or besides, by tqdm or rich, whichever is installed.",
+            "`on_progress(event, facts)` is called while a command runs; `facts` is a dictionary. `progress=True` "
+            "shows a bar instead or besides, by tqdm or rich, whichever is installed.",
             table(("Event", "Facts", "When"), PROGRESS),
             "## Functions",
             "The site shows signatures and full descriptions here; in Python, `help(edgefl.run)` does.",
