@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from edgefl.commands.check_method.check_method import check_method
     from edgefl.commands.compare.compare import compare
     from edgefl.commands.fit.fit import fit
+    from edgefl.commands.history.explain import explain
+    from edgefl.commands.history.export import export
+    from edgefl.commands.history.trace import trace
     from edgefl.commands.papers.papers import papers
     from edgefl.commands.profile.check_devices import check_devices
     from edgefl.commands.profile.profile import profile
@@ -31,6 +34,8 @@ __all__ = [
     "check_devices",
     "check_method",
     "compare",
+    "explain",
+    "export",
     "fit",
     "papers",
     "profile",
@@ -38,6 +43,7 @@ __all__ = [
     "read_run",
     "run",
     "sweep",
+    "trace",
     "validate",
     "write_figures",
     "write_report",
@@ -49,6 +55,8 @@ _MODULES = {
     "check_devices": "edgefl.commands.profile.check_devices",
     "check_method": "edgefl.commands.check_method.check_method",
     "compare": "edgefl.commands.compare.compare",
+    "explain": "edgefl.commands.history.explain",
+    "export": "edgefl.commands.history.export",
     "fit": "edgefl.commands.fit.fit",
     "papers": "edgefl.commands.papers.papers",
     "profile": "edgefl.commands.profile.profile",
@@ -56,6 +64,7 @@ _MODULES = {
     "read_run": "edgefl.runs",
     "run": "edgefl.commands.run",
     "sweep": "edgefl.commands.sweep.sweep",
+    "trace": "edgefl.commands.history.trace",
     "validate": "edgefl.commands.validate",
     "write_figures": "edgefl.commands.report",
     "write_report": "edgefl.commands.report",

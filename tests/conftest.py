@@ -103,7 +103,8 @@ def layerwise_run(tiny: Callable[..., dict[str, Any]], tmp_path_factory: pytest.
     """A run shared by many tests: FedCola under a layer-wise schedule of two stages with two rounds each."""
     import edgefl
 
-    scenario = tiny(method="fedcola", schedule={"name": "layerwise", "stages": 2, "rounds": 4})
+    executor = {"name": "inline", "device": "cpu", "checkpoints": 2}
+    scenario = tiny(method="fedcola", schedule={"name": "layerwise", "stages": 2, "rounds": 4}, executor=executor)
     return edgefl.run(scenario, output=tmp_path_factory.mktemp("layerwise") / "run")
 
 

@@ -17,7 +17,7 @@ from edgefl.planning import Setup
 from edgefl.runs.digests import changed_parts
 from edgefl.scenario import Scenario
 
-MAY_CHANGE = ("executor", "training.on_divergence")
+MAY_CHANGE = ("executor", "tracker", "training.on_divergence")
 """Sections and fields that a resumed run may set: results don't depend on them."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -31,7 +32,8 @@ def messages(on_progress: OnProgress, prefix: str = "") -> Callable[[str], None]
 def public_command(command: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
     """A public command.  It raises what a plug-in raises as PluginError, and sees every folder of data as it is now.
 
-    It takes ``observe=``, the former name of ``on_progress=``, too.
+    It takes ``observe=``, the former name of ``on_progress=``, too, and ``progress=True`` for a bar.  A notebook shows
+    the results of the commands in ``edgefl.report.history.notebook.PAGES`` as tables.
     """
 
     @wraps(command)
@@ -40,7 +42,33 @@ def public_command(command: Callable[Arguments, Answer]) -> Callable[Arguments, 
 
         if "observe" in kwargs:
             kwargs["on_progress"] = kwargs.pop("observe")
-        with registry.named_faults(), one_look():
-            return command(*args, **kwargs)
+        with ExitStack() as stack:
+            if kwargs.pop("progress", False):
+                kwargs["on_progress"] = _with_bar(stack, kwargs.get("on_progress", silent))
+            stack.enter_context(registry.named_faults())
+            stack.enter_context(one_look())
+            return _shown(command.__name__, command(*args, **kwargs))
 
     return public
+
+
+def _with_bar(stack: ExitStack, on_progress: Any) -> OnProgress:
+    """An ``OnProgress`` that moves a bar, which closes with the stack, and passes everything on."""
+    from edgefl.report.history.bar import make_bar
+
+    bar = stack.enter_context(make_bar())
+
+    def both(event: str, facts: Mapping[str, Any]) -> None:
+        bar(event, facts)
+        on_progress(event, facts)
+
+    return both
+
+
+def _shown(command: str, answer: Any) -> Any:
+    """A command's result with its HTML form for notebooks, if it has one."""
+    if type(answer) is not dict or command not in ("profile", "sweep", "fit"):
+        return answer
+    from edgefl.report.history.notebook import PAGES, Shown
+
+    return Shown(answer, PAGES[command])

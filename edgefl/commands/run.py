@@ -13,6 +13,7 @@ from typing import Any
 
 from edgefl import models
 from edgefl.commands.compose import compose, errors_at, federation_of, predictor_of
+from edgefl.commands.history.trackers import Tracked, check_installed, log_of
 from edgefl.commands.made_of import MAY_CHANGE, fixed_part, inputs_of, made_of, report_changed_inputs
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.cost import Predictor
@@ -25,6 +26,7 @@ from edgefl.runs import (
     RunDirectory,
     begun,
     comparison,
+    comparison_sets,
     create_comparison,
     discard_unbegun,
     environment,
@@ -62,6 +64,7 @@ class _Executors:
             self._stack.callback(executor.close)
             self._executor, self._key = executor, key
             if isinstance(executor, Processes):
+                on_message(f"starting {options.workers} worker processes")
                 executor.warm()
         return self._executor
 
@@ -84,6 +87,7 @@ def run(
     resume: str | os.PathLike[str] | None = None,
     overrides: Sequence[str] = (),
     on_progress: OnProgress = silent,
+    progress: bool = False,
 ) -> Run:
     """Train a scenario, or every combination that it compares, or resume an interrupted run.
 
@@ -97,6 +101,7 @@ def run(
         overrides: Changes of single fields, ``"training.lr=1e-3"``, each as the option ``--set`` takes it.  A
             resumed run takes those of ``executor`` and ``training.on_divergence`` only.
         on_progress: Called with the name of an event and its facts while the run goes on.
+        progress: Whether to show a bar, by tqdm or rich, whichever is installed.
 
     Returns:
         The run, as ``read_run`` reads it from its folder.
@@ -167,9 +172,10 @@ def _nothing_left(folder: Path, made: Sequence[Path] | None, on_progress: OnProg
 def check(scenario: Scenario, on_message: Callable[[str], None]) -> Setup:
     """Compose a scenario, and raise the errors with which ``run`` refuses it before it writes anything.
 
-    Beside those of ``compose``: a device that this machine lacks, data without samples, and weights that are missing
-    or belong to another model.
+    Beside those of ``compose``: a device that this machine lacks, data without samples, a tracker that isn't installed,
+    and weights that are missing or belong to another model.
     """
+    check_installed(scenario.tracker.name)
     setup = compose(scenario, on_message)
     if scenario.training.mode == "none":
         return setup
@@ -204,7 +210,7 @@ def run_parts(
         for index, (label, folder, scenario) in enumerate(parts):
             on_progress("combination", {"label": label, "index": index, "of": len(parts), "folder": str(folder)})
             try:
-                _run_one(folder, scenario, executors, on_progress, overrides)
+                _run_one(folder, label, scenario, executors, on_progress, overrides)
             except DivergedError as error:
                 diverged[label] = error
     if len(parts) == 1 and diverged:
@@ -219,12 +225,17 @@ def _created(
     if not scenario.compare:
         # raises for a folder that holds another run: begun runs are opened only to be resumed
         return [(scenario.name, new_folder(folder), scenario)]
-    sets = {
+    sets = _sets(scenario, combinations)
+    folders = create_comparison(folder, scenario_yaml=scenario.to_yaml(), runs=sets)
+    return [(label, folders[label], combination) for label, combination in combinations]
+
+
+def _sets(scenario: Scenario, combinations: Sequence[tuple[str, Scenario]]) -> dict[str, dict[str, Any]]:
+    """The compared fields of each combination, ``{label: {path: value}}``."""
+    return {
         label: {path: _value_at(combination.resolved(), path) for path in scenario.compare}
         for label, combination in combinations
     }
-    folders = create_comparison(folder, scenario_yaml=scenario.to_yaml(), runs=sets)
-    return [(label, folders[label], combination) for label, combination in combinations]
 
 
 def _value_at(data: Any, path: str) -> Any:
@@ -243,8 +254,8 @@ def _reopened(folder: Path, overrides: Sequence[str]) -> list[tuple[str, Path, S
         path = override.partition("=")[0].strip()
         if not any(path == allowed or path.startswith(f"{allowed}.") for allowed in MAY_CHANGE):
             raise RunError(
-                f"--set {path}: a resumed run keeps its scenario; only executor.* and training.on_divergence may be "
-                "set, on which results don't depend"
+                f"--set {path}: a resumed run keeps its scenario; only executor.*, tracker and "
+                "training.on_divergence may be set, on which results don't depend"
             )
     if not is_comparison(folder):
         read_run(folder)
@@ -253,16 +264,26 @@ def _reopened(folder: Path, overrides: Sequence[str]) -> list[tuple[str, Path, S
     folders = comparison(folder)
     whole = load(folder / "scenario.yaml", overrides)
     combinations = whole.combinations()
-    if list(folders) != [label for label, _ in combinations]:
+    # labels may be those of an earlier version, which named mappings otherwise
+    sets = json.loads(json_text(list(_sets(whole, combinations).values())))
+    if list(comparison_sets(folder).values()) != sets:
         raise RunError(
             f"{folder / 'scenario.yaml'} compares {', '.join(label for label, _ in combinations)}, but the folder was "
             f"made for {', '.join(folders)}: its scenario has changed; undo that, or start a new run"
         )
-    return [(label, folders[label], combination) for label, combination in combinations]
+    return [
+        (label, path, combination)
+        for (label, path), (_, combination) in zip(folders.items(), combinations, strict=True)
+    ]
 
 
 def _run_one(
-    folder: Path, scenario: Scenario, executors: _Executors, on_progress: OnProgress, overrides: Sequence[str]
+    folder: Path,
+    label: str,
+    scenario: Scenario,
+    executors: _Executors,
+    on_progress: OnProgress,
+    overrides: Sequence[str],
 ) -> None:
     """Run a scenario in its folder, from the last finished round if it was begun before."""
 
@@ -271,6 +292,7 @@ def _run_one(
     if begun(folder) and read_run(folder).finished:
         check_finished(folder)
         return
+    check_installed(scenario.tracker.name)  # a resumed run may set another
     trains = scenario.training.mode == "real"
     executor = executors.of(scenario, on_message) if trains else None
     setup = compose(scenario, on_message)
@@ -288,6 +310,7 @@ def _run_one(
             environment=environment(),
             models={name: kind.model for name, kind in setup.method.setting.kinds.items()},
         )
+    directory.keep = scenario.executor.checkpoints
     with directory:
         federation = federation_of(scenario, on_message)
         directory.write_evaluation(**evaluation_of(read_run(folder), federation.server_samples))
@@ -298,12 +321,13 @@ def _run_one(
         latest = directory.latest()
         predictor = predictor_of(scenario)
         _keep_scratch(predictor, directory, latest[0] if latest else 0, on_message)
+        tracked = Tracked(on_progress)
         simulation = Simulation(
             setup,
             executor,
             predictor,
             directory,
-            on_progress,
+            tracked,
             events=scenario.executor.clock == "events",
             on_divergence=scenario.training.on_divergence,
         )
@@ -316,12 +340,16 @@ def _run_one(
             simulation.restore(*latest)
         if continued:
             directory.record_resume(latest[0] if latest else 0, scenario.to_yaml(), overrides, environment())
+        tracked.open(log_of(scenario.tracker.name, folder, label, scenario.resolved()))
+        for record in tables.each(directory.table("rounds")) if scenario.tracker.name != "none" else ():
+            tracked.round(record)
         on_progress("start", {"rounds": setup.schedule.rounds, "round": simulation.round, **_sizes(setup)})
         if not trains:
             gc.freeze()  # the set-up stays alive, and collecting over it takes as long as the events
         try:
             result = simulation.run()
         finally:
+            tracked.close(finished=simulation.round == setup.schedule.rounds)
             gc.unfreeze()  # the next combination of a comparison needs the memory of this one
         draw_curves(read_run(folder), finished=True)
         directory.finish(simulation.state.tensors if trains else {}, result)

@@ -59,7 +59,7 @@ def facts_of(run: Run, label: str = "", samples_of: Callable[[Run], Samples] = l
     try:
         return _facts_of(run, label, samples_of)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise RunError(_damage(run, error)) from error
+        raise RunError(damage(run, error)) from error
 
 
 _OF_ROUNDS = (
@@ -69,7 +69,7 @@ _OF_ROUNDS = (
 _OF_VERDICTS = ("client", "clients", "kind", "device", "stage", "round", "samples", "eligible", "binding")
 
 
-def _damage(run: Run, error: Exception) -> str:
+def damage(run: Run, error: Exception) -> str:
     """What is wrong with a run's records: the first record that lacks a field, otherwise the error itself."""
     from edgefl.runs import SUMMED
 

@@ -14,15 +14,23 @@ from edgefl.report.console import score
 SHORT = {"accuracy": "acc", "soft_score": "score", "r@10": "R@10"}
 """Metrics shown in a progress line, and their short names."""
 
+TRAINING_SHARE = 0.9
+"""Share of a round that its clients' training counts for."""
 
-class _Progress:
+PAUSE = 15.0
+"""Wall time in seconds without a line after which plain text tells of a round under way."""
+
+
+class Progress:
     """State that both displays share: the current combination and round, the latest metrics, and the ETA."""
 
     def __init__(self) -> None:
         self.folder: str | None = None
         self.label, self.index, self.of = "", 0, 1
         self.round, self.rounds = 0, 0
-        self.began, self._from = time.monotonic(), 0.0
+        self.done, self.of_round = 0, 0
+        self.opened = self.began = time.monotonic()
+        self._from = 0.0
         self.metrics: Mapping[str, Mapping[str, float | None]] = {}
         self.record: Mapping[str, Any] = {}
 
@@ -32,12 +40,18 @@ class _Progress:
             self.folder = facts.get("folder", self.folder)
             self.label, self.index, self.of = facts["label"], facts["index"], facts["of"]
             self.round, self.rounds, self.metrics = 0, 0, {}
+            self.done = self.of_round = 0
         elif event == "start":
             self.round, self.rounds = facts["round"], facts["rounds"]
             if not self._from:
                 self.began, self._from = time.monotonic(), self.share
+        elif event == "round":
+            self.done, self.of_round = 0, facts["selected"]
+        elif event == "trained":
+            self.done, self.of_round = facts["done"], max(facts["of"], self.of_round)
         elif event == "record":
             self.round, self.record = facts["round"], facts
+            self.done = self.of_round = 0
             self.metrics = facts["metrics"] or self.metrics
         self.on_event(event, facts)
 
@@ -46,8 +60,28 @@ class _Progress:
 
     @property
     def share(self) -> float:
-        """Finished share (0 to 1) of all rounds of all combinations; every combination counts the same."""
-        return (self.index + (self.round / self.rounds if self.rounds else 0.0)) / self.of
+        """Finished share (0 to 1) of all rounds of all combinations; every combination counts the same.
+
+        The clients that have trained count as a part of their round, the server's works as the rest of it.
+        """
+        part = TRAINING_SHARE * self.done / self.of_round if self.of_round and self.round < self.rounds else 0.0
+        return (self.index + ((self.round + part) / self.rounds if self.rounds else 0.0)) / self.of
+
+    @property
+    def elapsed(self) -> str:
+        """Wall time since the command began, as text: ``1:02:03``, ``2:03``."""
+        minutes, seconds = divmod(int(time.monotonic() - self.opened), 60)
+        hours, minutes = divmod(minutes, 60)
+        return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+    @property
+    def doing(self) -> str:
+        """The round under way: ``round 3/12: 4 of 9 clients trained``."""
+        if not self.of_round:
+            return f"round {self.round}/{self.rounds} done"
+        if self.done >= self.of_round:
+            return f"round {self.round + 1}/{self.rounds}: all {self.of_round} clients trained, the server is at work"
+        return f"round {self.round + 1}/{self.rounds}: {self.done} of {self.of_round} clients trained"
 
     @property
     def eta(self) -> str:
@@ -97,7 +131,7 @@ class _Progress:
         eligible, clients = sum(r["eligible"].values()), sum(r["clients"].values())
         return [
             f"stage {r['stage']}",
-            f"clock {units.show_seconds(r['started_virtual_seconds'] + r['virtual_seconds'])}",
+            f"clock {units.show_seconds(r['finished_virtual_seconds'])}",
             f"eligible {eligible}/{clients}",
             f"finished {r['finished']}/{r['selected']}",
             *([] if r["outcome"] == "completed" else [r["outcome"]]),
@@ -118,13 +152,14 @@ def _first(clients: Sequence[int], most: int = 10) -> str:
     return ", ".join(map(str, clients[:most])) + more
 
 
-class Lines(_Progress):
-    """Plain text: one line per round, and one for each slow preparation step."""
+class Lines(Progress):
+    """Plain text: one line per round, one for each slow preparation step, and one every 15 s of a longer round."""
 
     def __init__(self, file: TextIO | None = None):
         super().__init__()
         self._file = file or sys.stderr
         self._last = ""
+        self._written = time.monotonic()
 
     def on_event(self, event: str, facts: Mapping[str, Any]) -> None:
         """Write a line for a finished round, a preparation step, or a new combination."""
@@ -132,6 +167,8 @@ class Lines(_Progress):
             if self.warning:
                 self._write(self.warning)
             self._write(self.line())
+        elif event == "trained" and time.monotonic() - self._written >= PAUSE:
+            self._write(f"{self.where}: {self.doing}, ETA {self.eta}")
         elif event == "prepare":
             self._write(facts["what"])
         elif event == "combination" and self.of > 1 and "folder" not in facts:
@@ -142,9 +179,10 @@ class Lines(_Progress):
             self._file.write(text + "\n")
             self._file.flush()
             self._last = text
+            self._written = time.monotonic()
 
 
-class Live(_Progress):
+class Live(Progress):
     """A progress bar over all rounds with status lines below it, redrawn in place."""
 
     def __init__(self) -> None:
@@ -155,7 +193,6 @@ class Live(_Progress):
 
         self._bar = ProgressBar(total=1.0, width=24)
         self._doing = "starting"
-        self._selected = self._returned = 0
         self._region = Region(
             get_renderable=self._drawn, console=Console(stderr=True), refresh_per_second=4, transient=True
         )
@@ -166,15 +203,12 @@ class Live(_Progress):
             self._doing = facts["what"]
         elif event == "combination":
             self._doing = "starting"
-        elif event == "round":
-            self._selected, self._returned = facts["selected"], 0
-            self._doing = f"round {facts['round']}/{self.rounds}, stage {facts['stage']}, training"
-        elif event == "client":
-            self._returned += 1
+        elif event in ("round", "trained"):
+            self._doing = self.doing
         elif event == "record":
             if self.warning:
                 self._region.console.print(self.warning, highlight=False)
-            self._doing = f"round {self.round}/{self.rounds} done"
+            self._doing = self.doing
             if self.round == self.rounds:
                 self._region.console.print(self.line(), highlight=False)
 
@@ -185,10 +219,9 @@ class Live(_Progress):
 
         self._bar.update(self.share)
         row = Table.grid(padding=(0, 1))
-        row.add_row(self._bar, f"{self.share:4.0%}", self.where, f"ETA {self.eta}")
-        doing = f"{self._doing} {self._returned}/{self._selected}" if self._doing.endswith("training") else self._doing
+        row.add_row(self._bar, f"{self.share:4.0%}", self.where, f"{self.elapsed}, ETA {self.eta}")
         lines: list[Any] = [row]
-        for text in (doing, ", ".join(self.status()) if self.record else "", self.scores()):
+        for text in (self._doing, ", ".join(self.status()) if self.record else "", self.scores()):
             if text:
                 lines.append(Text(text, no_wrap=True, overflow="ellipsis"))
         return Group(*lines)

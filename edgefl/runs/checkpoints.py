@@ -26,11 +26,17 @@ if TYPE_CHECKING:  # a finished run is shown without torch
     from torch import Tensor
 
 KEEP = 2
-"""Number of checkpoints that are kept: the newest."""
+"""Number of checkpoints that a run under way keeps at least: the newest."""
 FORMAT = 2
 """Version of a checkpoint's files."""
 KEPT = "kept:"
 """Prefix of tensors that clients keep between rounds (``kept:<client>:<name>``).  Server tensors have no prefix."""
+WEIGHTS = "weights.safetensors"
+"""The file of a run's final weights, in the folder above the checkpoints'."""
+SHARED = "in_weights"
+"""Field of a manifest: the tensors that are read from the run's final weights."""
+_SHARING = (SHARED, "weights", "weights_blake2b")
+_OWN = ("format", "round", "tensors_blake2b", "state_blake2b", "aliases", "state")
 _NAME = re.compile(r"round-(\d{6,})")
 
 
@@ -40,12 +46,22 @@ def write(
     tensors: Mapping[str, Tensor],
     state: Mapping[str, Any],
     facts: Mapping[str, Any],
+    keep: int = KEEP,
 ) -> Path:
-    """Write the checkpoint of ``round``, remove all but the newest two, and return its folder.
+    """Write the checkpoint of ``round``, remove all but the newest ``keep``, and return its folder.
 
     ``facts`` (JSON data) go beside the state; ``manifest_of`` returns them.
     Raises RunError if it can't be written, TypeError if ``state`` has a key that isn't text or a value JSON can't hold.
     """
+    final = _write(folder, round, tensors, state, facts)
+    keep_newest(folder, keep)
+    return final
+
+
+def _write(
+    folder: Path, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any], facts: Mapping[str, Any]
+) -> Path:
+    """Write the checkpoint of ``round`` in place of one that is there, and return its folder."""
     text = _json(state)
     final = folder / name(round)
     with writing(final), replacing(final, durable=True) as partial:
@@ -66,10 +82,69 @@ def write(
         replace_file(partial / "state.json", json.dumps(manifest).encode())
         if final.exists():
             _remove(final)
-    with writing(folder):
-        for old in rounds(folder)[:-KEEP]:
-            _remove(folder / name(old))
     return final
+
+
+def share_weights(folder: Path, weights: Path) -> None:
+    """Take out of the last checkpoint the tensors that the file ``weights`` holds too, bit for bit.
+
+    They are read from there afterwards; ``whole`` puts them back.  Raises RunError if a file can't be written.
+    """
+    from safetensors import safe_open
+
+    available = rounds(folder)
+    if not available or not weights.is_file():
+        return
+    path = folder / name(available[-1])
+    with writing(path):
+        manifest = manifest_of(path)
+        with safe_open(path / "state.safetensors", "pt") as own, safe_open(weights, "pt") as final:
+            stored, finals = set(own.keys()), set(final.keys())
+            of = {**{each: each for each in stored}, **manifest["aliases"]}
+            shared = {
+                each for each, other in of.items()
+                if each in finals and _same(own.get_tensor(other), final.get_tensor(each))
+            }  # fmt: skip
+            if manifest.get(SHARED) or not shared:
+                return
+            tensors = {each: own.get_tensor(other).clone() for each, other in of.items() if each not in shared}
+        kept = {SHARED: sorted(shared), "weights": weights.name, "weights_blake2b": file_digest(weights)["blake2b"]}
+        facts = {key: value for key, value in manifest.items() if key not in _OWN}
+    _write(folder, available[-1], tensors, manifest["state"], facts | kept)
+
+
+def whole(folder: Path, round: int) -> None:
+    """Put back what ``share_weights`` took out of the checkpoint of ``round``, before the weights are removed.
+
+    Raises RunError if it can't be written or read.
+    """
+    path = folder / name(round)
+    if not path.is_dir():
+        return
+    try:
+        manifest = manifest_of(path)
+        if SHARED not in manifest:
+            return
+        tensors, state = _read(path)
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise RunError(f"the checkpoint {path} is damaged: {error}") from error
+    _write(folder, round, tensors, state, {k: v for k, v in manifest.items() if k not in (*_OWN, *_SHARING)})
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are equal bit for bit."""
+    import torch
+
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return torch.equal(one.contiguous().view(-1).view(torch.uint8), other.contiguous().view(-1).view(torch.uint8))
+
+
+def keep_newest(folder: Path, keep: int) -> None:
+    """Remove all checkpoints but the newest ``keep``.  Raises RunError if one can't be removed."""
+    with writing(folder):
+        for old in rounds(folder)[:-keep]:
+            _remove(folder / name(old))
 
 
 def latest(folder: Path) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
@@ -164,7 +239,20 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise ValueError("state.safetensors doesn't match its checksum")
     tensors: dict[str, Tensor] = load_file(path / "state.safetensors")
     tensors.update({alias: tensors[other] for alias, other in manifest["aliases"].items()})
+    if SHARED in manifest:
+        weights = path.parent.parent / check_weights_name(manifest["weights"])
+        if not weights.is_file() or file_digest(weights)["blake2b"] != manifest["weights_blake2b"]:
+            raise ValueError(f"{weights.name}, which holds its tensors, is missing or has changed")
+        final = load_file(weights)
+        tensors.update({each: final[each] for each in manifest[SHARED]})
     return tensors, manifest["state"]
+
+
+def check_weights_name(name: Any) -> str:
+    """``name`` if it is the name of a run's final weights.  Raises ValueError."""
+    if name != WEIGHTS:
+        raise ValueError(f"it refers to the file {name!r:.80}")
+    return WEIGHTS
 
 
 def _remove(path: Path) -> None:

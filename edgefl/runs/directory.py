@@ -49,6 +49,8 @@ class RunDirectory:
         """What the run is made of (scenario, profiles, plug-ins), as plain JSON data; each checkpoint holds it."""
         self.inputs: Mapping[str, Any] = {}
         """Digests of its data and initial weights, which each checkpoint holds too."""
+        self.keep = 1
+        """Number of checkpoints that the run keeps when it is finished; under way it keeps two at least."""
         self._digests: dict[Table, digests.TableDigest] = {}
         self._lock = _lock(path)
 
@@ -172,7 +174,8 @@ class RunDirectory:
                 sync(self.table(table))
         records = {table: self._digest(table).record() for table in TABLES}
         facts = {"made_of": self.made_of, "inputs": self.inputs, "records": records}
-        checkpoints.write(self.path / CHECKPOINTS, round, tensors, state, tables.plain(facts))
+        keep = max(self.keep, checkpoints.KEEP)
+        checkpoints.write(self.path / CHECKPOINTS, round, tensors, state, tables.plain(facts), keep)
 
     def latest(self) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
         """``(round, tensors, state)`` of the newest undamaged checkpoint, or None if there is none.
@@ -203,6 +206,7 @@ class RunDirectory:
         Removes later records, incomplete last lines, later checkpoints, the final weights and the result.  Raises
         RunError for a table that is damaged before its last line.
         """
+        checkpoints.whole(self.path / CHECKPOINTS, round)
         with writing(self.path):
             for name in ("result.json", "files.json", "weights.safetensors"):
                 (self.path / name).unlink(missing_ok=True)
@@ -214,6 +218,7 @@ class RunDirectory:
     def finish(self, tensors: Mapping[str, Tensor], result: Mapping[str, Any]) -> None:
         """Write the final weights, ``{address: tensor}``, then the result, which marks the run as finished.
 
+        Of its checkpoints the newest ``keep`` remain; the last one leaves what equals the weights to their file.
         Raises RunError if a file can't be written, TypeError for a result that JSON can't represent.
         """
         text = json_text(tables.plain(result))
@@ -227,6 +232,8 @@ class RunDirectory:
         files["result.json"] = {"bytes": len(text), "blake2b": digests.text_digest(text)}
         replace_file(self.path / "files.json", json_text({"files": files}))
         replace_file(self.path / "result.json", text)
+        checkpoints.keep_newest(self.path / CHECKPOINTS, self.keep)
+        checkpoints.share_weights(self.path / CHECKPOINTS, self.path / checkpoints.WEIGHTS)
 
     def _digest(self, table: Table) -> digests.TableDigest:
         """The digest of all that the table holds, read from the file at the first call."""

@@ -75,6 +75,16 @@ def comparison(path: str | os.PathLike[str]) -> dict[str, Path]:
     return {label: path / check_folder_name(folder, path) for label, folder in labels}
 
 
+def comparison_sets(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
+    """``{label: {path: value}}`` of a comparison: the fields that it varies.  Raises RunError as ``comparison``."""
+    labels = list(comparison(path))
+    entries = read_json(Path(path) / "compare.json")["runs"]
+    sets = [run.get("sets", {}) for run in entries]
+    if not all(isinstance(each, dict) for each in sets):
+        raise RunError(f"{Path(path) / 'compare.json'}: the sets of a run must be an object")
+    return dict(zip(labels, sets, strict=True))
+
+
 def new_folder(path: str | os.PathLike[str]) -> Path:
     """Create the folder of a new run; an empty folder is accepted.
 

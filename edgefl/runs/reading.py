@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +17,8 @@ from edgefl.errors import RunError, UnknownName
 from edgefl.files import read_regular
 from edgefl.runs import tables
 from edgefl.runs.contents import check_contents, read_json
-from edgefl.runs.folders import Table, begun, check_format, check_run_folder, comparison, is_comparison
+from edgefl.runs.folders import Table, begun, check_format, check_run_folder, comparison, comparison_sets, is_comparison
+from edgefl.units import show_bytes, show_seconds
 from edgefl.yaml_lines import KeyPath, decode
 from edgefl.yaml_lines import read as read_yaml
 
@@ -27,8 +31,10 @@ class Run:
     """One run, finished or not, or a comparison of several runs.
 
     Tables are DataFrames with one column per field; nested fields are joined by a dot (``memory_bytes.activations``).
-    In a comparison ``runs`` has every run by its label, and each table holds the rows of all runs, with the label in a
-    first column ``run``.  The page about records has every field with its unit.
+    Each has the columns ``method``, ``schedule`` and ``seed`` of its run.  In a comparison ``runs`` has every run by
+    its label, and each table holds the rows of all runs, with the label in a first column ``run`` and every field that
+    the comparison varies in a column of its path (``training.batch``).  The page about records has every field with
+    its unit.
     """
 
     def __init__(self, path: Path):
@@ -188,19 +194,107 @@ class Run:
             )
         return module.eval()
 
+    def _repr_html_(self) -> str:
+        """The run's figures and headline numbers as a table, for notebooks."""
+        members = self.runs if is_comparison(self.path) else {str(self.scenario.get("name")): self}
+        rows = [member._headline(label) for label, member in members.items()]
+        columns = list(dict.fromkeys(name for row in rows for name in row))
+        head = "".join(f"<th scope='col'>{escape(name)}</th>" for name in columns)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{escape(row.get(name, '-'))}</td>" for name in columns) + "</tr>" for row in rows
+        )
+        pictures = "".join(
+            f"<img alt='{path.stem} of the run' src='data:image/png;base64,{b64encode(read_regular(path)).decode()}'/>"
+            for path in (self.path / "curves.png", self.path / "partition.png")
+            if path.is_file()
+        )
+        return (
+            f"<table><caption>{escape(str(self.path))}</caption><thead><tr>{head}</tr></thead>"
+            f"<tbody>{body}</tbody></table>{pictures}"
+        )
+
+    def _headline(self, label: str) -> dict[str, str]:
+        """The last round's figures of one run, as text by column."""
+        rounds, metrics = 0, {}
+        clock = energy = traffic = 0.0
+        for record in self.each("rounds"):
+            rounds, metrics = record["round"], record["metrics"] or metrics
+            clock = record["started_virtual_seconds"] + record["virtual_seconds"]
+            energy += record["energy_joules"]
+            traffic += record["download_bytes"] + record["upload_bytes"]
+        names = {name: str(value) for name, value in self._names().items()}
+        scores = {
+            f"{kind} {name}": "-" if values[name] is None else f"{values[name]:.3f}"
+            for kind, values in metrics.items()
+            for name in ("accuracy", "r@10")
+            if name in values
+        }
+        return {
+            "run": label, **names, "rounds": f"{rounds}{'' if self.finished else ' so far'}",
+            "virtual time": show_seconds(clock), "traffic": show_bytes(traffic), "energy, J": f"{energy:.4g}", **scores,
+        }  # fmt: skip
+
     def _json(self, name: str) -> dict[str, Any]:
         return read_json(self.path / name)
 
     def _frame(self, table: Table) -> pd.DataFrame:
         import pandas as pd
 
-        if is_comparison(self.path):
-            rows = [
-                {"run": label, **_flatten(record)} for label, run in self.runs.items() for record in run.records(table)
-            ]
-        else:
-            rows = [_flatten(record) for record in self.records(table)]
-        return pd.DataFrame(rows)
+        if not is_comparison(self.path):
+            return _joined(self._rows(table), self._names())
+        varied = varied_columns({label: run._names() for label, run in self.runs.items()}, comparison_sets(self.path))
+        frames = [_joined(run._rows(table), {"run": label, **varied[label]}) for label, run in self.runs.items()]
+        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+    def _rows(self, table: Table) -> pd.DataFrame:
+        """The records of one run's table, with ``finished_virtual_seconds`` of older runs filled in."""
+        import pandas as pd
+
+        frame = pd.DataFrame([_flatten(record) for record in self.records(table)])
+        if table == "rounds" and {"started_virtual_seconds", "virtual_seconds"} <= set(frame):
+            ended = frame["started_virtual_seconds"] + frame["virtual_seconds"]
+            if CLOCK in frame:
+                frame[CLOCK] = frame[CLOCK].fillna(ended)
+            else:
+                frame.insert(frame.columns.get_loc("virtual_seconds") + 1, CLOCK, ended)
+        return frame
+
+    def _names(self) -> dict[str, Any]:
+        """Method, schedule and seed, by column."""
+        names: dict[str, Any] = {}
+        for section in ("method", "schedule"):
+            value = self.scenario.get(section)
+            names[section] = value.get("name") if isinstance(value, dict) else value
+        return {**names, "seed": self.scenario.get("seed")}
+
+
+CLOCK = "finished_virtual_seconds"
+"""Field of a round's record with the virtual time at its end; runs of earlier versions lack it."""
+
+
+def varied_columns(names: Mapping[str, Mapping[str, Any]], sets: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """``{label: {column: value}}``: ``names`` of each run, and the fields of ``sets`` that differ between the runs.
+
+    A list is shown as JSON text, so that rows can be grouped by it.
+    """
+    flat = {label: _flatten(dict(sets.get(label, {}))) for label in names}
+    columns = dict.fromkeys(column for fields in flat.values() for column in fields)
+    differing = [
+        column for column in columns
+        if len({json.dumps(fields.get(column)) for fields in flat.values()}) > 1 or len(flat) == 1
+    ]  # fmt: skip
+    found = {}
+    for label, own in names.items():
+        values = {column: flat[label].get(column) for column in differing if column.removesuffix(".name") not in own}
+        found[label] = {**own, **{c: json.dumps(v) if isinstance(v, list) else v for c, v in values.items()}}
+    return found
+
+
+def _joined(frame: pd.DataFrame, columns: Mapping[str, Any]) -> pd.DataFrame:
+    """The frame with these constant columns first; a column that it has already is left as it is."""
+    for place, (name, value) in enumerate((name, value) for name, value in columns.items() if name not in frame):
+        frame.insert(place, name, value)
+    return frame
 
 
 def _first(names: list[str], most: int = 3) -> str:

@@ -20,7 +20,8 @@ def labels_of(axes: Sequence[Axis]) -> list[list[str]]:
         section = SECTIONS.get(str(axis.path[0])) if len(axis.path) == 1 else None
         short = section.short if section else None
         key = "" if short else (str(axis.path[-1]) if lasts.count(str(axis.path[-1])) == 1 else spell(axis.path)) + "="
-        words = [folder_name(key + _word(value, short)) for value in axis.values]
+        alike = [value for value in axis.values if isinstance(value, dict)]
+        words = [folder_name(key + _word(value, short, str(axis.path[-1]), alike)) for value in axis.values]
         if not _differ(words):  # values with the same name: append the fields that differ
             words = [folder_name(word + _difference(value, axis.values, short))
                      for word, value in zip(words, axis.values, strict=True)]  # fmt: skip
@@ -39,12 +40,33 @@ def _differ(words: Sequence[str]) -> bool:
     return len({word.lower() for word in words}) == len(words)
 
 
-def _word(value: Any, short: str | None) -> str:
-    if isinstance(value, dict):
-        named = value.get(short) if short else value.get("name")
-        if isinstance(named, str):
-            return named
-    return value if isinstance(value, str) else show(value).replace('"', "")
+def _word(value: Any, short: str | None, field: str = "", alike: Sequence[Any] = ()) -> str:
+    """A value as a word: a mapping by its name, otherwise by its fields that differ from those of ``alike``.
+
+    ``field`` is the name of the field that has the value.  A single device or link stands alone.
+    """
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return "[" + ",".join(_word(each, None) for each in value) + "]"
+    if not isinstance(value, dict):
+        return show(value).replace('"', "")
+    named = value.get(short) if short else value.get("name")
+    if isinstance(named, str):
+        return named
+    if field in SHARES and len(value) == 1:
+        return str(next(iter(value)))
+    others = [other for other in alike if isinstance(other, dict)]
+    differing = [key for key in value if any(other.get(key) != value[key] for other in others)] or list(value)
+    if field in SHARES:
+        differing = list(value)
+    return "+".join(
+        f"{key}={_word(value[key], None, str(key), [other.get(key) for other in others])}" for key in differing
+    )
+
+
+SHARES = ("devices", "links")
+"""Fields that map names to shares of the clients, which add up to all of them."""
 
 
 def _difference(value: Any, values: Sequence[Any], short: str | None) -> str:
@@ -52,4 +74,4 @@ def _difference(value: Any, values: Sequence[Any], short: str | None) -> str:
         return ""
     namesakes = [other for other in values if isinstance(other, dict) and _word(other, short) == _word(value, short)]
     differing = [key for key in value if any(other.get(key) != value[key] for other in namesakes)]
-    return "".join(f"-{_word(value[key], None)}" for key in differing)
+    return "".join(f"-{_word(value[key], None, str(key))}" for key in differing)

@@ -23,7 +23,7 @@ from edgefl.scenario.library import find_document
 from edgefl.scenario.overrides import long_forms, with_override
 from edgefl.scenario.problems import ScenarioErrors, raise_all, reason
 from edgefl.scenario.sections import FORMAT, SECTIONS, VERSION
-from edgefl.training.options import ExecutorOptions
+from edgefl.training.options import ExecutorOptions, TrackerOptions
 from edgefl.training.pretraining import PretrainOptions
 from edgefl.work.training_options import TrainingOptions
 
@@ -51,6 +51,7 @@ class Scenario:
     fleet: FleetOptions
     round: RoundOptions
     executor: ExecutorOptions
+    tracker: TrackerOptions
     evaluation: EvaluationOptions
     compare: dict[str, list[Any]]
     _document: Document = field(repr=False, compare=False)

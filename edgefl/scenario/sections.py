@@ -16,7 +16,7 @@ from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.models import MODALITIES, ModelOptions
 from edgefl.planning.payload_options import PayloadOptions
 from edgefl.planning.round_options import EvaluationOptions, RoundOptions
-from edgefl.training.options import ExecutorOptions
+from edgefl.training.options import ExecutorOptions, TrackerOptions
 from edgefl.training.pretraining import PretrainOptions
 from edgefl.work.training_options import TrainingOptions
 
@@ -94,5 +94,6 @@ SECTIONS: dict[str, Section] = {
         inner={"selection": ("selection", "name", "random")},
     ),
     "executor": Section("where the real training runs", ExecutorOptions, short="name"),
+    "tracker": Section("a log for another program's pages", TrackerOptions, short="name"),
     "evaluation": Section("when and on what the server evaluates", EvaluationOptions),
 }

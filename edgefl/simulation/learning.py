@@ -7,8 +7,8 @@ records are the same, except for losses and metrics.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -108,8 +108,15 @@ class _Started:
     future: Future[Report] | None
 
 
+LOOK_SECONDS = 0.5
+"""Wall time between two looks at how many clients have trained, while one of them is waited for."""
+
+
 class Training:
-    """Real training.  ``kept`` has the tensors that clients keep, ``metered`` the cost keys of measured works."""
+    """Real training.  ``kept`` has the tensors that clients keep, ``metered`` the cost keys of measured works.
+
+    ``on_trained(done, of)`` is called when more of the clients under way have trained, as far as somebody waits.
+    """
 
     def __init__(self, setup: Setup, planner: Planner, executor: Executor, state: ServerState):
         self.setup, self.planner, self.executor, self.state = setup, planner, executor, state
@@ -118,10 +125,14 @@ class Training:
         self.under_way: dict[int, _Started] = {}
         self._landed: dict[tuple[int, int], tuple[_Started, Report]] = {}
         self._finite = FiniteCheck()
+        self.on_trained: Callable[[int, int], None] = lambda done, of: None
+        self._futures: list[Future[Report]] = []
+        self._told = 0
         self._starts: dict[tuple[int, Start], tuple[dict[str, Tensor], dict[Address, Tensor]]] = {}
 
     def send(self, flights: Flights, go: NDArray[np.bool_]) -> None:
         """Submit the works of the flights in ``go``, and of those that are the first with their cost key."""
+        self._futures, self._told = [future for future in self._futures if not future.done()], 0
         chosen = []
         for client, plan, trains in zip(flights.client.tolist(), flights.plans, go.tolist(), strict=True):
             metered = self.setup.measure == "all" or plan.key not in self.metered
@@ -158,6 +169,8 @@ class Training:
             inputs = {**wires[plan.start], **{name: own[name] for name in work.keep if name in own}}
             seed = self._seed(client, dispatch.number)
             future = self.executor.submit(Task(work, inputs, client, seed, metered, attack_of(self.setup, client)))
+            self._futures.append(future)
+            self._tell()
         self.under_way[client] = _Started(dispatch.number, plan, work, state, metered, future)
 
     def land(self, client: int, arrived: bool) -> Report | None:
@@ -168,6 +181,8 @@ class Training:
         if not arrived and not started.metered:
             started.future.cancel()  # no effect on a training that has begun; its result is ignored
             return None
+        while not wait((started.future,), timeout=LOOK_SECONDS).done:
+            self._tell()
         report = started.future.result()
         if arrived:
             self._landed[client, started.number] = started, report
@@ -175,6 +190,13 @@ class Training:
                 # a shallower stage keeps fewer blocks; the other blocks stay
                 self.kept.setdefault(client, {}).update(report.result.kept)
         return report
+
+    def _tell(self) -> None:
+        """Call ``on_trained`` if more clients have trained than it was told."""
+        done = sum(future.done() for future in self._futures)
+        if done > self._told:
+            self._told = done
+            self.on_trained(done, len(self._futures))
 
     def rejects(self, client: int, number: int) -> str | None:
         """Why an arrived update is refused, which drops it; None if it is accepted."""

@@ -78,6 +78,10 @@ class RunState:
             if executor is not None
             else NoTraining(setup)
         )
+        if isinstance(self.learning, Training):
+            self.learning.on_trained = lambda done, of: on_progress(
+                "trained", {"round": self.round + 1, "done": done, "of": of}
+            )
         # if everything trains in every round nothing is ever frozen, and everything is sent
         offered = setup.schedule.offered
         names = [name for kind in setup.method.setting.kinds.values() for name in kind.parameters()]

@@ -135,6 +135,7 @@ class Simulation(RunState):
             "outcome": outcome,
             "started_virtual_seconds": started,
             "virtual_seconds": self.now - started,
+            "finished_virtual_seconds": self.now,
             "clients": {kind: len(setup.of_kind(kind)) for kind in kinds},
             "eligible": {kind: len(clients) for kind, clients in able.items()},
             "samples": {kind: setup.samples_of_kind[kind] for kind in kinds},

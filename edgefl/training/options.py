@@ -1,4 +1,4 @@
-"""The scenario's ``executor`` section: which processes and device run the training."""
+"""The scenario's ``executor`` and ``tracker`` sections: which processes and device run the training, and its log."""
 
 from __future__ import annotations
 
@@ -29,6 +29,21 @@ class ExecutorOptions(BaseModel):
         description="auto computes a whole cohort's times at once where no client waits for another's transfer; "
         "events plays every event; the records are the same",
     )
+    checkpoints: PositiveInt = Field(
+        1, description="checkpoints that a finished run keeps, the newest; a run under way keeps two at least"
+    )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="device that trains; auto takes CUDA where there is one"
+    )
+
+
+class TrackerOptions(BaseModel):
+    """The scenario's ``tracker`` section: a local log of the rounds for another program's pages."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Literal["none", "tensorboard", "mlflow"] = Field(
+        "none",
+        description="where each round's numbers are logged too: the folder tensorboard in the run's folder, or "
+        "mlflow.db in the run's or the comparison's; none: nowhere. Both need an extra",
     )

@@ -25,7 +25,8 @@ def test_the_folder_holds_the_whole_run(layerwise_run: Run) -> None:
     names = {p.name for p in layerwise_run.path.iterdir()}
     assert names >= {
         "scenario.yaml", "environment.json", "models.json", "evaluation.json", "tokenizer.json", "partition.png",
-        "curves.png", "rounds.jsonl", "clients.jsonl", "eligibility.jsonl", "host.jsonl", "checkpoints", "weights.safetensors",
+        "curves.png", "rounds.jsonl", "clients.jsonl", "eligibility.jsonl", "host.jsonl", "checkpoints",
+        "weights.safetensors",
         "result.json",
     }  # fmt: skip
     assert layerwise_run.finished and layerwise_run.result["rounds"] == 4
@@ -97,7 +98,7 @@ def test_a_scenario_or_a_run_to_resume(tiny: Tiny, layerwise_run: Run) -> None:
         edgefl.run(tiny(), resume=layerwise_run.path)
     with pytest.raises(RunError, match="leave out --output"):
         edgefl.run(resume=layerwise_run.path, output="elsewhere")
-    with pytest.raises(RunError, match=r"--set seed: a resumed run keeps its scenario; only executor\.\* and"):
+    with pytest.raises(RunError, match=r"--set seed: a resumed run keeps its scenario; only executor\.\*, tracker and"):
         edgefl.run(resume=layerwise_run.path, overrides=["seed=2"])
 
 

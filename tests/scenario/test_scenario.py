@@ -352,6 +352,24 @@ def test_a_section_goes_in_before_its_fields_whatever_their_order() -> None:
     ]  # fmt: skip
 
 
+def test_labels_of_mappings_are_readable() -> None:
+    def labels(**compare: list[Any]) -> list[str]:
+        paths = {path.replace("__", "."): values for path, values in compare.items()}
+        return [label for label, _ in load({**BASE, "compare": paths}).combinations()]
+
+    pi, jetson = "raspberry-pi-4-4gb", "jetson-orin-nano-8gb"
+    devices: list[Any] = [pi, {jetson: "100%"}, {jetson: 1.0}, {pi: "40%", jetson: "60%"}]
+    assert labels(fleet__devices=devices[:2]) == [f"devices={pi}", f"devices={jetson}"]
+    assert labels(fleet__devices=[devices[3], devices[1]]) == [f"devices={pi}=40%+{jetson}=60%", f"devices={jetson}"]
+    # equal words are told apart by a number
+    assert labels(fleet__devices=devices[1:3]) == [f"devices={jetson}#1", f"devices={jetson}#2"]
+    # whole sections: the fields in which they differ
+    fleets = [{"devices": pi, "budgets": {"memory": "8MiB"}}, {"devices": pi, "budgets": {"memory": "16MiB"}}]
+    first, second = labels(fleet=fleets)
+    assert first.startswith("budgets=memory=") and first != second and "{" not in first + second
+    assert labels(data__clients=[{"image": 3}, {"image": 4}]) == ["clients=image=3", "clients=image=4"]
+
+
 def test_more_combinations_than_anybody_reads_are_refused() -> None:
     with pytest.raises(ScenarioError, match="compare: 10100 combinations are more than 10000"):
         load({**BASE, "compare": {"seed": list(range(101)), "training.batch": list(range(1, 101))}})

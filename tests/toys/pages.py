@@ -45,7 +45,8 @@ PAGES = (
     "docs/getting-started.md",
     *(f"docs/how-to/{name}.md" for name in (
         "own-data", "own-model", "own-method", "own-schedule", "own-device", "profile-a-gpu", "reproduce-a-paper",
-        "verify-and-resume", "many-scenarios", "which-devices", "sweep", "fit", "see-a-run", "analyse", "calibrate",
+        "verify-and-resume", "look-into-a-run", "many-scenarios", "which-devices", "sweep", "fit", "see-a-run",
+        "analyse", "calibrate",
     )),
     *(f"docs/explanation/{name}.md" for name in (
         "architecture", "time", "trust", "schedules", "schedules/elastic", "schedules/heterofl", "evaluation", "fleet",

@@ -15,6 +15,11 @@ PROGRESS = [
     ),
     ("`start`", "`rounds`, `round`, `clients`", "The rounds begin: how many, how many are done, clients by kind"),
     ("`round`", "`round`, `stage`, `selected`, `now`", "A cohort is sent off; `now` is the virtual time in seconds"),
+    (
+        "`trained`",
+        "`round`, `done`, `of`",
+        "More of the clients under way have trained on this machine: `done` of `of` sent so far",
+    ),
     ("`client`", "`round`, `client`, `loss`", "A client's training has ended; `loss` is its mean"),
     ("`record`", "the round's record", "A round has ended: its line of [`rounds.jsonl`](records.md#roundsjsonl)"),
     ("`done`", "`folder`", "The command has ended; `folder` is where it wrote, or `None`"),
@@ -25,8 +30,9 @@ PROGRESS = [
 def python_page() -> str:
     """The page of the public functions: a table for readers of the file, and directives for the site."""
     names = [
-        *("run", "compare", "profile", "profile_clients", "check_devices", "sweep", "fit", "analyse", "calibrate"),
-        *("validate", "check_method", "read_run"),
+        *("run", "compare", "write_report", "write_figures", "explain", "trace", "export", "profile"),
+        *("profile_clients", "check_devices", "sweep", "fit", "analyse", "papers", "calibrate", "validate"),
+        *("check_method", "read_run"),
     ]
     if set(names) != set(edgefl.__all__):
         raise ValueError(f"edgefl exports {sorted(edgefl.__all__)}, the page has {sorted(names)}")
@@ -40,7 +46,8 @@ def python_page() -> str:
             "the folder behind a `Run` under [records](records.md).",
             table(("Name", "What it does"), rows),
             "## Progress",
-            "`on_progress(event, facts)` is called while a command runs; `facts` is a dictionary.",
+            "`on_progress(event, facts)` is called while a command runs; `facts` is a dictionary. `progress=True` "
+            "shows a bar instead or besides, by tqdm or rich, whichever is installed.",
             table(("Event", "Facts", "When"), PROGRESS),
             "## Functions",
             "The site shows signatures and full descriptions here; in Python, `help(edgefl.run)` does.",

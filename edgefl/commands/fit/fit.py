@@ -60,6 +60,7 @@ def fit(
     most: int = MOST,
     first: int | None = FIRST,
     on_progress: OnProgress = silent,
+    progress: bool = False,
 ) -> dict[str, Any]:
     """Find the smallest changes of a scenario that let clients on a device take part, for each kind by itself.
 
@@ -84,6 +85,7 @@ def fit(
         most: How many works may be predicted for a kind at most.
         first: How many solutions are searched for a kind; None finds all.
         on_progress: Called with the name of an event and its facts.
+        progress: Whether to show a bar, by tqdm or rich, whichever is installed.
 
     Returns:
         Plain data: the ``budgets`` with where each comes from, and by kind ``fits``, ``as_it_stands``, ``solutions``

@@ -71,6 +71,7 @@ def profile(
     timeline: str | os.PathLike[str] | None = None,
     figure: str | os.PathLike[str] | None = None,
     on_progress: OnProgress = silent,
+    progress: bool = False,
 ) -> dict[str, Any]:
     """Predict what one client's round costs at each stage, by client kind, and the totals of the whole schedule.
 
@@ -89,6 +90,7 @@ def profile(
             peak among those with rounds.
         figure: A file (png, pdf, svg) for a drawing of memory, MACs and traffic by stage.
         on_progress: Called with the name of an event and its facts.
+        progress: Whether to show a bar, by tqdm or rich, whichever is installed.
 
     Returns:
         Plain data: ``rows`` (a client's round by stage and kind), ``totals`` (a client that takes part in every

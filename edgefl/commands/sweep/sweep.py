@@ -46,6 +46,7 @@ def sweep(
     figure: str | os.PathLike[str] | None = None,
     value: str = "eligible_share",
     on_progress: OnProgress = silent,
+    progress: bool = False,
 ) -> dict[str, Any]:
     """Vary a scenario and report each combination's eligible clients, the data of the others, and the costs.
 
@@ -65,6 +66,7 @@ def sweep(
         figure: A file (png, pdf, svg, html) for a drawing of ``value`` over the axes.
         value: The row's field that is drawn.
         on_progress: Called with the name of an event and its facts.
+        progress: Whether to show a bar, by tqdm or rich, whichever is installed.
 
     Returns:
         Plain data: ``rows`` (one for each combination; that of a combination which can't be run has the reason in

@@ -1,0 +1,73 @@
+"""The commands ``edgefl explain``, ``edgefl trace`` and ``edgefl export``: what a run's records tell."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from edgefl.cli.app import AsJson, app, observing, print_json, say
+
+RunFolder = Annotated[str, typer.Argument(metavar="RUN", help="The folder of a run, finished or not: runs/quickstart.")]
+
+
+@app.command()
+def explain(
+    run: RunFolder,
+    round: Annotated[int, typer.Option("--round", metavar="N", min=1, help="The round, from 1.")],
+    client: Annotated[
+        int | None, typer.Option("--client", metavar="K", min=0, help="Tell this client's round in detail.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Explain a round: what its length is made of, what would have shortened it, and why each absent client was."""
+    from edgefl.report.history.explain import print_explanation
+
+    with observing():
+        from edgefl.commands.history.explain import explain as command
+
+        result = command(run, round, client=client)
+    print_json(result) if as_json else print_explanation(result)
+
+
+@app.command()
+def trace(
+    run: RunFolder,
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", metavar="FILE", help="The file; default: trace.json in the folder.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a run's virtual time as a Chrome trace, which ui.perfetto.dev and chrome://tracing show."""
+    with observing() as on_progress:
+        from edgefl.commands.history.trace import trace as command
+
+        result = command(run, output=output, on_progress=on_progress)
+    if as_json:
+        print_json(result)
+    else:
+        say(f"{result['events']:,} events of {result['clients']} clients: open {result['file']} in ui.perfetto.dev")
+
+
+@app.command()
+def export(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The folder of a run or of a comparison, finished or not.")],
+    to: Annotated[
+        str, typer.Option("--to", metavar="FORM", help="csv, parquet, tensorboard (event files) or mlflow (a store).")
+    ],
+    output: Annotated[str, typer.Option("--output", "-o", metavar="DIR", help="The folder to write to.")],
+    as_json: AsJson = False,
+) -> None:
+    """Write a run's records for another program."""
+    with observing() as on_progress:
+        from edgefl.commands.history.export import export as command
+
+        result = command(run, to, output, on_progress=on_progress)
+    if as_json:
+        print_json(result)
+        return
+    typer.echo("\n".join(result["files"]))
+    if to == "tensorboard":
+        say(f"show it with: tensorboard --logdir {output}")
+    elif to == "mlflow":
+        say(f"show it with: mlflow ui --backend-store-uri sqlite:///{result['files'][0]}")

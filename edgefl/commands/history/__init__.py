@@ -1,0 +1,1 @@
+"""What a finished or unfinished run's records tell of single rounds: explanations, traces, exports."""

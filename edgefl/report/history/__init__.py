@@ -1,0 +1,1 @@
+"""Output for people about single rounds of a run, and tables of results in notebooks."""
