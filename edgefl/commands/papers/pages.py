@@ -44,11 +44,11 @@ class Page:
 PAGES = {
     page.name: page
     for page in (
-        Page("fedcola-colayer", "FedCola's download by co-layer", 1, minutes=0.5),
+        Page("fedcola-colayer", "FedCola's co-layer downloads", 1, minutes=1),
         Page("mcfl-resources", "FLOPs and bytes of a round", 2, minutes=1),
-        Page("pmcmfl", "PmcmFL's prototypes and memory", 5, minutes=2),
-        Page("lw-fedmml", "LW-FedMML's three schedules", 8, 1, minutes=4),
-        Page("fedcola-layerwise", "FedCola layer by layer", 4, 1, minutes=4),
+        Page("pmcmfl", "PmcmFL's prototypes, memory", 5, minutes=5),
+        Page("lw-fedmml", "LW-FedMML's three schedules", 8, 1, minutes=5),
+        Page("fedcola-layerwise", "FedCola layer by layer", 4, 1, minutes=10),
         Page("orderings", "orderings over three seeds", 14, training_hours=1),
     )
 }
