@@ -180,6 +180,8 @@ def samples(
     old.write_text(json.dumps(profiles[1]))
     new.write_text(json.dumps(changed))
     found["cost-diff"] = [cost_diff(old, new)]
+    over = edgefl.run(small(training="none", fleet={"budgets": {"memory": "1kB"}}), output=folder / "over")
+    found["explain"] = [edgefl.explain(layerwise_run.path, 1, client=0), edgefl.explain(over.path, 1, client=0)]
     found["doctor"] = [doctor(runs=False), {"checks": [vars(package_check(Requirement("torch>=2.11"), None))]}]
 
     papers = edgefl.papers(["orderings"], output=folder / "papers")

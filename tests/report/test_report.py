@@ -148,6 +148,23 @@ def test_a_line_for_each_round(layerwise_run: Any) -> None:
     assert progress.share == 1.0
 
 
+def test_a_long_round_tells_how_many_clients_have_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    file, now = io.StringIO(), [0.0]
+    monkeypatch.setattr("edgefl.report.progress.time.monotonic", lambda: now[0])
+    progress = Lines(file)
+    progress("combination", {"label": "a", "index": 0, "of": 1})
+    progress("start", {"rounds": 2, "round": 0})
+    progress("round", {"round": 1, "stage": 1, "selected": 9, "now": 0.0})
+    for done, at in ((1, 5.0), (3, 15.0), (4, 20.0), (9, 31.0)):
+        now[0] = at
+        progress("trained", {"round": 1, "done": done, "of": 9})
+    assert progress.share == pytest.approx(0.45) and progress.elapsed == "0:31"
+    assert file.getvalue().splitlines() == [
+        "a: round 1/2: 3 of 9 clients trained, ETA 85 s",  # 15 s for 0.9 * 3 / 9 / 2 of the rounds
+        "a: round 1/2: all 9 clients trained, the server is at work, ETA 37.9 s",
+    ]
+
+
 def test_columns_are_those_of_the_metrics_and_patterns_have_lines_of_their_own(layerwise_run: Any) -> None:
     found = summary(layerwise_run)
     (facts,) = found["runs"].values()

@@ -80,11 +80,19 @@ def _explain(run: Run, number: int, client: int | None) -> dict[str, Any]:
         "shorter": what_shortens(record, path, flights, alone=alone),
         "took_part": sorted({flight["client"] for flight in flights if flight["outcome"] == TOOK_PART}),
         "absent": absent,
-        "absent_by": dict(Counter(each["reason"] for each in absent for _ in range(each["clients"])).most_common()),
+        "absent_by": _counted(absent),
     }
     if client is not None:
         result["client"] = _story(client, path, flights, verdicts, absent)
     return result
+
+
+def _counted(absent: Sequence[Record]) -> dict[str, int]:
+    """Number of absent clients by reason, most first."""
+    counts: Counter[str] = Counter()
+    for entry in absent:
+        counts[entry["reason"]] += entry["clients"]
+    return dict(counts.most_common())
 
 
 def _latest(run: Run, number: int) -> dict[int, Record]:
@@ -115,8 +123,6 @@ def _absent(
     number, entries = record["round"], []
     finished = {flight["client"] for flight in flights if flight["outcome"] == TOOK_PART}
     ended: dict[int, Record] = {flight["client"]: flight for flight in flights}
-    grouped = any(verdict.get("clients", 1) > 1 for verdict in verdicts.values())
-    offline = _offline(run, record, flights, list(verdicts)) if not grouped else {}
     for client, flight in sorted(ended.items()):
         if client not in finished:
             entries.append(_entry(flight, flight["outcome"], _how_it_ended(flight)))
@@ -125,12 +131,15 @@ def _absent(
             why = f"sent off in round {flight['base_round']}, lands in round {flight['round']}"
             entries.append(_entry(flight, "under way", why))
     known = {*ended, *under_way}
+    if any(verdict.get("clients", 1) > 1 for verdict in verdicts.values()):
+        return [*entries, *_by_kind(record, [*ended.values(), *(under_way[c] for c in under_way.keys() - ended)])]
+    offline = _offline(run, record, flights, list(verdicts))
     battery = bool((run.scenario.get("fleet") or {}).get("battery"))
     left_out = run.scenario["round"].get("leave_out") or ()
     for client, verdict in sorted(verdicts.items()):
         if client in known:
             continue
-        kind, many = verdict["kind"], int(verdict.get("clients", 1))
+        kind = verdict["kind"]
         if kind in left_out:
             reason, why = "left out", f"round.leave_out has {kind} clients"
         elif kind not in record["clients"]:
@@ -144,16 +153,33 @@ def _absent(
             why = f"{record['selected']} clients were drawn of {sum(record['eligible'].values())} eligible ones"
             if record["unavailable"] and battery:
                 reason, why = "not drawn or not ready", f"{why}, or its battery was below its reserve"
-            if grouped:
-                many -= sum(f["device"] == verdict["device"] and f["kind"] == kind for f in flights)
-        entries.append(_entry(verdict, reason, why, many))
+        entries.append(_entry(verdict, reason, why))
     for kind in left_out:
         entries += _unjudged(run, kind, verdicts, f"round.leave_out has {kind} clients", "left out")
     for kind in dict.fromkeys((run.scenario["data"].get("clients") or {}).keys() - record["clients"].keys()):
         if kind not in left_out:
             why = f"the method has no work for {kind} clients in round {number}"
             entries += _unjudged(run, kind, verdicts, why, "no part")
-    return [entry for entry in entries if entry["clients"] > 0]
+    return entries
+
+
+def _by_kind(record: Record, flown: Sequence[Record]) -> list[dict[str, Any]]:
+    """Entries for a fleet whose clients share verdicts: clients of each kind over a budget, and not drawn."""
+    entries = []
+    for kind, clients in record["clients"].items():
+        eligible = record["eligible"].get(kind, 0)
+        left = {
+            "over budget": (clients - eligible, f"of {clients:,}; eligibility.jsonl has the budgets"),
+            "not drawn or not ready": (
+                eligible - sum(flight["kind"] == kind for flight in flown),
+                f"{record['selected']:,} clients were drawn of {sum(record['eligible'].values()):,} eligible ones",
+            ),
+        }
+        for reason, (many, why) in left.items():
+            if many > 0:
+                entry = {"client": None, "clients": many, "kind": kind, "device": None, "link": None}
+                entries.append({**entry, "reason": reason, "why": why})
+    return entries
 
 
 def _unjudged(run: Run, kind: str, verdicts: Mapping[int, Record], why: str, reason: str) -> list[dict[str, Any]]:

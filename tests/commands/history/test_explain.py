@@ -137,3 +137,22 @@ def test_a_comparison_and_a_changed_record_are_one_line(tiny: Tiny, unequal: Run
     (damaged / "clients.jsonl").write_text(lines)
     with pytest.raises(RunError, match="its files hold other values than edgefl writes|has no field"):
         edgefl.explain(damaged, 1)
+
+
+def test_a_large_fleet_is_told_by_kind(untrained: Callable[..., Run]) -> None:
+    run = untrained(
+        data={
+            "source": "declared",
+            "clients": {"image": 10_500},
+            "shapes": {"image": {"channels": 3, "size": 16, "classes": 4}},
+            "samples": "20..60",
+        },
+        model={"image": {"blocks": 2, "width": 16, "heads": 2}},
+        fleet={"devices": {"raspberry-pi-4-4gb": "50%", "jetson-orin-nano-8gb": "50%"},
+               "budgets": {"memory": "200 kB..1 MB"}},
+        round={"cohort": 20},
+    )  # fmt: skip
+    (record, *_) = run.records("rounds")
+    found = edgefl.explain(run.path, 1)
+    assert sum(found["absent_by"].values()) + len(found["took_part"]) == found["clients"] == 10_500
+    assert found["absent_by"]["over budget"] == 10_500 - record["eligible"]["image"] > 0
