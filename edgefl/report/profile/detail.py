@@ -74,10 +74,10 @@ def throttling_notes(rows: Sequence[Facts]) -> list[str]:
         return []
     worst = max(hot, key=lambda row: row["throttling_seconds"])
     added = units.show_seconds(worst["throttling_seconds"])
-    where = f"{worst['kind']}, stage {worst['stage']}" + (f" and {len(hot) - 1} other rows" if len(hot) > 1 else "")
+    where = f"{worst['kind']}, stage {worst['stage']}" + (f"; {len(hot)} rows in all" if len(hot) > 1 else "")
     if worst["throttling_included"]:
-        return [f"{worst['device']} throttles: {added} of the time of {where}"]
-    return [f"{worst['device']} would throttle: {added} more for {where} with fleet.throttling: true"]
+        return [f"times include throttling: {added} of {where}"]
+    return [f"throttling isn't in these times (fleet.throttling): +{added} for {where}"]
 
 
 def _overhead(row: Facts) -> str:

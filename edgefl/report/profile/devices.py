@@ -87,8 +87,8 @@ def _print_rows(console: Console, rows: Sequence[Facts]) -> None:
 
 def _notes(result: Facts, rows: Sequence[Facts]) -> list[str]:
     notes = [
-        "fits: the device's memory, the round's deadline, and owners' tightest FLOPs, bytes, seconds and joules; %: of",
-        "the budget that the round takes; no, 2 of 3: fits 2 of 3 stages",
+        "fits: within the device's memory, the round's deadline, and owners' tightest other budgets",
+        "%: of the budget that the round takes; no, 2 of 3: fits 2 of 3 stages",
     ]
     if any(row["throttling_seconds"] > 0 for row in rows):
         included = "the time has that" if result["throttling"] else "the time lacks that (fleet.throttling: true)"

@@ -104,10 +104,10 @@ def _notes(rows: Sequence[Facts]) -> list[str]:
     too_large = [row for row in rows if row["peak_memory_bytes"] > row["available_memory_bytes"]]
     if too_large:
         worst = max(too_large, key=lambda row: row["peak_memory_bytes"])
-        others = f" ({len(too_large)} such rows)" if len(too_large) > 1 else ""
+        others = f"; {len(too_large)} rows in all" if len(too_large) > 1 else ""
         notes.append(
-            f"too large for {worst['device']}, which has {units.show_bytes(worst['available_memory_bytes'])} for "
-            f"tensors: {worst['kind']}, stage {worst['stage']}{others}"
+            f"too large for the {units.show_bytes(worst['available_memory_bytes'])} that the device has for tensors: "
+            f"{worst['kind']}, stage {worst['stage']}{others}"
         )
     notes += throttling_notes(rows)
     if any(row["memory_assumed"] for row in rows):
