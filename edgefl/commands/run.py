@@ -139,7 +139,7 @@ def run(
         run_parts(parts, on_event, overrides if resume is not None else ())
     finished = read_run(folder)
     if is_comparison(folder):
-        draw_curves(finished, finished=True)
+        draw_curves(finished)
     on_progress("done", {"folder": str(folder)})
     return finished
 
@@ -351,7 +351,7 @@ def _run_one(
         finally:
             tracked.close(finished=simulation.round == setup.schedule.rounds)
             gc.unfreeze()  # the next combination of a comparison needs the memory of this one
-        draw_curves(read_run(folder), finished=True)
+        draw_curves(read_run(folder))
         directory.finish(simulation.state.tensors if trains else {}, result)
 
 

@@ -26,8 +26,7 @@ def test_the_folder_holds_the_whole_run(layerwise_run: Run) -> None:
     assert names >= {
         "scenario.yaml", "environment.json", "models.json", "evaluation.json", "tokenizer.json", "partition.png",
         "curves.png", "rounds.jsonl", "clients.jsonl", "eligibility.jsonl", "host.jsonl", "checkpoints",
-        "weights.safetensors",
-        "result.json",
+        "weights.safetensors", "result.json",
     }  # fmt: skip
     assert layerwise_run.finished and layerwise_run.result["rounds"] == 4
     assert list(layerwise_run.rounds["round"]) == [1, 2, 3, 4]

@@ -16,9 +16,8 @@ from edgefl.runs import Run, RunDirectory, comparison, create_comparison, read_r
 LINKED = (
     "scenario.yaml", "environment.json", "models.json", "evaluation.json", "tokenizer.json", "partition.png",
     "curves.png", "rounds.jsonl", "clients.jsonl", "eligibility.jsonl", "host.jsonl", "writer.lock",
-    "weights.safetensors",
-    "result.json", "files.json", ".partial-result.json", "checkpoints", "checkpoints/round-000004",
-    "checkpoints/round-000004/state.json", "checkpoints/.partial-round-000005",
+    "weights.safetensors", "result.json", "files.json", ".partial-result.json", "checkpoints",
+    "checkpoints/round-000004", "checkpoints/round-000004/state.json", "checkpoints/.partial-round-000005",
 )  # fmt: skip
 
 

@@ -52,22 +52,24 @@ def charts_of(run: Run, records: Records, most_flights: int = MOST_FLIGHTS) -> l
     return [chart for chart in charts if chart is not None]
 
 
-def draw_curves(run: Run, *, finished: bool) -> Path | None:
+def draw_curves(run: Run, *, finished: bool = True) -> Path | None:
     """Draw ``curves.png`` in the folder of a run or of a comparison: the main metrics over rounds and virtual time.
 
-    ``finished`` tells whether the last round's metrics are the final ones.  Returns the file; None, and draws nothing,
-    if nothing was evaluated.  Raises RunError if the file can't be written.
+    ``finished`` tells whether a run's last metrics are the final ones, since its result isn't written yet.
+    Returns the file; None, and draws nothing, if nothing was evaluated.  Raises RunError if the file can't be written.
     """
     from edgefl.report.charts.picture import draw
     from edgefl.runs import is_comparison
 
-    members = run.runs if is_comparison(run.path) else {str(run.scenario["name"]): run}
-    light = [Records.of_rounds(member, label, finished=finished) for label, member in members.items()]
+    if is_comparison(run.path):
+        light = [Records.of_rounds(each, label, finished=each.finished) for label, each in run.runs.items()]
+    else:
+        light = [Records.of_rounds(run, str(run.scenario["name"]), finished=finished)]
     chart = overview(groups_of(run, light) if len(light) > 1 else {each.label: [each] for each in light})
     if chart is None:
         return None
     path = run.path / "curves.png"
-    draw(chart, path, dpi=110, title=str(run.scenario["name"]))
+    draw(chart, path, dpi=110, title=str(run.scenario["name"]), measured=False)
     return path
 
 

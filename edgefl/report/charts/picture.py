@@ -23,34 +23,42 @@ STYLE: dict[Any, Any] = {
 """Letters are embedded as TrueType, which publishers ask for; the same numbers give the same file."""
 
 
-def draw(chart: Chart, path: Path, *, columns: int = 2, dpi: int = 200, title: str = "") -> None:
-    """Draw a figure to ``path`` (png, pdf or svg).  Raises RunError if the file can't be written."""
+def draw(chart: Chart, path: Path, *, dpi: int = 200, title: str = "", measured: bool = True) -> None:
+    """Draw a figure to ``path`` (png, pdf or svg).  Raises RunError if the file can't be written.
+
+    Margins fit the text, which is measured first; with ``measured=False`` they are fixed, in half of the time.
+    """
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     with mpl.rc_context(STYLE):
-        columns = min(columns, len(chart.panels))
+        columns = min(2, len(chart.panels))
         lines = -(-len(chart.panels) // columns)
         wide = WIDTH if columns > 1 or _wide(chart.panels) else WIDTH / 2
-        tall = [
-            max(HEIGHT, 0.6 + 0.13 * len(_names(panel))) if panel.form == "spans" else HEIGHT for panel in chart.panels
-        ]
-        figure = Figure(figsize=(wide, sum(max(tall[i::columns][j] for i in range(columns) if j < len(tall[i::columns]))
-                                           for j in range(lines)) + 0.3), layout="constrained")  # fmt: skip
+        heights = [_height(panel) for panel in chart.panels]
+        tall = sum(max(heights[i * columns : (i + 1) * columns]) for i in range(lines)) + 0.3
+        figure = Figure(figsize=(wide, tall), layout="constrained" if measured else None)
         FigureCanvasAgg(figure)
+        if not measured:
+            figure.subplots_adjust(0.58 / wide, 0.75 / tall, 1 - 0.1 / wide, 1 - 0.3 / tall, 0.2, 0.25)
         grid = figure.subplots(lines, columns, squeeze=False)
         for index, panel in enumerate(chart.panels):
             _draw_panel(grid[index // columns][index % columns], panel)
         for index in range(len(chart.panels), lines * columns):
             grid[index // columns][index % columns].set_axis_off()
         if title:
-            figure.suptitle(title, fontsize=9)
-        _legend(figure, grid, wide)
+            figure.suptitle(title, fontsize=9, y=None if measured else 1 - 0.06 / tall)
+        _legend(figure, grid, wide, "outside lower center" if measured else "lower center")
         form = path.suffix.removeprefix(".").lower()
         metadata = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(form, {"Software": None})
         with writing(path):
             figure.savefig(path, dpi=dpi, metadata=metadata)
+
+
+def _height(panel: Panel) -> float:
+    """Inches: a panel of spans needs room for each name."""
+    return max(HEIGHT, 0.6 + 0.13 * len(_names(panel))) if panel.form == "spans" else HEIGHT
 
 
 def write(chart: Chart, folder: Path, formats: Sequence[str]) -> list[Path]:
@@ -234,7 +242,7 @@ def _spans(axes: Any, panel: Panel) -> None:
     axes.set_xlabel(panel.x.scale(ends)[1])
 
 
-def _legend(figure: Any, grid: Any, wide: float) -> None:
+def _legend(figure: Any, grid: Any, wide: float, place: str) -> None:
     """One legend for all panels, below them; none if there is only one series and no name to tell."""
     handles: dict[str, Any] = {}
     for axes in grid.flat:
@@ -242,4 +250,4 @@ def _legend(figure: Any, grid: Any, wide: float) -> None:
             handles.setdefault(name, handle)
     if len(handles) > 1:
         across = max(1, int(wide * 13 / (max(map(len, handles)) + 5)))
-        figure.legend(handles.values(), list(handles), loc="outside lower center", ncols=min(across, len(handles)))
+        figure.legend(handles.values(), list(handles), loc=place, ncols=min(across, len(handles)))
