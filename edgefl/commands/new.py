@@ -62,7 +62,9 @@ def new(name: str, like: str = "quickstart", *, force: bool = False) -> dict[str
         if not schema.exists():
             schema.write_text(schema_text(), encoding="utf-8")
     except FileExistsError:
-        raise ScenarioError("there is such a file already: choose another name, or add --force", file=str(path)) from None
+        raise ScenarioError(
+            "there is such a file already: choose another name, or add --force", file=str(path)
+        ) from None
     except OSError as error:
         raise ScenarioError(f"can't be written: {error.strerror}", file=str(path)) from error
     return {"scenario": str(path), "schema": str(schema), "like": like}

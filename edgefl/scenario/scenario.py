@@ -95,7 +95,9 @@ def load(path: str | Path | dict[str, Any], overrides: Sequence[str] = ()) -> Sc
         )
     if isinstance(overrides, str) or not all(isinstance(each, str) for each in overrides):
         raise ScenarioError(f'overrides are a list such as ["training.lr=1e-3"], not {show(overrides)}')
-    document = Document({VERSION: FORMAT, **plain_data(path)}) if isinstance(path, dict) else find_document(os.fspath(path))
+    document = (
+        Document({VERSION: FORMAT, **plain_data(path)}) if isinstance(path, dict) else find_document(os.fspath(path))
+    )
     document = long_forms(document)
     errors: list[ScenarioError] = []
     for override in overrides:
@@ -167,9 +169,7 @@ def cells_of(scenario: Scenario, axes: Sequence[Axis]) -> tuple[list[tuple[str, 
     return cells, {label: reason(ScenarioErrors(errors)) for label, errors in refused.items()}
 
 
-def _documents(
-    scenario: Scenario, axes: Sequence[Axis], errors: list[ScenarioError]
-) -> Iterator[tuple[str, Document]]:
+def _documents(scenario: Scenario, axes: Sequence[Axis], errors: list[ScenarioError]) -> Iterator[tuple[str, Document]]:
     """``(label, document)`` for every combination; adds to ``errors`` those of values that can't be set."""
     base, labels = without_compare(scenario._document), labels_of(axes)
     # set whole sections before their fields, in any order of the file

@@ -75,7 +75,9 @@ def test_the_named_towers_are_those_with_the_layers(tiny: Tiny) -> None:
     assert all(name in TOWERS for name in working)
 
 
-@pytest.mark.parametrize("given", [3, None, [], object(), b"quickstart", {1, 2}, 2.5], ids=repr)
+@pytest.mark.parametrize(
+    "given", [3, None, [], object(), b"quickstart", {1, 2}, 2.5], ids=lambda value: type(value).__name__
+)
 def test_an_object_that_is_no_scenario_gets_a_sentence(given: Any) -> None:
     for command in (edgefl.validate, edgefl.profile, edgefl.sweep, edgefl.analyse, edgefl.run):
         if given is None and command is edgefl.run:

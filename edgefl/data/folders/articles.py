@@ -129,5 +129,7 @@ def _collected(published: Published, classes: tuple[str, ...], labelled: Labelle
 
 
 AG_NEWS_SET = FolderSet(ag_news, AG_NEWS.find, summary="127,600 news, 4 classes (AG_NEWS)")
-MEDICAL_ABSTRACTS_SET = FolderSet(medical_abstracts, MEDICAL_ABSTRACTS.find, summary="14,438 medical abstracts, 5 conditions")
+MEDICAL_ABSTRACTS_SET = FolderSet(
+    medical_abstracts, MEDICAL_ABSTRACTS.find, summary="14,438 medical abstracts, 5 conditions"
+)
 MTSAMPLES_SET = FolderSet(mtsamples, MTSAMPLES.find, summary="4,999 medical transcriptions, 40 specialties (MTSamples)")

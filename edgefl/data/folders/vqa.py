@@ -147,7 +147,9 @@ def _pictures(folder: Path, part: str) -> Path | None:
 def _folder_set(name: str, answers: int) -> FolderSet:
     entry = published(name)
     return FolderSet(
-        partial(build, entry, answers), entry.find, summary=f"questions about COCO's pictures, {answers:,} answers (VQAv2)"
+        partial(build, entry, answers),
+        entry.find,
+        summary=f"questions about COCO's pictures, {answers:,} answers (VQAv2)",
     )
 
 

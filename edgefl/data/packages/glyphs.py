@@ -102,4 +102,6 @@ def collected(images: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], owners: l
     return Collection(tuple(CLASSES), label[text], group[text], images[keep], text, tuple(texts), tuple(masked))
 
 
-GLYPHS = DataSet(build, ("matplotlib", "pillow"), summary="54,215 pictures of 7,353 characters with their names, 12 scripts")
+GLYPHS = DataSet(
+    build, ("matplotlib", "pillow"), summary="54,215 pictures of 7,353 characters with their names, 12 scripts"
+)
