@@ -215,7 +215,7 @@ def _part(table: Table, columns: Sequence[_Measured], widths: Sequence[int]) -> 
 
 
 def _broken(cell: str, longest: int) -> str:
-    """The cell with line breaks in words of more than ``longest`` characters: behind commas, else behind ``= / _ -``."""
+    """The cell with line breaks in words of more than ``longest`` characters, behind commas if they have any."""
     return re.sub(r"\S+", lambda word: "\n".join(_pieces(word[0], longest)), cell)
 
 

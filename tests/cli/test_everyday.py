@@ -29,9 +29,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def answer(*words: str) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of a command."""
-    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
-        with pytest.raises(SystemExit) as ended:
-            main([*words])
+    with (
+        redirect_stdout(io.StringIO()) as out,
+        redirect_stderr(io.StringIO()) as err,
+        pytest.raises(SystemExit) as ended,
+    ):
+        main([*words])
     return int(ended.value.code or 0), out.getvalue(), err.getvalue()
 
 
@@ -150,10 +153,10 @@ LIGHT = {
     "run --help": {"torch", "pandas", "numpy", "matplotlib"},
     "devices list": {"torch", "pandas", "matplotlib"},
     "devices show phone-mid": {"torch", "pandas", "matplotlib"},
-    **dict.fromkeys(
-        ("methods", "models", "data", "schedules", "selections", "policies", "schema", "new mine --force"),
-        {"torch", "pandas", "matplotlib", "numpy"},
-    ),
+}
+LIGHT |= {
+    words: {"torch", "pandas", "matplotlib", "numpy"}
+    for words in ("methods", "models", "data", "schedules", "selections", "policies", "schema", "new mine --force")
 }
 
 
