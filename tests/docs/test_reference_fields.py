@@ -54,7 +54,11 @@ ELSEWHERE = {
 }  # fmt: skip
 """Fields whose own fields are told elsewhere."""
 
-RARE = {"rounds": {"rejections.REASON"}, "sweep.rows": {"refused", "trained.diverged"}, "fit.kinds": {"failed[].sets[]", "failed[].error"}}
+RARE = {
+    "rounds": {"rejections.REASON"},
+    "sweep.rows": {"refused", "trained.diverged"},
+    "fit.kinds": {"failed[].sets[]", "failed[].error"},
+}
 """Fields that only a fault brings about."""
 
 

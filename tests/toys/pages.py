@@ -44,8 +44,8 @@ PAGES = (
     "docs/index.md",
     "docs/getting-started.md",
     *(f"docs/how-to/{name}.md" for name in (
-        "command-line", "own-data", "own-model", "own-method", "own-schedule", "own-device", "profile-a-gpu", "reproduce-a-paper",
-        "verify-and-resume", "many-scenarios", "sweep", "fit", "analyse", "calibrate",
+        "command-line", "own-data", "own-model", "own-method", "own-schedule", "own-device", "profile-a-gpu",
+        "reproduce-a-paper", "verify-and-resume", "many-scenarios", "sweep", "fit", "analyse", "calibrate",
     )),
     *(f"docs/explanation/{name}.md" for name in (
         "architecture", "time", "trust", "schedules", "schedules/elastic", "schedules/heterofl", "evaluation", "fleet",
