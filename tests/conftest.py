@@ -37,6 +37,9 @@ sys.path.insert(0, str(ROOT / "tests" / "toys"))
 # Small operators are slower on two threads than on one, and much slower on busy cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Tables in tests and on pages have this width, whatever the tester's terminal.
+os.environ["COLUMNS"] = "100"
+
 # Commands and worker processes that tests start import the checkout too.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 

@@ -6,10 +6,15 @@ from typing import Annotated
 
 import typer
 
-from edgefl.cli.app import AsJson, Overrides, app, observing, print_json
+from edgefl.cli.app import AsJson, Overrides, app, examples, observing, print_json
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "edgefl analyse runs/mine --only drift",
+        "edgefl analyse runs/mine --only gradients --clients 1 -o analysis",
+    )
+)
 def analyse(
     given: Annotated[
         str, typer.Argument(metavar="RUN|SCENARIO", help="Folder of a finished run, or a scenario, which is run first.")

@@ -22,12 +22,19 @@ from edgefl.errors import EdgeflError, PluginError
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
 
+
+def examples(*commands: str) -> str:
+    """The end of a command's help: examples as they are typed, a line each."""
+    return "\n\n".join(["Examples:", *commands])
+
+
 app = typer.Typer(
     name="edgefl",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Which devices can train this federated model, at what cost, and what is lost without the other devices?",
+    epilog=examples("edgefl new mine", "edgefl run mine.yaml", "edgefl --install-completion"),
 )
 
 
@@ -39,11 +46,6 @@ def shipped_and_files(incomplete: str) -> list[str]:
 
     files = [name for pattern in ("*.yaml", "*.yml", "*/") for name in glob(escape(incomplete) + pattern)]
     return [*(name for name in scenario_names() if name.startswith(incomplete)), *sorted(files)]
-
-
-def examples(*commands: str) -> str:
-    """The end of a command's help: examples as they are typed, a line each."""
-    return "\n\n".join(["Examples:", *commands])
 
 
 ScenarioFile = Annotated[

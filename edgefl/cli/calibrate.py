@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from edgefl.cli.app import INTERRUPTED, AsJson, app, observing, print_json, say
+from edgefl.cli.app import INTERRUPTED, AsJson, app, examples, observing, print_json, say
 
 
-@app.command()
+@app.command(epilog=examples("edgefl calibrate --quick", "edgefl calibrate --quick -o mydevice.yaml --force"))
 def calibrate(
     output: Annotated[
         str | None,

@@ -13,6 +13,7 @@ from edgefl.cli.app import (
     Overrides,
     ScenarioFile,
     app,
+    examples,
     interruptible,
     observing,
     print_json,
@@ -31,11 +32,18 @@ class _ListOrShow(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-library = typer.Typer(cls=_ListOrShow, help="The profile library: devices, links and fleets, with their sources.")
+library = typer.Typer(
+    cls=_ListOrShow,
+    help="The profile library: devices, links and fleets, with their sources.",
+    epilog=examples("edgefl devices", "edgefl devices raspberry-pi-4-4gb"),
+)
 app.add_typer(library, name="devices")
 
 
-@library.command("list")
+@library.command(
+    "list",
+    epilog=examples("edgefl devices", "edgefl devices list --kind phone", "edgefl devices list --links"),
+)
 def list_(
     kind: Annotated[str | None, typer.Option("--kind", metavar="KIND", help="Devices of this kind: phone.")] = None,
     min_memory: Annotated[
@@ -71,7 +79,7 @@ def list_(
         say_broken(result.get("broken", ()))
 
 
-@library.command("show")
+@library.command("show", epilog=examples("edgefl devices show raspberry-pi-4-4gb", "edgefl devices show lte --json"))
 def show(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A device, link or fleet, or a YAML file of your own.")],
     as_json: AsJson = False,

@@ -9,13 +9,13 @@ from typing import Annotated
 
 import typer
 
-from edgefl.cli.app import AsJson, app, print_json, say
+from edgefl.cli.app import AsJson, app, examples, print_json, say
 
 UNHEALTHY = 1
 """Exit code if a check found an error."""
 
 
-@app.command()
+@app.command(epilog=examples("edgefl doctor --quick", "edgefl doctor --quick --json"))
 def doctor(
     quick: Annotated[bool, typer.Option("--quick", help="Leave out the runs, which take about ten seconds.")] = False,
     as_json: AsJson = False,

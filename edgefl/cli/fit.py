@@ -6,10 +6,15 @@ from typing import Annotated
 
 import typer
 
-from edgefl.cli.app import AsJson, Overrides, ScenarioFile, app, observing, print_json
+from edgefl.cli.app import AsJson, Overrides, ScenarioFile, app, examples, observing, print_json
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "edgefl fit mine.yaml --device raspberry-pi-4-2gb",
+        "edgefl fit mine.yaml --device phone-mid --memory 1GiB --answers 1",
+    )
+)
 def fit(
     scenario: ScenarioFile,
     device: Annotated[

@@ -7,10 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from edgefl.cli.app import AsJson, Overrides, app, observing, print_json
+from edgefl.cli.app import AsJson, Overrides, app, examples, observing, print_json
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "edgefl profile mine.yaml",
+        "edgefl profile mine.yaml --device phone-mid --link lte",
+        "edgefl profile mine.yaml --csv",
+    )
+)
 def profile(
     scenarios: Annotated[
         list[str],
@@ -109,7 +115,12 @@ def profile(
                 print_counts(result["fvcore"])
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "edgefl cost-diff old.json new.json",
+        "edgefl cost-diff old.json new.json --fail-above 2%",
+    )
+)
 def cost_diff(
     old: Annotated[str, typer.Argument(metavar="OLD", help="Output of edgefl profile --json.")],
     new: Annotated[str, typer.Argument(metavar="NEW", help="Later output of the same command.")],

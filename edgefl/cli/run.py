@@ -13,6 +13,7 @@ from edgefl.cli.app import (
     Overrides,
     ScenarioFile,
     app,
+    examples,
     observing,
     print_json,
     say,
@@ -27,7 +28,13 @@ BROKEN = 1
 """Exit code if a run breaks a conservation rule."""
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "edgefl run quickstart",
+        "edgefl run mine.yaml -o runs/first --set training.lr=1e-3",
+        "edgefl run --resume runs/mine",
+    )
+)
 def run(
     scenario: Annotated[
         str | None,
@@ -101,7 +108,13 @@ def run(
         raise diverged
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "edgefl validate mine.yaml",
+        "edgefl validate mine.yaml --resolved",
+        "edgefl validate quickstart --set round.deadline=30s",
+    )
+)
 def validate(
     scenario: ScenarioFile,
     overrides: Overrides = None,

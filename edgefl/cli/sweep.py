@@ -7,10 +7,15 @@ from typing import Annotated
 
 import typer
 
-from edgefl.cli.app import AsJson, Overrides, ScenarioFile, app, observing, print_json
+from edgefl.cli.app import AsJson, Overrides, ScenarioFile, app, examples, observing, print_json
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "edgefl sweep mine.yaml --vary fleet.budgets.memory=16MiB,64MiB",
+        "edgefl sweep mine.yaml --vary training.batch=4,8 -o cells --figure map.png",
+    )
+)
 def sweep(
     scenario: ScenarioFile,
     vary: Annotated[

@@ -60,7 +60,7 @@ def scenario_of(given: str | os.PathLike[str] | dict[str, Any] | Scenario, overr
     """The scenario given as a name, a file, a dictionary or a ``Scenario``.  Raises ScenarioError."""
     if isinstance(given, Scenario):
         return load(given.resolved(), overrides) if overrides else given
-    return load(given if isinstance(given, dict) else os.fspath(given), overrides)
+    return load(given, overrides)  # type: ignore[arg-type]  # any path; load refuses other objects
 
 
 def compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: None, *, trains: bool = True) -> Setup:

@@ -51,8 +51,10 @@ def new(name: str, like: str = "quickstart", *, force: bool = False) -> dict[str
     text = _renamed(text_of(like), path.stem)
     head = (
         f"{MODELINE}{SCHEMA}\n"
-        f"# Begun as a copy of {printable(like)}.  `edgefl validate {path.name}` checks it, and with --resolved prints "
-        f"every default;\n# `edgefl profile {path.name}` predicts costs, `edgefl run {path.name}` trains.\n"
+        f"# Begun as a copy of {printable(like)}.\n"
+        f"#   edgefl validate {path.name}    checks it, and with --resolved prints every default\n"
+        f"#   edgefl profile {path.name}     predicts costs without training\n"
+        f"#   edgefl run {path.name}\n"
     )
     assert document.data
     schema = path.parent / SCHEMA

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from edgefl import models
-from edgefl.commands.compose import compose, errors_at, federation_of, predictor_of
+from edgefl.commands.compose import compose, errors_at, federation_of, predictor_of, scenario_of
 from edgefl.commands.history.trackers import Tracked, check_installed, log_of
 from edgefl.commands.made_of import MAY_CHANGE, fixed_part, inputs_of, made_of, report_changed_inputs
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
@@ -126,7 +126,7 @@ def run(
         parts = _reopened(folder, overrides)
     else:
         assert scenario is not None
-        whole = scenario if isinstance(scenario, Scenario) else load(scenario, overrides)  # type: ignore[arg-type]
+        whole = scenario_of(scenario, overrides)
         combinations = whole.combinations()
         # every combination is checked before anything is written
         on_progress("prepare", {"what": f"preparing {whole.name}"})

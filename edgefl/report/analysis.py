@@ -126,7 +126,7 @@ def _print_drift(console: Console, result: Facts) -> None:
         lambda row: row["kind"],
         lambda row: f"{or_dash(_share, row['consistency'])} ({or_dash(_number, row['moved'])})",
         "Consistency: norm of the mean update over the mean norm of updates; 1 if all updates are parallel, "
-        "1/sqrt(clients) if they are independent.  In brackets: norm of an update over that of the weights. "
+        "1/sqrt(clients) if they are independent.  In brackets: norm of an update over that of the weights.  "
         f"Updates are those of the last round's work, of up to {count} clients of a kind.",
     )  # fmt: skip
     if result["between"]:

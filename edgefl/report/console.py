@@ -76,21 +76,25 @@ def new_table(*columns: str, left: Container[int] = (0,)) -> Table:
 
 def print_section(console: Console, title: str, table: Table | None = None, note: str = "") -> None:
     """Print a title, the table below it, the note below that, and an empty line."""
-    console.print(Text(title, style="bold"))
+    _print_stripped(console, Text(title, style="bold"))
     if table is not None:
         print_table(console, table)
     if note:
-        console.print(Text(note))
+        _print_stripped(console, Text(note))
     console.print()
 
 
 def print_table(console: Console, table: Table) -> None:
     """Print the table, in parts if it is too wide; outside a terminal without the spaces that end its lines."""
+    for number, part in enumerate(fitted(table, console.width)):
+        if number:
+            console.print()
+        _print_stripped(console, part)
+
+
+def _print_stripped(console: Console, content: Table | Text) -> None:
     with console.capture() as captured:
-        for number, part in enumerate(fitted(table, console.width)):
-            if number:
-                console.print()
-            console.print(part)
+        console.print(content)
     text = captured.get()
     if not console.is_terminal:
         text = "".join(line.rstrip() + "\n" for line in text.splitlines())
@@ -164,7 +168,7 @@ def fitted(table: Table, width: int) -> list[Table]:
     """The table with widths for a screen of ``width`` columns, in which no word is broken.
 
     Right-aligned columns, which hold numbers, are as wide as their widest cell; columns of text are wrapped.  If that
-    is too wide, the columns are divided over several tables, each of which begins with the first column.
+    is too wide, the columns are divided over several tables, each of which begins with the columns that name a row.
     """
     columns = [_Measured(column, max(int(width * MOST_OF_WIDTH), NARROW)) for column in table.columns]
     if not columns:
@@ -189,16 +193,38 @@ class _Measured:
         self.least = max(longest_kept, min(self.natural, NARROW if self.is_text else 0))
 
 
-def _parts(columns: Sequence[_Measured], width: int) -> Iterator[list[_Measured]]:
-    """The columns in groups whose least widths fit; each group begins with the first column."""
-    part: list[_Measured] = []
-    for column in columns:
-        needed = sum(c.least for c in part) + column.least + GAP * len(part)
-        if len(part) > 1 and needed > width:
-            yield part
-            part = [columns[0]]
-        part.append(column)
-    yield part
+def _parts(columns: Sequence[_Measured], width: int) -> list[list[_Measured]]:
+    """The columns in as few groups as their least widths allow, of similar widths; all begin with the key columns."""
+    keys = columns[: _keys(columns, width)]
+
+    def within(limit: int) -> list[list[_Measured]]:
+        groups = [list(keys)]
+        for column in columns[len(keys) :]:
+            group = groups[-1]
+            if len(group) > len(keys) and sum(c.least + GAP for c in group) + column.least > limit:
+                groups.append(group := list(keys))
+            group.append(column)
+        return groups
+
+    count = len(within(width))
+    return (
+        within(next(limit for limit in range(width + 1) if len(within(limit)) <= count)) if count > 1 else [[*columns]]
+    )
+
+
+def _keys(columns: Sequence[_Measured], width: int) -> int:
+    """How many leading columns tell the rows apart; an empty cell stands for the one above it."""
+    names: list[tuple[str, ...]] = [() for _ in columns[0].cells]
+    for count, column in enumerate(columns, start=1):
+        if sum(c.least + GAP for c in columns[:count]) > width / 2:
+            break
+        cell = ""
+        for row, given in enumerate(column.cells):
+            cell = given or cell
+            names[row] = (*names[row], cell)
+        if len(set(names)) == len(names):
+            return count
+    return 1
 
 
 def _widths(columns: Sequence[_Measured], width: int) -> list[int]:
@@ -227,7 +253,7 @@ def _part(table: Table, columns: Sequence[_Measured], widths: Sequence[int]) -> 
 
 
 def _broken(cell: str, longest: int) -> str:
-    """The cell with line breaks in words of more than ``longest`` characters: behind a comma, or else ``= / _ -``."""
+    """The cell with line breaks in words of more than ``longest`` characters, behind commas if they have any."""
     return re.sub(r"\S+", lambda word: "\n".join(_pieces(word[0], longest)), cell)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -21,7 +22,7 @@ from edgefl.scenario.fields import plain_section, read_parts
 from edgefl.scenario.labels import folder_name, labels_of
 from edgefl.scenario.library import find_document
 from edgefl.scenario.overrides import long_forms, with_override
-from edgefl.scenario.problems import ScenarioErrors, raise_all, reason
+from edgefl.scenario.problems import ScenarioErrors, raise_all, reason, show
 from edgefl.scenario.sections import FORMAT, SECTIONS, VERSION
 from edgefl.training.options import ExecutorOptions, TrackerOptions
 from edgefl.training.pretraining import PretrainOptions
@@ -86,9 +87,18 @@ def load(path: str | Path | dict[str, Any], overrides: Sequence[str] = ()) -> Sc
     """Read a scenario from a file, a shipped name (``quickstart``) or plain data.
 
     ``overrides`` are ``path=value`` with the value in YAML, applied in order.  Raises ScenarioError, which lists
-    all errors with file, line and key.
+    all errors with file, line and key, also for an object that is no scenario.
     """
-    document = Document({VERSION: FORMAT, **plain_data(path)}) if isinstance(path, dict) else find_document(path)
+    if not isinstance(path, str | os.PathLike | dict):
+        raise ScenarioError(
+            "a scenario is a file, the name of a shipped one, or a dictionary of its sections, "
+            f"not {show(path)} ({type(path).__name__})"
+        )
+    if isinstance(overrides, str) or not all(isinstance(each, str) for each in overrides):
+        raise ScenarioError(f'overrides are a list such as ["training.lr=1e-3"], not {show(overrides)}')
+    document = (
+        Document({VERSION: FORMAT, **plain_data(path)}) if isinstance(path, dict) else find_document(os.fspath(path))
+    )
     document = long_forms(document)
     errors: list[ScenarioError] = []
     for override in overrides:

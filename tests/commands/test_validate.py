@@ -9,7 +9,9 @@ import torch
 from safetensors.torch import save_file
 
 import edgefl
+from edgefl import models, registry
 from edgefl.errors import EdgeflError, ScenarioError
+from edgefl.methods.fedcola.fedcola import TOWERS
 from edgefl.scenario import load
 
 DECLARED = {"source": "declared", "clients": {"image": 2, "text": 2}, "samples": 40,
@@ -42,6 +44,48 @@ def test_towers_that_a_method_cannot_pair_are_found(tiny: Tiny) -> None:
     }
     with pytest.raises(ScenarioError, match="method: .*blocks of the same shape"):
         edgefl.validate(tiny(data=DECLARED, model=models, method="fedcola"))
+
+
+def test_towers_without_gates_are_said_with_those_that_have_them(tiny: Tiny) -> None:
+    """BERT's blocks have query, key and value, where a gate needs the other tower's attn.qkv."""
+    bert = {"tower": "bert", "blocks": 2, "width": 16, "heads": 2, "tokens": 12}
+    model = {**tiny()["model"], "text": bert}
+    with pytest.raises(ScenarioError) as caught:
+        edgefl.validate(tiny(data=DECLARED, training="none", model=model, method="fedcola"))
+    said = caught.value.message
+    assert "blocks of the tower bert of text clients have no attn.qkv" in said
+    assert said.endswith("vit or timm-vit for images, transformer for texts, or complementary: none")
+    free = {"name": "fedcola", "complementary": "none", "collaborate": "none"}
+    assert edgefl.validate(tiny(data=DECLARED, training="none", model=model, method=free))["combinations"]
+
+
+def test_the_named_towers_are_those_with_the_layers(tiny: Tiny) -> None:
+    working = []
+    facts = {"image": {"channels": 1, "size": 32, "classes": 5}, "text": {"vocabulary": 60, "classes": 5}}
+    for name in registry.names("tower"):
+        modality = registry.get("tower", name).modality
+        if modality not in facts or registry.origin("tower", name).package != "edgefl":
+            continue
+        options = models.ModelOptions.model_validate({modality: {"tower": name}})
+        with torch.device("meta"):
+            module = models.build(models.describe(options, (modality,), "classify", facts[modality]))
+        if f"{modality}.blocks.0.attn.qkv.weight" in dict(module.named_parameters()):
+            working.append(name)
+    assert working == ["timm-vit", "transformer", "vit"]
+    assert all(name in TOWERS for name in working)
+
+
+@pytest.mark.parametrize(
+    "given", [3, None, [], object(), b"quickstart", {1, 2}, 2.5], ids=lambda value: type(value).__name__
+)
+def test_an_object_that_is_no_scenario_gets_a_sentence(given: Any) -> None:
+    for command in (edgefl.validate, edgefl.profile, edgefl.sweep, edgefl.analyse, edgefl.run):
+        if given is None and command is edgefl.run:
+            continue
+        with pytest.raises(ScenarioError, match="a scenario is a file, the name of a shipped one, or a dictionary"):
+            command(given)
+    with pytest.raises(ScenarioError, match=r'overrides are a list such as \["training.lr=1e-3"\], not'):
+        edgefl.validate("quickstart", "training.lr=1e-3")
 
 
 def test_data_that_cannot_be_opened_are_found(tiny: Tiny) -> None:

@@ -63,6 +63,7 @@ ELSEWHERE = {
 RARE = {
     "rounds": {"rejections.REASON"},
     "papers": {"pages[].figures[].file", "pages[].figures[].differing_pixels"},
+    "sweep.rows": {"refused", "trained.diverged"},
     "fit.kinds": {"failed[].sets[]", "failed[].error"},
 }
 """Fields that only a fault brings about, or minutes of predictions."""

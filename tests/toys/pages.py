@@ -44,9 +44,9 @@ PAGES = (
     "docs/index.md",
     "docs/getting-started.md",
     *(f"docs/how-to/{name}.md" for name in (
-        "own-data", "own-model", "own-method", "own-schedule", "own-device", "profile-a-gpu", "reproduce-a-paper",
-        "verify-and-resume", "look-into-a-run", "many-scenarios", "which-devices", "sweep", "fit", "see-a-run",
-        "analyse", "calibrate",
+        "command-line", "own-data", "own-model", "own-method", "own-schedule", "own-device", "profile-a-gpu",
+        "reproduce-a-paper", "verify-and-resume", "look-into-a-run", "many-scenarios", "which-devices", "sweep", "fit",
+        "see-a-run", "analyse", "calibrate",
     )),
     *(f"docs/explanation/{name}.md" for name in (
         "architecture", "time", "trust", "schedules", "schedules/elastic", "schedules/heterofl", "evaluation", "fleet",
@@ -327,6 +327,7 @@ if __name__ == "__main__":
     import tempfile
 
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ["COLUMNS"] = "100"  # of all tables on pages
     sys.path.insert(0, str(ROOT))
     with tempfile.TemporaryDirectory() as folder:
         renew(sys.argv[1:] or list(PAGES), Path(folder) / "shelf")

@@ -23,7 +23,8 @@ def command_line_page() -> str:
             [(f"[`edgefl {name}`](#edgefl-{name})", sentence(command.help)) for name, command in root.commands.items()],
         ),
         "`edgefl --version` prints the version. `edgefl --traceback COMMAND` prints the traceback of an error, "
-        "too. `edgefl --help` and `edgefl COMMAND --help` (`-h`) print these texts.",
+        "too. `edgefl --help` and `edgefl COMMAND --help` (`-h`) print these texts. `edgefl --install-completion` "
+        "installs completion for the shell, `edgefl --show-completion` prints its script.",
     ]
     for name, command in root.commands.items():
         parts += _command(f"edgefl {name}", command)
@@ -34,6 +35,7 @@ def command_line_page() -> str:
 ENVIRONMENT = [
     ("`EDGEFL_CACHE`", "Folder for data sets as read, predicted costs and pre-trained towers; by default `edgefl` in "
      "`$XDG_CACHE_HOME` or `~/.cache`"),
+    ("`COLUMNS`", "Width of tables in a pipe or a file; 100 if unset"),
     ("`EDGEFL_DATA`", "Folder in which data sets are looked for by name, before `data/` in the working directory"),
 ]  # fmt: skip
 
@@ -55,6 +57,8 @@ def _command(words: str, command: Any) -> Iterator[str]:
     usage += [f"{p.opts[0]} {p.metavar}" for p in command.params if p.required and p not in arguments]
     yield f"```text\n{' '.join([*usage, '[OPTIONS]'])}\n```"
     yield table(("Argument or option", "Default", "Meaning"), map(_parameter, command.params))
+    if command.epilog:
+        yield "\n".join(["```sh", *command.epilog.split("\n\n")[1:], "```"])
 
 
 def _parameter(parameter: Any) -> tuple[str, str, str]:

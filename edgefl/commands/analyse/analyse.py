@@ -130,7 +130,7 @@ def _opened(given: Any, overrides: Sequence[str]) -> tuple[Run | None, Scenario]
     run: Run | None = None
     if isinstance(given, Run):
         run = read_run(given.path)
-    elif not isinstance(given, dict | Scenario) and Path(given).is_dir():
+    elif isinstance(given, str | os.PathLike) and Path(given).is_dir():
         run = read_run(given)
     if run is None:
         return None, without(whole := scenario_of(given, overrides), (), whole.seed)

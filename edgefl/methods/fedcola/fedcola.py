@@ -18,6 +18,9 @@ from edgefl.methods.protocol import Method
 from edgefl.methods.state import ServerState, Update
 from edgefl.work import Address, Edit, Item, Payload, Work
 
+TOWERS = "towers that work: vit or timm-vit for images, transformer for texts"
+"""The towers whose blocks have the linear layers of LAYERS, as the end of a message."""
+
 LAYERS = {
     "none": (),
     "attention": ("attn.qkv", "attn.proj"),
@@ -99,9 +102,11 @@ class FedCola(Method):
         for name, modality in ((kind, tower), (other, other_tower)):
             layer = f"{modality}.blocks.0.{LAYERS[self.options.complementary][0]}"
             if f"{layer}.weight" not in self.setting.kinds[name].parameters():
+                used = self.setting.kinds[name].model["towers"][modality].get("tower", modality)
                 raise MethodError(
-                    f"complementary training takes transformer blocks from the other modality's tower, and {name} "
-                    f"clients have no {layer}; give both a vit or transformer tower, or set complementary: none"
+                    f"complementary: {self.options.complementary} adds the other modality's blocks to the same layers "
+                    f"of each block, and blocks of the tower {used} of {name} clients have no "
+                    f"{layer.partition('.0.')[2]}; {TOWERS}, or complementary: none"
                 )
         layers, items = [], []
         blocks = min(k.model["towers"][t]["blocks"] for k, t in

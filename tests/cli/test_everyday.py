@@ -1,0 +1,287 @@
+"""What makes the command line easy: examples, completion, lists, a scenario to begin with, quick answers."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from jsonschema import Draft202012Validator
+
+from edgefl import registry
+from edgefl.cli import app, main
+from edgefl.commands.parts import LISTED, OWN, described
+from edgefl.scenario import library_folder, load, scenario_names
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def answer(*words: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a command."""
+    with (
+        redirect_stdout(io.StringIO()) as out,
+        redirect_stderr(io.StringIO()) as err,
+        pytest.raises(SystemExit) as ended,
+    ):
+        main([*words])
+    return int(ended.value.code or 0), out.getvalue(), err.getvalue()
+
+
+def process(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own, in which only edgefl is installed."""
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+    return subprocess.run(
+        [sys.executable, "-m", "edgefl.cli", *words], capture_output=True, text=True, env=variables, timeout=600
+    )
+
+
+# --- examples --------------------------------------------------------------------------------------------------------
+
+
+def commands(group: Any, words: str = "edgefl") -> Iterator[tuple[str, Any]]:
+    yield words, group
+    for name, command in getattr(group, "commands", {}).items():
+        yield from commands(command, f"{words} {name}")
+
+
+COMMANDS = dict(commands(typer.main.get_command(app)))
+EXAMPLES = {words: (command.epilog or "").split("\n\n")[1:] for words, command in COMMANDS.items()}
+LONG = {
+    "edgefl run quickstart",
+    "edgefl run mine.yaml -o runs/first --set training.lr=1e-3",
+    "edgefl validate quickstart --set round.deadline=30s",
+    "edgefl doctor --quick",
+    "edgefl doctor --quick --json",
+    "edgefl calibrate --quick",
+    "edgefl calibrate --quick -o mydevice.yaml --force",
+    *EXAMPLES["edgefl fit"],
+    *EXAMPLES["edgefl analyse"],
+}
+"""Examples that take more than a few seconds."""
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_help_ends_with_examples(words: str) -> None:
+    assert 2 <= len(EXAMPLES[words]) <= 3
+    name = words if words != "edgefl" else "edgefl "
+    assert all(example.startswith(name) and len(example) < 78 for example in EXAMPLES[words])
+    code, out, _ = answer(*words.split()[1:], "--help")
+    lines = [line.strip() for line in out.splitlines() if line.strip()]
+    assert code == 0 and lines[-len(EXAMPLES[words]) - 1 :] == ["Examples:", *EXAMPLES[words]]
+
+
+@pytest.fixture(scope="module")
+def study(tiny: Callable[..., dict[str, Any]], layerwise_run: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the examples name: a scenario, a finished run and two profiles."""
+    folder = tmp_path_factory.mktemp("study")
+    (folder / "mine.yaml").write_text(yaml.safe_dump({"edgefl": 1, **tiny(), "name": "mine"}))
+    shutil.copytree(layerwise_run.path, folder / "runs" / "mine")
+    code, out, _ = answer("profile", str(folder / "mine.yaml"), "--json")
+    assert code == 0
+    for name in ("old.json", "new.json"):
+        (folder / name).write_text(out)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "example",
+    [
+        pytest.param(example, marks=pytest.mark.slow if example in LONG else ())
+        for example in dict.fromkeys(example for examples in EXAMPLES.values() for example in examples)
+        if example != "edgefl --install-completion"  # would change the tester's shell
+    ],
+)
+def test_an_example_works_as_it_is_typed(example: str, study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(study)
+    made = shlex.split(example)
+    if made[1] == "new" or example == "edgefl run mine.yaml":
+        # these write files of their own
+        monkeypatch.chdir(study.parent)
+        shutil.copy(study / "mine.yaml", "mine.yaml") if made[1] == "run" else (study.parent / "study").mkdir(
+            exist_ok=True
+        )
+        if made[1] == "new":
+            made.append("--force")
+    code, out, err = answer(*made[1:])
+    assert code in ((0, 1) if made[1] == "fit" else (0,)), err
+    assert out
+
+
+# --- completion ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_completion_script_is_printed(shell: str) -> None:
+    done = process(_EDGEFL_COMPLETE=f"source_{shell}")
+    assert done.returncode == 0 and "_EDGEFL_COMPLETE" in done.stdout and "edgefl" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("edgefl val", ["validate"]),
+        ("edgefl devices sh", ["show"]),
+        ("edgefl run quick", ["quickstart"]),
+        ("edgefl validate mine", ["mine.yaml"]),
+        ("edgefl sweep --sens", ["--sensitivity"]),
+    ],
+)
+def test_words_are_completed(typed: str, completed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.yaml").write_text("")
+    monkeypatch.chdir(tmp_path)
+    count = str(len(typed.split()) - 1)
+    done = process(_EDGEFL_COMPLETE="complete_bash", COMP_WORDS=typed, COMP_CWORD=count)
+    assert done.stdout.split() == completed, done.stderr
+
+
+# --- quick answers ---------------------------------------------------------------------------------------------------
+
+LIGHT = {
+    "--help": {"torch", "pandas", "numpy", "matplotlib", "pydantic"},
+    "validate --help": {"torch", "pandas", "numpy", "matplotlib"},
+    "run --help": {"torch", "pandas", "numpy", "matplotlib"},
+    "devices list": {"torch", "pandas", "matplotlib"},
+    "devices show phone-mid": {"torch", "pandas", "matplotlib"},
+}
+LIGHT |= {
+    words: {"torch", "pandas", "matplotlib", "numpy"}
+    for words in ("methods", "models", "data", "schedules", "selections", "policies", "schema", "new mine --force")
+}
+
+
+@pytest.mark.parametrize("words", LIGHT)
+def test_what_needs_no_torch_does_not_import_it(words: str, tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom edgefl.cli import main\n"
+        f"try: main({words.split()!r})\nexcept SystemExit as ended: assert not ended.code, ended.code\n"
+        f"print(sorted({LIGHT[words]!r} & set(sys.modules)), file=sys.stderr)"
+    )
+    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=variables, cwd=tmp_path)
+    assert done.returncode == 0 and done.stderr.splitlines()[-1:] == ["[]"], done.stderr
+
+
+# --- lists -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_kept_lists_are_what_the_parts_say() -> None:
+    kept = json.loads(OWN.read_text(encoding="utf-8"))
+    assert list(kept) == list(LISTED)
+    for section, noun in LISTED.items():
+        own = [name for name in registry.names(noun) if registry.origin(noun, name).package == "edgefl"]
+        live = json.loads(json.dumps([described(noun, name) for name in own]))
+        assert kept[section] == live, "run python tools/own_parts.py"
+        assert all(entry["summary"] for entry in live)
+
+
+@pytest.mark.parametrize(
+    ("command", "sections"),
+    {
+        "methods": ("methods", "schedules"),
+        "models": ("towers", "models"),
+        "data": ("data_sets", "partitions"),
+        "schedules": ("schedules",),
+        "selections": ("selections",),
+        "policies": ("policies",),
+    }.items(),
+)
+def test_a_list_has_a_line_for_every_part(command: str, sections: tuple[str, ...]) -> None:
+    code, out, _ = answer(command, "--json")
+    found = json.loads(out)
+    assert code == 0 and tuple(found)[: len(sections)] == sections
+    text = answer(command)[1]
+    for section in sections:
+        # parts of plug-ins that tests install are listed too
+        broken = {one["name"] for one in found.get("broken", ())}
+        assert {entry["name"] for entry in found[section]} | broken >= set(registry.names(LISTED[section]))
+        for entry in found[section]:
+            assert entry["summary"].split()[0] in text and entry["name"] in text
+
+
+# --- a scenario to begin with ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("like", ["quickstart", "tour", "papers/fedcola-colayer-none"])
+def test_a_new_scenario_is_the_other_under_another_name(
+    like: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = answer("new", "my study", "--like", like)
+    assert (code, err) == (0, "") and out.startswith("my study.yaml: a copy of ")
+    text = Path("my study.yaml").read_text()
+    assert text.startswith("# yaml-language-server: $schema=edgefl.schema.json\n")
+    assert text.count("yaml-language-server") == 1 and f"copy of {like}." in text
+    shipped = (library_folder() / f"{like}.yaml").read_text()
+    comments = [line for line in shipped.splitlines() if line.startswith("# ") and "yaml-language-server" not in line]
+    assert all(line in text.splitlines() for line in comments)
+    made, original = load("my study.yaml"), load(like)
+    assert made.name == "my study" and {**made.resolved(), "name": ""} == {**original.resolved(), "name": ""}
+    Draft202012Validator(json.loads(Path("edgefl.schema.json").read_text())).validate(yaml.safe_load(text))
+
+
+def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text("mine")
+    code, out, err = answer("new", "mine.yaml")
+    assert (code, out) == (2, "") and err == (
+        "edgefl: error: mine.yaml: there is such a file already: choose another name, or add --force\n"
+    )
+    assert Path("mine.yaml").read_text() == "mine" and not Path("edgefl.schema.json").exists()
+    assert json.loads(answer("new", "mine", "--force", "--json")[1]) == {
+        "scenario": "mine.yaml", "schema": "edgefl.schema.json", "like": "quickstart",
+    }  # fmt: skip
+    assert load("mine.yaml").name == "mine"
+    for words, message in (
+        (("new", "nowhere/mine"), "nowhere/mine.yaml: can't be written: No such file or directory"),
+        (
+            ("new", "other", "--like", "quickstrat"),
+            "quickstrat: there is no such file or shipped scenario; did you mean",
+        ),
+        (("new", "a\nb"), "can't be the name of a scenario"),
+        (("schema", "-o", "nowhere/it.json"), "nowhere/it.json: can't be written"),
+    ):
+        code, out, err = answer(*words)
+        assert (code, out) == (2, "") and message in err and err.count("\n") == 1
+
+
+# --- the schema ------------------------------------------------------------------------------------------------------
+
+
+def test_the_shipped_schema_is_that_of_the_sections() -> None:
+    """In a process without the plug-ins of the tests."""
+    code = "import json, edgefl.scenario as s; print(json.dumps(s.json_schema(), indent=1, ensure_ascii=False))"
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=variables, check=True)
+    shipped = library_folder() / "edgefl.schema.json"
+    hint = (
+        "run edgefl schema's json_schema() again: python -c 'the command of this test' > scenarios/edgefl.schema.json"
+    )
+    assert shipped.read_text(encoding="utf-8") == done.stdout, hint
+    assert process("schema").stdout == done.stdout
+
+
+@pytest.mark.parametrize("name", scenario_names())
+def test_shipped_scenarios_name_the_schema(name: str) -> None:
+    file = library_folder() / f"{name}.yaml"
+    first = file.read_text(encoding="utf-8").splitlines()[0]
+    assert first.startswith("# yaml-language-server: $schema=")
+    assert (file.parent / first.partition("=")[2]).resolve() == (library_folder() / "edgefl.schema.json").resolve()
+
+
+def test_the_schema_finds_a_wrong_field() -> None:
+    schema = Draft202012Validator(json.loads((library_folder() / "edgefl.schema.json").read_text(encoding="utf-8")))
+    scenario = yaml.safe_load((library_folder() / "quickstart.yaml").read_text(encoding="utf-8"))
+    schema.validate(scenario)
+    for wrong in ({"trainning": {}}, {"edgefl": 2}, {"training": {"bacth": 8}}, {"schedule": "layerwize"}):
+        assert not schema.is_valid({**scenario, **wrong}), wrong
