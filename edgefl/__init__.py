@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from edgefl.commands.history.explain import explain
     from edgefl.commands.history.export import export
     from edgefl.commands.history.trace import trace
+    from edgefl.commands.history.write_figures import write_figures
+    from edgefl.commands.history.write_report import write_report
     from edgefl.commands.papers.papers import papers
     from edgefl.commands.profile.check_devices import check_devices
     from edgefl.commands.profile.profile import profile
     from edgefl.commands.profile.profile_clients import profile_clients
-    from edgefl.commands.report import write_figures, write_report
     from edgefl.commands.run import run
     from edgefl.commands.sweep.sweep import sweep
     from edgefl.commands.validate import validate
@@ -66,8 +67,8 @@ _MODULES = {
     "sweep": "edgefl.commands.sweep.sweep",
     "trace": "edgefl.commands.history.trace",
     "validate": "edgefl.commands.validate",
-    "write_figures": "edgefl.commands.report",
-    "write_report": "edgefl.commands.report",
+    "write_figures": "edgefl.commands.history.write_figures",
+    "write_report": "edgefl.commands.history.write_report",
 }
 """Module of each public name.  It is imported on first use, so that ``edgefl --help`` doesn't import torch."""
 

@@ -1,4 +1,4 @@
-"""``edgefl report`` and ``edgefl figures``: a run or a comparison as a page, and as figures for a paper."""
+"""``edgefl figures``: the figures of a run or of a comparison for a paper, and their numbers."""
 
 from __future__ import annotations
 
@@ -6,42 +6,13 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from edgefl.commands.history.write_report import opened_run
 from edgefl.commands.progress import OnProgress, public_command, silent
 from edgefl.errors import RunError, UnknownName
-from edgefl.report import FIGURE_FORMS, check_figure
+from edgefl.report import FIGURE_FORMS
 from edgefl.report.charts import charts_of, charts_of_comparison, records_of
 from edgefl.report.charts.picture import make_folder, write
-from edgefl.report.page import REPORT_FORMS, write_page
-from edgefl.runs import Run, is_comparison, read_run
-
-
-@public_command
-def write_report(
-    run: str | os.PathLike[str] | Run,
-    output: str | os.PathLike[str] | None = None,
-    *,
-    on_progress: OnProgress = silent,
-) -> Path:
-    """Write a run or a comparison, finished or not, as one HTML page that opens without a network.
-
-    Args:
-        run: The run, or its folder.
-        output: The file, ending in .html; by default ``report.html`` in the run's folder.
-        on_progress: Called with the name of an event and its facts.
-
-    Returns:
-        The file.
-
-    Raises:
-        RunError: There is no run in the folder, its files can't be read, or the file can't be written.
-    """
-    opened = _opened(run)
-    path = Path(output) if output is not None else opened.path / "report.html"
-    check_figure(path, REPORT_FORMS)
-    on_progress("prepare", {"what": f"drawing {opened.path}"})
-    write_page(opened, path)
-    on_progress("done", {"folder": str(path)})
-    return path
+from edgefl.runs import Run, is_comparison
 
 
 @public_command
@@ -75,7 +46,7 @@ def write_figures(
             raise UnknownName("format", name, FIGURE_FORMS)
     if not formats:
         raise RunError(f"name a format: {', '.join(FIGURE_FORMS)}")
-    opened = _opened(run)
+    opened = opened_run(run)
     folder = Path(output) if output is not None else opened.path / "figures"
     if is_comparison(opened.path):
         records = {label: records_of(member, label) for label, member in opened.runs.items()}
@@ -93,15 +64,3 @@ def write_figures(
         files += write(chart, where, formats)
     on_progress("done", {"folder": str(folder)})
     return files
-
-
-def _opened(run: str | os.PathLike[str] | Run) -> Run:
-    """The run as it is now.  Raises RunError, which names a run in ``runs`` if there is one of this name."""
-    if isinstance(run, Run):
-        return read_run(run.path)
-    path = Path(run)
-    if not path.exists() and not path.is_absolute() and (Path("runs") / path).is_dir():
-        raise RunError(f"there is no run at {path}; did you mean {Path('runs') / path}?")
-    if path.is_file() or (not path.exists() and path.suffix in (".yaml", ".yml")):
-        raise RunError(f"{path} isn't the folder of a run: run a scenario first, with edgefl run")
-    return read_run(path)
