@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -29,9 +29,9 @@ class Records:
     """A run's records: ``rounds``, ``flights`` (clients.jsonl) and ``verdicts`` (eligibility.jsonl), and its facts."""
 
     label: str
-    rounds: list[Record]
-    flights: list[Record]
-    verdicts: list[Record]
+    rounds: Sequence[Record]
+    flights: Sequence[Record]
+    verdicts: Sequence[Record]
     scenario: Mapping[str, Any]
     facts: Mapping[str, Any]
     """See ``edgefl.report.facts_of``."""

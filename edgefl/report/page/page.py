@@ -192,7 +192,8 @@ class _Page:
         return name
 
     def _figure(self, chart: Chart, name: str) -> str:
-        panels, keys = [], {}
+        panels: list[str] = []
+        keys: dict[str, dict[str, Any]] = {}
         alone = True
         for panel in chart.panels:
             plot = traces(panel)
