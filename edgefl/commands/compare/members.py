@@ -69,7 +69,7 @@ def members_of(paths: Sequence[str | os.PathLike[str]]) -> Members:
     """
     left_out: list[str] = []
     members, known = [], set[Path]()
-    for given in dict.fromkeys(map(os.fspath, paths)):
+    for given in dict.fromkeys(os.fspath(path) for path in paths):
         for run in _runs_of(Path(given), left_out):
             if run.path.resolve() in known:
                 continue

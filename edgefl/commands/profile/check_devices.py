@@ -17,9 +17,10 @@ from edgefl.commands.profile.profile_clients import cost_fields, verdict_fields
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.commands.sweep.workload import LEFT_OUT, Workload
 from edgefl.devices import Device, Link, available_memory_bytes, device_names, load_device, load_link, with_runtime
-from edgefl.planning import BUDGETS, Planner
+from edgefl.planning import BUDGETS, Demand, Planner
 from edgefl.report import FIGURE_FORMS, check_figure, draw_device_check
 from edgefl.scenario import Scenario
+from edgefl.schedules import Stage
 
 GRANTED = ("flops", "bytes", "seconds", "joules")
 """The budgets of owners that count here: those of memory follow the devices that clients have now."""
@@ -92,7 +93,7 @@ def largest_workload(planner: Planner) -> Workload:
     """The works of the largest client of each kind, whose ``groups`` are the indices of the kinds."""
     setup = planner.setup
     kinds = setup.clients.kinds
-    demands, stages, candidates = [], [], []
+    demands, stages, candidates = list[Demand](), list[Stage](), list[dict[int, Any]]()
     known: dict[tuple[int, int], Any] = {}
     for current in setup.schedule.stages:
         first = 1 + sum(stage.rounds for stage in setup.schedule.stages if stage.index < current.index)
