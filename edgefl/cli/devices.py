@@ -42,7 +42,7 @@ app.add_typer(library, name="devices")
 
 @library.command(
     "list",
-    epilog=examples("edgefl devices", "edgefl devices list --kind phone", "edgefl devices list --links"),
+    epilog=examples("edgefl devices list", "edgefl devices list --kind phone", "edgefl devices list --links"),
 )
 def list_(
     kind: Annotated[str | None, typer.Option("--kind", metavar="KIND", help="Devices of this kind: phone.")] = None,

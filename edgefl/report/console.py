@@ -185,11 +185,12 @@ class _Measured:
         cells = [cell.plain if isinstance(cell, Text) else str(cell) for cell in column.cells]
         self.is_text = column.justify == "left"
         self.cells = [_broken(cell, longest) if self.is_text else cell for cell in cells]
-        lines = [line for cell in (str(column.header), *self.cells) for line in cell.split("\n")]
-        self.natural = max((cell_len(line) for line in lines), default=0)
+        header = str(column.header)
+        lines = [line for cell in self.cells for line in cell.split("\n")]
+        self.natural = max((cell_len(line) for line in (*header.split("\n"), *lines)), default=0)
         # a label is never wrapped; a number keeps its unit
         kept = lines if not self.is_text or column.no_wrap else [word for line in lines for word in line.split()]
-        longest_kept = max((cell_len(word) for word in kept), default=0)
+        longest_kept = max((cell_len(word) for word in (*header.split(), *kept)), default=0)
         self.least = max(longest_kept, min(self.natural, NARROW if self.is_text else 0))
 
 
