@@ -47,7 +47,8 @@ def public_command(command: Callable[Arguments, Answer]) -> Callable[Arguments, 
                 kwargs["on_progress"] = _with_bar(stack, kwargs.get("on_progress", silent))
             stack.enter_context(registry.named_faults())
             stack.enter_context(one_look())
-            return _shown(command.__name__, command(*args, **kwargs))
+            answer: Answer = _shown(command.__name__, command(*args, **kwargs))
+            return answer
 
     return public
 

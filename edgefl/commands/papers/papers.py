@@ -139,12 +139,12 @@ def paired(made: Sequence[Table], committed: Sequence[Committed]) -> Iterator[tu
         ours = [table for table in made if table.heading == old.heading]
         theirs = [table for table in committed if table.heading == old.heading]
         if len(ours) == len(theirs):
-            table = ours[theirs.index(old)]
+            found: Table | None = ours[theirs.index(old)]
         else:
-            table = next((table for table in left if (table.heading, table.header) == (old.heading, old.header)), None)
-        if table is not None:
-            left.remove(table)
-        yield table, old
+            found = next((table for table in left if (table.heading, table.header) == (old.heading, old.header)), None)
+        if found is not None:
+            left.remove(found)
+        yield found, old
     for table in left:
         yield table, None
 
