@@ -115,9 +115,11 @@ def costs(records: Records) -> Chart | None:
     panels, columns = [], []
     table: list[list[Any]] = [[stage, kind, len(flights)] for (stage, kind), flights in groups.items()]
     for title, name, unit, second, predicted, measured, how in wanted:
-        first = [_of(map(predicted, flights), how) for flights in groups.values()]
-        # what was measured of some works stands beside the prediction for these works
-        other = [_of(map(measured, flights), how) for flights in groups.values()]
+        pairs = [[(predicted(flight), measured(flight)) for flight in flights] for flights in groups.values()]
+        # what was measured of some works stands beside the prediction for the same works
+        alike = [[pair for pair in found if pair[1] is not None] or found for found in pairs]
+        first = [_of((one for one, _ in found), how) for found in alike]
+        other = [_of((two for _, two in found), how) for found in alike]
         series = [Series("predicted", places, first, colour(0))]
         if any(value is not None for value in other):
             series.append(Series(second, places, other, colour(1)))
@@ -129,7 +131,8 @@ def costs(records: Records) -> Chart | None:
     return Chart(
         "costs", "Cost of a client's round",
         "Predicted costs beside what was measured (memory, computation) and what the run had (traffic, time, energy), "
-        "by stage and kind. Memory is the largest client's; the others are means of the clients' rounds.",
+        "by stage and kind. Memory is the largest client's; the others are means of the clients' rounds. Where works "
+        "were measured, both figures are theirs.",
         panels, ["stage", "kind", "client_rounds", *columns], table,
         notes=["Predicted time and energy are those of the verdict: without jitter, and without waiting for the "
                "server's line."],

@@ -299,6 +299,8 @@ def _numeric(number: bool) -> str:
 def _heading(column: str) -> str:
     """A column's title: without its unit, which the cells have."""
     words, _, unit = column.rpartition("_")
+    if unit == "seconds" and words in ("virtual", "predicted", "simulated"):
+        words += " time"
     return (words if unit in UNITS and words else column).replace("_", " ").replace(".", ": ")
 
 

@@ -123,7 +123,9 @@ def headline(records: Records) -> list[tuple[str, str, str]]:
         error = max(
             (row["memory_error"] for row in facts["costs"] if row["memory_error"] is not None), key=abs, default=None
         )
-        checked = f"; measured within {abs(error) * 100:.2g} %" if error is not None else ""
+        checked = ""
+        if error is not None:
+            checked = f"; measured within {abs(error) * 100:.2g} %" if abs(error) >= 5e-4 else "; as measured"
         found.append(("peak memory", units.show_bytes(largest["peak_memory_bytes"]), f"{largest['kind']}{checked}"))
     found += [
         ("virtual time", units.show_seconds(facts["virtual_seconds"]), f"{facts['rounds']:,} rounds"),
