@@ -25,6 +25,8 @@ class _ListOrShow(TyperGroup):
     """Lets users omit the subcommand: ``edgefl devices`` lists, ``edgefl devices NAME`` shows NAME."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if ctx.resilient_parsing:  # the shell asks what may follow
+            return super().parse_args(ctx, args)
         if not args or (args[0].startswith("-") and args[0] not in ("-h", "--help")):
             args = ["list", *args]
         elif args[0] not in self.commands and not args[0].startswith("-"):

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from edgefl.cli.app import AsJson, Overrides, app, examples, observing, print_json
+from edgefl.cli.app import AsJson, Overrides, app, examples, observing, print_json, shipped_and_files
 
 
 @app.command(
@@ -20,7 +20,11 @@ from edgefl.cli.app import AsJson, Overrides, app, examples, observing, print_js
 def profile(
     scenarios: Annotated[
         list[str],
-        typer.Argument(metavar="SCENARIO...", help="A scenario file or the name of a shipped one; several: --compare."),
+        typer.Argument(
+            metavar="SCENARIO...",
+            help="A scenario file or the name of a shipped one; several: --compare.",
+            autocompletion=shipped_and_files,
+        ),
     ],
     overrides: Overrides = None,
     device: Annotated[

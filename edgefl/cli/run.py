@@ -18,6 +18,7 @@ from edgefl.cli.app import (
     print_json,
     say,
     say_interrupted,
+    shipped_and_files,
 )
 from edgefl.errors import DivergedError, EdgeflError
 
@@ -38,7 +39,11 @@ BROKEN = 1
 def run(
     scenario: Annotated[
         str | None,
-        typer.Argument(metavar="SCENARIO", help="A scenario file, or the name of a shipped one: quickstart."),
+        typer.Argument(
+            metavar="SCENARIO",
+            help="A scenario file, or the name of a shipped one: quickstart.",
+            autocompletion=shipped_and_files,
+        ),
     ] = None,
     output: Annotated[
         str | None, typer.Option("--output", "-o", metavar="DIR", help="New folder for the run; default: runs/NAME.")

@@ -23,6 +23,7 @@ from edgefl import registry
 from edgefl.cli import app, main
 from edgefl.commands.parts import LISTED, OWN, described
 from edgefl.scenario import library_folder, load, scenario_names
+from edgefl.scenario.document import read_file
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -115,7 +116,7 @@ def test_an_example_works_as_it_is_typed(example: str, study: Path, monkeypatch:
             made.append("--force")
     code, out, err = answer(*made[1:])
     assert code in ((0, 1) if made[1] == "fit" else (0,)), err
-    assert out
+    assert out or " -o " in example
 
 
 # --- completion ------------------------------------------------------------------------------------------------------
@@ -227,7 +228,9 @@ def test_a_new_scenario_is_the_other_under_another_name(
     assert all(line in text.splitlines() for line in comments)
     made, original = load("my study.yaml"), load(like)
     assert made.name == "my study" and {**made.resolved(), "name": ""} == {**original.resolved(), "name": ""}
-    Draft202012Validator(json.loads(Path("edgefl.schema.json").read_text())).validate(yaml.safe_load(text))
+    Draft202012Validator(json.loads(Path("edgefl.schema.json").read_text())).validate(
+        read_file(Path("my study.yaml"), "").data  # 1e-3 is a number in YAML 1.2, which editors read
+    )
 
 
 def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,7 +284,7 @@ def test_shipped_scenarios_name_the_schema(name: str) -> None:
 
 def test_the_schema_finds_a_wrong_field() -> None:
     schema = Draft202012Validator(json.loads((library_folder() / "edgefl.schema.json").read_text(encoding="utf-8")))
-    scenario = yaml.safe_load((library_folder() / "quickstart.yaml").read_text(encoding="utf-8"))
+    scenario = read_file(library_folder() / "quickstart.yaml", "quickstart").data
     schema.validate(scenario)
     for wrong in ({"trainning": {}}, {"edgefl": 2}, {"training": {"bacth": 8}}, {"schedule": "layerwize"}):
         assert not schema.is_valid({**scenario, **wrong}), wrong
