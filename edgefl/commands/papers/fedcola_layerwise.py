@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ def _stages(found: Found, option: str, schedule: str, kind: str) -> list[Mapping
 
 
 def _whole(found: Found) -> Table:
-    shown = (
+    shown: tuple[tuple[str, Callable[[float], str]], ...] = (
         (LIVE, lambda value: mib(value, 1)),
         ("fvcore_macs_per_sample_all_rounds", lambda value: f"{value / 1e12:.3f}e12"),
         ("traffic_bytes", lambda value: mib(value, 1)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -134,11 +134,12 @@ ADVANCE = "ADVANCE: pictures and sounds"
 def _advance(profiles: Profiles) -> Table:
     totals = {run: total(profiles, run, "advance") for run in RUNS}
     rows = []
-    for title, field, show in (
+    shown: tuple[tuple[str, str, Callable[[float], str]], ...] = (
         ("peak memory, MiB", LIVE, lambda value: mib(value, 1)),
         ("MACs of a sample", "fvcore_macs_per_sample_all_rounds", lambda value: f"{value / 1e13:.3f}e13"),
         ("traffic, MiB", "traffic_bytes", lambda value: mib(value, 2)),
-    ):
+    )
+    for title, field, show in shown:
         whole, prog, layers = (totals[run][field] for run in RUNS)
         rows.append((title, show(whole), show(prog), ratio(prog, whole), show(layers), ratio(layers, whole)))
     header = ("", "FedMML", "Prog-FedMML", "ratio", "LW-FedMML", "ratio")

@@ -10,14 +10,14 @@ PUBLISHED = 1.97
 HEAT = "method.warmup.heat=5"
 TABLE = "method.old=table"
 JOINT = "method.steps=joint"
-METHODS = (
+METHODS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Uni-FedAVG (`share: none`)", "fedavg", ()),
     ("FedCola (`share: attention`)", "fedcola", ()),
     ("FedCola with warm-up, 5 rounds of images", "fedcola-warmup", ()),
     ("the same, then 5 of heat distribution", "fedcola-warmup", (HEAT,)),
     ("CreamFL", "creamfl", ()),
 )
-LOSSES = (
+LOSSES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("an epoch over the 500 public pairs after each private epoch (default, CreamFL's public code)", ()),
     ("the same with `method.old=table`", (TABLE,)),
     ("a public batch beside every private one (`method.steps=joint`, the loss of CreamFL's paper)", (JOINT,)),
