@@ -138,6 +138,7 @@ def paired(made: Sequence[Table], committed: Sequence[Committed]) -> Iterator[tu
     for old in committed:
         ours = [table for table in made if table.heading == old.heading]
         theirs = [table for table in committed if table.heading == old.heading]
+        table: Table | None
         if len(ours) == len(theirs):
             found: Table | None = ours[theirs.index(old)]
         else:
