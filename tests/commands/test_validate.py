@@ -68,7 +68,7 @@ def test_the_named_towers_are_those_with_the_layers(tiny: Tiny) -> None:
             continue
         options = models.ModelOptions.model_validate({modality: {"tower": name}})
         with torch.device("meta"):
-            module = models.build(models.describe(options, (modality,), "classify", facts[modality]))
+            module = models.build(models.describe(options, (modality,), "classify", facts))
         if f"{modality}.blocks.0.attn.qkv.weight" in dict(module.named_parameters()):
             working.append(name)
     assert working == ["timm-vit", "transformer", "vit"]
