@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from edgefl.cli.app import AsJson, app, observing, print_json, say
+from edgefl.cli.app import AsJson, app, examples, observing, print_json, say
 
 
-@app.command()
+@app.command(epilog=examples("edgefl compare runs/mine", "edgefl compare runs/mine --csv"))
 def compare(
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Folders of finished runs, or of comparisons.")],
     full: Annotated[bool, typer.Option("--full", help="Show all metrics and costs.")] = False,

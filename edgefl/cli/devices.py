@@ -94,7 +94,7 @@ def show(
     print_json(result) if as_json else print_devices(result)
 
 
-@library.command("check")
+@library.command("check", epilog=examples("edgefl devices check mine.yaml", "edgefl devices check mine.yaml --csv"))
 def check(
     scenario: ScenarioFile,
     overrides: Overrides = None,

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from edgefl.cli.app import AsJson, app, observing, print_json, say
+from edgefl.cli.app import AsJson, app, examples, observing, print_json, say
 
 RunFolder = Annotated[str, typer.Argument(metavar="RUN", help="The folder of a run, finished or not: runs/quickstart.")]
 
 
-@app.command()
+@app.command(epilog=examples("edgefl explain runs/mine --round 2", "edgefl explain runs/mine --round 2 --client 0"))
 def explain(
     run: RunFolder,
     round: Annotated[int, typer.Option("--round", metavar="N", min=1, help="The round, from 1.")],
@@ -30,7 +30,7 @@ def explain(
     print_json(result) if as_json else print_explanation(result)
 
 
-@app.command()
+@app.command(epilog=examples("edgefl trace runs/mine", "edgefl trace runs/mine -o mine.json"))
 def trace(
     run: RunFolder,
     output: Annotated[
@@ -49,7 +49,9 @@ def trace(
         say(f"{result['events']:,} events of {result['clients']} clients: open {result['file']} in ui.perfetto.dev")
 
 
-@app.command()
+@app.command(
+    epilog=examples("edgefl export runs/mine --to csv -o tables", "edgefl export runs/mine --to parquet -o tables")
+)
 def export(
     run: Annotated[str, typer.Argument(metavar="RUN", help="The folder of a run or of a comparison, finished or not.")],
     to: Annotated[

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from edgefl.cli.app import AsJson, app, observing, print_json
+from edgefl.cli.app import AsJson, app, examples, observing, print_json
 
 OUTPUT = "runs/papers"
 
 
-@app.command()
+@app.command(epilog=examples("edgefl papers", "edgefl papers fedcola-colayer -o out", "edgefl papers --all -o out"))
 def papers(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME]...", help="A page of docs/papers; none: list the pages.")

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from edgefl.cli.app import app, observing, say
+from edgefl.cli.app import app, examples, observing, say
 
 RunFolder = Annotated[str, typer.Argument(metavar="RUN", help="Folder of a run or of a comparison, finished or not.")]
 
 
-@app.command()
+@app.command(epilog=examples("edgefl report runs/mine", "edgefl report runs/mine -o mine.html"))
 def report(
     run: RunFolder,
     output: Annotated[
@@ -32,7 +32,7 @@ def report(
     say(f"report: {path}")
 
 
-@app.command()
+@app.command(epilog=examples("edgefl figures runs/mine", "edgefl figures runs/mine --format pdf,svg -o figures"))
 def figures(
     run: RunFolder,
     formats: Annotated[str, typer.Option("--format", metavar="NAME,...", help="File types: pdf, svg, png.")] = "pdf",

@@ -68,6 +68,7 @@ LONG = {
     "edgefl calibrate --quick -o mydevice.yaml --force",
     *EXAMPLES["edgefl fit"],
     *EXAMPLES["edgefl analyse"],
+    *EXAMPLES["edgefl papers"][1:],
 }
 """Examples that take more than a few seconds."""
 

@@ -31,7 +31,7 @@ TINY: dict[str, Any] = {
     "model": {"image": {"tower": "vit", "blocks": 2, "width": 16, "heads": 2},
               "text": {"tower": "transformer", "blocks": 2, "width": 16, "heads": 2, "tokens": 12}},
     "method": {"name": "fedavg"}, "schedule": {"name": "end-to-end", "rounds": 2},
-    "training": {"batch": 8}, "round": {"cohort": 1.0}, "executor": {"name": "inline", "device": "cpu"},
+    "training": {"mode": "none", "batch": 8}, "round": {"cohort": 1.0}, "executor": {"name": "inline", "device": "cpu"},
     "evaluation": {"every": 10},
 }  # fmt: skip
 """A small scenario, of which nothing has to be built to check it."""
