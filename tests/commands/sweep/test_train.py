@@ -56,3 +56,25 @@ def test_cells_are_trained_once_and_gone_on_with(tiny: Tiny, tmp_path: Path) -> 
     resolved["training"]["batch"] = 4
     with pytest.raises(RunError, match="holds the run of another scenario"):
         edgefl.sweep(resolved, axes, output=folder, train=True)
+
+
+@pytest.mark.slow
+def test_a_cell_that_diverges_leaves_the_others(tiny: Tiny, tmp_path: Path) -> None:
+    scenario = tiny(data={**tiny()["data"], "clients": {"image": 2}})
+    axes = ["training.lr=1e30,1e-3"]
+    rows = edgefl.sweep(scenario, axes, output=tmp_path / "sweep", train=True)["rows"]
+    assert "the model diverged in round" in rows[0]["trained"]["diverged"] and "diverged" not in rows[1]["trained"]
+    assert rows[1]["metrics"]["image"]["accuracy"] >= 0.0 and rows[0]["eligible_share"] == 1.0
+    # it is kept as it is
+    assert edgefl.sweep(scenario, axes, output=tmp_path / "sweep", train=True)["rows"] == rows
+
+
+@pytest.mark.slow
+def test_what_a_run_refuses_is_not_trained(tiny: Tiny, tmp_path: Path) -> None:
+    scenario = tiny(data={**tiny()["data"], "clients": {"image": 2}})
+    axes = ["model.image.weights=null,nowhere.safetensors"]
+    rows = edgefl.sweep(scenario, axes, output=tmp_path / "sweep", train=True)["rows"]
+    assert "metrics" in rows[0] and "there is no file nowhere.safetensors" in rows[1]["refused"]
+    assert [path.name for path in (tmp_path / "sweep" / "runs").iterdir()] == [rows[0]["label"]]
+    # costs need no weights
+    assert "refused" not in edgefl.sweep(scenario, axes)["rows"][1]
