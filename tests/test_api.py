@@ -11,7 +11,10 @@ import pytest
 
 import edgefl
 
-NAMES = ["analyse", "calibrate", "check_method", "fit", "profile", "read_run", "run", "sweep", "validate"]
+NAMES = [
+    "analyse", "calibrate", "check_method", "fit", "profile", "read_run", "run", "sweep", "validate", "write_figures",
+    "write_report",
+]  # fmt: skip
 
 
 def test_the_public_names_are_these() -> None:
