@@ -274,7 +274,7 @@ REFUSALS: dict[str, list[tuple[dict[str, Any], str]]] = {
     ],
     "`fedcola`'s gates between towers that aren't of one shape": [
         ({"method": "fedcola", "model": APART}, "complementary training needs blocks of the same shape"),
-        ({"method": "fedcola", "model": GRU}, "complementary training takes transformer blocks"),
+        ({"method": "fedcola", "model": GRU}, "blocks of the tower gru of text clients have no"),
         ({"method": "fedcola", **ANSWERS}, "complementary training takes transformer blocks"),
     ],
     "`fedcola`'s `compensation` with `range: all`": [

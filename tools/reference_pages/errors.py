@@ -9,12 +9,20 @@ from edgefl.scenario import problems
 from reference_pages.markdown import capital, first_paragraph, page, table
 
 EXIT_CODES = {
+    "new": ("the scenario is written", "", ""),
+    "schema": ("the schema is printed or written", "", ""),
     "run": (
         "every run is finished; with `--verify`, every rule holds",
         "a client's or the server's work failed while it ran; with `--verify`, a rule is broken",
         "finished rounds are kept: `edgefl run --resume DIR` goes on",
     ),
     "validate": ("the scenario can be run", "", ""),
+    "compare": ("the rows are printed", "", ""),
+    "report": ("the page is written", "", ""),
+    "figures": ("the figures are written", "", "those that are drawn are kept"),
+    "explain": ("the round is explained", "", ""),
+    "trace": ("the file is written", "", ""),
+    "export": ("the tables or logs are written", "", "the folder may be incomplete; the same command writes it anew"),
     "profile": ("the profile was made", "", ""),
     "cost-diff": ("no cost grew by more than `--fail-above`", "a cost grew by more than `--fail-above`", ""),
     "sweep": (
@@ -29,8 +37,18 @@ EXIT_CODES = {
         "",
     ),
     "analyse": ("the analysis is printed and written", "a work failed while it ran", "the same command goes on"),
-    "calibrate": ("the machine was measured; with `--output`, the profile is written", "", "`--serve` always ends so"),
     "methods": ("the list is printed; parts that are broken are named on stderr", "", ""),
+    "models": ("the list is printed; parts that are broken are named on stderr", "", ""),
+    "data": ("the list is printed; parts that are broken are named on stderr", "", ""),
+    "schedules": ("the list is printed; parts that are broken are named on stderr", "", ""),
+    "selections": ("the list is printed; parts that are broken are named on stderr", "", ""),
+    "policies": ("the list is printed; parts that are broken are named on stderr", "", ""),
+    "calibrate": ("the machine was measured; with `--output`, the profile is written", "", "`--serve` always ends so"),
+    "papers": (
+        "every table that was made again is as committed",
+        "a table differs from the committed one",
+        "with `--train`, the same command goes on",
+    ),
     "doctor": ("no check found an error; there may be warnings", "a check found an error", "nothing is left behind"),
     "devices": ("the list or the profile is printed; parts that are broken are named on stderr", "", ""),
 }
