@@ -63,7 +63,7 @@ def test_a_run_comes_back_as_written(tmp_path):
     assert back.scenario == {"name": "a", "seed": 1}
     assert back.models == MODELS
     assert back.rounds["clients.image"].tolist() == [3, 2]
-    assert list(back.rounds.columns) == ["round", "clients.image", "losses.image"]
+    assert list(back.rounds.columns) == ["method", "schedule", "seed", "round", "clients.image", "losses.image"]
     assert back.records("eligibility") == [{"round": 1, "client": 0, "margins": {"memory": None, "flops": -1.0}}]
     assert back.clients.empty and back.host.empty
     assert back.finished and back.result == {"accuracy": 0.25}

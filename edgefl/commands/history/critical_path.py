@@ -112,12 +112,12 @@ def what_shortens(
         if slow > 1 and "compute" in mine:
             seconds = mine["compute"] * (1 - 1 / slow)
             add(f"{name} without its slow-down by {slow:g}", seconds if room is None else min(seconds, room), True)
+    evaluated = sum(part["seconds"] for part in path if part["phase"].startswith("evaluate"))
+    add("no evaluation in this round (evaluation.every)", evaluated, False)
     for part in path:
-        if part["who"] != "server":
+        if part["who"] != "server" or part["phase"].startswith("evaluate"):
             continue
-        if part["phase"].startswith("evaluate"):
-            add(f"no evaluation in this round (evaluation.every): {part['phase']}", part["seconds"], False)
-        elif part["phase"].startswith("wait for the end of the window"):
+        if part["phase"].startswith("wait for the end of the window"):
             add("a shorter round.window", part["seconds"], True)
         elif part["phase"].startswith("wait"):
             add("clients that are online sooner, or a shorter round.retry", part["seconds"], True)

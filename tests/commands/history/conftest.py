@@ -15,7 +15,7 @@ Tiny = Callable[..., dict[str, Any]]
 UNEQUAL = {
     "devices": {"raspberry-pi-3b-plus": 1, "raspberry-pi-4-4gb": 3, "jetson-orin-nano-8gb": 3},
     "links": {"wifi-5": 4, "lte": 3},
-    "budgets": {"memory": "200 kB..1 MB"},
+    "budgets": {"memory": "400 kB..1.2 MB"},
     "availability": {"markov": {"on": "2 min", "off": "1 min"}},
     "failures": {"slow_down": {"share": "40%", "factor": "2..4"}},
 }
@@ -26,7 +26,7 @@ def untrained(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Callable[
     """A function that runs the tiny scenario without training, with these sections."""
 
     def play(**sections: Any) -> Run:
-        scenario = tiny(training={"mode": "none"}, **sections)
+        scenario = tiny(training={"mode": "none", "batch": 8}, **sections)
         return edgefl.run(scenario, output=tmp_path_factory.mktemp("untrained") / "run")
 
     return play
