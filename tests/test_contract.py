@@ -275,7 +275,7 @@ REFUSALS: dict[str, list[tuple[dict[str, Any], str]]] = {
     "`fedcola`'s gates between towers that aren't of one shape": [
         ({"method": "fedcola", "model": APART}, "complementary training needs blocks of the same shape"),
         ({"method": "fedcola", "model": GRU}, "blocks of the tower gru of text clients have no"),
-        ({"method": "fedcola", **ANSWERS}, "complementary training takes transformer blocks"),
+        ({"method": "fedcola", **ANSWERS}, "blocks of the one encoder of image clients have no"),
     ],
     "`fedcola`'s `compensation` with `range: all`": [
         ({"method": {"name": "fedcola", "range": "all"}}, "compensation is not defined for range 'all'")

@@ -102,10 +102,11 @@ class FedCola(Method):
         for name, modality in ((kind, tower), (other, other_tower)):
             layer = f"{modality}.blocks.0.{LAYERS[self.options.complementary][0]}"
             if f"{layer}.weight" not in self.setting.kinds[name].parameters():
-                used = self.setting.kinds[name].model["towers"][modality].get("tower", modality)
+                own = self.setting.kinds[name].model["towers"].get(modality)
+                used = f"the tower {own.get('tower', modality)}" if own else "the one encoder"
                 raise MethodError(
                     f"complementary: {self.options.complementary} adds the other modality's blocks to the same layers "
-                    f"of each block, and blocks of the tower {used} of {name} clients have no "
+                    f"of each block, and blocks of {used} of {name} clients have no "
                     f"{layer.partition('.0.')[2]}; {TOWERS}, or complementary: none"
                 )
         layers, items = [], []
