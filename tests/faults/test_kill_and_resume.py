@@ -74,7 +74,8 @@ def test_a_killed_run_ends_as_an_uninterrupted_one(
     tiny: Tiny, layerwise_run: Run, tmp_path: Path, event: str, number: int, finished: int
 ) -> None:
     output = tmp_path / "run"
-    killed_at(tiny(method="fedcola", schedule=LAYERWISE), output, event, number)
+    executor = layerwise_run.scenario["executor"]
+    killed_at(tiny(method="fedcola", schedule=LAYERWISE, executor=executor), output, event, number)
     broken = read_run(output)
     assert not broken.finished and broken.result == {}
     with (output / "clients.jsonl").open("a") as file:
