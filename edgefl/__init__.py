@@ -12,9 +12,10 @@ if TYPE_CHECKING:
     from edgefl.commands.analyse.analyse import analyse
     from edgefl.commands.calibrate import calibrate
     from edgefl.commands.check_method.check_method import check_method
+    from edgefl.commands.draw.write_figures import write_figures
+    from edgefl.commands.draw.write_report import write_report
     from edgefl.commands.fit.fit import fit
     from edgefl.commands.profile.profile import profile
-    from edgefl.commands.report import write_figures, write_report
     from edgefl.commands.run import run
     from edgefl.commands.sweep.sweep import sweep
     from edgefl.commands.validate import validate
@@ -36,8 +37,8 @@ _MODULES = {
     "run": "edgefl.commands.run",
     "sweep": "edgefl.commands.sweep.sweep",
     "validate": "edgefl.commands.validate",
-    "write_figures": "edgefl.commands.report",
-    "write_report": "edgefl.commands.report",
+    "write_figures": "edgefl.commands.draw.write_figures",
+    "write_report": "edgefl.commands.draw.write_report",
 }
 """Module of each public name.  It is imported on first use, so that ``edgefl --help`` doesn't import torch."""
 

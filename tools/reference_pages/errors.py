@@ -29,6 +29,8 @@ EXIT_CODES = {
         "",
     ),
     "analyse": ("the analysis is printed and written", "a work failed while it ran", "the same command goes on"),
+    "report": ("the page is written", "", "the page is written as a whole or not at all"),
+    "figures": ("the figures are written", "", "the figures that were drawn are there"),
     "calibrate": ("the machine was measured; with `--output`, the profile is written", "", "`--serve` always ends so"),
     "methods": ("the list is printed; parts that are broken are named on stderr", "", ""),
     "doctor": ("no check found an error; there may be warnings", "a check found an error", "nothing is left behind"),

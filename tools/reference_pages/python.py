@@ -24,7 +24,10 @@ PROGRESS = [
 
 def python_page() -> str:
     """The page of the public functions: a table for readers of the file, and directives for the site."""
-    names = ["run", "profile", "sweep", "fit", "analyse", "calibrate", "validate", "check_method", "read_run"]
+    names = [
+        "run", "write_report", "write_figures", "profile", "sweep", "fit", "analyse", "calibrate", "validate",
+        "check_method", "read_run",
+    ]  # fmt: skip
     if set(names) != set(edgefl.__all__):
         raise ValueError(f"edgefl exports {sorted(edgefl.__all__)}, the page has {sorted(names)}")
     rows = [(f"`edgefl.{name}`", first_paragraph(getattr(edgefl, name).__doc__)) for name in names]

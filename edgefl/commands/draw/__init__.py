@@ -1,0 +1,1 @@
+"""``edgefl report`` and ``edgefl figures``: pictures of a run."""
