@@ -39,11 +39,13 @@
     div.dataset.drawn = theme;
     return Plotly.react(div, data, {
       ...layout, showlegend: false, margin: { l: 10, r: 12, t: 14, b: 10 }, font: { color: ink, size: 12 },
+      modebar: { bgcolor: "rgba(0,0,0,0)" },
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", bargap: 0.25, hovermode: "closest",
       dragmode: window.matchMedia("(pointer: coarse)").matches ? false : "zoom",
       hoverlabel: { bgcolor: style.getPropertyValue("--card").trim(), font: { color: ink } },
     }, {
       responsive: true, displaylogo: false,
+      displayModeBar: window.matchMedia("(hover: hover)").matches ? "hover" : false,
       modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d", "zoomIn2d", "zoomOut2d"],
     });
   };

@@ -301,7 +301,8 @@ def _heading(column: str) -> str:
     words, _, unit = column.rpartition("_")
     if unit == "seconds" and words in ("virtual", "predicted", "simulated"):
         words += " time"
-    return (words if unit in UNITS and words else column).replace("_", " ").replace(".", ": ")
+    title = (words if unit in UNITS and words else column).replace("_", " ").replace(".", ": ")
+    return title.replace("r@", "R@").replace("flops", "FLOPs")
 
 
 def _cell(cell: Any, column: str) -> str:
