@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 from edgefl import registry
 
@@ -47,7 +47,8 @@ def public_command(command: Callable[Arguments, Answer]) -> Callable[Arguments, 
                 kwargs["on_progress"] = _with_bar(stack, kwargs.get("on_progress", silent))
             stack.enter_context(registry.named_faults())
             stack.enter_context(one_look())
-            return _shown(command.__name__, command(*args, **kwargs))
+            answer = command(*args, **kwargs)
+            return cast(Answer, _shown(command.__name__, answer))
 
     return public
 

@@ -215,7 +215,8 @@ class Run:
 
     def _headline(self, label: str) -> dict[str, str]:
         """The last round's figures of one run, as text by column."""
-        rounds, metrics = 0, {}
+        rounds = 0
+        metrics: dict[str, dict[str, float | None]] = {}
         clock = energy = traffic = 0.0
         for record in self.each("rounds"):
             rounds, metrics = record["round"], record["metrics"] or metrics
@@ -256,7 +257,7 @@ class Run:
             if CLOCK in frame:
                 frame[CLOCK] = frame[CLOCK].fillna(ended)
             else:
-                frame.insert(frame.columns.get_loc("virtual_seconds") + 1, CLOCK, ended)
+                frame.insert(list(frame.columns).index("virtual_seconds") + 1, CLOCK, ended)
         return frame
 
     def _names(self) -> dict[str, Any]:

@@ -97,7 +97,7 @@ class TensorBoardLog:
             folder.mkdir(parents=True, exist_ok=True)
             for old in folder.glob("events.out.tfevents.*"):
                 old.unlink()
-            self._writer: Any = SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
+            self._writer: Any = SummaryWriter(str(folder))
         text = "\n".join(f"    {path}: {value}" for path, value in options_of(scenario).items())
         self._writer.add_text("scenario", f"{label}\n\n{text}", 0, walltime=0.0)
 
