@@ -155,7 +155,7 @@ def test_run_prints_tables_and_keeps_the_run(call: Call, trainable: str) -> None
     ):
         assert words in out
     lines = err.splitlines()
-    rounds = [line for line in lines if ": round " in line]
+    rounds = [line for line in lines if ": round " in line and " trained" not in line]  # slow machines tell more
     assert len(rounds) == 4 and all(words in rounds[0] for words in ("(1 of 2)", "1/2", "stage 1", "clock", "ETA"))
     assert lines[-1] == "edgefl: records, weights and figures: here"
     assert "\x1b" not in out + err
