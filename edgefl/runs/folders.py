@@ -130,7 +130,8 @@ def discard_unbegun(path: str | os.PathLike[str]) -> None:
 def check_run_folder(path: Path) -> None:
     """Raise RunError unless ``path`` is the folder of one run; the message gives the reason."""
     if not path.exists():
-        raise RunError(f"there is no run at {path}")
+        near = Path("runs") / path
+        raise RunError(f"there is no run at {path}" + (f"; did you mean {near}?" if near.is_dir() else ""))
     if path.is_dir():
         check_contents(path)
     if is_comparison(path):

@@ -51,7 +51,8 @@ def export(
         RunError: There is no such run, its records were changed, a package is missing, or the folder can't be written.
     """
     if to not in FORMS:
-        raise RunError(f"can't export to {to!r}{suggestion(to, FORMS)}")
+        allowed, hint = f"; allowed: {', '.join(FORMS)}", suggestion(to, FORMS)
+        raise RunError(f"can't export to {to!r}{allowed}{hint if hint != allowed else ''}")
     folder, target = read_run(run), Path(output)
     if target.exists() and not target.is_dir():
         raise RunError(f"can't write to {target}: it is a file, not a folder")

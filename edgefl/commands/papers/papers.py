@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 import time
@@ -18,6 +16,7 @@ from edgefl.commands.papers.tables import Committed, Table, committed_tables, di
 from edgefl.commands.progress import OnProgress, public_command, silent
 from edgefl.errors import EdgeflError, RunError
 from edgefl.files import read_regular
+from edgefl.report.console import csv_text
 from edgefl.runs.durable import replace_file, writing
 
 RESULT = "papers.json"
@@ -240,12 +239,8 @@ def all_differences(result: Mapping[str, Any]) -> Iterator[Found]:
 
 
 def _differences_csv(result: Mapping[str, Any]) -> str:
-    text = io.StringIO()
     fields = ("page", "table", "row", "column", "committed", "now", "within_tolerance")
-    writer = csv.DictWriter(text, fields, lineterminator="\n", restval="")
-    writer.writeheader()
-    writer.writerows(all_differences(result))
-    return text.getvalue()
+    return csv_text(list(all_differences(result)), fields)
 
 
 def _json(value: Any) -> bytes:
