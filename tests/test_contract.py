@@ -32,15 +32,15 @@ QUICK = {
     "fedavg": ("elastic", ["image"]),
     "fedprox": ("end-to-end", ["text"]),
     "fedmml": ("layerwise", ["image-text"]),
-    "depthfl": ("progressive", ["image"]),
     "fediot": ("heterofl", ["image", "image-text"]),
-    "fedcola": ("end-to-end", ["image", "text"]),
+    "fedcola": ("progressive", ["image", "text"]),
     "fedcola-mat": ("end-to-end", ["image", "text"]),
 }
 """The schedule and the client kinds with which the quick suite takes a method; else end-to-end with pairs."""
 
 DEAR = (
     "fedprox",
+    "depthfl",
     "fedcola-mat",
     "creamfl",
     "reamfl-avg",

@@ -69,6 +69,7 @@ LONG = {
     *EXAMPLES["edgefl fit"],
     *EXAMPLES["edgefl analyse"],
     *EXAMPLES["edgefl papers"][1:],
+    *EXAMPLES["edgefl figures"],
 }
 """Examples that take more than a few seconds."""
 

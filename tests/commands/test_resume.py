@@ -80,6 +80,7 @@ def test_changed_records_stop_a_resume(unfinished: Path, table: str, change: Any
     }
 
 
+@pytest.mark.slow
 def test_a_resumed_run_takes_kernels_scratch_from_its_folder(
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

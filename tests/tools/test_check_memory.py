@@ -162,6 +162,7 @@ print(sorted(m for m in sys.modules if m.partition(".")[0] == "edgefl"))
 """
 
 
+@pytest.mark.slow
 def test_a_measurement_starts_cold_and_never_imports_edgefl() -> None:
     """Two forks of one process allocate the same, and a failure is an answer."""
     ran = subprocess.run(
