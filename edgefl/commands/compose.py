@@ -137,6 +137,7 @@ def _setting(
         aggregation=scenario.aggregation,
         missing=scenario.evaluation.missing or {},
         pretrained=pretraining_of(scenario, federation, on_message),
+        clients=dict(zip(kinds, np.bincount(federation.client_kind, minlength=len(kinds)).tolist(), strict=True)),
     )
 
 
@@ -146,7 +147,7 @@ def _method(scenario: Scenario, setting: Setting) -> Method:
         method: Method = registry.get("method", scenario.method_name)(scenario.method_options, setting)
         for kind in setting.kinds:
             if method.participates(kind, 1):
-                method.work(kind, 1)
+                method.client_work(kind, 1)
     return method
 
 
@@ -183,7 +184,7 @@ def _check_payload(scenario: Scenario, method: Method) -> None:
     if scenario.payload.top_k is not None:
         with errors_at(scenario, "payload", "up"):
             for kind in method.setting.kinds:
-                encoded(method.work(kind, 1), scenario.payload, (), method)
+                encoded(method.client_work(kind, 1), scenario.payload, (), method)
 
 
 def _check_schedule(scenario: Scenario, method: Method, schedule: Schedule) -> None:
@@ -196,7 +197,7 @@ def _check_schedule(scenario: Scenario, method: Method, schedule: Schedule) -> N
 
 def _averages(method: Method) -> bool:
     """Whether any client sends parameters, which the server averages, and not only tables."""
-    works = [method.work(kind, 1) for kind in method.setting.kinds if method.participates(kind, 1)]
+    works = [method.client_work(kind, 1) for kind in method.setting.kinds if method.participates(kind, 1)]
     return any(averaged(item.source) for work in works for payload in work.up for item in payload.items)
 
 
@@ -235,7 +236,7 @@ def check_parts(method: Method, schedule: Schedule) -> None:
         for kind in method.setting.kinds:
             for round in {1, schedule.rounds}:
                 if method.participates(kind, round):
-                    restrict(method.work(kind, round), stage)
+                    restrict(method.client_work(kind, round), stage)
 
 
 def predictor_of(scenario: Scenario) -> Predictor:

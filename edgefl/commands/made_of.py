@@ -62,8 +62,8 @@ def plug_ins(scenario: Scenario, setup: Setup) -> Iterator[tuple[str, str]]:
     named = set(_texts(scenario.resolved()))
     for kind in setup.method.setting.kinds:
         if setup.method.participates(kind, 1):
-            work = setup.method.work(kind, 1)
-            named |= {each.step for each in work.passes} | {edit.name for edit in work.edits}
+            work = setup.method.client_work(kind, 1)
+            named |= {name for each in work.passes for name in each.steps} | {edit.name for edit in work.edits}
     for noun in registry.GROUPS:
         for name in named.intersection(registry.names(noun)):
             origin = registry.origin(noun, name)

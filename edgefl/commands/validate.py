@@ -59,7 +59,7 @@ def _summary(label: str, scenario: Scenario, setup: Setup) -> dict[str, Any]:
     samples = setup.clients.client_samples
     fleet = setup.fleet
     for kind in kinds:
-        setup.method.work(kind, 1)  # raises for towers that the method can't pair
+        setup.method.client_work(kind, 1)  # raises for towers that the method can't pair
     described = setup.method.setting.kinds
     return {
         "label": label,

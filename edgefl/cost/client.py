@@ -124,7 +124,7 @@ class Traffic:
 
 def traffic_part(item: Item, buffers: Container[Address] = ()) -> str:
     """The one of ``TRAFFIC_PARTS`` that an item belongs to; ``buffers`` are the addresses of the models' buffers."""
-    if item.source.startswith("table/"):
+    if item.beside:
         return "tables"
     if item.source in buffers:
         return "buffers"

@@ -75,9 +75,9 @@ def shortened(work: Work) -> Work:
 def work_key(work: Work) -> str:
     """The part of the cost key that doesn't depend on the data: everything but the passes, as a content hash."""
     # The model determines the shapes of parameters; other transferred tensors are listed with their shapes.
-    parameters = {i.name for p in work.up for i in p.items if not i.source.startswith("table/")}
+    parameters = {i.name for p in work.up for i in p.items if not i.beside}
     extra = [
-        (i.name, i.shape, i.dtype, i.source.startswith("table/"))
+        (i.name, i.shape, i.dtype, i.beside)
         for p in (*work.down, *work.up)
         for i in p.items
         if i.name not in parameters
@@ -92,7 +92,7 @@ def work_key(work: Work) -> str:
 
 def _code(work: Work) -> list[str]:
     """Versions and digests of the packages whose code determines the cost of a work."""
-    entry_points = {("step", p.step) for p in work.passes} | {("edit", e.name) for e in work.edits}
+    entry_points = {("step", name) for p in work.passes for name in p.steps} | {("edit", e.name) for e in work.edits}
     digests = sorted({registry.fingerprint(*entry) for entry in entry_points})
     return [*models.versions(), *models.code(work.model), *digests]
 

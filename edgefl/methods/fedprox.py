@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
+import torch
 from pydantic import Field
+from torch import Tensor
 
 from edgefl.methods.protocol import Method
-from edgefl.work import Work
+from edgefl.work import Context, Pass, Work, Wrapper
+
+
+class Proximal(Wrapper):
+    """Adds ``mu / 2 ||w - w0||^2`` over the parameters that train; args: ``proximal`` = mu, ``proximal_norm``.
+
+    ``proximal_norm: tensor`` adds ``mu / 2 sum_t ||w_t - w0_t||`` instead, as FedCola's public code does.
+    """
+
+    def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor | None:
+        """The inner step's loss and the proximal term; w0 is the work's ``reference``."""
+        loss, mu = super().loss(ctx, batch, pattern, pass_), pass_.args["proximal"]
+        if loss is None or not mu:
+            return loss
+        differences = [p - ctx.reference[n] for n, p in ctx.trained.items()]
+        if pass_.args.get("proximal_norm") == "tensor":
+            return loss + mu / 2 * torch.stack([torch.linalg.vector_norm(d) for d in differences]).sum()
+        return loss + mu / 2 * torch.stack([d.square().sum() for d in differences]).sum()
 
 
 class FedProx(Method):
@@ -31,5 +51,4 @@ class FedProx(Method):
         """FedAvg's work with the proximal term in each pass."""
         work = super().work(kind, round)
         args = {"proximal": self.options.mu, "proximal_norm": self.options.norm}
-        passes = tuple(replace(p, args={**p.args, **args}) for p in work.passes)
-        return replace(work, passes=passes, reference=True)
+        return replace(work.around("proximal", **args), reference=work.trainable)

@@ -8,19 +8,22 @@ from functools import cache, cached_property
 from typing import Any, ClassVar
 
 import torch
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from edgefl import models, seeds
+from edgefl.errors import MethodError
 from edgefl.memo import cache_folder, remember, remembered
 from edgefl.methods.aggregation.combine import Cohort, Mix, parts_of, usual_weight
 from edgefl.methods.aggregation.options import MEAN, AggregationOptions
 from edgefl.methods.aggregation.robust import averaged
 from edgefl.methods.aggregation.server_optimizers import stepped
 from edgefl.methods.answers import check_answers
+from edgefl.methods.personal import check_parts, keep_personal
 from edgefl.methods.state import ServerState, Update
 from edgefl.models import ModelOptions
 from edgefl.work import Address, Item, Pass, Payload, Result, TensorSpec, Work, digest
+from edgefl.work.slices import add
 from edgefl.work.training_options import TrainingOptions
 
 
@@ -118,6 +121,7 @@ class Setting:
     Methods with a model of the server's own read ``model`` and ``facts``, from which clients' models are described,
     and ``public``, the number of public samples by pattern.  ``missing`` has by kind what samples lack in an
     evaluation.  ``pretrained`` returns pre-trained initial values of towers by name (``image.blocks.0...``).
+    ``clients`` is the number of clients of each kind in the whole fleet.
     """
 
     kinds: Mapping[str, Kind]
@@ -131,6 +135,7 @@ class Setting:
     fold: int = 1000
     missing: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     pretrained: Callable[[], Mapping[str, Tensor]] | None = None
+    clients: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def buffers(self) -> frozenset[Address]:
@@ -140,6 +145,13 @@ class Setting:
             for kind in self.kinds.values()
             for name in kind.parameters().keys() - set(kind.trainable())
         )
+
+
+def needs_plain_sgd(name: str, setting: Setting) -> None:
+    """Raise MethodError unless clients train by SGD without momentum and with one learning rate."""
+    training = setting.training
+    if training.optimizer != "sgd" or training.momentum:
+        raise MethodError(f"{name} counts steps of plain SGD: set training.optimizer: sgd, and leave momentum out")
 
 
 class Method:
@@ -153,6 +165,11 @@ class Method:
 
         model_config = ConfigDict(extra="forbid", frozen=True)
         name: str = ""
+        personal: tuple[str, ...] = Field(
+            (),
+            description="parts of the model that stay on each client and are never sent: embedding, norm, rep, head or "
+            "pooler of every tower, or the beginning of a parameter's name (image.blocks.3)",
+        )
 
     summary: ClassVar[str] = ""
     """One line for ``edgefl methods``."""
@@ -219,6 +236,13 @@ class Method:
             scalars=training.scalars_of(round, described.pattern),
         )
 
+    def client_work(self, kind: str, round: int) -> Work:
+        """``work``, with the personal parts kept on the client.  Raises MethodError for a part that no kind has."""
+        work, personal = self.work(kind, round), self.options.personal
+        if personal:
+            check_parts(personal, {name for each in self.setting.kinds.values() for name in each.parameters()})
+        return keep_personal(work, personal) if personal else work
+
     def trained_patterns(self, kind: str) -> tuple[str, ...]:
         """The modality patterns that clients of this kind train on; retrieval needs complete pairs."""
         described = self.setting.kinds[kind]
@@ -243,6 +267,18 @@ class Method:
         """The whole model of a client kind."""
         parameters = self.setting.kinds[kind].parameters()
         return Payload("model", tuple(Item(n, s.shape, s.dtype, f"{kind}/{n}") for n, s in parameters.items()))
+
+    def like_model(self, kind: str, name: str, source: str = "") -> Payload:
+        """Tensors like a kind's parameters, ``<name>.<parameter>``, at the addresses ``<source><kind>/<parameter>``.
+
+        ``source`` is ``table/<name>/`` unless given; with ``/`` they begin as the model's own parameters.  Each follows
+        its parameter through stages, widths and versions, travels where it trains, and is zeros while the server has
+        none.
+        """
+        parameters, where = self.setting.kinds[kind].parameters(), f"{source or f'table/{name}/'}{kind}".lstrip("/")
+        trained = {n: parameters[n] for n in self.setting.kinds[kind].trainable()}
+        items = (Item(f"{name}.{n}", s.shape, s.dtype, f"{where}/{n}", like=n) for n, s in trained.items())
+        return Payload(name, tuple(items), follows="trained")
 
     def before(self, state: ServerState, round: int) -> Sequence[Work]:
         """Works of the server before clients are drawn."""
@@ -282,6 +318,38 @@ class Method:
         parameters = {a: t for a, t in state.tensors.items() if averaged(a)}
         parts = parts_of(parameters, updates, limited, weight, self.setting.aggregation)
         return stepped(state.tensors, parts, self.setting.buffers, self.setting.aggregation)
+
+    def sums(
+        self, state: ServerState, updates: Sequence[Update], payload: str, weight: Callable[[Update], float]
+    ) -> dict[Address, Tensor]:
+        """``sum_i weight_i x_i`` over the updates that sent an address in this payload, in the address's full shape.
+
+        x_i is the change of a parameter, and the value of any other tensor.  A policy's weight factor multiplies the
+        weight.  Slices are added at their place.  Independent of the order of updates.
+        """
+        sums: dict[Address, Tensor] = {}
+        for update in sorted(updates, key=lambda update: update.client):
+            factor = weight(update) * update.weight_factor
+            for item in (item for p in update.work.up if p.name == payload for item in p.items):
+                value = update.payloads[payload][item.name]
+                if not item.beside:
+                    value = value - update.base[item.source]
+                if item.source not in sums:
+                    whole = state.tensors[f"{update.kind}/{item.like}" if item.like else item.source]
+                    sums[item.source] = torch.zeros_like(whole)
+                add(sums[item.source], item.cut, value.to(sums[item.source].dtype) * factor)
+        return sums
+
+    def plus(self, state: ServerState, changes: Mapping[Address, Tensor]) -> dict[Address, Tensor]:
+        """The tensors at these addresses with ``changes`` added; an address that the state lacks begins at zero."""
+        return {a: state.tensors[a] + change if a in state.tensors else change for a, change in changes.items()}
+
+    def export(self, state: ServerState, kind: str) -> dict[str, Tensor]:
+        """Parameters and buffers of a kind's model as they are used after the run, by name.
+
+        Override where the server's tensors aren't the model's, as with adapters.
+        """
+        return {name: state.tensors[f"{kind}/{name}"] for name in self.setting.kinds[kind].parameters()}
 
     def evaluate(self, kind: str, split: str) -> Work:
         """The server's work that scores the model of a client kind on a split of the server's data."""

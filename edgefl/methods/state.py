@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from edgefl.work import Address, Work
+from edgefl.work import Address, Item, Work
 from edgefl.work.slices import Cut, take
 
 
@@ -32,8 +32,16 @@ class ServerState:
         return ServerState({**self.tensors, **tensors}, versions)
 
     def items(self, work: Work) -> dict[str, Tensor]:
-        """The server's tensors for a work's ``down`` items, by item name; slices for a narrower model."""
-        return {i.name: take(self.tensors[i.source], i.cut) for p in work.down for i in p.items}
+        """The server's tensors for a work's ``down`` items, by item name; slices for a narrower model.
+
+        A tensor like a parameter is zeros while the server has none at its address.
+        """
+        return {i.name: self._item(i) for p in work.down for i in p.items}
+
+    def _item(self, item: Item) -> Tensor:
+        if item.like is not None and item.source not in self.tensors:
+            return item.spec.empty().zero_()
+        return take(self.tensors[item.source], item.cut)
 
     def wire(self, work: Work, held: Container[str] = ()) -> dict[str, Tensor]:
         """Wire tensors of a work's ``down`` payloads; items in ``held`` aren't encoded, as the node has them."""
@@ -47,7 +55,7 @@ class ServerState:
     def base(self, work: Work, inputs: Mapping[str, Tensor] | None = None) -> dict[Address, Tensor]:
         """The inputs by address, in the server's precision; updates are differences to these."""
         inputs = self.inputs(work) if inputs is None else inputs
-        sent = ((i.source, inputs[i.name]) for p in work.down for i in p.items)
+        sent = ((i.source, inputs[i.name]) for p in work.down for i in p.items if i.like is None)
         return {address: value.to(self.tensors[address].dtype) for address, value in sent}
 
 
@@ -58,7 +66,8 @@ class Update:
     ``samples`` counts its private samples by pattern; ``payloads`` are decoded; ``base`` are the values that it
     started from, by address; ``weight_factor`` is the round policy's factor on its weight, applied after normalising:
     the discount s(t) of its staleness, times ``round.mixing`` under FedAsync.  ``equal``: it weighs as much as every
-    other update in the mean of the parameters (FedBuff), else by its samples.
+    other update in the mean of the parameters (FedBuff), else by its samples.  ``loss`` is the mean loss of its
+    training, None without; ``metrics`` are what its steps measured; ``updates`` counts its optimizer's updates.
     """
 
     client: int
@@ -71,6 +80,9 @@ class Update:
     staleness: int = 0
     weight_factor: float = 1.0
     equal: bool = False
+    loss: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    updates: int = 1
 
     @property
     def total(self) -> int:

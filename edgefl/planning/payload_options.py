@@ -74,7 +74,7 @@ def encoded(work: Work, options: PayloadOptions, buffers: Collection[Address], m
     if down is None and up is None:
         return work
     if options.top_k is not None:
-        known = {i.name for p in work.down for i in p.items if not i.source.startswith("table/")} - set(work.keep)
+        known = {i.name for p in work.down for i in p.items if not i.beside} - set(work.keep)
         for payload in work.up:
             for item in payload.items:
                 if item.name not in known:

@@ -89,7 +89,7 @@ class Planner:
         key = (kind, round, stage.index)
         if key not in self._works:
             self._works = {k: v for k, v in self._works.items() if k[1] == round}
-            full = self.setup.method.work(kind, round)
+            full = self.setup.method.client_work(kind, round)
             known, work, base = self._stages.get((kind, stage.index), (None, full, ""))
             if known == full:  # equality ignores scalars
                 work = replace(work, scalars=at_stage(full.scalars, stage.index))

@@ -24,8 +24,8 @@ MOST_STATES = 256
 
 
 def always(item: Item, stage: Stage) -> bool:
-    """Whether an item is sent in every round: active parameters and tables."""
-    return item.source.startswith("table/") or stage.active(item.name)
+    """Whether an item is sent in every round: active parameters, what is like them, and tables."""
+    return item.is_table or stage.active(item.parameter)
 
 
 def frozen(work: Work, stage: Stage) -> tuple[Address, ...]:
@@ -36,7 +36,7 @@ def frozen(work: Work, stage: Stage) -> tuple[Address, ...]:
 
 def older(addresses: tuple[Address, ...], held: Versions, current: Versions) -> tuple[Address, ...]:
     """Addresses whose copy at the client is older than the server's; version 0 is preinstalled."""
-    return tuple(address for address in addresses if held.get(address, 0) < current[address])
+    return tuple(address for address in addresses if held.get(address, 0) < current.get(address, 0))
 
 
 def stale(work: Work, stage: Stage, held: Versions, current: Versions) -> tuple[Address, ...]:
@@ -59,13 +59,13 @@ def travelling(work: Work, stage: Stage, old: tuple[Address, ...]) -> tuple[Payl
 def preinstalled(work: Work, down: tuple[Payload, ...], current: Versions) -> frozenset[str]:
     """Names of a work's items that the client already has: at version 0 and not in ``down``, or kept."""
     sent = {item.name for payload in down for item in payload.items}
-    first = {i.name for p in work.down for i in p.items if i.name not in sent and not current[i.source]}
+    first = {i.name for p in work.down for i in p.items if i.name not in sent and not current.get(i.source, 0)}
     return frozenset(first.union(work.keep))
 
 
 def final_blocks(work: Work, stage: Stage) -> Payload:
     """Payload of a finished stage's blocks, sent once to all clients (LW-FedMML, Algorithm 1, line 12)."""
-    items = (i for p in work.up for i in p.items if ".blocks." in i.name and always(i, stage))
+    items = (i for p in work.up for i in p.items if ".blocks." in i.name and not i.beside and always(i, stage))
     # the items of the upload, with the codec of the download
     return Payload("final", tuple(items), codec=next((p.codec for p in work.down if p.codec), None))
 
@@ -95,7 +95,7 @@ class ClientVersions:
             return
         clients = np.atleast_1d(clients)
         before = self.of[clients]
-        fresh = {i.source: version for p in payloads for i in p.items if (version := current[i.source])}
+        fresh = {i.source: version for p in payloads for i in p.items if (version := current.get(i.source, 0))}
         for state in np.unique(before):
             held = self.states[state]
             newest = {a: max(v, held.get(a, 0)) for a, v in fresh.items()}

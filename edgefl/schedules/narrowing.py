@@ -61,7 +61,7 @@ def _cuts(full: str, narrow: str) -> dict[str, tuple[Shape, Shape, Cut | None]]:
 
 
 def _item(item: Item, cuts: Mapping[str, tuple[Shape, Shape, Cut | None]], model: Mapping[str, Any]) -> Item:
-    if item.source.startswith("table/"):
+    if item.is_table:
         read = {tower["width"] for tower in model["towers"].values() if not tower.get("rep")}
         if item.shape and item.shape[-1] in read:
             raise MethodError(
@@ -69,8 +69,8 @@ def _item(item: Item, cuts: Mapping[str, tuple[Shape, Shape, Cut | None]], model
                 f"{item.shape[-1]}, which narrower models don't have: set model.dimension and dimension_for: all"
             )
         return item
-    if item.name in cuts:
-        full, narrow, cut = cuts[item.name]
+    if item.parameter in cuts:
+        full, narrow, cut = cuts[item.parameter]
     else:
         # a tensor received beside the model, such as a partner's weight, is cut as the model's own tensor of that name
         rest = item.source.split("/", 1)[1].partition(".")[2]

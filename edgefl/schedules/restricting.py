@@ -8,7 +8,7 @@ from typing import Any
 from edgefl import models, registry
 from edgefl.schedules.narrowing import narrowed
 from edgefl.schedules.stages import Stage
-from edgefl.work.description import Payload, Work
+from edgefl.work.description import Item, Payload, Work
 from edgefl.work.learning_rates import at_stage
 
 
@@ -20,15 +20,19 @@ def restrict(work: Work, stage: Stage) -> Work:
     stay as they are.  A partner weight whose own block does not exist yet is left out together with its gate.
     """
 
-    def tail(address: str) -> str | None:
-        return None if address.startswith("table/") else address.split("/", 1)[1]
+    def here(item: Item) -> bool:
+        return stage.attached(item.like or item.source.split("/", 1)[1])
 
     def down(payload: Payload) -> Payload:
         keep = stage.active if payload.follows == "trained" else stage.attached
-        return payload.only(lambda i: (t := tail(i.source)) is None or (keep(i.name) and stage.attached(t)))
+        return payload.only(lambda i: i.is_table or (keep(i.parameter) and here(i)))
+
+    trains = set(work.trainable)
+
+    def copied(name: str) -> bool:
+        return stage.active(name) if name in trains else stage.attached(name)
 
     received = tuple(down(p) for p in work.down)
-    tables = {item.name for payload in work.down for item in payload.items if tail(item.source) is None}
     names = {item.name for payload in received for item in payload.items}
     edits, gone = [], set[str]()
     for edit in work.edits:
@@ -44,7 +48,8 @@ def restrict(work: Work, stage: Stage) -> Work:
         edits=tuple(edits),
         scalars=at_stage(work.scalars, stage.index),
         down=received,
-        up=tuple(p.only(lambda i: tail(i.source) is None or stage.active(i.name)) for p in work.up),
-        keep=tuple(n for n in work.keep if n in tables or stage.attached(n)),
+        up=tuple(p.only(lambda i: i.is_table or stage.active(i.parameter)) for p in work.up),
+        keep=tuple(n for n in work.keep if n in names),
+        reference=work.reference if isinstance(work.reference, bool) else tuple(filter(copied, work.reference)),
     )
     return part if stage.width == 1 else narrowed(part, stage.width, stage.scaler)

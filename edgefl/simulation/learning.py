@@ -231,6 +231,7 @@ class Training:
             update = Update(
                 arrival.client, started.plan.kind, self._private(arrival.client, work), work, payloads, base,
                 arrival.round, arrival.staleness, arrival.weight_factor, self.setup.round.equal,
+                report.result.loss, report.result.metrics, report.result.updates,
             )  # fmt: skip
             if any(p.items for p in work.up):
                 updates.append(update)

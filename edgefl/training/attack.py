@@ -33,7 +33,7 @@ class Attack:
         """
         return {
             item.name: tensors[item.name]
-            if item.source.startswith("table/") or item.name not in base
+            if item.beside or item.name not in base
             else self._changed(tensors[item.name], base[item.name])
             for item in payload.items
         }

@@ -222,7 +222,7 @@ class Node:
         if self.device.type == "cpu" and profiling():
             return None
         # on a CPU tables are used as they were received; on a GPU they are copied
-        tables = {item.name for payload in work.down for item in payload.items if item.source.startswith("table/")}
+        tables = {item.name for payload in work.down for item in payload.items if item.beside}
         received = [inputs[name] for name in tables & inputs.keys()] if self.device.type == "cpu" else []
         return AllocatorPeak(self.device, [*module.parameters(), *module.buffers(), *received])
 

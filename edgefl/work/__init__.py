@@ -20,7 +20,7 @@ from edgefl.work.metering.meter import Meter
 from edgefl.work.metering.operator_calls import Call
 from edgefl.work.metering.timeline import Moment, Timeline
 from edgefl.work.metering.trace import FINISH, METERED, PARTS, START, UPDATE, Held, Inside, StepCost, Trace
-from edgefl.work.steps import Context, Step
+from edgefl.work.steps import Context, Step, Wrapper
 
 __all__ = [
     "CUDA_ROUNDING",
@@ -51,6 +51,7 @@ __all__ = [
     "Timeline",
     "Trace",
     "Work",
+    "Wrapper",
     "digest",
     "distinct",
     "execute",

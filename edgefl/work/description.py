@@ -59,7 +59,9 @@ class Item:
 
     ``name`` is the client's own name for it; ``source`` is its address at the server, the only map between client
     kinds; ``shape`` and ``dtype`` are those of the tensor that arrives, and without a codec of the one that travels.
-    ``cut`` is the part of the server's tensor that it is, None for all of it.
+    ``cut`` is the part of the server's tensor that it is, None for all of it.  ``like`` names a parameter of the
+    model whose shape the tensor has and whose stages, widths and versions it follows: a client's control variate, its
+    personal copy.  Such a tensor is held beside the model, and is zeros while the server has none at ``source``.
     """
 
     name: str
@@ -67,6 +69,22 @@ class Item:
     dtype: str
     source: Address
     cut: Cut | None = None
+    like: str | None = None
+
+    @property
+    def parameter(self) -> str:
+        """The name that decides at which stages it exists and trains: ``like``, or its own."""
+        return self.like or self.name
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it is a table that belongs to no parameter; no stage cuts it."""
+        return self.like is None and self.source.startswith("table/")
+
+    @property
+    def beside(self) -> bool:
+        """Whether the node holds it beside the model: a table, or a tensor like a parameter."""
+        return self.like is not None or self.source.startswith("table/")
 
     @property
     def spec(self) -> TensorSpec:
@@ -86,6 +104,11 @@ class Payload:
     items: tuple[Item, ...]
     follows: Literal["attached", "trained"] = "attached"
     codec: Codec | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the items."""
+        return tuple(item.name for item in self.items)
 
     @property
     def tensor_bytes(self) -> int:
@@ -138,8 +161,9 @@ class Pass:
     """One sweep over a data split: ``step`` names a registered Step.
 
     ``patterns`` are modality patterns of the samples ("image", "text", "image-text"), visited in this order, one
-    pattern per batch; ``train`` says whether parameters are updated; ``args`` are the step's arguments.  A work may
-    contain equal passes; these occurrences are numbered 0, 1, ...
+    pattern per batch; ``train`` says whether parameters are updated; ``args`` are the step's arguments.  ``around``
+    names registered Wrappers of the step, the innermost first.  A work may contain equal passes; these occurrences are
+    numbered 0, 1, ...
     """
 
     step: str
@@ -148,6 +172,12 @@ class Pass:
     batch: int
     train: bool = True
     args: Json = field(default_factory=dict)
+    around: tuple[str, ...] = ()
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """Names of the registered steps that it runs: its own, and those around it."""
+        return (self.step, *self.around)
 
 
 @dataclass(frozen=True)
@@ -199,7 +229,7 @@ class Work:
 
     ``model`` describes the module (edgefl.models.build); ``trainable`` names the parameters that train, after
     edits; ``optimizer``, ``precision`` and ``attention`` are settings; ``passes`` are in order of execution; ``down``
-    and ``up`` travel; ``reference`` asks for a frozen copy of the model as it starts.
+    and ``up`` travel; ``reference`` asks for a frozen copy of the model as it starts, or names what is copied.
 
     ``keep`` names items of ``down`` that stay on the node and never travel.  Their first value is the server's; every
     later round starts with the value that the node left.  ``scalars`` are learning rates and weights of loss terms,
@@ -217,7 +247,7 @@ class Work:
     optimizer: Json = field(default_factory=dict)
     precision: str = "float32"
     keep: tuple[str, ...] = ()
-    reference: bool = False
+    reference: bool | tuple[str, ...] = False
     attention: str = "device"
     scalars: Json = field(default_factory=Scalars)
 
@@ -237,6 +267,15 @@ class Work:
     def loss_weights(self) -> dict[str, Any]:
         """The scalars that the optimizer doesn't read."""
         return {name: value for name, value in self.scalars.items() if name not in OPTIMIZER_SCALARS}
+
+    def around(self, wrapper: str, **args: Any) -> Work:
+        """This work with a registered Wrapper around the step of every pass that trains, and its arguments."""
+        # epochs repeat the same objects: each is changed once
+        changed = {id(p): p for p in self.passes}
+        for key, p in changed.items():
+            if p.train:
+                changed[key] = replace(p, around=(*p.around, wrapper), args={**p.args, **args})
+        return replace(self, passes=tuple(changed[id(p)] for p in self.passes))
 
     def encode(self) -> str:
         """JSON text from which ``decode`` makes an equal Work."""
@@ -259,7 +298,10 @@ class Work:
                 **raw,
                 "trainable": tuple(raw["trainable"]),
                 "keep": tuple(raw["keep"]),
-                "passes": tuple(Pass(**{**p, "patterns": tuple(p["patterns"])}) for p in raw["passes"]),
+                "reference": tuple(raw["reference"]) if isinstance(raw["reference"], list) else raw["reference"],
+                "passes": tuple(
+                    Pass(**{**p, "patterns": tuple(p["patterns"]), "around": tuple(p["around"])}) for p in raw["passes"]
+                ),
                 "down": tuple(map(payload, raw["down"])),
                 "up": tuple(map(payload, raw["up"])),
                 "edits": tuple(Edit(**e) for e in raw["edits"]),
@@ -277,12 +319,7 @@ class Work:
     def bases(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The inputs to which uploads are differences: neither tables nor kept items."""
         keep = set(self.keep)
-        return {
-            i.name: inputs[i.name]
-            for p in self.down
-            for i in p.items
-            if not i.source.startswith("table/") and i.name not in keep
-        }
+        return {i.name: inputs[i.name] for p in self.down for i in p.items if not i.beside and i.name not in keep}
 
     def fitted(self, size: Callable[[Pass], int]) -> Work:
         """This work for a node with ``size(pass)`` samples: private batches are limited to that size.

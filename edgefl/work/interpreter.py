@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,13 +29,17 @@ from edgefl.work.steps import Context, Step
 
 @dataclass(frozen=True)
 class Result:
-    """Result of a work: payloads by name, metrics, kept tensors, mean training loss, and the trace if metered."""
+    """Result of a work: payloads by name, metrics, kept tensors, mean training loss, and the trace if metered.
+
+    ``updates`` counts the optimizer's updates.
+    """
 
     payloads: Mapping[str, Mapping[str, Tensor]]
     metrics: Mapping[str, float] = field(default_factory=dict)
     kept: Mapping[str, Tensor] = field(default_factory=dict)
     loss: float | None = None
     trace: Trace | None = None
+    updates: int = 0
 
 
 def distinct(work: Work) -> list[Pass]:
@@ -99,7 +104,7 @@ def execute(
     state, the order of samples uses ``seed``.  ``kernels`` is the device type whose kernels are simulated, if not
     ``device``'s (a prediction's "cuda").  Raises MethodError if the work trains a parameter that its model lacks.
     """
-    tables = {i.name for p in work.down for i in p.items if i.source.startswith("table/")}
+    tables = {i.name for p in work.down for i in p.items if i.beside}
     tensors = dict(module.named_parameters()) | dict(module.named_buffers())
     _load(tensors, inputs)
     extra = {n: v.to(device) for n, v in inputs.items() if n not in tensors}
@@ -113,14 +118,18 @@ def execute(
         received = {n: v for n, v in extra.items() if n in tables}
         extra.clear()
         originals = {**parameters, **dict(module.named_buffers())}
+        if not isinstance(work.reference, bool):
+            if missing := set(work.reference) - originals.keys():
+                raise MethodError(f"a work of kind {work.kind!r} asks for a copy of {min(missing)!r}, which it lacks")
+            originals = {name: originals[name] for name in work.reference}
         reference = {n: t.detach().clone() for n, t in originals.items()} if work.reference else {}
-        ctx = Context(work, module, source, device, received, reference)
+        trained = {n: p for n, p in parameters.items() if n in trainable}
+        ctx = Context(work, module, source, device, received, reference, trained=trained)
         if meter:
             meter.adopt(parameters.values(), "parameters")
             meter.adopt(module.buffers(), "buffers")
             meter.adopt(received.values(), "received")
             meter.adopt(reference.values(), "reference")
-        trained = {n: p for n, p in parameters.items() if n in trainable}
         hooks = []
         if meter:
             hooks = [
@@ -132,7 +141,7 @@ def execute(
                 attention(work.attention, device, kernels or device.type),
                 meter.watching(module) if meter else nullcontext(),
             ):
-                total, steps = _passes(ctx, trained, seed, meter)
+                total, steps = _passes(ctx, seed, meter)
         finally:
             for hook in hooks:
                 hook.remove()
@@ -166,13 +175,23 @@ def _check_sent(ctx: Context) -> None:
 
 def listed_steps(work: Work) -> str:
     """The steps of a work as messages name them, each with its plug-in and its file."""
-    return ", ".join(registry.described("step", name) for name in dict.fromkeys(p.step for p in work.passes))
+    return ", ".join(
+        registry.described("step", name) for name in dict.fromkeys(n for p in work.passes for n in p.steps)
+    )
 
 
-def _passes(ctx: Context, trained: Mapping[str, nn.Parameter], seed: int, meter: Meter | None) -> tuple[Tensor, int]:
+def step_of(pass_: Pass) -> Step:
+    """A new step object of a pass, inside those that stand around it."""
+    step: Step = registry.get("step", pass_.step)()
+    for name in pass_.around:
+        step = registry.get("step", name)(step)
+    return step
+
+
+def _passes(ctx: Context, seed: int, meter: Meter | None) -> tuple[Tensor, int]:
     work = ctx.work
     training = any(p.train for p in work.passes)
-    update = Update(work, trained, ctx.device) if training and trained else None
+    update = Update(ctx) if training and ctx.trained else None
     order = distinct(work)
     limit = metered_steps(work)
     occurrences: Counter[int] = Counter()
@@ -184,7 +203,9 @@ def _passes(ctx: Context, trained: Mapping[str, nn.Parameter], seed: int, meter:
         occurrence = occurrences[index]
         occurrences[index] += 1
         metered = meter if meter and occurrence < meter.most else None
-        step: Step = registry.get("step", pass_.step)()
+        step = step_of(pass_)
+        if update:
+            update.before = partial(step.gradient, ctx, pass_) if step.changes_gradients else None
         ctx.model.train(pass_.train)
         with _once(ctx, metered, index):
             step.start(ctx, pass_)
@@ -269,15 +290,19 @@ class Update:
     """The optimizer of a work, with gradient accumulation and loss scaling.
 
     ``every`` batches make one update of their mean loss; ``pending`` counts those not used yet.  In float16 the loss
-    is scaled, and an update that overflows is skipped.
+    is scaled, and an update that overflows is skipped.  ``before`` is called before each update, with the unscaled
+    gradients.
     """
 
-    def __init__(self, work: Work, trained: Mapping[str, nn.Parameter], device: torch.device):
-        self.settings, self.trained = work.optimizer, list(trained.values())
-        self.optimizer = make_optimizer(work, trained)
+    before: Callable[[], None] | None = None
+
+    def __init__(self, ctx: Context):
+        work = ctx.work
+        self.ctx, self.settings, self.trained = ctx, work.optimizer, list(ctx.trained.values())
+        self.optimizer = ctx.optimizer = make_optimizer(work, ctx.trained)
         self.every = work.accumulation
         self.pending = 0
-        self.scaler = torch.amp.GradScaler(device.type) if work.precision == "float16" else None
+        self.scaler = torch.amp.GradScaler(ctx.device.type) if work.precision == "float16" else None
 
     def backward(self, loss: Tensor) -> None:
         """Accumulate a batch's gradients."""
@@ -297,9 +322,13 @@ class Update:
         """Apply the accumulated gradients and clear them."""
         if meter:
             meter.enter("optimizer")
-        if clip := self.settings.get("clip"):
-            if self.scaler is not None:
-                self.scaler.unscale_(self.optimizer)
+        clip = self.settings.get("clip")
+        if self.scaler is not None and (clip or self.before):
+            self.scaler.unscale_(self.optimizer)
+        if self.before:
+            with torch.no_grad():
+                self.before()
+        if clip:
             # explicit, because torch's default differs between real and fake tensors
             foreach = self.settings.get("implementation") != "for-loop"
             nn.utils.clip_grad_norm_(self.trained, clip, foreach=foreach)
@@ -321,6 +350,7 @@ class Update:
             meter.adopt(state, "optimizer")
         self.optimizer.zero_grad(set_to_none=True)
         self.pending = 0
+        self.ctx.updates += 1
 
 
 def metered_steps(work: Work) -> int:
@@ -379,4 +409,5 @@ def run(
         {name: {**ctx.received, **held}[name].detach().to("cpu", copy=True) for name in work.keep},
         float(total) / steps if steps else None,
         meter.trace() if meter else None,
+        ctx.updates,
     )

@@ -60,6 +60,11 @@ def put(tensor: Tensor, cut: Cut | None, value: Tensor) -> None:
     _put(tensor, cut if cut is not None else tuple(((0, size),) for size in tensor.shape), value, 0)
 
 
+def add(tensor: Tensor, cut: Cut | None, value: Tensor) -> None:
+    """Add ``value``, of the cut's shape, to the part of the tensor that the cut keeps."""
+    put(tensor, cut, take(tensor, cut) + value)
+
+
 def _put(tensor: Tensor, cut: Cut, value: Tensor, dimension: int) -> None:
     if dimension == len(cut):
         tensor.copy_(value)

@@ -27,9 +27,11 @@ CLIP_SCALE = 1 / 0.07
 class Context:
     """What a step may read and write while a work runs.
 
-    ``received`` holds tables by item name; ``reference`` the model's parameters and buffers as they were at the start
-    (if the work asks for them); ``outputs`` preallocated tensors by name, from which payload items that are no
-    parameters are taken; ``metrics`` scalar tensors; ``notes`` scratch data of steps, which is never cleared.
+    ``received`` holds tables and tensors like parameters by item name; ``reference`` the model's parameters and buffers
+    as they were at the start (if the work asks for them); ``outputs`` preallocated tensors by name, from which payload
+    items that are no parameters are taken; ``metrics`` scalar tensors; ``notes`` scratch data of steps, which is never
+    cleared.  ``trained`` are the parameters that train, by name; ``optimizer`` is theirs, None if no pass trains;
+    ``updates`` counts its updates so far.
     """
 
     work: Work
@@ -41,6 +43,9 @@ class Context:
     outputs: dict[str, Tensor] = field(default_factory=dict)
     metrics: dict[str, Tensor] = field(default_factory=dict)
     notes: dict[Any, Any] = field(default_factory=dict)
+    trained: Mapping[str, nn.Parameter] = field(default_factory=dict)
+    optimizer: torch.optim.Optimizer | None = None
+    updates: int = 0
 
     @property
     def client_model(self) -> ClientModel | MultiwayModel:
@@ -53,9 +58,25 @@ class Context:
             self.outputs[name] = torch.zeros(shape, dtype=dtype, device=self.device)
         return self.outputs[name]
 
+    def like(self, name: str) -> dict[str, Tensor]:
+        """The received tensors ``<name>.<parameter>``, by the names of the parameters that train."""
+        return {parameter: self.received[f"{name}.{parameter}"] for parameter in self.trained}
+
+    def outputs_like(self, name: str) -> dict[str, Tensor]:
+        """The outputs ``<name>.<parameter>`` by the names of the parameters that train.
+
+        They begin as what was received by these names, or as zeros.
+        """
+        return {n: self._output_like(f"{name}.{n}", p) for n, p in self.trained.items()}
+
+    def _output_like(self, name: str, parameter: nn.Parameter) -> Tensor:
+        if name not in self.outputs and name in self.received:
+            self.outputs[name] = self.received[name].detach().clone()
+        return self.output(name, tuple(parameter.shape), parameter.dtype)
+
 
 class Step(ABC):
-    """Base class: what runs at the start, for each batch and at the finish of each occurrence of a pass."""
+    """Base class: what runs at the start, for each batch, before each update and at the finish of a pass."""
 
     def start(self, ctx: Context, pass_: Pass) -> None:
         """Allocate outputs; called before the first batch."""
@@ -64,22 +85,47 @@ class Step(ABC):
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor | None:
         """The scalar loss of a batch; None in a pass without training."""
 
+    @property
+    def changes_gradients(self) -> bool:
+        """Whether ``gradient`` does anything."""
+        return type(self).gradient is not Step.gradient
+
+    def gradient(self, ctx: Context, pass_: Pass) -> None:
+        """Change ``parameter.grad`` of ``ctx.trained``; called before each update of the optimizer, before clipping."""
+
     def finish(self, ctx: Context, pass_: Pass) -> None:
         """Complete outputs; called after the last batch, without gradients."""
 
 
-def proximal(ctx: Context, pass_: Pass) -> Tensor | float:
-    """FedProx's term, ``mu / 2 ||w - w0||^2`` over the parameters that train, for ``args.proximal`` = mu.
+class Wrapper(Step):
+    """Base class of steps around whatever step a pass has: a term of the loss, a change of gradients.
 
-    ``args.proximal_norm: tensor`` takes ``mu / 2 sum_t ||w_t - w0_t||`` instead, as FedCola's public code does.
+    A pass names it in ``around``.  Override what differs, and call ``super()`` for the step inside.
     """
-    mu: float = pass_.args.get("proximal", 0.0)
-    if not mu:
-        return 0.0
-    differences = [p - ctx.reference[n] for n, p in ctx.model.named_parameters() if p.requires_grad]
-    if pass_.args.get("proximal_norm") == "tensor":
-        return mu / 2 * torch.stack([torch.linalg.vector_norm(d) for d in differences]).sum()
-    return mu / 2 * torch.stack([d.square().sum() for d in differences]).sum()
+
+    def __init__(self, step: Step):
+        self.step = step
+
+    @property
+    def changes_gradients(self) -> bool:
+        """Whether its own ``gradient`` or the inner step's does anything."""
+        return type(self).gradient is not Wrapper.gradient or self.step.changes_gradients
+
+    def start(self, ctx: Context, pass_: Pass) -> None:
+        """The inner step's."""
+        self.step.start(ctx, pass_)
+
+    def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor | None:
+        """The inner step's."""
+        return self.step.loss(ctx, batch, pattern, pass_)
+
+    def gradient(self, ctx: Context, pass_: Pass) -> None:
+        """The inner step's."""
+        self.step.gradient(ctx, pass_)
+
+    def finish(self, ctx: Context, pass_: Pass) -> None:
+        """The inner step's."""
+        self.step.finish(ctx, pass_)
 
 
 class Classify(Step):
@@ -91,12 +137,12 @@ class Classify(Step):
     """
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
-        """Mean over the batch, plus the proximal term."""
+        """Mean over the batch."""
         logits = ctx.client_model.classify(pattern, batch, pass_.args.get("mask", "zero")).float()
         if "target" in batch:
             total = F.binary_cross_entropy_with_logits(logits, batch["target"], reduction="sum")
-            return total / logits.shape[0] + proximal(ctx, pass_)
-        return F.cross_entropy(logits, batch["label"]) + proximal(ctx, pass_)
+            return total / logits.shape[0]
+        return F.cross_entropy(logits, batch["label"])
 
 
 def clip_loss(a: Tensor, b: Tensor, scale: float = CLIP_SCALE) -> Tensor:
@@ -110,6 +156,6 @@ class Contrast(Step):
     """CLIP's loss between the two modalities of a pair."""
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
-        """Mean over both directions, plus the proximal term."""
+        """Mean over both directions."""
         a, b = (ctx.client_model.embed(m, batch[m]).float() for m in pattern.split("-"))
-        return clip_loss(a, b, pass_.args.get("scale", CLIP_SCALE)) + proximal(ctx, pass_)
+        return clip_loss(a, b, pass_.args.get("scale", CLIP_SCALE))

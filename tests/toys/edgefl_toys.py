@@ -104,8 +104,9 @@ def skeleton(description: Mapping[str, Any]) -> nn.Module:
 
 def training_pass(modalities: Sequence[str] = ("image",), batch: int = 8, **args: Any) -> Pass:
     return Pass(
-        "classify" if len(modalities) == 1 else "contrast", "private", ("-".join(modalities),), batch, True, args
-    )
+        "classify" if len(modalities) == 1 else "contrast", "private", ("-".join(modalities),), batch, True, args,
+        ("proximal",) if "proximal" in args else (),
+    )  # fmt: skip
 
 
 def scoring_pass(modalities: Sequence[str] = ("image",), batch: int = 16) -> Pass:

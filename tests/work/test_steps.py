@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import exp, log
 
 import pytest
@@ -9,8 +10,9 @@ import torch
 from edgefl_toys import CPU, Toy, described, do, inputs_of, make_work, training_pass
 
 from edgefl import models
-from edgefl.work import Context, run
-from edgefl.work.steps import CLIP_SCALE, clip_loss, proximal
+from edgefl.methods.fedprox import Proximal
+from edgefl.work import Context, Pass, Step, run
+from edgefl.work.steps import CLIP_SCALE, clip_loss
 
 
 def test_clip_loss_of_two_pairs() -> None:
@@ -27,22 +29,28 @@ def test_clip_loss_averages_both_directions() -> None:
     assert float(clip_loss(a, b, scale=1.0)) == pytest.approx((rows + log(2)) / 2)
 
 
+class Constant(Step):
+    """A step whose loss is a constant."""
+
+    def __init__(self, value: float):
+        self.value = torch.tensor(value)
+
+    def loss(self, ctx: Context, batch: Mapping[str, torch.Tensor], pattern: str, pass_: Pass) -> torch.Tensor:
+        return self.value
+
+
 @pytest.mark.parametrize("norm", ["squared", "tensor"])
 def test_the_proximal_term(norm: str) -> None:
     module = models.build(described())
-    for name, parameter in module.named_parameters():
-        parameter.requires_grad_("head" in name)
+    trained = {n: p for n, p in module.named_parameters() if "head" in n}
     reference = {n: p.detach() - (2.0 if n.endswith("bias") else 1.0) for n, p in module.named_parameters()}
     pass_ = training_pass(proximal=0.5, proximal_norm=norm)
+    ctx = Context(make_work(), module, Toy(), CPU, {}, reference, trained=trained)
     with torch.no_grad():
-        value = float(proximal(Context(make_work(), module, Toy(), CPU, {}, reference), pass_))
+        value = float(Proximal(Constant(7.0)).loss(ctx, {}, "image", pass_)) - 7
     weights, biases = 5 * 16, 5  # of the head, the only part that trains: distances 1 and 2
     squared = weights * 1.0 + biases * 4.0
     assert value == pytest.approx(0.25 * (squared if norm == "squared" else weights**0.5 + (biases * 4.0) ** 0.5))
-
-
-def test_no_proximal_term_unless_asked() -> None:
-    assert proximal(Context(make_work(), models.build(described()), Toy(), CPU), training_pass()) == 0
 
 
 def test_the_proximal_pull_is_towards_what_was_received() -> None:

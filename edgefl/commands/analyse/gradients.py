@@ -48,7 +48,7 @@ class Trained:
         """From the run's folder.  Raises RunError if its weights can't be read."""
         setup = compose(scenario, on_message)
         kept: dict[int, dict[str, Tensor]] = {}
-        if any(setup.method.work(kind, 1).keep for kind in setup.clients.kinds):
+        if any(setup.method.client_work(kind, 1).keep for kind in setup.clients.kinds):
             checkpoint = checkpoints.latest(run.path / "checkpoints")
             if checkpoint is None:
                 raise RunError(
@@ -74,7 +74,7 @@ class Trained:
         """The last round in which clients of a kind train their model; None if they never do."""
         own = set(self.setup.method.setting.kinds[kind].trainable())
         for round in range(self.setup.schedule.rounds, 0, -1):
-            if self.setup.participates(kind, round) and own & set(self.setup.method.work(kind, round).trainable):
+            if self.setup.participates(kind, round) and own & set(self.setup.method.client_work(kind, round).trainable):
                 return round
         return None
 
@@ -136,7 +136,7 @@ def gradient_works(work: Work, trainable: Sequence[str], up: Any, source: Source
 def gradient(trained: Trained, kind: str, client: int, round: int) -> tuple[Tensors, Tensors]:
     """The mean gradient over a client's batches at the final weights, and the weights, both by parameter in float64."""
     method = trained.setup.method
-    own, full = method.setting.kinds[kind].trainable(), method.work(kind, round)
+    own, full = method.setting.kinds[kind].trainable(), method.client_work(kind, round)
     source = trained.setup.clients.client(client)
     sums: dict[str, Tensor] = {}
     weights: dict[str, Tensor] = {}
@@ -201,7 +201,7 @@ def update(trained: Trained, planner: Planner, kind: str, client: int, round: in
     inputs = dict(work.received(wire))
     bases, after = work.bases(inputs), dict(result.kept)
     for payload in work.up:
-        models = {i.name for i in payload.items if not i.source.startswith("table/")}
+        models = {i.name for i in payload.items if not i.beside}
         decoded = payload.decoded(result.payloads[payload.name], bases)
         after |= {name: value for name, value in decoded.items() if name in models}
     before = {name: inputs[name].double() for name in work.trainable if name in after and name in inputs}
@@ -289,5 +289,5 @@ def _distance(trained: Trained, a: str, b: str, names: Sequence[str]) -> float |
 def _sent(trained: Trained, kind: str) -> bool:
     """Whether the models of clients of this kind reach the server."""
     round = trained.last_round(kind)
-    work = trained.setup.method.work(kind, round) if round is not None else None
-    return work is not None and any(not i.source.startswith("table/") for p in work.up for i in p.items)
+    work = trained.setup.method.client_work(kind, round) if round is not None else None
+    return work is not None and any(not i.beside for p in work.up for i in p.items)

@@ -18,8 +18,8 @@ def check_client(federation: TinyFederation, client: int, kind: str, place: Plac
     findings, where = federation.findings, place.at(kind)
     source = federation.setup.clients.client(client)
     with findings.attempt(rules.MEETS, where):
-        full = federation.method.work(kind, place.round)
-        equal = full.encode() == federation.new_method().work(kind, place.round).encode()
+        full = federation.method.client_work(kind, place.round)
+        equal = full.encode() == federation.new_method().client_work(kind, place.round).encode()
         findings.expect(rules.BLIND, where, equal, "two calls give different works")
         findings.expect(rules.BLIND, where, full.kind == kind, f"its kind is {full.kind!r}")
         work = restrict(full, place.stage).fitted(source.size)
@@ -35,5 +35,9 @@ def check_client(federation: TinyFederation, client: int, kind: str, place: Plac
             federation.tasks.append((where, task, report))
         check_training(findings, task, report, where)
         samples = {q: source.size(p) for p in work.passes if p.data == "private" for q in p.patterns}
-        return Update(client, kind, samples, work, report.result.payloads, state.base(work), place.round)
+        result = report.result
+        return Update(
+            client, kind, samples, work, result.payloads, state.base(work), place.round,
+            loss=result.loss, metrics=result.metrics, updates=result.updates,
+        )  # fmt: skip
     return None

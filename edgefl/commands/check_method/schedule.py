@@ -26,7 +26,9 @@ def check_schedule(federation: TinyFederation, name: str, schedule: Schedule) ->
     for kind in setup.clients.kinds:
         with findings.attempt(rules.ANSWERS, f"{kind}, {name}"):
             takes_part = method.participates(kind, 1)
-            findings.expect(rules.ANSWERS, f"{kind}, {name}", not takes_part or isinstance(method.work(kind, 1), Work))
+            findings.expect(
+                rules.ANSWERS, f"{kind}, {name}", not takes_part or isinstance(method.client_work(kind, 1), Work)
+            )
     if any(failure.startswith(f"{rules.ANSWERS}: ") for failure in findings.failures):
         return
     try:

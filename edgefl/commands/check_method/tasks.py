@@ -111,7 +111,7 @@ def kept_by_steps(work: Work) -> dict[str, Any]:
 
     Functions, classes and modules are left out: they hold no results.
     """
-    parts = {registry.get("step", each.step) for each in work.passes}
+    parts = {registry.get("step", name) for each in work.passes for name in each.steps}
     parts |= {registry.get("edit", each.name) for each in work.edits}
     classes = {kind for part in parts for kind in (part if isinstance(part, type) else type(part)).__mro__}
     held: dict[str, Any] = {}

@@ -43,11 +43,10 @@ def _check_addresses(findings: Findings, work: Work, where: str, state: ServerSt
     for direction, payloads in (("down", work.down), ("up", work.up)):
         for item in (item for payload in payloads for item in payload.items):
             held = state.tensors.get(item.source)
-            is_table = direction == "up" and item.source.startswith(
-                "table/"
-            )  # a table may be added later, and in another shape
+            # a table may be added later, and in another shape
+            is_table = direction == "up" and item.source.startswith("table/")
             if held is None:
-                if not is_table:
+                if not is_table and item.like is None:
                     fault = f"{item.name!r} travels {direction} as {item.source!r}, which initial() doesn't have"
                     ok &= findings.expect(rules.ADDRESSES, where, False, fault)
             elif not fits(item.cut, held.shape, item.shape):

@@ -259,7 +259,7 @@ class Pricer:
         cell_key = (scheduled, stage.index)
         if cell_key not in self._floors:
             setup = self.setup(scheduled)
-            work = setup.staged(setup.method.work(self.kind, span.first), stage)
+            work = setup.staged(setup.method.client_work(self.kind, span.first), stage)
             trains = set(work.trainable) if any(p.train for p in work.passes) else set()
             specs = setup.method.setting.kinds[self.kind].parameters()
             self._floors[cell_key] = sum(
@@ -294,7 +294,7 @@ def _work_numbers(setup: Setup, kind: str) -> dict[int, int]:
     for round in range(1, setup.schedule.rounds + 1):
         if not setup.participates(kind, round):
             continue
-        work = setup.method.work(kind, round)
+        work = setup.method.client_work(kind, round)
         if not works or work != works[-1]:
             works.append(work)
         numbers[round] = len(works)

@@ -66,13 +66,13 @@ class Profiles:
 
 def payloads(name: str, kind: str, round: int, *overrides: str) -> dict[str, int]:
     """Bytes that a client sends up in a round, by payload; nothing is predicted."""
-    work = compose(load(f"papers/{name}", list(overrides)), trains=False).method.work(kind, round)
+    work = compose(load(f"papers/{name}", list(overrides)), trains=False).method.client_work(kind, round)
     return {payload.name: payload.tensor_bytes for payload in work.up}
 
 
 def parts_of_model(name: str, kind: str, round: int) -> dict[str, int]:
     """Bytes of the model that a client sends up in a round, by part; nothing is predicted."""
-    work = compose(load(f"papers/{name}"), trains=False).method.work(kind, round)
+    work = compose(load(f"papers/{name}"), trains=False).method.client_work(kind, round)
     sizes: Counter[str] = Counter()
     for payload in work.up:
         if payload.name == "model":

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from edgefl.work.description import Pass
-from edgefl.work.steps import Context, Step, proximal
+from edgefl.work.steps import Context, Step
 
 if TYPE_CHECKING:
     from edgefl.models.probabilistic import ProbabilisticModel
@@ -70,4 +70,4 @@ class ContrastProbabilistic(Step):
                 loss = loss + args["kl"] * torch.stack([divergence(*gaussian) for gaussian in gaussians]).sum()
             if args["uniformity"]:
                 loss = loss + args["uniformity"] * uniformity(torch.cat([a, b]).flatten(0, 1))
-        return loss + proximal(ctx, pass_)
+        return loss

@@ -1,0 +1,61 @@
+"""SCAFFOLD: control variates correct the drift of clients (Karimireddy et al. 2020, algorithm 1, option II)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar, Literal
+
+from edgefl.methods.protocol import Method, Setting, needs_plain_sgd
+from edgefl.methods.state import ServerState, Update
+from edgefl.work import Context, Pass, Work, Wrapper
+
+
+class Control(Wrapper):
+    """Adds c - c_i to every gradient; at the end c_i+ = c_i - c + (x - y_i) / (K lr) after K updates."""
+
+    def gradient(self, ctx: Context, pass_: Pass) -> None:
+        """g + c - c_i."""
+        super().gradient(ctx, pass_)
+        server, own = ctx.like("control"), ctx.like("own")
+        for name, parameter in ctx.trained.items():
+            if parameter.grad is not None:
+                parameter.grad.add_(server[name]).sub_(own[name])
+
+    def finish(self, ctx: Context, pass_: Pass) -> None:
+        """The change c_i+ - c_i, and c_i+; x is the work's ``reference``."""
+        super().finish(ctx, pass_)
+        server, own, change, new = ctx.like("control"), ctx.like("own"), *map(ctx.outputs_like, ("change", "own"))
+        for name, parameter in ctx.trained.items():
+            moved = (ctx.reference[name] - parameter) / (max(ctx.updates, 1) * ctx.work.scalars["lr"])
+            change[name].copy_(moved.sub_(server[name]))
+            new[name].copy_(own[name] + change[name])
+
+
+class Scaffold(Method):
+    """FedAvg with a control variate c of the server and one of each client, c_i, which estimate gradients."""
+
+    class Options(Method.Options):
+        """``method: scaffold``."""
+
+        name: Literal["scaffold"] = "scaffold"
+
+    summary = "FedAvg with control variates against the drift of clients"
+    needs: ClassVar = {"training": {"optimizer": "sgd"}}
+
+    def __init__(self, options: Options, setting: Setting):
+        super().__init__(options, setting)
+        needs_plain_sgd("scaffold", setting)
+
+    def work(self, kind: str, round: int) -> Work:
+        """FedAvg's work, with c down, c_i kept and the change of c_i up."""
+        work = super().work(kind, round).around("control")
+        server, own = self.like_model(kind, "control"), self.like_model(kind, "own")
+        change = self.like_model(kind, "change", source="table/control/")
+        down, up = (*work.down, server, own), (*work.up, change)
+        return replace(work, down=down, up=up, keep=own.names, reference=work.trainable)
+
+    def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
+        """FedAvg's mean of the models, and c + sum_i (c_i+ - c_i) / N for N clients of the kind."""
+        control = self.sums(state, updates, "change", lambda update: 1 / self.setting.clients[update.kind])
+        return super().aggregate(state, updates).changed(self.plus(state, control))
