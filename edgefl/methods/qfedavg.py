@@ -57,9 +57,9 @@ class QFedAvg(Method):
             senders.update({address: weights[u.client] for address, _ in u.sent()})
 
         def mix(address: Address, cohort: Cohort) -> Mapping[Address, float]:
-            return {
-                address: 1.0 if address in self.setting.buffers else senders[address] / total[address.split("/")[0]]
-            }
+            if address in self.setting.buffers or not senders[address]:
+                return {address: 1.0}
+            return {address: senders[address] / total[address.split("/")[0]]}
 
         return state.changed(self.combine(state, updates, mix, weight=lambda update: weights[update.client]))
 

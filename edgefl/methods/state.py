@@ -41,7 +41,9 @@ class ServerState:
     def _item(self, item: Item) -> Tensor:
         if item.like is not None and item.source not in self.tensors:
             return item.spec.empty().zero_()
-        return take(self.tensors[item.source], item.cut)
+        value = take(self.tensors[item.source], item.cut)
+        # a node holds it as received: a slice must not keep the whole tensor in memory
+        return value.clone() if item.like is not None and item.cut is not None else value
 
     def wire(self, work: Work, held: Container[str] = ()) -> dict[str, Tensor]:
         """Wire tensors of a work's ``down`` payloads; items in ``held`` aren't encoded, as the node has them."""

@@ -137,12 +137,12 @@ class Classify(Step):
     """
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
-        """Mean over the batch."""
+        """Mean over the batch; a repeated sample, whose label is -1, doesn't count."""
         logits = ctx.client_model.classify(pattern, batch, pass_.args.get("mask", "zero")).float()
         if "target" in batch:
             total = F.binary_cross_entropy_with_logits(logits, batch["target"], reduction="sum")
             return total / logits.shape[0]
-        return F.cross_entropy(logits, batch["label"])
+        return F.cross_entropy(logits, batch["label"], ignore_index=-1)
 
 
 def clip_loss(a: Tensor, b: Tensor, scale: float = CLIP_SCALE) -> Tensor:
