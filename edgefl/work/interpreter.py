@@ -20,6 +20,7 @@ from edgefl import registry, seeds
 from edgefl.errors import MethodError
 from edgefl.work.attention import attention
 from edgefl.work.description import DTYPES, Pass, Payload, Source, Work
+from edgefl.work.edits import edited, uploaded
 from edgefl.work.learning_rates import grouped
 from edgefl.work.metering.meter import Meter
 from edgefl.work.metering.trace import FINISH, METERED, START, UPDATE, Trace
@@ -72,19 +73,6 @@ def make_optimizer(work: Work, named: Mapping[str, nn.Parameter]) -> torch.optim
     raise MethodError(f"unknown optimizer {settings['name']!r}; allowed: adam, adamw, sgd")
 
 
-@contextmanager
-def _edited(work: Work, module: nn.Module, received: Mapping[str, Tensor]) -> Iterator[None]:
-    applied = []
-    try:
-        for edit in work.edits:
-            registry.get("edit", edit.name).apply(edit, module, received)
-            applied.append(edit)
-        yield
-    finally:
-        for edit in reversed(applied):
-            registry.get("edit", edit.name).fold(edit, module)
-
-
 def execute(
     work: Work,
     inputs: Mapping[str, Tensor],
@@ -108,7 +96,7 @@ def execute(
     tensors = dict(module.named_parameters()) | dict(module.named_buffers())
     _load(tensors, inputs)
     extra = {n: v.to(device) for n, v in inputs.items() if n not in tensors}
-    with _edited(work, module, extra):
+    with edited(work, module, extra):
         parameters = dict(module.named_parameters())
         trainable = set(work.trainable)
         if missing := trainable - parameters.keys():
@@ -142,6 +130,7 @@ def execute(
                 meter.watching(module) if meter else nullcontext(),
             ):
                 total, steps = _passes(ctx, seed, meter)
+            ctx.outputs.update(uploaded(work, module))
         finally:
             for hook in hooks:
                 hook.remove()
