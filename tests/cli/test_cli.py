@@ -198,7 +198,8 @@ def test_a_finished_run_is_shown_without_its_data(
         schedule={"name": "end-to-end", "rounds": 1},
     )
     Path("it.yaml").write_text(yaml.safe_dump({"edgefl": 1, **scenario, "compare": compare}))
-    table = call("run", "it.yaml", "--output", "it")[1]
+    full = ("--full",) if compare else ()  # the tables of every run, not only the mean over seeds
+    table = call("run", "it.yaml", "--output", "it", *full)[1]
     assert "(0.333)" in table and "1.000 (1.000)       10" in table
     shutil.move("it", "older")
     plain = call("run", "it.yaml", "--output", "it", "--json")[1]
@@ -208,16 +209,16 @@ def test_a_finished_run_is_shown_without_its_data(
         environment = json.loads((path.parent / "environment.json").read_text())
         del environment["run_format"]
         (path.parent / "environment.json").write_text(json.dumps(environment))
-    assert call("run", "--resume", "older") == (0, table, "edgefl: records, weights and figures: older\n")
+    assert call("run", "--resume", "older", *full) == (0, table, "edgefl: records, weights and figures: older\n")
 
     shutil.rmtree(sets)
     shutil.rmtree(cache)
     monkeypatch.setenv("EDGEFL_CACHE", str(tmp_path / "other"))  # what this process has opened is found no more either
-    assert call("run", "--resume", "it") == (0, table, "edgefl: records, weights and figures: it\n")
+    assert call("run", "--resume", "it", *full) == (0, table, "edgefl: records, weights and figures: it\n")
     assert call("run", "--resume", "it", "--json") == (0, plain, "")
     assert call("run", "--resume", "it", "--verify")[0] == 0
     assert summary(edgefl.run(resume="it")) == summary(edgefl.read_run("it")) == json.loads(plain)
-    code, out, err = call("run", "--resume", "older")
+    code, out, err = call("run", "--resume", "older", *full)
     assert code == 0 and "1.000        -" in out and "cifar100, which data.folders names, is not there" in err
     assert err.count("Traceback") == 0 and len(out.splitlines()) == len(table.splitlines())
     assert not (tmp_path / "other").exists()

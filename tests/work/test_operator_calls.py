@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 
 import pytest
 import torch
@@ -64,3 +66,16 @@ def test_a_call_on_lists_is_cut_to_its_largest_entry() -> None:
 def test_an_operator_of_another_torch_is_named() -> None:
     with pytest.raises(LookupError, match="has no operator aten.no_such_thing.default"):
         Call("aten.no_such_thing.default", "[[],[],{}]").make("cpu")
+
+
+def test_arguments_are_freed_with_the_last_reference_to_them() -> None:
+    call = call_of(torch.ops.aten.mm.default, [torch.zeros(3, 4), torch.zeros(4, 5)], {})
+    gc.disable()  # a cycle of references would hold them until the next collection
+    try:
+        made = call.make("cpu")
+        held = [weakref.ref(argument.untyped_storage()) for argument in made[1]]
+        assert all(reference() is not None for reference in held)
+        del made
+        assert [reference() for reference in held] == [None, None]
+    finally:
+        gc.enable()

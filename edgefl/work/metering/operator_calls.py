@@ -7,7 +7,7 @@ arguments, on which of them share a storage, and on its other arguments.  It doe
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -75,50 +75,57 @@ class Call:
         """
         storages, args, kwargs = json.loads(self.arguments)
         memory = [torch.zeros(size, dtype=torch.uint8, device=device).untyped_storage() for size in storages]
+        named = {name: _made(value, memory, device) for name, value in kwargs.items()}
+        return self.overload(), _made(args, memory, device), named
 
-        def made(value: Any) -> Any:
-            if isinstance(value, list):
-                return [made(item) for item in value]
-            if not isinstance(value, dict):
-                return value
-            if "t" in value:
-                storage, dtype, shape, strides, offset = value["t"]
-                tensor = torch.empty(0, dtype=getattr(torch, dtype), device=device)
-                return tensor.set_(memory[storage], offset, shape, strides)
-            if "d" in value:
-                return torch.device(device)
-            return float(value["f"]) if "f" in value else getattr(torch, value["s"])
 
-        return self.overload(), made(args), {name: made(value) for name, value in kwargs.items()}
+# not within ``make``: a function that calls itself there would hold the memory until Python collects garbage
+def _made(value: Any, memory: Sequence[Any], device: torch.device | str) -> Any:
+    """The argument that is described; tensors lie in the storages ``memory``."""
+    if isinstance(value, list):
+        return [_made(item, memory, device) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if "t" in value:
+        storage, dtype, shape, strides, offset = value["t"]
+        tensor = torch.empty(0, dtype=getattr(torch, dtype), device=device)
+        return tensor.set_(memory[storage], offset, shape, strides)
+    if "d" in value:
+        return torch.device(device)
+    return float(value["f"]) if "f" in value else getattr(torch, value["s"])
 
 
 def call_of(operator: Any, args: Any, kwargs: Any) -> Call:
     """The call of a torch operator (``OpOverload``) with these arguments, which may be fake tensors."""
     storages: dict[int, int] = {}
     sizes: list[int] = []
+    described = [
+        _described(args, storages, sizes),
+        {name: _described(value, storages, sizes) for name, value in kwargs.items()},
+    ]
+    return Call(str(operator), json.dumps([sizes, *described], separators=(",", ":")))
 
-    def described(value: Any) -> Any:
-        if isinstance(value, Tensor):
-            storage = value.untyped_storage()
-            index = storages.setdefault(storage._cdata, len(sizes))
-            if index == len(sizes):
-                sizes.append(storage.nbytes())
-            shape, strides = list(value.shape), list(value.stride())
-            return {"t": [index, str(value.dtype).removeprefix("torch."), shape, strides, value.storage_offset()]}
-        if isinstance(value, list | tuple):
-            return [described(item) for item in value]
-        if isinstance(value, float):
-            return _described_float(value)
-        if value is None or isinstance(value, bool | int | str):
-            return value
-        if isinstance(value, torch.device):
-            return {"d": value.type}
-        if isinstance(value, _TYPES):
-            return {"s": str(value).removeprefix("torch.")}
-        return None  # a generator: random numbers take no memory beside the output
 
-    text = [described(args), {name: described(value) for name, value in kwargs.items()}]
-    return Call(str(operator), json.dumps([sizes, *text], separators=(",", ":")))
+def _described(value: Any, storages: dict[int, int], sizes: list[int]) -> Any:
+    """The argument as plain data; ``storages`` (their places by identity) and ``sizes`` get those of new tensors."""
+    if isinstance(value, Tensor):
+        storage = value.untyped_storage()
+        index = storages.setdefault(storage._cdata, len(sizes))
+        if index == len(sizes):
+            sizes.append(storage.nbytes())
+        shape, strides = list(value.shape), list(value.stride())
+        return {"t": [index, str(value.dtype).removeprefix("torch."), shape, strides, value.storage_offset()]}
+    if isinstance(value, list | tuple):
+        return [_described(item, storages, sizes) for item in value]
+    if isinstance(value, float):
+        return _described_float(value)
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, torch.device):
+        return {"d": value.type}
+    if isinstance(value, _TYPES):
+        return {"s": str(value).removeprefix("torch.")}
+    return None  # a generator: random numbers take no memory beside the output
 
 
 def _described_float(value: float) -> Any:
