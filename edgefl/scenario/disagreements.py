@@ -79,7 +79,12 @@ def disagreements(document: Document, parts: Mapping[str, BaseModel], names: Map
         path = ("schedule", "stages") if ("schedule", "stages") in document.places else ("schedule",)
         errors.append(document.error(path, str(error)))
     else:
-        errors += _rate_errors(document, cast(TrainingOptions, parts["training"]), model, len(schedule.stages))
+        training = cast(TrainingOptions, parts["training"])
+        errors += _rate_errors(document, training, model, len(schedule.stages))
+        if problem := training.lr_schedule.problem([stage.rounds for stage in schedule.stages]):
+            field, message = problem
+            path = ("training", "lr_schedule", field)
+            errors.append(document.error(path if path in document.places else path[:2], message))
     return errors
 
 

@@ -154,6 +154,7 @@ class Simulation(RunState):
             "final_delivery_bytes": final_delivery_bytes,
             "server_seconds": sum(w["seconds"] for w in tally.server),
             "server_works": tally.server,
+            **setup.rate_record(round),
             "losses": _mean_losses(tally),
             "metrics": metrics,
             "diverged": self.diverged is not None,
