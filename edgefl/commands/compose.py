@@ -91,6 +91,7 @@ def compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: No
         scenario.evaluation,
         scenario.training.measure,
         scenario.payload,
+        scenario.stop,
     )
     if trains:
         tell_time(scenario, setup)

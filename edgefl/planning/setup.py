@@ -13,6 +13,7 @@ from edgefl.devices import Fleet
 from edgefl.methods import Method
 from edgefl.planning.payload_options import PayloadOptions
 from edgefl.planning.round_options import EvaluationOptions, RoundOptions
+from edgefl.planning.stop_options import StopOptions
 from edgefl.schedules import Schedule, Stage, restrict
 from edgefl.training import Sources
 from edgefl.work import Work
@@ -61,6 +62,7 @@ class Setup:
     evaluation: EvaluationOptions
     measure: str = "first"
     payload: PayloadOptions = field(default_factory=lambda: PayloadOptions.model_validate({}))
+    stop: StopOptions = field(default_factory=lambda: StopOptions.model_validate({}))
 
     def kind_of(self, client: int) -> str:
         """The kind of a client."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from tensors import assert_equal_tensors
@@ -42,6 +42,7 @@ def test_closed_forms_by_hand() -> None:
     assert stages == pytest.approx([1.0, 0.5, 1.0, 0.75, 0.25])
 
 
+@settings(deadline=None)  # torch imports its schedulers at the first
 @given(
     rounds=st.integers(2, 40),
     warm_up=st.integers(0, 12),
