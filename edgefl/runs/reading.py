@@ -162,7 +162,9 @@ class Run:
         if which not in WEIGHTS:
             raise RunError(f"a run has final and best weights, not {which!r:.80}")
         if which == "best" and not self.best:
-            raise RunError(f"{self.path} has no best weights: its scenario says neither evaluation.best nor stop.metric")
+            raise RunError(
+                f"{self.path} has no best weights: its scenario says neither evaluation.best nor stop.metric"
+            )
         try:
             tensors: dict[str, Tensor] = load_file(self.path / WEIGHTS[which])
         except (OSError, SafetensorError) as error:

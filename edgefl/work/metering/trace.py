@@ -110,8 +110,14 @@ class Trace:
             "memory": dict(self.live_parts),
             "calls": [[h.call.operator, h.call.arguments, h.before, h.outputs, h.after] for h in self.calls],
             "steps": [
-                [*key, s.forward_flops, s.backward_flops, dict(s.macs), [[*o, n] for o, n in s.operators.items()],
-                 dict(s.gradient_macs)]
+                [
+                    *key,
+                    s.forward_flops,
+                    s.backward_flops,
+                    dict(s.macs),
+                    [[*o, n] for o, n in s.operators.items()],
+                    dict(s.gradient_macs),
+                ]
                 for key, s in self.steps.items()
             ],
         }
