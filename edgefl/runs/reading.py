@@ -150,7 +150,7 @@ class Run:
         """The final weights on the CPU, ``{address: tensor}``; an address is ``KIND/PARAMETER`` or ``table/NAME``.
 
         ``which="best"`` gives those of the best evaluation (``evaluation.best``), whose round and value ``best`` says.
-        Raises RunError if the run isn't finished, if it is a comparison, if it has no best weights, or if the file can't
+        Raises RunError if the run isn't finished, if it is a comparison, if it has no best weights, or if the file cannot
         be read.
         """
         from safetensors.torch import load_file
@@ -162,9 +162,7 @@ class Run:
         if which not in WEIGHTS:
             raise RunError(f"a run has final and best weights, not {which!r:.80}")
         if which == "best" and not self.best:
-            raise RunError(
-                f"{self.path} has no best weights: its scenario says neither evaluation.best nor stop.metric"
-            )
+            raise RunError(f"{self.path} has no best weights: it has no evaluation.best and no stop.metric")
         try:
             tensors: dict[str, Tensor] = load_file(self.path / WEIGHTS[which])
         except (OSError, SafetensorError) as error:
@@ -173,7 +171,7 @@ class Run:
 
     @property
     def best(self) -> dict[str, Any]:
-        """``metric``, ``value`` and ``round`` of the best evaluation; empty if the run follows no metric, or isn't over.
+        """``metric``, ``value`` and ``round`` of the best evaluation; empty if the run follows none, or is not over.
 
         Of a comparison ``{label: best}``.
         """

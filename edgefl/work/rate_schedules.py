@@ -1,7 +1,7 @@
 """Learning rates that change from round to round: the scenario's ``training.lr_schedule``.
 
-A shape is a factor on every learning rate of a round.  With t the rounds that have passed, and w those of warm-up, they are
-the closed forms of torch's LinearLR, StepLR, MultiStepLR and CosineAnnealingLR, with a step after every round.
+A shape is a factor on every learning rate of a round: the closed forms of torch's LinearLR (the warm-up), StepLR,
+MultiStepLR and CosineAnnealingLR, with a step after every round.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class RateSchedule(BaseModel):
 
     name: Literal["constant", "step", "cosine"] = Field(
         "constant",
-        description="shape after the warm-up: the same rate (constant), a smaller one every some rounds (step), or half "
-        "a cosine down to the floor (cosine)",
+        description="shape after the warm-up: the same rate (constant), a smaller one after some rounds (step), or "
+        "half a cosine down to the floor (cosine)",
     )
     warm_up: NonNegativeInt = Field(
         0, description="rounds in which the rate rises linearly; the round after them has the full rate"
@@ -40,8 +40,8 @@ class RateSchedule(BaseModel):
         None,
         ge=0,
         lt=1,
-        description="share of the rate that a cosine approaches: it would reach it in the round after the last; null: 0; "
-        "for cosine",
+        description="share of the rate that a cosine approaches: it would reach it in the round after the last; "
+        "null: 0; for cosine",
     )
     restart: Literal["never", "stage"] = Field(
         "never", description="whether the shape spans all rounds (never), or begins anew in each stage of the schedule"

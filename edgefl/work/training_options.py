@@ -42,8 +42,8 @@ class TrainingOptions(BaseModel):
     lr_decay: float = Field(1.0, gt=0, le=1, description="factor on the learning rate after every round")
     lr_schedule: Annotated[RateSchedule, BeforeValidator(parse_rate_schedule)] = Field(
         RateSchedule.model_validate({}),
-        description="factor on all learning rates by round: constant, step, cosine, or a mapping with a name, a warm-up "
-        "and further fields; lr_decay applies beside it",
+        description="factor on all learning rates by round: constant, step, cosine, or a mapping with a name, a "
+        "warm-up and further fields; lr_decay applies beside it",
     )
     weight_decay: float = Field(0.0, ge=0, description="weight decay of the optimizer")
     rates: dict[str, Rate] = Field(

@@ -119,10 +119,10 @@ def scenario(tiny: Tiny, rounds: int = 8, **sections: Any) -> dict[str, Any]:
     [
         ({"stop": {"metric": "image.acuracy", "target": 1}}, r"stop\.metric: the evaluation of image has no 'acuracy'; "
          "did you mean 'accuracy'"),
-        ({"evaluation": {"best": "image.r@10"}}, r"evaluation\.best: the evaluation of image has no 'r@10'; allowed: acc"),
-        ({"stop": {"metric": "imag.accuracy", "target": 1}}, r"there are no 'imag' clients to evaluate; did you mean 'im"),
+        ({"evaluation": {"best": "image.r@10"}}, r"evaluation\.best: the evaluation of image has no 'r@10'; allowed"),
+        ({"stop": {"metric": "imag.accuracy", "target": 1}}, r"there are no 'imag' clients to evaluate; did you"),
         ({"stop": {"metric": "accuracy", "target": 1}}, "a metric is written as kind and name, such as image.accuracy"),
-        ({"stop": {"metric": "image.accuracy", "target": 1}, "training": {"mode": "none"}}, "training: none trains noth"),
+        ({"stop": {"metric": "image.accuracy", "target": 1}, "training": {"mode": "none"}}, "training: none trains"),
     ],
 )  # fmt: skip
 def test_metrics_that_the_run_wont_have(sections: dict[str, Any], told: str, tiny: Tiny, tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_runs_of_a_comparison_end_each_by_itself(
     page = tmp_path / "page.html"
     edgefl.write_report(run.runs[fast].path, output=page)
     assert f"This run {run.stopped[fast]['text']}." in page.read_text(encoding="utf-8")
-    edgefl.write_report(run.path, output=page, overwrite=True)
+    edgefl.write_report(run.path, output=page)
 
 
 def test_a_scenario_with_a_stop_is_read_back(tiny: Tiny) -> None:
