@@ -150,8 +150,8 @@ class Run:
         """The final weights on the CPU, ``{address: tensor}``; an address is ``KIND/PARAMETER`` or ``table/NAME``.
 
         ``which="best"`` gives those of the best evaluation (``evaluation.best``), whose round and value ``best`` says.
-        Raises RunError if the run isn't finished, if it is a comparison, if it has no best weights, or if the file cannot
-        be read.
+        Raises RunError if the run isn't finished, if it is a comparison, if it has no best weights, or if the file
+        can't be read.
         """
         from safetensors.torch import load_file
 
