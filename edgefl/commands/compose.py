@@ -74,10 +74,10 @@ def compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: No
     with errors_at(scenario, "data"):
         federation = federation_of(scenario, on_message)
     kinds = _kinds(scenario, federation)
-    setting = _setting(scenario, federation, kinds, on_message)
+    schedule: Schedule = registry.get("schedule", scenario.schedule_name)(scenario.schedule_options, blocks_of(kinds))
+    setting = _setting(scenario, federation, kinds, schedule, on_message)
     method = _method(scenario, setting)
     _check_method(scenario, method)
-    schedule: Schedule = registry.get("schedule", scenario.schedule_name)(scenario.schedule_options, blocks_of(kinds))
     fleet = Fleet.draw(scenario.fleet, len(federation.client_kind), scenario.seed)
     _check_payload(scenario, method)
     _check_schedule(scenario, method, schedule)
@@ -91,6 +91,7 @@ def compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: No
         scenario.evaluation,
         scenario.training.measure,
         scenario.payload,
+        scenario.stop,
     )
     if trains:
         tell_time(scenario, setup)
@@ -122,12 +123,16 @@ def _kinds(scenario: Scenario, federation: Federation) -> dict[str, Kind]:
 
 
 def _setting(
-    scenario: Scenario, federation: Federation, kinds: Mapping[str, Kind], on_message: Callable[[str], None]
+    scenario: Scenario,
+    federation: Federation,
+    kinds: Mapping[str, Kind],
+    schedule: Schedule,
+    on_message: Callable[[str], None],
 ) -> Setting:
     """What a method may know about the clients, the data and the scenario."""
     return Setting(
         kinds,
-        scenario.training,
+        scenario.training.over([stage.rounds for stage in schedule.stages]),
         scenario.evaluation.batch,
         scenario.evaluation.pairs,
         scenario.model,

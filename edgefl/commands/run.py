@@ -13,6 +13,7 @@ from typing import Any
 
 from edgefl import models
 from edgefl.commands.compose import compose, errors_at, federation_of, predictor_of, scenario_of
+from edgefl.commands.followed import check_followed
 from edgefl.commands.history.trackers import Tracked, check_installed, log_of
 from edgefl.commands.made_of import MAY_CHANGE, fixed_part, inputs_of, made_of, report_changed_inputs
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
@@ -39,6 +40,7 @@ from edgefl.runs.digests import changed_parts
 from edgefl.runs.folders import check_finished, json_text, new_folder
 from edgefl.scenario import Scenario, load
 from edgefl.simulation import Simulation
+from edgefl.simulation.watch import best_round
 from edgefl.training import Inline, Processes, make_executor
 from edgefl.training.pretraining import Pretraining
 from edgefl.work.description import digest
@@ -173,7 +175,7 @@ def check(scenario: Scenario, on_message: Callable[[str], None]) -> Setup:
     """Compose a scenario, and raise the errors with which ``run`` refuses it before it writes anything.
 
     Beside those of ``compose``: a device that this machine lacks, data without samples, a tracker that isn't installed,
-    and weights that are missing or belong to another model.
+    a metric to follow that the evaluation lacks, and weights that are missing or belong to another model.
     """
     check_installed(scenario.tracker.name)
     setup = compose(scenario, on_message)
@@ -185,6 +187,7 @@ def check(scenario: Scenario, on_message: Callable[[str], None]) -> Setup:
             f"{scenario.name} declares the shapes of its data and has no samples to train on: "
             "edgefl profile and edgefl sweep predict its cost, and --set training.mode=none simulates it"
         )
+    check_followed(scenario, setup)
     checked = set()  # kinds share towers
     for kind in setup.method.setting.kinds.values():
         for tower, source in kind.weights.items():
@@ -335,7 +338,7 @@ def _run_one(
         directory.inputs = inputs_of(federation, simulation.state.tensors)
         if latest:
             report_changed_inputs(directory.check_unchanged(latest[0]), directory.inputs, on_message)
-        directory.rewind(latest[0] if latest else 0)
+        directory.rewind(latest[0] if latest else 0, best_round(latest[2] if latest else {}))
         if latest:
             simulation.restore(*latest)
         if continued:
@@ -349,7 +352,7 @@ def _run_one(
         try:
             result = simulation.run()
         finally:
-            tracked.close(finished=simulation.round == setup.schedule.rounds)
+            tracked.close(finished=simulation.over)
             gc.unfreeze()  # the next combination of a comparison needs the memory of this one
         draw_curves(read_run(folder))
         directory.finish(simulation.state.tensors if trains else {}, result)

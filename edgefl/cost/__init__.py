@@ -13,7 +13,7 @@ from edgefl.cost.client import (
     transfer_seconds,
     watts_of,
 )
-from edgefl.cost.predict import Predictor, cost_key, passes_key, predict, shortened, timeline, work_key
+from edgefl.cost.predict import Predictor, cost_key, metric_names, passes_key, predict, shortened, timeline, work_key
 from edgefl.cost.scratch import ScratchTable
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "cost_key",
     "duration",
     "energy",
+    "metric_names",
     "passes_key",
     "predict",
     "shortened",

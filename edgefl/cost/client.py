@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.devices import Device, Link
-from edgefl.work import FINISH, START, UPDATE, Address, Item, Payload, Source, Trace, Work, distinct
+from edgefl.work import FINISH, START, UPDATE, Address, Item, Payload, Source, StepCost, Trace, Work, distinct
 
 MODEL_PARTS = ("embedding", "blocks", "norm", "rep", "head", "pooler")
 """The parts of a tower whose parameters are transferred."""
@@ -28,8 +28,10 @@ class ComputeCost:
     ``memory_assumed`` is true if the scratch at the peak is the upper end of a range.
     ``operators`` is ``[n, 3]`` float64: FLOPs, bytes read and written, and how often that operator runs in the round.
     ``fvcore_macs_per_sample`` counts one sample in one local epoch, forward and backward, by the papers' convention:
-    the backward pass has twice the forward MACs of the parts that train, and none for frozen parts.  ``fvcore_macs``
-    counts all batches of the round by the same convention; passes that don't train count their forward MACs only.
+    the backward pass has twice the forward MACs of the parts that train, and none for frozen parts.  In a part of which
+    only some parameters train (adapters), it has those of each product once for every operand that a gradient reaches.
+    ``fvcore_macs`` counts all batches of the round by the same convention; passes that don't train count their forward
+    MACs only.
     """
 
     peak_memory_bytes: int
@@ -81,7 +83,7 @@ def compute_cost(work: Work, source: Source, trace: Trace) -> ComputeCost:
         backward += times * step.backward_flops
         for operator, count in step.operators.items():
             operators[operator] += times * count
-        step_macs = _convention_macs(step.macs, trained if pass_.train and not once else ())
+        step_macs = _convention_macs(step, trained if pass_.train and not once else ())
         macs += times * step_macs
         if pass_.train and not once:
             per_sample += step_macs / pass_.batch
@@ -92,9 +94,10 @@ def compute_cost(work: Work, source: Source, trace: Trace) -> ComputeCost:
     )  # fmt: skip
 
 
-def _convention_macs(parts: Mapping[str, int], trained: Container[str]) -> float:
-    """Forward MACs of all parts, and twice as many backward for the trained parts."""
-    return float(sum(parts.values()) + 2 * sum(macs for part, macs in parts.items() if part in trained))
+def _convention_macs(step: StepCost, trained: Container[str]) -> float:
+    """Forward MACs of all parts, and backward twice as many of those that train, or what their gradients take."""
+    backward = sum(step.gradient_macs.get(part, 2 * macs) for part, macs in step.macs.items() if part in trained)
+    return float(sum(step.macs.values()) + backward)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from edgefl.memo import remember, remembered
 from edgefl.work import (
     CUDA_ROUNDING,
     METERED,
+    Context,
     Meter,
     Moment,
     Pass,
@@ -191,6 +192,11 @@ def timeline(work: Work, source: Source, device: str = "cpu") -> Timeline:
     return Timeline(moments)
 
 
+def metric_names(work: Work, source: Source) -> tuple[str, ...]:
+    """The names of the metrics that the steps of ``work`` write, found out without computing it."""
+    return tuple(_executed(work, source, "cpu", torch.device("cpu"), None)[1].metrics)
+
+
 def _fake_device(device: str) -> str:
     """The torch device of the fake tensors in a prediction for ``device``: "cpu" if there is no GPU."""
     return device if device == "cpu" or torch.cuda.is_available() else "cpu"
@@ -215,6 +221,12 @@ def _first_line(error: Exception) -> str:
 def _metered(
     work: Work, source: Source, device: str, torch_device: torch.device, moments: list[Moment] | None
 ) -> Meter:
+    return _executed(work, source, device, torch_device, moments)[0]
+
+
+def _executed(
+    work: Work, source: Source, device: str, torch_device: torch.device, moments: list[Moment] | None
+) -> tuple[Meter, Context]:
     module = models.on_meta(work.model)
     mode = _CpuNormFakeMode()
     with mode:
@@ -224,8 +236,10 @@ def _metered(
     with torch.random.fork_rng([torch_device] if torch_device.type == "cuda" else []), mode:
         inputs = {i.name: i.spec.empty() for p in work.down for i in p.items if i.name not in model_tensors}
         few = _FewBatches(source, metered_steps(work))
-        execute(shortened(work), inputs, few, module=module, device=torch_device, seed=0, meter=meter, kernels=device)
-    return meter
+        ctx, _, _ = execute(
+            shortened(work), inputs, few, module=module, device=torch_device, seed=0, meter=meter, kernels=device
+        )
+    return meter, ctx
 
 
 def _rows_of_table(raw: dict[str, Any]) -> list[tuple[str, int, bool]]:

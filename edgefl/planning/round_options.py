@@ -187,6 +187,11 @@ class EvaluationOptions(BaseModel):
     )
     split: Literal["validation", "test"] = Field("validation", description="split that is scored before the last round")
     final: Literal["validation", "test"] = Field("test", description="split that is scored after the last round")
+    best: str | None = Field(
+        None,
+        description="metric of split, as kind and name (image.accuracy), at whose best value the weights are kept in "
+        "best.safetensors; null: stop.metric, if there is one, else none are kept",
+    )
     batch: PositiveInt = Field(100, description="samples per step")
     pairs: PositiveInt = Field(500, description="maximum number of pairs that retrieval ranks")
     missing: Any = Field(

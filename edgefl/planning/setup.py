@@ -13,6 +13,7 @@ from edgefl.devices import Fleet
 from edgefl.methods import Method
 from edgefl.planning.payload_options import PayloadOptions
 from edgefl.planning.round_options import EvaluationOptions, RoundOptions
+from edgefl.planning.stop_options import StopOptions
 from edgefl.schedules import Schedule, Stage, restrict
 from edgefl.training import Sources
 from edgefl.work import Work
@@ -61,6 +62,7 @@ class Setup:
     evaluation: EvaluationOptions
     measure: str = "first"
     payload: PayloadOptions = field(default_factory=lambda: PayloadOptions.model_validate({}))
+    stop: StopOptions = field(default_factory=lambda: StopOptions.model_validate({}))
 
     def kind_of(self, client: int) -> str:
         """The kind of a client."""
@@ -69,6 +71,11 @@ class Setup:
     def participates(self, kind: str, round: int) -> bool:
         """Whether clients of this kind may be drawn in this round."""
         return kind not in self.round.leave_out and self.method.participates(kind, round)
+
+    def rate_record(self, round: int) -> dict[str, float]:
+        """``lr``, the learning rate of a round without scaling by batch size; empty where no schedule varies it."""
+        training = self.method.setting.training
+        return {"lr": training.lr * training.lr_factor(round)} if training.lr_schedule.varies else {}
 
     def staged(self, work: Work, stage: Stage) -> Work:
         """Restrict a work on a client kind's model to the stage; a work on the server's own model stays as it is."""

@@ -101,6 +101,8 @@ def _facts_of(run: Run, label: str, samples_of: Callable[[Run], Samples]) -> dic
         "schedule": scenario["schedule"]["name"],
         "finished": run.finished,
         "rounds": len(rounds),
+        "stopped": (rounds[-1].get("stopped") or {}).get("text") if rounds else None,
+        "best": run.best,
         "outcomes": dict(Counter(r["outcome"] for r in rounds)),
         "diverged_rounds": [r["round"] for r in rounds if r.get("diverged")],
         "flights": dict(sum((Counter(r["outcomes"]) for r in rounds), Counter[str]())),

@@ -52,6 +52,8 @@ class Progress:
             self.done, self.of_round = facts["done"], max(facts["of"], self.of_round)
         elif event == "record":
             self.round, self.record, self._first = facts["round"], facts, False
+            if facts.get("stopped"):
+                self.rounds = self.round  # it has ended early
             self.done = self.of_round = 0
             self.metrics = facts["metrics"] or self.metrics
         self.on_event(event, facts)

@@ -62,6 +62,8 @@ def _print_run(console: Console, label: str, facts: Facts) -> None:
             f"{units.show_flops(totals['forward_flops'] + totals['backward_flops'])}, "
             f"{units.show_joules(totals['energy_joules'])}"
             + (f"\nrounds not completed: {counted(not_completed)}" if not_completed else "")
+            + (f"\n{facts['stopped']}" if facts["stopped"] else "")
+            + (f"\n{_best(facts['best'])}" if facts["best"] else "")
             + (f"\nthe model diverged: {_diverged(facts['diverged_rounds'])}" if facts["diverged_rounds"] else "")
         )
     )
@@ -69,6 +71,13 @@ def _print_run(console: Console, label: str, facts: Facts) -> None:
     _print_eligible(console, facts)
     _print_costs(console, facts)
     _print_metrics(console, facts)
+
+
+def _best(best: Facts) -> str:
+    """Where the best weights are from, as text."""
+    if best["value"] is None:
+        return f"best weights: none, as {best['metric']} was never finite"
+    return f"best weights: round {best['round']}, {' '.join(best['metric'].split('.', 1))} {best['value']:.4g}"
 
 
 def _diverged(rounds: Sequence[int]) -> str:

@@ -186,7 +186,9 @@ def drop_after(folder: Path, round: int) -> None:
                 _remove(folder / name(later))
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, str]:
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
+) -> dict[str, str]:
     """Write a safetensors file atomically.  Returns the aliases, ``{name: name of the stored tensor}``.
 
     Versions of a server's state share unchanged tensors.  Names that refer to the same view of a storage are aliases,
@@ -212,7 +214,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, str]:
         storages.add(storage)
     with writing(path), replacing(path, durable=True) as partial:
         try:
-            save_file(stored, partial)
+            save_file(stored, partial, None if metadata is None else dict(metadata))
         except SafetensorError as error:  # safetensors reports a full disk by this error
             raise RunError(f"can't write {path}: {error}") from error
     return aliases

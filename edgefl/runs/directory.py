@@ -12,6 +12,7 @@
     host.jsonl           wall time, memory and ids of processes: differ between equal runs
     checkpoints/round-000012/{state.safetensors,state.json}
     weights.safetensors  {address: tensor}, written at the end
+    best.safetensors     the same at the best evaluation, if the scenario follows a metric
     files.json           digests of all these files, written at the end
     result.json          written last: if it exists, the run is finished
 """
@@ -28,7 +29,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from edgefl.errors import RunError
 from edgefl.files import sync
-from edgefl.runs import checkpoints, digests, tables
+from edgefl.runs import best, checkpoints, digests, tables
 from edgefl.runs.contents import CHECKPOINTS, not_following, read_json
 from edgefl.runs.durable import replace_file, writing
 from edgefl.runs.folders import FILES, FORMAT, TABLES, Table, check_format, check_run_folder, json_text, new_folder
@@ -176,6 +177,14 @@ class RunDirectory:
         facts = {"made_of": self.made_of, "inputs": self.inputs, "records": records}
         keep = max(self.keep, checkpoints.KEEP)
         checkpoints.write(self.path / CHECKPOINTS, round, tensors, state, tables.plain(facts), keep)
+        best.settle(self.path)
+
+    def keep_best(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Write the best weights so far, ``{address: tensor}``; they count from the next checkpoint on.
+
+        ``facts`` are their ``metric``, ``value`` and ``round``.  Raises RunError if the file can't be written.
+        """
+        best.write(self.path, tensors, tables.plain(facts))
 
     def latest(self) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
         """``(round, tensors, state)`` of the newest undamaged checkpoint, or None if there is none.
@@ -200,11 +209,11 @@ class RunDirectory:
         inputs: dict[str, Any] = manifest["inputs"]
         return inputs
 
-    def rewind(self, round: int) -> None:
+    def rewind(self, round: int, best_round: int | None = None) -> None:
         """Restore the folder to its state after ``round``.
 
-        Removes later records, incomplete last lines, later checkpoints, the final weights and the result.  Raises
-        RunError for a table that is damaged before its last line.
+        Removes later records, incomplete last lines, later checkpoints, the final weights, the result, and best weights
+        that aren't those of ``best_round``.  Raises RunError for a table that is damaged before its last line.
         """
         checkpoints.whole(self.path / CHECKPOINTS, round)
         with writing(self.path):
@@ -214,6 +223,7 @@ class RunDirectory:
             tables.rewind(self.table(table), round)
         self._digests.clear()
         checkpoints.drop_after(self.path / CHECKPOINTS, round)
+        best.rewind(self.path, best_round)
 
     def finish(self, tensors: Mapping[str, Tensor], result: Mapping[str, Any]) -> None:
         """Write the final weights, ``{address: tensor}``, then the result, which marks the run as finished.

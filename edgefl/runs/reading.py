@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from safetensors import SafetensorError
 
@@ -146,10 +146,12 @@ class Run:
         path = self.path / "tokenizer.json"
         return path if path.exists() else None
 
-    def weights(self) -> dict[str, Tensor]:
+    def weights(self, which: Literal["final", "best"] = "final") -> dict[str, Tensor]:
         """The final weights on the CPU, ``{address: tensor}``; an address is ``KIND/PARAMETER`` or ``table/NAME``.
 
-        Raises RunError if the run isn't finished, if it is a comparison, or if the file can't be read.
+        ``which="best"`` gives those of the best evaluation (``evaluation.best``), whose round and value ``best`` says.
+        Raises RunError if the run isn't finished, if it is a comparison, if it has no best weights, or if the file
+        can't be read.
         """
         from safetensors.torch import load_file
 
@@ -157,21 +159,46 @@ class Run:
             raise RunError(f"{self.path} holds several runs; choose one: .runs[{next(iter(self.runs), 'label')!r}]")
         if not self.finished:
             raise RunError(f"the run at {self.path} isn't finished; continue it with --resume {self.path}")
+        if which not in WEIGHTS:
+            raise RunError(f"a run has final and best weights, not {which!r:.80}")
+        if which == "best" and not self.best:
+            raise RunError(f"{self.path} has no best weights: it has no evaluation.best and no stop.metric")
         try:
-            tensors: dict[str, Tensor] = load_file(self.path / "weights.safetensors")
+            tensors: dict[str, Tensor] = load_file(self.path / WEIGHTS[which])
         except (OSError, SafetensorError) as error:
             raise RunError(f"can't read the weights of {self.path}: {error}") from error
         return tensors
 
-    def model(self, kind: str) -> nn.Module:
+    @property
+    def best(self) -> dict[str, Any]:
+        """``metric``, ``value`` and ``round`` of the best evaluation; empty if the run follows none, or is not over.
+
+        Of a comparison ``{label: best}``.
+        """
+        if is_comparison(self.path):
+            return {label: run.best for label, run in self.runs.items()}
+        return dict(self.result.get("best") or {})
+
+    @property
+    def stopped(self) -> dict[str, Any]:
+        """Why the run ended before its last round: ``round``, ``metric``, ``value``, ``reason``; empty if it didn't.
+
+        Of a comparison ``{label: stopped}``.
+        """
+        if is_comparison(self.path):
+            return {label: run.stopped for label, run in self.runs.items()}
+        return dict(self.result.get("stopped") or {})
+
+    def model(self, kind: str, which: Literal["final", "best"] = "final") -> nn.Module:
         """The trained model of a client kind at full depth, a torch module in evaluation mode on the CPU.
 
+        ``which="best"`` has the weights of the best evaluation, as ``weights`` does.
         Raises UnknownName for a kind that the run doesn't have, RunError if the run isn't finished or the weights
         don't fit the model.
         """
         from edgefl.models import build
 
-        weights = self.weights()
+        weights = self.weights(which)
         if kind not in self.models:
             raise UnknownName("client kind", kind, self.models)
         try:
@@ -268,6 +295,9 @@ class Run:
             names[section] = value.get("name") if isinstance(value, dict) else value
         return {**names, "seed": self.scenario.get("seed")}
 
+
+WEIGHTS = {"final": "weights.safetensors", "best": "best.safetensors"}
+"""The files of a finished run's weights."""
 
 CLOCK = "finished_virtual_seconds"
 """Field of a round's record with the virtual time at its end; runs of earlier versions lack it."""

@@ -18,6 +18,7 @@ from edgefl.errors import EdgeflError, ScenarioError, UnknownName, suggestion
 from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.models import ModelOptions
 from edgefl.planning.round_options import EvaluationOptions, RoundOptions
+from edgefl.planning.stop_options import StopOptions
 from edgefl.scenario.document import Document, KeyPath
 from edgefl.work.learning_rates import TOWERS, stated
 from edgefl.work.training_options import TrainingOptions
@@ -71,6 +72,7 @@ def disagreements(document: Document, parts: Mapping[str, BaseModel], names: Map
             f"{round_.selection_name} selects by losses, but training: none has none; use proxy: samples, or uniform"
         )
         errors.append(document.error(("round", "selection"), message))
+    errors += _metric_errors(document, parts)
     errors += _attack_errors(document, cast(DataOptions, parts["data"]), fleet)
     errors += _aggregation_errors(document, cast(AggregationOptions, parts["aggregation"]), round_)
     try:
@@ -79,7 +81,11 @@ def disagreements(document: Document, parts: Mapping[str, BaseModel], names: Map
         path = ("schedule", "stages") if ("schedule", "stages") in document.places else ("schedule",)
         errors.append(document.error(path, str(error)))
     else:
-        errors += _rate_errors(document, cast(TrainingOptions, parts["training"]), model, len(schedule.stages))
+        training = cast(TrainingOptions, parts["training"])
+        errors += _rate_errors(document, training, model, len(schedule.stages))
+        if problem := training.lr_schedule.problem([stage.rounds for stage in schedule.stages]):
+            field, message = problem
+            errors.append(document.error(("training", "lr_schedule", field), message))
     return errors
 
 
@@ -96,6 +102,30 @@ def _aggregation_errors(
         if aggregation.compensation:
             message = f"compensation needs all updates of a cohort, but {reason}; write compensation: false"
             errors.append(document.error(("aggregation", "compensation"), message))
+    return errors
+
+
+def _metric_errors(document: Document, parts: Mapping[str, BaseModel]) -> list[ScenarioError]:
+    """Metrics to follow of kinds without clients, and where nothing is trained."""
+    clients = cast(DataOptions, parts["data"]).clients
+    kinds = [kind for kind, count in clients.items() if count]
+    errors = []
+    for path, metric in (
+        (("stop", "metric"), cast(StopOptions, parts["stop"]).metric),
+        (("evaluation", "best"), cast(EvaluationOptions, parts["evaluation"]).best),
+    ):
+        kind, dot, name = (metric or "").partition(".")
+        if metric is None:
+            continue
+        if cast(TrainingOptions, parts["training"]).mode == "none":
+            message = f"there are no metrics to follow, since training: none trains nothing: leave out {path[1]}"
+        elif not (dot and name):
+            message = f"a metric is written as kind and name, such as {kinds[0]}.accuracy, not {metric!r}"
+        elif kind not in kinds:
+            message = f"there are no {kind!r} clients to evaluate{suggestion(kind, kinds)}"
+        else:
+            continue
+        errors.append(document.error(path, message))
     return errors
 
 

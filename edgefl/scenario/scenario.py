@@ -16,6 +16,7 @@ from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.models import ModelOptions
 from edgefl.planning.payload_options import PayloadOptions
 from edgefl.planning.round_options import EvaluationOptions, RoundOptions
+from edgefl.planning.stop_options import StopOptions
 from edgefl.scenario.axes import Axis, check_compare, complete_compare, without_compare
 from edgefl.scenario.document import Document, KeyPath, plain_data, write
 from edgefl.scenario.fields import plain_section, read_parts
@@ -54,6 +55,7 @@ class Scenario:
     executor: ExecutorOptions
     tracker: TrackerOptions
     evaluation: EvaluationOptions
+    stop: StopOptions
     compare: dict[str, list[Any]]
     _document: Document = field(repr=False, compare=False)
 

@@ -16,6 +16,7 @@ from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.models import MODALITIES, ModelOptions
 from edgefl.planning.payload_options import PayloadOptions
 from edgefl.planning.round_options import EvaluationOptions, RoundOptions
+from edgefl.planning.stop_options import StopOptions
 from edgefl.training.options import ExecutorOptions, TrackerOptions
 from edgefl.training.pretraining import PretrainOptions
 from edgefl.work.training_options import TrainingOptions
@@ -96,4 +97,5 @@ SECTIONS: dict[str, Section] = {
     "executor": Section("where the real training runs", ExecutorOptions, short="name"),
     "tracker": Section("a log for another program's pages", TrackerOptions, short="name"),
     "evaluation": Section("when and on what the server evaluates", EvaluationOptions),
+    "stop": Section("when a run ends before its last round", StopOptions),
 }

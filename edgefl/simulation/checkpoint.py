@@ -49,6 +49,8 @@ def checkpoint_of(run: RunState) -> tuple[dict[str, Tensor], dict[str, Any]]:
     for name, array in (("ledger", of), ("stage", roster.stage), ("eligible", roster.eligible),
                         ("binding", roster.binding)):  # fmt: skip
         tensors[ARRAY + name] = torch.from_numpy(np.array(array))
+    if run.watch is not None:
+        state["watch"] = run.watch.state()
     if run.engine is not None:
         state["flights"], started = _rows(run, [*run.engine.flying.values(), *run.queue.values()])
         for number, held in enumerate(started):
@@ -128,6 +130,8 @@ def restore(run: RunState, round: int, tensors: Mapping[str, Tensor], state: Map
     run.round, run.now = round, state["now"]
     run.dispatches, run.version = state["dispatches"], state["version"]
     run.totals, run.metrics, run.diverged = Counter(state["totals"]), state["metrics"], state["diverged"]
+    if run.watch is not None:
+        run.watch.restore(state["watch"])
     run.selection.restore(state["selection"])
     if run.batteries is not None:
         run.batteries.restore(state["batteries"])

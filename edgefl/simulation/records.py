@@ -148,6 +148,7 @@ class ClientLines:
             "weight_factor": _texts(weight_factors),
             "slow_down": _texts(landings.slow),
             **attack_column(self.setup, landings.client),
+            **self._rates(plans, base_rounds),
             "dispatched_virtual_seconds": _texts(landings.began),
             "ended_virtual_seconds": _texts(landings.ended),
             **{name: _texts(getattr(landings, name)) for name in (*_SECONDS, "energy_joules", *CARRIED)},
@@ -156,6 +157,18 @@ class ClientLines:
         names = b",".join(b'"%b":%%b' % name.encode() for name in columns)
         line = b"{" + names + b",%b,%b\n"
         return [line % fields for fields in zip(*columns.values(), measured, map(self._text, plans), strict=True)]
+
+    def _rates(self, plans: Sequence[Plan], base_rounds: Sequence[int]) -> dict[str, Sequence[bytes]]:
+        """The learning rate of each landing, that of the round in which it began; only where a schedule varies it."""
+        setting = self.setup.method.setting
+        if not setting.training.lr_schedule.varies:
+            return {}
+        known: dict[tuple[str, int], bytes] = {}
+        for plan, round in zip(plans, base_rounds, strict=True):
+            if (key := (plan.kind, int(round))) not in known:
+                pattern = setting.kinds[plan.kind].pattern
+                known[key] = orjson.dumps(setting.training.scalars_of(key[1], pattern)["lr"])
+        return {"lr": [known[plan.kind, int(round)] for plan, round in zip(plans, base_rounds, strict=True)]}
 
     def measured(self, client: int, plan: Plan, report: Report) -> Mapping[str, Any]:
         """The MEASURED fields of a client's work; UNMEASURED if it wasn't measured."""

@@ -23,6 +23,7 @@ from edgefl.simulation.policy import Policy
 from edgefl.simulation.records import ClientLines, verdict_records
 from edgefl.simulation.roster import Roster
 from edgefl.simulation.selection.base import Selection
+from edgefl.simulation.watch import Watch
 from edgefl.training import Executor
 
 OnProgress = Callable[[str, Mapping[str, Any]], None]
@@ -41,6 +42,10 @@ class Journal(Protocol):
 
     def append_lines(self, table: Any, lines: Sequence[bytes]) -> None:
         """Append records that are already lines of JSON."""
+        ...
+
+    def keep_best(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Write the best weights so far, which count from the next checkpoint on."""
         ...
 
     def checkpoint(self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
@@ -99,6 +104,7 @@ class RunState:
         self.dispatches = self.version = 0
         self.totals: Counter[str] = Counter()
         self.metrics: dict[str, dict[str, float | None]] = {}
+        self.watch = Watch.of(setup.stop, setup.evaluation.best) if executor is not None else None
         self.on_divergence = on_divergence
         self.diverged: str | None = None
         """What isn't finite after the last round: a tensor, a metric's scores or a kind's losses."""
@@ -115,6 +121,11 @@ class RunState:
         self._by_event = events or self.policy.overlapping or any(wire is not None for wire in self.wires)
         self.engine: EventEngine | None = None
         self.resumed: list[Flight] = []
+
+    @property
+    def over(self) -> bool:
+        """Whether the last round has been played: of the schedule, or the one that ended the run early."""
+        return self.round == self.setup.schedule.rounds or (self.watch is not None and self.watch.stopped is not None)
 
     @property
     def state(self) -> Any:

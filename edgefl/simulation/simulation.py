@@ -31,7 +31,10 @@ class Simulation(RunState):
     """One run: ``run`` plays all rounds of the schedule, or the remaining ones after ``restore``."""
 
     def checkpoint(self) -> None:
-        """Write a checkpoint of everything that the next round depends on."""
+        """Write a checkpoint of everything that the next round depends on, and the best weights if they are new."""
+        if self.watch is not None and self.watch.tensors is not None:
+            self.journal.keep_best(self.watch.tensors, self.watch.best)
+            self.watch.tensors = None
         self.journal.checkpoint(self.round, *checkpoint_of(self))
 
     def restore(self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
@@ -46,25 +49,26 @@ class Simulation(RunState):
             self.engine.restore(self.resumed)
         if self.diverged is not None and self.on_divergence == "stop":
             raise self.divergence_error()  # a resumed run
-        if self.round < self.setup.schedule.rounds:
+        if not self.over:
             env.run(env.process(self._rounds(env)))
         self.learning.leave()
+        watched = {} if self.watch is None else {"stopped": self.watch.stopped, "best": self.watch.best}
         return {
             "rounds": self.round,
             "virtual_seconds": self.now,
             "metrics": self.metrics,
             "totals": dict(self.totals),
+            **watched,
         }
 
     def _rounds(self, env: Clock) -> Events:
         written = monotonic()
-        while self.round < self.setup.schedule.rounds:
+        while not self.over:
             yield from self._round(env, self.round + 1)
             self.round += 1
             take(self)
             stops = self.diverged is not None and self.on_divergence == "stop"
-            over = self.round == self.setup.schedule.rounds
-            if stops or over or monotonic() - written >= self.checkpoint_seconds:
+            if stops or self.over or monotonic() - written >= self.checkpoint_seconds:
                 self.checkpoint()
                 written = monotonic()
             if stops:
@@ -88,18 +92,32 @@ class Simulation(RunState):
         outcome = yield from play(self, env, round, stage, kinds, tally)
         if outcome == "completed":
             yield from run_server_works(self, env, setup.method.after(self.state, round), round, "after", tally.server)
-        last = round == setup.schedule.rounds
         metrics: dict[str, dict[str, float | None]] = {}
-        if last or round % setup.evaluation.every == 0:
-            split = setup.evaluation.final if last else setup.evaluation.split
-            metrics = yield from evaluate(self, env, round, split, tally.server)
+        watched: dict[str, Any] = {} if self.watch is None else {"watched": {}, "stopped": None}
+        if round == setup.schedule.rounds or round % setup.evaluation.every == 0:
+            metrics = yield from self._evaluated(env, round, tally.server, watched)
             self.metrics = metrics
         self._note_divergence(round, tally, metrics)
         final = yield from deliver_final(self, env, round)
         tally.sums["download_bytes"] += final[0]
         tally.sums["serialised_download_bytes"] += final[1]
         tally.sums["carried_download_bytes"] += final[1]
-        self._write(round, stage, kinds, outcome, started, tally, metrics, final[0])
+        self._write(round, stage, kinds, outcome, started, tally, metrics, final[0], watched)
+
+    def _evaluated(self, env: Clock, round: int, server: list[dict[str, Any]], watched: dict[str, Any]) -> Events:
+        """Evaluate; return the metrics of ``evaluation.final`` after the last round, else of ``evaluation.split``.
+
+        With metrics to follow, the last round is evaluated on both; ``watched`` gets what they say.
+        """
+        splits, last = self.setup.evaluation, round == self.setup.schedule.rounds
+        if self.watch is None:
+            return (yield from evaluate(self, env, round, splits.final if last else splits.split, server))
+        metrics = yield from evaluate(self, env, round, splits.split, server)
+        self.watch.sees(metrics, round, self.state.tensors)
+        watched |= {"watched": self.watch.values(metrics), "stopped": self.watch.stopped}
+        if (last or self.watch.stopped is not None) and splits.final != splits.split:
+            metrics = yield from evaluate(self, env, round, splits.final, server)
+        return metrics
 
     def _note_divergence(self, round: int, tally: Tally, metrics: Mapping[str, Mapping[str, float | None]]) -> None:
         """Set ``diverged`` to what isn't finite after this round, with a warning where the round before was finite."""
@@ -125,6 +143,7 @@ class Simulation(RunState):
         tally: Tally,
         metrics: Mapping[str, Mapping[str, float | None]],
         final_delivery_bytes: int,
+        watched: Mapping[str, Any],
     ) -> None:
         setup = self.setup
         able = {kind: self.roster.able(kind) for kind in kinds}
@@ -154,8 +173,10 @@ class Simulation(RunState):
             "final_delivery_bytes": final_delivery_bytes,
             "server_seconds": sum(w["seconds"] for w in tally.server),
             "server_works": tally.server,
+            **setup.rate_record(round),
             "losses": _mean_losses(tally),
             "metrics": metrics,
+            **watched,
             "diverged": self.diverged is not None,
         }
         added = (*SUMMED, "selected", "unavailable", "finished", "late", "failed")

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    PrivateAttr,
+    field_validator,
+    model_validator,
+)
 
 from edgefl.work.learning_rates import Rate, check_key, scaled, stated
+from edgefl.work.rate_schedules import RateSchedule, parse_rate_schedule
 
 
 class TrainingOptions(BaseModel):
@@ -28,6 +40,11 @@ class TrainingOptions(BaseModel):
     )
     lr: PositiveFloat = Field(1e-3, description="learning rate of round 1")
     lr_decay: float = Field(1.0, gt=0, le=1, description="factor on the learning rate after every round")
+    lr_schedule: Annotated[RateSchedule, BeforeValidator(parse_rate_schedule)] = Field(
+        RateSchedule.model_validate({}),
+        description="factor on all learning rates by round: constant, step, cosine, or a mapping with a name, a "
+        "warm-up and further fields; lr_decay applies beside it",
+    )
     weight_decay: float = Field(0.0, ge=0, description="weight decay of the optimizer")
     rates: dict[str, Rate] = Field(
         default_factory=dict,
@@ -74,6 +91,7 @@ class TrainingOptions(BaseModel):
     measure: Literal["first", "all"] = Field(
         "first", description="works that are metered while they train: the first of each distinct cost, or all"
     )
+    _factors: tuple[float, ...] = PrivateAttr(())
 
     @field_validator("betas")
     @classmethod
@@ -104,6 +122,20 @@ class TrainingOptions(BaseModel):
         """The batch size of this modality pattern (32 if a mapping lacks it)."""
         return self.batch if isinstance(self.batch, int) else self.batch.get(pattern, 32)
 
+    def over(self, stages: Sequence[int]) -> TrainingOptions:
+        """These options with the learning rates of a run whose ``stages`` have so many rounds."""
+        if not self.lr_schedule.varies:
+            return self
+        options = self.model_copy()
+        options._factors = self.lr_schedule.factors(stages)
+        return options
+
+    def lr_factor(self, round: int) -> float:
+        """Factor on every learning rate in ``round`` (from 1); ``lr_schedule`` counts in a run only (``over``)."""
+        # past the last round, as a method may ask, the rate stays the last
+        factor = self._factors[min(round, len(self._factors)) - 1] if self._factors else 1.0
+        return float(factor * self.lr_decay ** (round - 1))
+
     def settings(self) -> dict[str, Any]:
         """The optimizer's settings for a Work: the same in every round."""
         settings: dict[str, Any] = {"name": self.optimizer, "implementation": self.implementation}
@@ -118,7 +150,7 @@ class TrainingOptions(BaseModel):
 
         Lists with a rate for each stage stay lists, since only the schedule knows the stage.
         """
-        factor = self.lr_decay ** (round - 1)
+        factor = self.lr_factor(round)
         if self.scale_with_batch is not None:
             factor *= self.batch_of(pattern) * self.accumulation / self.scale_with_batch
         scalars = self._scalars(self.lr * factor)
@@ -132,7 +164,7 @@ class TrainingOptions(BaseModel):
 
     def server_scalars_of(self, round: int, lr: float) -> dict[str, Any]:
         """The optimizer's scalars for the server's own model at rate ``lr``: no rates by part, no scaling."""
-        return self._scalars(lr * self.lr_decay ** (round - 1))
+        return self._scalars(lr * self.lr_factor(round))
 
     def _scalars(self, lr: float) -> dict[str, Any]:
         scalars: dict[str, Any] = {"lr": lr, "weight_decay": self.weight_decay}

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from edgefl_toys import Toy, described, make_work, scoring_pass, training_pass
+from edgefl_toys import SideMatrices, Toy, described, make_work, scoring_pass, training_pass
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,7 +22,7 @@ from edgefl.cost import (
     transfer_seconds,
 )
 from edgefl.devices import Device, Link
-from edgefl.work import Item, Payload, Work
+from edgefl.work import Edit, Item, Payload, Work
 
 DEVICE = Device("toy", "Toy", 2**30, 2**29, 1e9, 2e9, 1e8, 1e-5, 2**20, 4.0, 1.0, 0.0)
 LINK = Link("toy", "Toy", 8e6, 4e6, 0.05, 0.5, 0.8, 0.0)
@@ -92,7 +92,41 @@ def test_blocks_1_and_10_are_different_parts() -> None:
     one = replace(whole, trainable=tuple(n for n in whole.trainable if ".blocks.1." in n))
     none = computed(replace(whole, trainable=("image.head.bias",)), Toy(16)).fvcore_macs_per_sample
     block = 12 * 17 * 256 + 2 * 17 * 17 * 16 + 2 * 5 * 17 * 16
-    assert computed(one, Toy(16)).fvcore_macs_per_sample == none - 2 * 80 + 2 * block
+    assert computed(one, Toy(16)).fvcore_macs_per_sample == none + 2 * block
+
+
+@pytest.mark.parametrize("rank", [1, 4])
+def test_side_matrices_count_what_trains(rank: int) -> None:
+    """Of a frozen block with a trained product beside its qkv, each product has the gradients that it needs."""
+    n, d = 17, 16
+    layers = [f"image.blocks.{index}.attn.qkv" for index in (0, 1)]
+    edit = Edit("toy-side", {"layers": layers, "rank": rank})
+    work = replace(
+        make_work(passes=(training_pass(),)), edits=(edit,), trainable=tuple(SideMatrices.names(edit)), up=()
+    )
+    attention, norm = 2 * n * n * d, 5 * n * d
+    beside = n * rank * d + n * rank * 3 * d
+    embedding, head, block = (n - 1) * 16 * d, d * 5, 12 * n * d * d + attention + 2 * norm
+    forward = embedding + 2 * (block + beside) + norm + head
+    # gradients: of the second small matrix and its input, of both products of attention, and of the inputs of what
+    # follows in the block; the first block's own input and norm1 need none
+    after_qkv = 2 * attention + n * d * d + norm + 8 * n * d * d
+    first = after_qkv + n * rank * d + 2 * (n * rank * 3 * d)
+    second = after_qkv + norm + 3 * n * d * d + 2 * beside
+    found = computed(work, Toy(16))
+    assert found.fvcore_macs_per_sample == forward + first + second
+    # the meter's FLOPs count the same gradients, and those of the norm and the head, which are frozen as a whole
+    products = (first + second - 3 * norm) + head
+    assert found.backward_flops == 2 * 16 * (products + (5 * attention // 2 - 2 * attention) * 2)
+    assert found.fvcore_macs_per_sample < macs(make_work().trainable)
+
+
+def test_a_frozen_weight_in_a_block_leaves_out_its_own_gradient() -> None:
+    """The published convention is that of whole blocks: without one weight's gradient, a block has one product less."""
+    names = make_work().trainable
+    frozen = ("image.blocks.1.mlp.fc1.weight", "image.blocks.1.mlp.fc1.bias")
+    assert set(frozen) < set(names)
+    assert macs(names) - macs(tuple(name for name in names if name not in frozen)) == 4 * 17 * 16 * 16
 
 
 def test_roofline_seconds() -> None:

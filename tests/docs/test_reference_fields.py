@@ -121,14 +121,16 @@ def heard() -> dict[str, set[str]]:
 def played(
     tiny: Callable[..., dict[str, Any]], heard: dict[str, set[str]], tmp_path_factory: pytest.TempPathFactory
 ) -> Run:
-    """A run in which a schedule offers several parts, retrieval has folds, and a client attacks."""
+    """A run in which a schedule offers several parts, retrieval has folds, a client attacks, and a metric ends it."""
 
     def on_progress(event: str, facts: Mapping[str, Any]) -> None:
         heard.setdefault(event, set()).update(facts)
 
     attack = {"failures": {"attack": {"share": "10%", "kind": "label-flip"}}}
     elastic = {"name": "elastic", "stages": 2, "rounds": 1}
-    scenario = tiny(schedule=elastic, evaluation={"every": 10, "fold": 10}, fleet=attack)
+    training, stop = {"batch": 8, "lr_schedule": "cosine"}, {"metric": "image.accuracy", "target": 0.0}
+    evaluation = {"every": 10, "fold": 10}
+    scenario = tiny(schedule=elastic, evaluation=evaluation, fleet=attack, training=training, stop=stop)
     return edgefl.run(scenario, output=tmp_path_factory.mktemp("played") / "run", on_progress=on_progress)
 
 

@@ -165,6 +165,44 @@ def do(work: Work, source: Any = None, *, seed: int = 1, meter: Meter | None = N
     return run(work, inputs_of(work), source or Toy(), module=module, device=CPU, seed=seed, meter=meter)
 
 
+class SideLinear(nn.Linear):
+    """``y = W x + b + up down x``: a linear layer beside which a product of two small matrices trains."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        beside = nn.functional.linear(nn.functional.linear(x, self.down), self.up)  # type: ignore[arg-type]
+        return super().forward(x) + beside
+
+
+class SideMatrices:
+    """An edit: every layer in ``args.layers`` gets ``down`` `[rank, in]` and ``up`` `[out, rank]`, which is 0."""
+
+    @staticmethod
+    def names(edit: Edit) -> set[str]:
+        return {f"{layer}.{name}" for layer in edit.args["layers"] for name in ("down", "up")}
+
+    @staticmethod
+    def restrict(edit: Edit, active: Any, received: set[str]) -> Edit:
+        return edit
+
+    @staticmethod
+    def apply(edit: Edit, module: nn.Module, received: Mapping[str, Tensor]) -> None:
+        for name in edit.args["layers"]:
+            layer: Any = module.get_submodule(name)
+            device, rank = layer.weight.device, edit.args["rank"]
+            layer.down = nn.Parameter(torch.randn(rank, layer.in_features, device=device))
+            layer.up = nn.Parameter(torch.zeros(layer.out_features, rank, device=device))
+            layer.__class__ = SideLinear
+
+    @staticmethod
+    def fold(edit: Edit, module: nn.Module) -> None:
+        for name in edit.args["layers"]:
+            layer: Any = module.get_submodule(name)
+            with torch.no_grad():
+                layer.weight.add_(layer.up @ layer.down)
+            del layer.down, layer.up
+            layer.__class__ = nn.Linear
+
+
 class Memory:
     """A journal that keeps all records and checkpoints in memory."""
 

@@ -83,6 +83,12 @@ def compared_runs(members: Members, facts_by_folder: Mapping[str, Facts]) -> dic
             for index, group in enumerate(groups)
         ],
         "also_differ": members.also,
+        "stopped": [
+            f"{group.label}{f', seed {member.seed}' if len(group.members) > 1 else ''}: {text}"
+            for group in groups
+            for member in group.members
+            if (text := facts(member)["stopped"])
+        ],
         "equal": _equal(groups, metrics, confidence),
         "orderings": _orderings(groups, columns, metrics),
         "left_out": members.left_out,

@@ -81,6 +81,8 @@ class Facts:
     """Rates of the server's line in bit/s, down to the clients and up from them."""
     available: Mapping[str, float] | None = None
     """Bytes that each device can give to tensors, by name; None if budgets ignore it."""
+    rounds: int | None = None
+    """Rounds of the schedule, all of which a run plays unless a metric ends it early; None if they aren't known."""
 
 
 def close(a: float, b: float, scale: float = 0.0) -> bool:
@@ -142,6 +144,7 @@ class Ledger:
     under_way: int = 0
     grouped: bool = False
     last_diverged: bool | None = None
+    stopped: Mapping[str, Any] | None = None
     location: str = "the first line"
 
     def verdict(self, record: Record, where: str) -> None:
@@ -179,7 +182,9 @@ class Ledger:
         number, started = record["round"], record["started_virtual_seconds"]
         ended = started + record["virtual_seconds"]
         follows = number == len(self.spans) + 1 and close(started, self.now, self.now) and ended >= started
+        follows = follows and self.stopped is None
         offence = None if follows else _values(record, "round", "started_virtual_seconds", "virtual_seconds")
+        self.stopped = record.get("stopped")
         self.checks["rounds"].count(offence and {**offence, "previous_round_ended": self.now}, where)
         self.spans[number], self.now = (started, ended), ended
         for client, client_where in clients:
@@ -222,6 +227,11 @@ class Ledger:
         consistent = close(result["virtual_seconds"], self.now) and result["rounds"] == len(self.spans)
         seen = {**_values(result, "rounds", "virtual_seconds"), "rounds seen": len(self.spans), "ended": self.now}
         self.checks["totals"].count(None if consistent else seen, where)
+        wanted = len(self.spans) if self.facts.rounds is None else self.facts.rounds
+        whole = result.get("stopped") == self.stopped and (self.stopped is not None or len(self.spans) == wanted)
+        ended = {"rounds": len(self.spans), "rounds of the schedule": wanted, "stopped": self.stopped}
+        if not whole:
+            self.checks["rounds"].count(ended, where)
 
     def closed(self) -> list[Check]:
         """The checks of all records, with notes on the rules that don't apply."""

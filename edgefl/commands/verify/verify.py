@@ -122,4 +122,5 @@ def _facts(scenario: Scenario) -> Facts:
         bool(registry.get("round policy", options.policy).at_once),
         (inf, inf) if line is None else (line.download or inf, line.upload or inf),
         {n: available_memory_bytes(d) for n, d in devices.items()} if fleet.budgets.within_device else None,
+        registry.get("schedule", scenario.schedule_name)(scenario.schedule_options, scenario.model.blocks).rounds,
     )

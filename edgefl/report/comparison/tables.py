@@ -183,6 +183,7 @@ def _notes(result: Facts, columns: Sequence[Column]) -> list[str]:
     notes.append(f"metrics: {' and '.join(splits)} split, last evaluation; costs: all clients together, whole run")
     if result["also_differ"]:
         notes.append(f"the rows differ in these fields too: {', '.join(result['also_differ'])}")
+    notes += result["stopped"]
     return notes
 
 

@@ -155,6 +155,8 @@ def notices(records: Records, path: Any) -> list[str]:
         told.append("This run simulates costs without training: there are no metrics.")
     elif facts["rounds"] and not facts["metrics"]:
         told.append("Nothing has been evaluated yet (evaluation.every).")
+    if facts["stopped"]:
+        told.append(f"This run {facts['stopped']}.")
     if facts["diverged_rounds"]:
         numbers: Sequence[int] = facts["diverged_rounds"]
         told.append(f"The model diverged: weights, scores or losses weren't finite after round {numbers[0]}.")

@@ -63,6 +63,31 @@ _MATMUL_WORDS = frozenset(
 )
 
 
+_BIAS_FIRST = frozenset({aten.addmm, aten.baddbmm, aten.addbmm, aten.addmv})
+
+
+def gradient_macs(packet: Any, args: Any, macs: int) -> int:
+    """MACs of the gradients of an operator's two operands, ``macs`` for each that a gradient reaches.
+
+    The operands are a layer's input and its weights, or the two matrices of a product; a bias doesn't count.
+    Attention is two products of half its MACs each: of queries and keys, and of their scores and the values.
+    """
+    if "attention" in packet.__name__:
+        query, key, value = (needs_gradient(arg) for arg in args[:3])
+        return macs * (query + key + (query or key) + value) // 2
+    if packet is aten.native_layer_norm:
+        return macs * (needs_gradient(args[0]) + needs_gradient(args[2:4]))
+    first, second = args[1:3] if packet in _BIAS_FIRST else args[:2]
+    return macs * (needs_gradient(first) + needs_gradient(second))
+
+
+def needs_gradient(value: Any) -> bool:
+    """Whether a gradient reaches this tensor, or any in this list."""
+    if isinstance(value, list | tuple):
+        return any(needs_gradient(each) for each in value)
+    return isinstance(value, Tensor) and value.requires_grad
+
+
 def is_matmul(packet: Any) -> bool:
     """Whether an operator, by its name, multiplies matrices."""
     words = packet.__name__.split("_")

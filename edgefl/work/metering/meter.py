@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from edgefl.errors import UncountedOperator
-from edgefl.work.metering.flops import FORMULAS, is_matmul
+from edgefl.work.metering.flops import FORMULAS, gradient_macs, is_matmul
 from edgefl.work.metering.operator_calls import Call, call_of
 from edgefl.work.metering.timeline import Moment
 from edgefl.work.metering.trace import FINISH, METERED, PARTS, START, Held, StepCost, Trace
@@ -106,6 +106,7 @@ class Meter(TorchDispatchMode):
         self._step: StepCost | None = None
         self._trains = False
         self._scope: list[str] = []
+        self._partial: set[str] = set()
         self._position, self._phase, self._backward_scope = (0, "", 0), "", ""
         self._seen: Counter[tuple[int, str]] = Counter()
         self.steps: dict[tuple[int, str], StepCost] = {}
@@ -177,13 +178,19 @@ class Meter(TorchDispatchMode):
 
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[None]:
-        """Attribute forward MACs to the parts of the model (``image.blocks.3``, ``joint.norm``) while inside."""
+        """Attribute MACs to the parts of the model (``image.blocks.3``, ``joint.norm``) while inside.
+
+        Call it when it is settled which parameters train: a part has ``gradient_macs`` if only some of its own do.
+        """
         handles = []
+        trains: dict[str, set[bool]] = {}
         for name, module in parts(model):
+            trains.setdefault(name, set()).update(parameter.requires_grad for parameter in module.parameters())
             handles.append(module.register_forward_pre_hook(lambda _, __, name=name: self._scope.append(name)))
             handles.append(
                 module.register_forward_hook(lambda _, __, out, name=name: self._leave(name, out), always_call=True)
             )
+        self._partial = {name for name, flags in trains.items() if len(flags) == 2}
         try:
             yield
         finally:
@@ -276,6 +283,8 @@ class Meter(TorchDispatchMode):
                 # a frozen copy's forward within a training step has no backward, even if the part trains
                 without_gradient = self._trains and not torch.is_grad_enabled()
                 self._step.macs[WITHOUT_GRADIENT if without_gradient else self._scope[0]] += macs
+                if macs and self._trains and not without_gradient and self._scope[0] in self._partial:
+                    self._step.gradient_macs[self._scope[0]] += gradient_macs(packet, args, macs)
         if packet in _GATHERS:
             touched = 2 * sum(t.numel() * t.element_size() for t in outs)
         else:

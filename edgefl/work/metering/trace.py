@@ -37,13 +37,16 @@ class StepCost:
     """Cost of one step of a pass, after warm-up.
 
     FLOPs are 2 x MAC of matmul-class operators as executed; ``macs`` are forward MACs by part of the model in
-    fvcore's convention (LayerNorm 5 per element); ``operators`` counts equal pairs (FLOPs, bytes touched).
+    fvcore's convention (LayerNorm 5 per element); ``gradient_macs`` are the backward MACs of the parts that train in
+    part (adapters beside frozen weights), of each product once for every operand that a gradient reaches; ``operators``
+    counts equal pairs (FLOPs, bytes touched).
     """
 
     forward_flops: int = 0
     backward_flops: int = 0
     macs: Counter[str] = field(default_factory=Counter)
     operators: Counter[tuple[int, int]] = field(default_factory=Counter)
+    gradient_macs: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,14 @@ class Trace:
             "memory": dict(self.live_parts),
             "calls": [[h.call.operator, h.call.arguments, h.before, h.outputs, h.after] for h in self.calls],
             "steps": [
-                [*key, s.forward_flops, s.backward_flops, dict(s.macs), [[*o, n] for o, n in s.operators.items()]]
+                [
+                    *key,
+                    s.forward_flops,
+                    s.backward_flops,
+                    dict(s.macs),
+                    [[*o, n] for o, n in s.operators.items()],
+                    dict(s.gradient_macs),
+                ]
                 for key, s in self.steps.items()
             ],
         }
@@ -116,8 +126,10 @@ class Trace:
     def from_json(cls, raw: Mapping[str, Any]) -> Trace:
         """The Trace that ``to_json`` wrote."""
         steps = {
-            (index, pattern): StepCost(forward, backward, Counter(macs), Counter({(f, b): n for f, b, n in operators}))
-            for index, pattern, forward, backward, macs, operators in raw["steps"]
+            (index, pattern): StepCost(
+                forward, backward, Counter(macs), Counter({(f, b): n for f, b, n in operators}), Counter(gradient_macs)
+            )
+            for index, pattern, forward, backward, macs, operators, gradient_macs in raw["steps"]
         }
         calls = tuple(
             Held(Call(operator, arguments), before, outputs, tuple(after))

@@ -1,0 +1,53 @@
+"""The scenario's ``stop`` section: when a run ends before its last round."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, PositiveInt, model_validator
+
+LOWER = ("loss", "error", "perplexity", "distance", "divergence", "mse", "mae", "rank")
+"""Parts of the names of metrics of which lower values are better."""
+
+
+class StopOptions(BaseModel):
+    """The metric that ends a run, and at which value or after how long without a better one."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    metric: str | None = Field(
+        None,
+        description="metric of evaluation.split that is followed, as kind and name: image.accuracy, image-text.r@10; "
+        "null: the run plays all its rounds",
+    )
+    target: FiniteFloat | None = Field(None, description="the run ends after the evaluation that reaches this value")
+    patience: PositiveInt | None = Field(
+        None, description="the run ends after so many evaluations in a row that were no better than the best before"
+    )
+    min_delta: float = Field(
+        0.0, ge=0, allow_inf_nan=False, description="by how much an evaluation must be better to count for patience"
+    )
+    after: NonNegativeInt = Field(
+        0, description="first rounds in which the run doesn't end; their evaluations don't count for patience"
+    )
+    better: Literal["higher", "lower"] | None = Field(
+        None, description="which values of the metric are better; null: lower ones of a loss or an error, else higher"
+    )
+
+    @model_validator(mode="after")
+    def _whole(self) -> StopOptions:
+        given = [name for name in ("target", "patience", "better") if getattr(self, name) is not None]
+        given += [name for name in ("min_delta", "after") if getattr(self, name)]
+        if self.metric is None and given:
+            raise ValueError(f"{given[0]} needs the metric that it is about: metric: image.accuracy")
+        if self.metric is not None and self.target is None and self.patience is None:
+            raise ValueError("metric needs a target, a patience, or both")
+        if self.min_delta and self.patience is None:
+            raise ValueError("min_delta needs a patience")
+        return self
+
+
+def lower_is_better(metric: str) -> bool:
+    """Whether lower values of this metric are better, by its name."""
+    name = metric.partition(".")[2].lower() or metric.lower()
+    return any(word in name for word in LOWER)

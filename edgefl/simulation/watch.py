@@ -1,0 +1,149 @@
+"""The metrics that decide when a run ends early, and which weights are the best.
+
+Both are read on ``evaluation.split`` alone, so that the split of the final evaluation stays unseen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from edgefl.errors import MethodError
+from edgefl.planning.stop_options import StopOptions, lower_is_better
+
+Metrics = Mapping[str, Mapping[str, float | None]]
+
+
+def value_of(metrics: Metrics, metric: str) -> float | None:
+    """The value of ``KIND.NAME``, None if it isn't finite.  Raises MethodError if the evaluation lacks it."""
+    kind, _, name = metric.partition(".")
+    if name not in metrics.get(kind, {}):
+        there = ", ".join(f"{k}.{n}" for k, values in metrics.items() for n in values)
+        raise MethodError(f"the evaluation has no {metric}, which stop or evaluation.best follows; it has {there}")
+    return metrics[kind][name]
+
+
+@dataclass
+class Best:
+    """The best value of a metric so far, the first of equal ones, and its round."""
+
+    metric: str
+    lower: bool
+    min_delta: float = 0.0
+    value: float | None = None
+    round: int | None = None
+
+    def sees(self, value: float | None, round: int) -> bool:
+        """Whether this value is better by more than ``min_delta``; it is then the best."""
+        if value is None:
+            return False
+        gain = 0.0 if self.value is None else (self.value - value if self.lower else value - self.value)
+        if self.value is not None and gain <= self.min_delta:
+            return False
+        self.value, self.round = value, round
+        return True
+
+    def state(self) -> dict[str, Any]:
+        """``value`` and ``round`` as plain JSON data."""
+        return {"value": self.value, "round": self.round}
+
+
+@dataclass
+class Watch:
+    """Follows the metrics of ``stop`` and of ``evaluation.best`` from one evaluation to the next.
+
+    ``stopped`` says why the run ends, once it does.  ``tensors`` are the server's at the best evaluation, until they
+    are written with the next checkpoint.
+    """
+
+    stop: StopOptions
+    followed: Best | None = None
+    kept: Best | None = None
+    without: int = 0
+    stopped: dict[str, Any] | None = None
+    tensors: Mapping[str, Tensor] | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, stop: StopOptions, best: str | None) -> Watch | None:
+        """The watch of a run with these options; None if they follow no metric."""
+        kept = best or stop.metric
+        if kept is None:
+            return None
+
+        def lower(metric: str) -> bool:
+            return stop.better == "lower" if stop.better and metric == stop.metric else lower_is_better(metric)
+
+        followed = Best(stop.metric, lower(stop.metric), stop.min_delta) if stop.metric else None
+        return cls(stop, followed, Best(kept, lower(kept)))
+
+    def sees(self, metrics: Metrics, round: int, tensors: Mapping[str, Tensor]) -> None:
+        """Take in an evaluation of a state with these ``tensors``.  Raises MethodError if it lacks a metric."""
+        assert self.kept is not None
+        if self.kept.sees(value_of(metrics, self.kept.metric), round):
+            self.tensors = tensors
+        if self.followed is None:
+            return
+        value = value_of(metrics, self.followed.metric)
+        better = self.followed.sees(value, round)
+        if round <= self.stop.after:
+            return
+        self.without = 0 if better else self.without + 1
+        target = self.stop.target
+        if target is not None and value is not None and (value <= target if self.followed.lower else value >= target):
+            self._stop(round, value, "target", f"{self._name} {value:.4g} reached {target:.4g}")
+        elif self.stop.patience is not None and self.without >= self.stop.patience:
+            self._stop(round, value, "patience", f"{self._name} {self._no_better()}")
+
+    @property
+    def _name(self) -> str:
+        assert self.followed is not None
+        return " ".join(self.followed.metric.split(".", 1))
+
+    def _no_better(self) -> str:
+        """What ended the patience, as text."""
+        assert self.followed is not None
+        best, delta = self.followed, self.stop.min_delta
+        times = f"{self.without} evaluation{'' if self.without == 1 else 's'}"
+        if best.value is None:
+            return f"was not finite in {times}"
+        by = f" by more than {delta:.4g}" if delta else ""
+        return f"was no better than {best.value:.4g} of round {best.round}{by} in {times}"
+
+    def _stop(self, round: int, value: float | None, reason: str, text: str) -> None:
+        assert self.followed is not None
+        self.stopped = {
+            "round": round, "metric": self.followed.metric, "value": value, "reason": reason,
+            "text": f"stopped after round {round}: {text}",
+        }  # fmt: skip
+
+    def values(self, metrics: Metrics) -> dict[str, float | None]:
+        """The values of the followed metrics in an evaluation."""
+        names = dict.fromkeys(each.metric for each in (self.followed, self.kept) if each is not None)
+        return {name: value_of(metrics, name) for name in names}
+
+    @property
+    def best(self) -> dict[str, Any]:
+        """Metric, value and round of the best weights."""
+        assert self.kept is not None
+        return {"metric": self.kept.metric, **self.kept.state()}
+
+    def state(self) -> dict[str, Any]:
+        """What the next evaluation depends on, as plain JSON data."""
+        followed = None if self.followed is None else self.followed.state()
+        return {"followed": followed, "best": self.best, "without": self.without, "stopped": self.stopped}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what ``state`` returned."""
+        for each, held in ((self.followed, state["followed"]), (self.kept, state["best"])):
+            if each is not None:
+                each.value, each.round = held["value"], held["round"]
+        self.without, self.stopped = state["without"], state["stopped"]
+
+
+def best_round(state: Mapping[str, Any]) -> int | None:
+    """The round of the best weights in a checkpoint's state; None if it follows no metric, or has seen none."""
+    watched = state.get("watch")
+    return None if watched is None else watched["best"]["round"]
