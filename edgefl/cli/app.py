@@ -60,6 +60,29 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="PATH=VALUE", help="Change a field: training.lr=1e-3. May be repeated."),
 ]
+
+
+def _load_plug_ins(context: typer.Context, files: list[str] | None) -> list[str] | None:
+    """Load plug-in files as soon as they are read from the command line, before any scenario is."""
+    if files and not context.resilient_parsing:  # the shell asks what may follow
+        from edgefl import registry
+
+        for file in files:
+            registry.load_plug_in(file)
+    return files
+
+
+Plugins = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plugin",
+        metavar="FILE",
+        callback=_load_plug_ins,
+        help="Run a Python file of yours first, whose parts (edgefl.register) are then known. May be repeated.",
+    ),
+]
+"""Parameter of each command that takes a scenario or a run; its callback does all the work."""
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print plain JSON instead of tables.")]
 
 
@@ -179,3 +202,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             # raise again, so stdout is redirected to the null device.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)
+        finally:
+            if (registry := sys.modules.get("edgefl.registry")) is not None:
+                registry.unload_plug_ins()  # a file is loaded for the command that asks for it

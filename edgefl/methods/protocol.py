@@ -11,7 +11,7 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
-from edgefl import models, seeds
+from edgefl import models, registry, seeds
 from edgefl.memo import cache_folder, remember, remembered
 from edgefl.methods.aggregation.combine import Cohort, Mix, parts_of, usual_weight
 from edgefl.methods.aggregation.options import MEAN, AggregationOptions
@@ -70,7 +70,7 @@ class _Frozen:
 
     def __init__(self, description: Mapping[str, Any]):
         self.description = description
-        self._text = repr(description)
+        self._text = f"{registry.changes()} {description!r}"
 
     def __hash__(self) -> int:
         return hash(self._text)
