@@ -195,7 +195,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         except EdgeflError as error:
             if _state["traceback"]:
                 traceback.print_exception(error)
-            say(f"error: {error}{_HINT if isinstance(error, PluginError) and not _state['traceback'] else ''}")
+            shows = isinstance(error, PluginError) and error.__cause__ is not None and not _state["traceback"]
+            say(f"error: {error}{_HINT if shows else ''}")
             sys.exit(error.exit_code)
         except BrokenPipeError:
             # The reader of stdout (such as ``head``) closed the pipe.  Python flushes stdout at exit, which would

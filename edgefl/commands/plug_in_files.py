@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from edgefl import registry
-from edgefl.errors import RunError
+from edgefl.errors import RunError, ScenarioError
 from edgefl.runs import comparison, is_comparison
 from edgefl.runs.contents import read_json
+from edgefl.scenario import Scenario, load
 
 SHOWN = 12
 """Digits of a hash in a message."""
@@ -33,6 +34,15 @@ def recorded_files(folder: Path) -> dict[str, str]:
 
 def _is_entry(entry: Any) -> bool:
     return isinstance(entry, Mapping) and all(isinstance(entry.get(name), str) for name in ("file", "sha256"))
+
+
+def scenario_of_run(folder: Path) -> Scenario:
+    """The scenario of a run.  Where it names a part that isn't known, a RunError asks for the run's plug-in files."""
+    try:
+        return load(folder / "scenario.yaml")
+    except ScenarioError:
+        check_plug_in_files(folder)
+        raise
 
 
 def check_plug_in_files(folder: Path) -> None:

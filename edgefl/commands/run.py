@@ -299,6 +299,7 @@ def _run_one(
 
     on_message = messages(on_progress)
 
+    check_plug_in_files(folder)
     if begun(folder) and read_run(folder).finished:
         check_finished(folder)
         return
