@@ -88,7 +88,7 @@ def test_a_registered_part_is_listed_with_its_options_and_they_are_checked(small
     assert entry["summary"] == "FedAvg that goes a share of the way"
     assert [option["name"] for option in entry["options"]] == ["rate"]
     assert "method.damped" in json_schema()["$defs"]
-    with pytest.raises(ScenarioError, match=r"method\.rate.*less than or equal to 1"):
+    with pytest.raises(ScenarioError, match=r"method\.rate.*must be at most 1"):
         load(small(method={"name": "damped", "rate": 3}))
     with pytest.raises(ScenarioError, match=r"method\.speed"):
         load(small(method={"name": "damped", "speed": 3}))
