@@ -270,11 +270,11 @@ def register(kind: str, name: str) -> Callable[[Part], Part]:
         A function that registers what it is given, and returns it unchanged.
 
     Raises:
-        UnknownName: There is no such kind of part.
-        PluginError: The name is wrong or taken by another part, or what is given isn't a part of this kind.
+        PluginError: There is no such kind of part, the name is wrong or taken by another part, or what is given isn't a
+            part of this kind.
     """
     noun = kind.replace("_", " ") if isinstance(kind, str) else kind
-    if noun not in GROUPS:
+    if not isinstance(noun, str) or noun not in GROUPS:
         raise PluginError(f"there is no kind of part {kind!r:.60}; allowed: {', '.join(GROUPS)}")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise PluginError(f"{name!r:.60} can't be the name of a {noun}: it takes letters, digits, '-', '_' and '.'")
