@@ -149,7 +149,7 @@ def test_values_of_the_first_state_are_not_blamed_on_the_aggregation(games: Game
     setup = games.setup(**declared(sections(games, "fedavg", image=2)), schedule=END)
     broken = replace(setup, method=Given(setup.method.options, setup.method.setting))
     with pytest.raises(
-        MethodError, match=r"test_checkpoint.py:\d+\): initial\(\) of Given makes 'table/seen' on the device cpu"
+        MethodError, match=r"test_checkpoint.py:\d+\)\): initial\(\) of Given makes 'table/seen' on the device cpu"
     ):
         games.none(broken)
 
