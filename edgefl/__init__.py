@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from edgefl.commands.run import run
     from edgefl.commands.sweep.sweep import sweep
     from edgefl.commands.validate import validate
+    from edgefl.registry import register
     from edgefl.runs import read_run
 
 __version__ = "0.1.0"
@@ -42,6 +43,7 @@ __all__ = [
     "profile",
     "profile_clients",
     "read_run",
+    "register",
     "run",
     "sweep",
     "trace",
@@ -63,6 +65,7 @@ _MODULES = {
     "profile": "edgefl.commands.profile.profile",
     "profile_clients": "edgefl.commands.profile.profile_clients",
     "read_run": "edgefl.runs",
+    "register": "edgefl.registry",
     "run": "edgefl.commands.run",
     "sweep": "edgefl.commands.sweep.sweep",
     "trace": "edgefl.commands.history.trace",

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from edgefl.cli.app import AsJson, Overrides, app, examples, observing, print_json
+from edgefl.cli.app import AsJson, Overrides, Plugins, app, examples, observing, print_json
 
 
 @app.command(
@@ -44,6 +44,7 @@ def analyse(
     metric: Annotated[
         str | None, typer.Option(metavar="KIND.NAME", help="Metric for Shapley values: image.accuracy; default all.")
     ] = None,
+    plugins: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
     """Analyse a run: Shapley values of client kinds, gradient norms, drift of clients, and prototype matching."""

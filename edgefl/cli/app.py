@@ -60,6 +60,29 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="PATH=VALUE", help="Change a field: training.lr=1e-3. May be repeated."),
 ]
+
+
+def _load_plug_ins(context: typer.Context, files: list[str] | None) -> list[str] | None:
+    """Load plug-in files as soon as they are read from the command line, before any scenario is."""
+    if files and not context.resilient_parsing:  # the shell asks what may follow
+        from edgefl import registry
+
+        for file in files:
+            registry.load_plug_in(file)
+    return files
+
+
+Plugins = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plugin",
+        metavar="FILE",
+        callback=_load_plug_ins,
+        help="Run a Python file of yours first, whose parts (edgefl.register) are then known. May be repeated.",
+    ),
+]
+"""Parameter of each command that takes a scenario or a run; its callback does all the work."""
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print plain JSON instead of tables.")]
 
 
@@ -172,10 +195,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         except EdgeflError as error:
             if _state["traceback"]:
                 traceback.print_exception(error)
-            say(f"error: {error}{_HINT if isinstance(error, PluginError) and not _state['traceback'] else ''}")
+            shows = isinstance(error, PluginError) and error.__cause__ is not None and not _state["traceback"]
+            say(f"error: {error}{_HINT if shows else ''}")
             sys.exit(error.exit_code)
         except BrokenPipeError:
             # The reader of stdout (such as ``head``) closed the pipe.  Python flushes stdout at exit, which would
             # raise again, so stdout is redirected to the null device.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)
+        finally:
+            if (registry := sys.modules.get("edgefl.registry")) is not None:
+                registry.unload_plug_ins()  # a file is loaded for the command that asks for it

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from edgefl.cli.app import AsJson, app, examples, observing, print_json, say
+from edgefl.cli.app import AsJson, Plugins, app, examples, observing, print_json, say
 
 
 @app.command(epilog=examples("edgefl compare runs/mine", "edgefl compare runs/mine --csv"))
@@ -18,6 +18,7 @@ def compare(
         bool, typer.Option("--orderings", help="Print as Markdown which row beats which beyond the spread of seeds.")
     ] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print the rows as CSV instead of tables.")] = False,
+    plugins: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare runs over their seeds: mean and spread of metrics and costs, also at equal time, bytes and joules."""

@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from edgefl.cli.app import (
     AsJson,
     Overrides,
+    Plugins,
     ScenarioFile,
     app,
     examples,
@@ -108,6 +109,7 @@ def check(
     figure: Annotated[str | None, typer.Option(metavar="FILE", help="Draw what fits: .png, .pdf or .svg.")] = None,
     full: Annotated[bool, typer.Option("--full", help="A line for each device and kind.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print the rows as CSV instead of a table.")] = False,
+    plugins: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
     """Check which devices of the library could train each kind of client: memory, time, energy, binding budget."""

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from edgefl.cli.app import AsJson, Overrides, ScenarioFile, app, examples, observing, print_json
+from edgefl.cli.app import AsJson, Overrides, Plugins, ScenarioFile, app, examples, observing, print_json
 
 
 @app.command(
@@ -45,6 +45,7 @@ def fit(
     ] = 5,
     most: Annotated[int, typer.Option("--most", metavar="N", min=1, help="At most N predicted works per kind.")] = 200,
     overrides: Overrides = None,
+    plugins: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the smallest changes that let a device take part.  The exit code is 1 if there are none."""

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from edgefl.cli.app import AsJson, app, examples, observing, print_json, say
+from edgefl.cli.app import AsJson, Plugins, app, examples, observing, print_json, say
 
 RunFolder = Annotated[str, typer.Argument(metavar="RUN", help="The folder of a run, finished or not: runs/quickstart.")]
 
@@ -18,6 +18,7 @@ def explain(
     client: Annotated[
         int | None, typer.Option("--client", metavar="K", min=0, help="Tell this client's round in detail.")
     ] = None,
+    plugins: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
     """Explain a round: what its length is made of, what would have shortened it, and why each absent client was."""
@@ -36,6 +37,7 @@ def trace(
     output: Annotated[
         str | None, typer.Option("--output", "-o", metavar="FILE", help="The file; default: trace.json in the folder.")
     ] = None,
+    plugins: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a run's virtual time as a Chrome trace, which ui.perfetto.dev and chrome://tracing show."""
@@ -58,6 +60,7 @@ def export(
         str, typer.Option("--to", metavar="FORM", help="csv, parquet, tensorboard (event files) or mlflow (a store).")
     ],
     output: Annotated[str, typer.Option("--output", "-o", metavar="DIR", help="The folder to write to.")],
+    plugins: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a run's records for another program."""

@@ -2,41 +2,41 @@
 
 from __future__ import annotations
 
-from edgefl.cli.app import AsJson, app, examples, interruptible, print_json, say_broken
+from edgefl.cli.app import AsJson, Plugins, app, examples, interruptible, print_json, say_broken
 
 
 @app.command(epilog=examples("edgefl methods", "edgefl methods --json"))
-def methods(as_json: AsJson = False) -> None:
+def methods(plugins: Plugins = None, as_json: AsJson = False) -> None:
     """List methods and schedules with their options, and the parts of plug-ins that are broken."""
     _list("methods", "schedules", options=True, as_json=as_json)
 
 
 @app.command(epilog=examples("edgefl models", "edgefl models --json"))
-def models(as_json: AsJson = False) -> None:
+def models(plugins: Plugins = None, as_json: AsJson = False) -> None:
     """List the towers that encode a modality, and the models that towers form, with a line each."""
     _list("towers", "models", as_json=as_json)
 
 
 @app.command(epilog=examples("edgefl data", "edgefl data --json"))
-def data(as_json: AsJson = False) -> None:
+def data(plugins: Plugins = None, as_json: AsJson = False) -> None:
     """List data sets and partitions over clients, with a line each."""
     _list("data_sets", "partitions", as_json=as_json)
 
 
 @app.command(epilog=examples("edgefl schedules", "edgefl schedules --json"))
-def schedules(as_json: AsJson = False) -> None:
+def schedules(plugins: Plugins = None, as_json: AsJson = False) -> None:
     """List schedules, which say what trains in which round, with a line each."""
     _list("schedules", as_json=as_json)
 
 
 @app.command(epilog=examples("edgefl selections", "edgefl selections --json"))
-def selections(as_json: AsJson = False) -> None:
+def selections(plugins: Plugins = None, as_json: AsJson = False) -> None:
     """List selections, which choose the clients of a round, with a line each."""
     _list("selections", as_json=as_json)
 
 
 @app.command(epilog=examples("edgefl policies", "edgefl policies --json"))
-def policies(as_json: AsJson = False) -> None:
+def policies(plugins: Plugins = None, as_json: AsJson = False) -> None:
     """List round policies, which say when a round ends, with a line each."""
     _list("policies", as_json=as_json)
 

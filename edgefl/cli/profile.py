@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from edgefl.cli.app import AsJson, Overrides, app, examples, observing, print_json, shipped_and_files
+from edgefl.cli.app import AsJson, Overrides, Plugins, app, examples, observing, print_json, shipped_and_files
 
 
 @app.command(
@@ -55,6 +55,7 @@ def profile(
         bool, typer.Option("--full", help="All tables: memory by part, traffic, server, totals; all --clients.")
     ] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print the rows as CSV instead of tables.")] = False,
+    plugins: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
     """Predict memory, FLOPs, bytes, time and energy of each stage and client kind, without training."""

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from edgefl.cli.app import app, examples, observing, say
+from edgefl.cli.app import Plugins, app, examples, observing, say
 
 RunFolder = Annotated[str, typer.Argument(metavar="RUN", help="Folder of a run or of a comparison, finished or not.")]
 
@@ -20,6 +20,7 @@ def report(
             "--output", "-o", metavar="FILE", help="The page, .html; default: report.html in the run's folder."
         ),
     ] = None,
+    plugins: Plugins = None,
 ) -> None:
     """Write a run as one HTML page with its figures and tables, which opens without a network.
 
@@ -40,6 +41,7 @@ def figures(
         str | None,
         typer.Option("--output", "-o", metavar="DIR", help="Folder for them; default: figures in the run's folder."),
     ] = None,
+    plugins: Plugins = None,
 ) -> None:
     """Draw a run's figures for a paper, with the numbers of each as CSV beside it.
 

@@ -11,6 +11,7 @@ from edgefl.cli.app import (
     INTERRUPTED,
     AsJson,
     Overrides,
+    Plugins,
     ScenarioFile,
     app,
     examples,
@@ -62,6 +63,7 @@ def run(
     full: Annotated[
         bool, typer.Option("--full", help="Print the tables of every run, also where seeds are compared.")
     ] = False,
+    plugins: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a scenario, or every combination that it compares, and print costs and metrics."""
@@ -126,6 +128,7 @@ def validate(
     resolved: Annotated[
         bool, typer.Option("--resolved", help="Print the complete scenario with all defaults.")
     ] = False,
+    plugins: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
     """Check a scenario without running it."""

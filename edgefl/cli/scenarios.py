@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from edgefl.cli.app import AsJson, app, examples, print_json, shipped_and_files
+from edgefl.cli.app import AsJson, Plugins, app, examples, print_json, shipped_and_files
 
 
 @app.command(epilog=examples("edgefl new mine", "edgefl new study/first --like papers/fedcola-colayer-none"))
@@ -40,6 +40,7 @@ def schema(
     output: Annotated[
         str | None, typer.Option("--output", "-o", metavar="FILE", help="Write the schema to a file.")
     ] = None,
+    plugins: Plugins = None,
 ) -> None:
     """Print the JSON Schema of scenarios, with the parts of installed plug-ins, for editors."""
     from edgefl.commands.new import schema_text

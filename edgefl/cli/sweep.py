@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from edgefl.cli.app import AsJson, Overrides, ScenarioFile, app, examples, observing, print_json
+from edgefl.cli.app import AsJson, Overrides, Plugins, ScenarioFile, app, examples, observing, print_json
 
 
 @app.command(
@@ -43,6 +43,7 @@ def sweep(
     ] = None,
     value: Annotated[str, typer.Option(metavar="NAME", help="Field that --figure draws.")] = "eligible_share",
     as_csv: Annotated[bool, typer.Option("--csv", help="Print the rows as CSV instead of tables.")] = False,
+    plugins: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
     """Vary fields of a scenario without training: which clients are eligible, which data are lost, what it costs."""

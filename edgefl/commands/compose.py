@@ -44,7 +44,7 @@ def federation_of(scenario: Scenario, on_message: Callable[[str], None]) -> Fede
     Warns of a plug-in's data set whose code changed without a new revision.
     """
     # the cache and the folders that relative paths are looked up in
-    folders = f"{cache_folder()} {os.environ.get('EDGEFL_DATA')} {os.getcwd()}"
+    folders = f"{cache_folder()} {os.environ.get('EDGEFL_DATA')} {os.getcwd()} {registry.changes()}"
     made = digest(made_of(scenario.data))
     key = (scenario.data.model_dump_json(), scenario.seed, scenario.model.tokens, folders, made)
     if key not in _federations:

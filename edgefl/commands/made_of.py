@@ -20,6 +20,9 @@ from edgefl.scenario import Scenario
 MAY_CHANGE = ("executor", "tracker", "training.on_divergence")
 """Sections and fields that a resumed run may set: results don't depend on them."""
 
+IN_WORKERS = ("model", "tower", "data set", "partition", "step", "edit")
+"""Kinds of parts that worker processes look up; the others work in the main process."""
+
 
 def made_of(scenario: Scenario, setup: Setup, device: str) -> dict[str, Any]:
     """Everything that the records of a run depend on, but for data and weights.
@@ -59,6 +62,22 @@ def _trace_file(scenario: Scenario) -> Path | None:
 
 def plug_ins(scenario: Scenario, setup: Setup) -> Iterator[tuple[str, str]]:
     """``(package, version and hash of its sources)`` of each plug-in that the scenario names or its works use."""
+    for noun, name in parts_of_plug_ins(scenario, setup):
+        origin = registry.origin(noun, name)
+        yield origin.package, " ".join(filter(None, (origin.version, registry.fingerprint(noun, name))))
+
+
+def check_importable(scenario: Scenario, setup: Setup) -> None:
+    """Raise ScenarioError if worker processes are to train with a part that they can't import."""
+    if scenario.executor.name != "processes" or scenario.training.mode == "none":
+        return
+    for noun, name in parts_of_plug_ins(scenario, setup):
+        if noun in IN_WORKERS and (reason := registry.unimportable(noun, name)):
+            raise scenario.error(("executor", "name"), reason)
+
+
+def parts_of_plug_ins(scenario: Scenario, setup: Setup) -> Iterator[tuple[str, str]]:
+    """``(noun, name)`` of each part of a plug-in that the scenario names or its works use."""
     named = set(_texts(scenario.resolved()))
     for kind in setup.method.setting.kinds:
         if setup.method.participates(kind, 1):
@@ -66,9 +85,8 @@ def plug_ins(scenario: Scenario, setup: Setup) -> Iterator[tuple[str, str]]:
             named |= {name for each in work.passes for name in each.steps} | {edit.name for edit in work.edits}
     for noun in registry.GROUPS:
         for name in named.intersection(registry.names(noun)):
-            origin = registry.origin(noun, name)
-            if origin.package != "edgefl":
-                yield origin.package, f"{origin.version} {registry.fingerprint(noun, name)}"
+            if registry.origin(noun, name).package != "edgefl":
+                yield noun, name
 
 
 def inputs_of(federation: Federation, weights: Mapping[str, Tensor]) -> dict[str, Any]:

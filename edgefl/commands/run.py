@@ -15,7 +15,15 @@ from edgefl import models
 from edgefl.commands.compose import compose, errors_at, federation_of, predictor_of, scenario_of
 from edgefl.commands.followed import check_followed
 from edgefl.commands.history.trackers import Tracked, check_installed, log_of
-from edgefl.commands.made_of import MAY_CHANGE, fixed_part, inputs_of, made_of, report_changed_inputs
+from edgefl.commands.made_of import (
+    MAY_CHANGE,
+    check_importable,
+    fixed_part,
+    inputs_of,
+    made_of,
+    report_changed_inputs,
+)
+from edgefl.commands.plug_in_files import check_plug_in_files
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.cost import Predictor
 from edgefl.errors import DataError, DivergedError, RunError
@@ -182,6 +190,7 @@ def check(scenario: Scenario, on_message: Callable[[str], None]) -> Setup:
     if scenario.training.mode == "none":
         return setup
     device_of(scenario.executor.device)
+    check_importable(scenario, setup)
     if federation_of(scenario, on_message).declared_only:
         raise DataError(
             f"{scenario.name} declares the shapes of its data and has no samples to train on: "
@@ -260,6 +269,7 @@ def _reopened(folder: Path, overrides: Sequence[str]) -> list[tuple[str, Path, S
                 f"--set {path}: a resumed run keeps its scenario; only executor.*, tracker and "
                 "training.on_divergence may be set, on which results don't depend"
             )
+    check_plug_in_files(folder)
     if not is_comparison(folder):
         read_run(folder)
         scenario = load(folder / "scenario.yaml", overrides)
@@ -292,6 +302,7 @@ def _run_one(
 
     on_message = messages(on_progress)
 
+    check_plug_in_files(folder)
     if begun(folder) and read_run(folder).finished:
         check_finished(folder)
         return
@@ -299,6 +310,7 @@ def _run_one(
     trains = scenario.training.mode == "real"
     executor = executors.of(scenario, on_message) if trains else None
     setup = compose(scenario, on_message)
+    check_importable(scenario, setup)  # a resumed run may set workers
     continued = begun(folder)
     if continued:
         if differences := changed_parts(fixed_part(load(folder / "scenario.yaml")), fixed_part(scenario)):

@@ -78,6 +78,9 @@ def _open(
     part_key = [list(collection_keys.values()), options.model_dump(), seed, tokens, version("tokenizers")]
     if isinstance(options.vocabulary, str):
         part_key.append(tokenizer_file(options.vocabulary).read_text(encoding="utf-8"))
+    used = {options.partition_of(kind)[0] for kind in options.clients}
+    if others := sorted(name for name in used if registry.origin("partition", name).package != "edgefl"):
+        part_key.append([registry.fingerprint("partition", name) for name in others])
     tokenizer = once(partial(_tokenizer, collections, options, tokens))  # trained only if a part must be built
     parts: dict[str, Part] = {}
     tasks = {kind: options.task_of(kind) for kind in KINDS if options.clients.get(kind)}

@@ -11,7 +11,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from edgefl import models, seeds
+from edgefl import models, registry, seeds
 from edgefl.errors import MethodError
 from edgefl.memo import cache_folder, remember, remembered
 from edgefl.methods.aggregation.combine import Cohort, Mix, parts_of, usual_weight
@@ -73,7 +73,7 @@ class _Frozen:
 
     def __init__(self, description: Mapping[str, Any]):
         self.description = description
-        self._text = repr(description)
+        self._text = f"{registry.changes()} {description!r}"
 
     def __hash__(self) -> int:
         return hash(self._text)

@@ -1,4 +1,4 @@
-"""Registered parts (methods, schedules, towers, ...) by name, found through entry points.
+"""Registered parts (methods, schedules, towers, ...) by name, found through entry points or made known by ``register``.
 
 edgefl registers its own parts the same way as a plug-in does.  Listing names imports nothing; an object is imported
 when it is looked up.  What fails in a plug-in is raised as PluginError, which names the plug-in and its file.
@@ -7,33 +7,47 @@ when it is looked up.  What fails in a plug-in is raised as PluginError, which n
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from edgefl.errors import EdgeflError, PluginError, UnknownName
-from edgefl.registry import faults
+from edgefl.registry import faults, files
 from edgefl.registry.faults import said
+from edgefl.registry.registered import PARTS, Absent, Registered, hash_of_module, imported
+
+Part = TypeVar("Part")
 
 __all__ = [
     "GROUPS",
+    "ForWorkers",
     "Origin",
+    "adopt",
     "broken",
+    "changes",
     "described",
     "fingerprint",
+    "for_workers",
     "forget",
     "get",
+    "load_plug_in",
     "named_faults",
     "names",
     "origin",
     "package_digest",
+    "plug_in_files",
     "plug_ins",
+    "register",
     "said",
+    "unimportable",
+    "unload_plug_ins",
 ]
 
 GROUPS = {
@@ -52,8 +66,9 @@ GROUPS = {
 
 
 @cache
-def _points(noun: str) -> dict[str, EntryPoint]:
-    return {point.name: point for point in _all_points().select(group=GROUPS[noun])}
+def _points(noun: str) -> dict[str, faults.Point]:
+    registered = {name: part for (of, name), part in PARTS.items() if of == noun}
+    return {point.name: point for point in _all_points().select(group=GROUPS[noun])} | registered
 
 
 @cache
@@ -86,6 +101,8 @@ def _get(noun: str, name: str) -> Any:
     where = f"the {noun} {name!r} of the plug-in {faults.titled(point)}"
     try:
         part = point.load()
+    except PluginError:  # a worker can't import it
+        raise
     except (Exception, SystemExit) as error:
         file = faults.file_of(point)
         if isinstance(error, SyntaxError) and error.filename:
@@ -180,18 +197,22 @@ def origin(noun: str, name: str) -> Origin:
     if name not in points:
         raise UnknownName(noun, name, points)
     point = points[name]
+    if isinstance(point, Registered):
+        return Origin(point.title, None)
     return Origin(faults.top_package(point), point.dist.version if point.dist else None)
 
 
 def fingerprint(noun: str, name: str) -> str:
-    """A hash of all Python sources of the package that registered ``name``.
+    """A hash of all Python sources of the package, the plug-in file or the notebook's code that ``name`` comes from.
 
     Raises UnknownName with the nearest name.
     """
     points = _points(noun)
     if name not in points:
         raise UnknownName(noun, name, points)
-    return package_digest(faults.top_package(points[name]))
+    point = points[name]
+    own = point.digest() if isinstance(point, Registered) else None
+    return own or package_digest(faults.top_package(point))
 
 
 @cache
@@ -211,7 +232,149 @@ def package_digest(package: str) -> str:
 def forget() -> None:
     """Clear the cached look-ups, so that packages installed since then are found (tests use it)."""
     _all_points.cache_clear()
+    _forget_parts()
+
+
+# --- parts that a program, a notebook or a plug-in file registers ----------------------------------------------------
+
+_changes = 0
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+def changes() -> int:
+    """How often parts were registered or forgotten: what is computed from parts is kept no longer than this number."""
+    return _changes
+
+
+def _forget_parts() -> None:
+    global _changes
+    _changes += 1
     _points.cache_clear()
     _get.cache_clear()
     plug_ins.cache_clear()
     package_digest.cache_clear()
+
+
+def register(kind: str, name: str) -> Callable[[Part], Part]:
+    """Make a part known by name, as a decorator: ``@edgefl.register("method", "mine")`` before its class.
+
+    Scenarios, the command line's lists and the Python functions then find it in this process.  A notebook's cell may
+    run again: the new definition replaces the old one.  Worker processes import the part by the name of its module.
+
+    Args:
+        kind: ``method``, ``schedule``, ``model``, ``tower``, ``data set``, ``partition``, ``step``, ``edit``,
+            ``selection``, ``round policy`` or ``profile library`` (the path of a folder).
+        name: How a scenario names it: letters, digits, ``-``, ``_`` and ``.``.
+
+    Returns:
+        A function that registers what it is given, and returns it unchanged.
+
+    Raises:
+        PluginError: There is no such kind of part, the name is wrong or taken by another part, or what is given isn't a
+            part of this kind.
+    """
+    noun = kind.replace("_", " ") if isinstance(kind, str) else kind
+    if not isinstance(noun, str) or noun not in GROUPS:
+        raise PluginError(f"there is no kind of part {kind!r:.60}; allowed: {', '.join(GROUPS)}")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise PluginError(f"{name!r:.60} can't be the name of a {noun}: it takes letters, digits, '-', '_' and '.'")
+    caller = sys._getframe(1)
+    module, file = str(caller.f_globals.get("__name__", "__main__")), caller.f_code.co_filename
+
+    def known(part: Part) -> Part:
+        loaded = files.LOADED.get(file)
+        sha256 = loaded.sha256 if loaded is not None else hash_of_module(module, file)
+        _register(Registered(noun, name, part, module, file, sha256))
+        return part
+
+    return known
+
+
+def _register(point: Registered) -> None:
+    """Add a part.  Raises PluginError if it isn't one of its kind, or if another has its name."""
+    noun, name = point.noun, point.name
+    if not isinstance(point.part, Absent) and (fault := _misfit(noun, point.part)):
+        raise PluginError(f"the {noun} {name!r} can't be registered: {point.value} {fault} ({point.file})")
+    taken = _points(noun).get(name)
+    if taken is not None and not point.replaces(taken):
+        of = "edgefl" if faults.top_package(taken) == "edgefl" else f"{faults.titled(taken)} ({faults.file_of(taken)})"
+        raise PluginError(f"the name {name!r} of a {noun} is taken by that of {of}: choose another name")
+    if taken is None or isinstance(taken, Registered):
+        PARTS[noun, name] = point
+        _forget_parts()
+
+
+def load_plug_in(path: str | PathLike[str], source: bytes | None = None) -> None:
+    """Run a plug-in file, whose parts are known from then on; once, however often it is asked for.
+
+    Raises PluginError for a file that can't be read, isn't Python, fails, or registers nothing.
+    """
+    try:
+        files.load(path, source)
+    finally:
+        _forget_parts()
+
+
+def unload_plug_ins() -> None:
+    """Forget all plug-in files and their parts, at the end of the command that asked for them."""
+    if files.LOADED:
+        for file in list(files.LOADED.values()):
+            files.unload(file)
+        _forget_parts()
+
+
+def plug_in_files() -> dict[str, str]:
+    """SHA-256 by name of the plug-in files, and of the modules of a single file that registered parts."""
+    loaded = {file.name: file.sha256 for file in files.LOADED.values()}
+    return loaded | {Path(part.file).name: part.sha256 for part in PARTS.values() if part.sha256}
+
+
+# --- the same in worker processes ------------------------------------------------------------------------------------
+
+
+class ForWorkers(NamedTuple):
+    """What worker processes need to know the same parts: plug-in files with their sources, and addresses of parts."""
+
+    files: list[tuple[str, bytes]]
+    parts: list[tuple[str, str, str | None]]
+
+
+def for_workers() -> ForWorkers:
+    """The plug-in files of this process, and ``(noun, name, module:name)`` of the other parts registered in it."""
+    modules = {file.module for file in files.LOADED.values()}
+    others = [part for part in PARTS.values() if part.module not in modules]
+    loaded = [(file.path, file.source) for file in files.LOADED.values()]
+    return ForWorkers(loaded, [(part.noun, part.name, part.address) for part in others])
+
+
+def adopt(given: ForWorkers) -> None:
+    """Load in a worker process what its parent knows.  A part that can't be imported raises where it is looked up."""
+    for path, source in given.files:
+        load_plug_in(path, source)
+    for noun, name, address in given.parts:
+        part: Any = Absent(_absent(noun, name))
+        if address is not None:
+            try:
+                part = imported(address)
+            except Exception as error:  # a module may raise anything
+                part = Absent(f"{_absent(noun, name)} ({said(error)})")
+        if name not in _points(noun):
+            module = address.partition(":")[0] if address else "__main__"
+            file = str(getattr(sys.modules.get(module), "__file__", None) or module)
+            _register(Registered(noun, name, part, module, file, hash_of_module(module, file)))
+
+
+def _absent(noun: str, name: str) -> str:
+    return (
+        f"worker processes can't import the {noun} {name!r}, which a notebook or a program's own lines define: move it "
+        "to a module (a .py file) and import that, load that file with --plugin, or train in this process (executor: "
+        "inline)"
+    )
+
+
+def unimportable(noun: str, name: str) -> str:
+    """Why worker processes can't import a part, with the remedy; "" if they can."""
+    point = PARTS.get((noun, name))
+    if point is None or any(file.module == point.module for file in files.LOADED.values()):
+        return ""
+    return "" if point.address is not None else _absent(noun, name)

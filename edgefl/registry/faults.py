@@ -12,6 +12,9 @@ from traceback import walk_tb
 from typing import NamedTuple
 
 from edgefl.errors import PluginError
+from edgefl.registry.registered import Registered
+
+Point = EntryPoint | Registered
 
 MOST_CHARACTERS = 300
 """Length of an exception's text in a message."""
@@ -30,11 +33,13 @@ class Place(NamedTuple):
 
 
 class PlugIns:
-    """The installed plug-ins: all packages but edgefl with an entry point in one of edgefl's groups."""
+    """The plug-ins: what registered parts, and all packages but edgefl with an entry point in edgefl's groups."""
 
-    def __init__(self, points: Iterable[EntryPoint]):
+    def __init__(self, points: Iterable[Point]):
         self._roots: dict[str, str] = {}
         for point in points:
+            if isinstance(point, Registered):
+                self._roots[os.path.abspath(point.file)] = point.title
             package = top_package(point)
             if package and package != "edgefl":
                 self._roots.update(dict.fromkeys(_roots(package), titled(point)))
@@ -76,18 +81,22 @@ def said(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def top_package(point: EntryPoint) -> str:
+def top_package(point: Point) -> str:
     """The top-level package that an entry point names; "" if it names none."""
     return point.value.partition(":")[0].partition("[")[0].strip().partition(".")[0]
 
 
-def titled(point: EntryPoint) -> str:
-    """The distribution of an entry point with its version; its package if it has no distribution."""
+def titled(point: Point) -> str:
+    """The distribution of an entry point with its version; its package if it has none; the file of a plug-in file."""
+    if isinstance(point, Registered):
+        return point.title
     return f"{point.dist.name} {point.dist.version}" if point.dist else top_package(point)
 
 
-def file_of(point: EntryPoint) -> str:
+def file_of(point: Point) -> str:
     """The source file of an entry point's module; if it isn't imported, the file that holds the entry point."""
+    if isinstance(point, Registered):
+        return point.file
     module = sys.modules.get(point.value.partition(":")[0].strip())
     if (file := getattr(module, "__file__", None)) is not None:
         return str(file)

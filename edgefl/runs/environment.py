@@ -10,17 +10,24 @@ from typing import Any
 
 import psutil
 
+from edgefl import registry
+
 PACKAGES = ("torch", "numpy", "simpy", "safetensors", "tokenizers", "pydantic", "pandas", "pillow", "matplotlib")
 
 
 def environment() -> dict[str, Any]:
-    """Versions of Python, edgefl and the packages that results depend on; processor, memory in bytes, GPU or None."""
+    """Versions of Python, edgefl and the packages that results depend on; processor, memory in bytes, GPU or None.
+
+    ``plug_ins`` has name and SHA-256 of the files that registered parts; it is left out if there are none.
+    """
     import torch
 
     import edgefl
 
     cuda = torch.cuda.is_available()
+    files = [{"file": name, "sha256": sha256} for name, sha256 in sorted(registry.plug_in_files().items())]
     return {
+        **({"plug_ins": files} if files else {}),
         "edgefl": edgefl.__version__,
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from edgefl import models
+from edgefl import models, registry
 from edgefl.errors import MethodError
 from edgefl.models import width
 from edgefl.work.description import Edit, Item, Payload, Work
@@ -24,7 +24,7 @@ def narrowed(work: Work, share: float, scaler: bool) -> Work:
     model = width.at_width(work.model, share)
     if model == work.model:
         return work
-    cuts = _cuts(json.dumps(work.model), json.dumps(model))
+    cuts = _cuts(json.dumps(work.model), json.dumps(model), registry.changes())
 
     def narrow(payload: Payload) -> Payload:
         return replace(payload, items=tuple(_item(item, cuts, work.model) for item in payload.items))
@@ -48,7 +48,7 @@ Shape = tuple[int, ...]
 
 
 @cache
-def _cuts(full: str, narrow: str) -> dict[str, tuple[Shape, Shape, Cut | None]]:
+def _cuts(full: str, narrow: str, changes: int) -> dict[str, tuple[Shape, Shape, Cut | None]]:
     """The full shape, the narrow shape and the cut of every parameter and buffer, by name."""
     descriptions: list[dict[str, Any]] = [json.loads(full), json.loads(narrow)]
     whole, part = ({n: tuple(t.shape) for n, t in models.on_meta(d).state_dict().items()} for d in descriptions)

@@ -342,7 +342,7 @@ class NoTraining:
             updates.append(Update(number, arrival.plan.kind, counts, work, payloads, base, arrival.round))
         if not updates:
             return {}
-        with shapes_alone(self.setup.method, "training: none: aggregate()"), torch.device("meta"):
+        with shapes_alone(self.setup.method, "training: none: aggregate()", self.state), torch.device("meta"):
             after = self.setup.method.aggregate(self.state, updates)
         return {a: t for a, t in after.tensors.items() if after.versions[a] != self.state.versions.get(a)}
 

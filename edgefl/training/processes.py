@@ -22,6 +22,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Self
 
+from edgefl import registry
 from edgefl.data import DataOptions, open_federation
 from edgefl.errors import OutOfHostMemory, TrainingError
 from edgefl.training.task import Node, Report, Task
@@ -84,7 +85,10 @@ class Processes:
         timeout: float | None = None,
     ):
         device_of(device)  # raises here, not in a worker, if the device isn't available
-        self._arguments = (options.model_dump_json(), seed, tokens, str(cache) if cache else None, device, sys.path)
+        self._arguments = (
+            options.model_dump_json(), seed, tokens, str(cache) if cache else None, device, sys.path,
+            registry.for_workers(),
+        )  # fmt: skip
         self._workers, self._timeout = workers, timeout
         self._lock = threading.RLock()
         self._entries: list[_Entry] = []
@@ -248,15 +252,24 @@ def _warn(text: str) -> None:
 
 _node: Node | None = None
 _why_not: str = ""
-"""Why this worker couldn't open its data; its tasks say so."""
+"""Why this worker couldn't load plug-ins or open its data; its tasks say so."""
 
 
-def _start(data: str, seed: int, tokens: int, cache: str | None, device: str, path: list[str]) -> None:
+def _start(
+    data: str,
+    seed: int,
+    tokens: int,
+    cache: str | None,
+    device: str,
+    path: list[str],
+    registered: registry.ForWorkers,
+) -> None:
     global _node, _why_not
     threading.Thread(target=_end_with_parent, daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the parent process ends the workers
     sys.path[:] = path
     try:
+        registry.adopt(registered)
         federation = open_federation(
             DataOptions.model_validate_json(data), seed=seed, tokens=tokens, cache=Path(cache) if cache else None
         )
@@ -279,5 +292,5 @@ def _do_nothing() -> None:
 
 def _run_task(head: str, body: bytes) -> tuple[str, bytes]:
     if _node is None:
-        raise TrainingError(f"a worker process couldn't open the data: {_why_not}")
+        raise TrainingError(f"a worker process couldn't open the data or load plug-ins: {_why_not}")
     return _node.run(Task.decode(head, body)).encode()

@@ -25,6 +25,7 @@ from edgefl.work.learning_rates import grouped
 from edgefl.work.metering.meter import Meter
 from edgefl.work.metering.trace import FINISH, METERED, START, UPDATE, Trace
 from edgefl.work.paired_batches import batches
+from edgefl.work.step_faults import step_faults
 from edgefl.work.steps import Context, Step
 
 
@@ -196,7 +197,7 @@ def _passes(ctx: Context, seed: int, meter: Meter | None) -> tuple[Tensor, int]:
         if update:
             update.before = partial(step.gradient, ctx, pass_) if step.changes_gradients else None
         ctx.model.train(pass_.train)
-        with _once(ctx, metered, index):
+        with _once(ctx, metered, index), step_faults(pass_):
             step.start(ctx, pass_)
         counts: Counter[str] = Counter()
         with torch.set_grad_enabled(pass_.train):
@@ -216,7 +217,7 @@ def _passes(ctx: Context, seed: int, meter: Meter | None) -> tuple[Tensor, int]:
                     update.apply_metered(index, step_meter)
             if update and update.pending:  # the remaining batches of a pass make an update too
                 update.apply_metered(index, metered)
-        with torch.no_grad(), _once(ctx, metered, index, last=True):
+        with torch.no_grad(), _once(ctx, metered, index, last=True), step_faults(pass_):
             step.finish(ctx, pass_)
     return total, steps
 
@@ -255,7 +256,7 @@ def _step(
     mixed = ctx.work.precision != "float32"
     autocast = torch.autocast(ctx.device.type, DTYPES[ctx.work.precision]) if mixed else nullcontext()
     try:
-        with autocast:
+        with autocast, step_faults(pass_, batch):
             loss = step.loss(ctx, batch, pattern, pass_)
     except (RuntimeError, ValueError) as error:
         if advice := next((advice for part, advice in _ADVICE.items() if part in str(error)), None):

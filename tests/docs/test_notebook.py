@@ -36,3 +36,4 @@ def test_the_notebook_runs_and_shows_tables_and_figures(tmp_path: Path) -> None:
     assert any("image/png" in output.get("data", {}) for output in shown[next(s for s in shown if "plot" in s)])
     assert "compute" in html("import pandas")
     assert (tmp_path / "runs" / "notebook" / "result.json").exists()
+    assert (tmp_path / "runs" / "halfway" / "result.json").exists()

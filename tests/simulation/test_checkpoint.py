@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from edgefl_games import TABLES, Games, broken_rules, changed
 from edgefl_toys import Memory, declared
 from tensors import assert_equal_tensors
@@ -128,6 +129,28 @@ def test_a_method_that_needs_values_is_told_so(games: Games) -> None:
     setup = games.setup(**declared(sections(games, "fedavg", image=2)), schedule=END)
     broken = replace(setup, method=Values(setup.method.options, setup.method.setting))
     with pytest.raises(MethodError, match=r"training: none: aggregate\(\) of Values must work with tensors on the"):
+        games.none(broken)
+
+
+class Given(registry.get("method", "fedavg")):  # type: ignore[misc]
+    """FedAvg whose first state has a table with values, whatever device it is asked for."""
+
+    def initial(self, seed: int) -> Any:
+        """A table on the CPU."""
+        return super().initial(seed).changed({"table/seen": torch.zeros(1, device="cpu")})
+
+    def aggregate(self, state: Any, updates: Any) -> Any:
+        """It counts what was sent."""
+        sent = [value for update in updates for _, value in update.sent()]
+        return super().aggregate(state, updates).changed({"table/seen": state.tensors["table/seen"] + sent[0].sum()})
+
+
+def test_values_of_the_first_state_are_not_blamed_on_the_aggregation(games: Games) -> None:
+    setup = games.setup(**declared(sections(games, "fedavg", image=2)), schedule=END)
+    broken = replace(setup, method=Given(setup.method.options, setup.method.setting))
+    with pytest.raises(
+        MethodError, match=r"test_checkpoint.py:\d+\)\): initial\(\) of Given makes 'table/seen' on the device cpu"
+    ):
         games.none(broken)
 
 

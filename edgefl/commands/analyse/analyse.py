@@ -20,6 +20,7 @@ from edgefl.commands.analyse.shapley import (
     without,
 )
 from edgefl.commands.compose import scenario_of
+from edgefl.commands.plug_in_files import check_plug_in_files
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.commands.run import check
 from edgefl.errors import RunError, UnknownName
@@ -141,6 +142,7 @@ def _opened(given: Any, overrides: Sequence[str]) -> tuple[Run | None, Scenario]
         raise RunError(f"{run.path} holds several runs; name one of them: {labels}")
     if not run.finished:
         raise RunError(f"the run at {run.path} isn't finished: continue it with edgefl run --resume {run.path}")
+    check_plug_in_files(run.path)
     return run, load(run.path / "scenario.yaml")
 
 

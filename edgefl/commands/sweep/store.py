@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from edgefl import registry
 from edgefl.devices import load_device, load_link, with_runtime
 from edgefl.errors import RunError
 from edgefl.files import read_regular
@@ -31,12 +32,14 @@ class Rows:
 
     def __init__(self, folder: Path, combinations: Mapping[str, Scenario], fields: Iterable[str]):
         self.folder, self.path = folder, folder / "sweep.jsonl"
+        files = registry.plug_in_files()
         known_device, known_link = cache(load_device), cache(load_link)  # a file is read once for all combinations
         self._keys = {
             # rows depend on the executor's device and on the contents of profiles, not on the executor's other options
             label: digest(
                 {
                     **s.resolved(),
+                    **({"plug_ins": files} if files else {}),
                     "executor": s.executor.device,
                     "profiles": [
                         *(repr(known_device(name)) for name in s.fleet.devices),
@@ -67,8 +70,8 @@ class Rows:
                 raise RunError(f"{self.path}:{number}: this line is damaged: {line[:60]!r}") from None
             if self._keys.get(label, key) != key:
                 raise RunError(
-                    f"{self.path}:{number}: {label!r} is the row of another scenario, or a profile has changed since; "
-                    "choose another folder"
+                    f"{self.path}:{number}: {label!r} is the row of another scenario, or a profile or a plug-in file "
+                    "has changed since; choose another folder"
                 )
             if "refused" in row:  # tried again: what was missing may be there now
                 self.known.pop(label, None)

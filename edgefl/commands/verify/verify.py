@@ -13,12 +13,13 @@ from typing import Any
 import orjson
 
 from edgefl import registry
+from edgefl.commands.plug_in_files import scenario_of_run
 from edgefl.commands.verify.files import file_checks
 from edgefl.commands.verify.rules import Facts, Ledger, Record
 from edgefl.devices import available_memory_bytes, load_device, load_link, with_runtime
 from edgefl.errors import RunError
 from edgefl.runs import Run, read_run
-from edgefl.scenario import Scenario, load
+from edgefl.scenario import Scenario
 
 
 def verify(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -41,7 +42,7 @@ def _name(run: Run) -> str:
 
 
 def _verified(run: Run) -> dict[str, Any]:
-    scenario = load(run.path / "scenario.yaml")
+    scenario = scenario_of_run(run.path)
     ledger = Ledger(_facts(scenario))
     try:
         _check_records(run, ledger)

@@ -107,7 +107,8 @@ def _values(path: Path, columns: Mapping[str, str], split: int) -> Iterator[tupl
     for line, row in _rows(path):
         for role, name in columns.items():
             if name not in row:
-                raise DataError(f"{path}:{line}: there is no column {name!r} for {role}{suggestion(name, row)}")
+                named = line if path.suffix.lower() == ".jsonl" else 1  # a table's first line names its columns
+                raise DataError(f"{path}:{named}: there is no column {name!r} for {role}{suggestion(name, row)}")
         values = {role: row[columns.get(role, role)].strip() for role in ROLES if columns.get(role, role) in row}
         if values.get("image"):
             values["image"] = str(path.parent / values["image"])

@@ -224,7 +224,7 @@ def test_json_lines_with_labels_that_are_numbers(read, tmp_path):
     ("content", "columns", "said"),
     [
         ("text,label\na,b\n", {"txt": "text"}, "data.columns: unknown column 'txt'; did you mean 'text'"),
-        ("text,label\na,b\n", {"text": "txt"}, "mine.csv:2: there is no column 'txt' for text; did you mean 'text'"),
+        ("text,label\na,b\n", {"text": "txt"}, "mine.csv:1: there is no column 'txt' for text; did you mean 'text'"),
         ("words,label\na,b\n", {}, "there is no column image or text"),
         ("text,split\na,trian\n", {}, "mine.csv:2: unknown split 'trian'; did you mean 'train'"),
         ("text,client\na,\n", {}, "mine.csv:2: the client is empty"),

@@ -1,0 +1,59 @@
+"""Two mistakes of steps by their remedy: an operator that needs values, and a field that a pass doesn't ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from traceback import walk_tb
+
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+
+from edgefl import registry
+from edgefl.errors import MethodError
+from edgefl.work.description import Pass
+
+OPTIONAL = ("index", "group", "target", "label", "image", "text", "audio")
+"""Fields that a pass may ask for by ``args.fields``."""
+
+_LIBRARIES = (str(Path(__file__).parents[1]), str(Path(torch.__file__).parent))
+
+
+def line_of(error: BaseException) -> str:
+    """``FILE:LINE`` of the code outside edgefl and torch that was nearest to an error; "" if there was none."""
+    found = ""
+    for frame, line in walk_tb(error.__traceback__):
+        file = frame.f_code.co_filename
+        if not file.startswith(_LIBRARIES) and "contextlib" not in file:
+            found = f"{file}:{line}"
+    return found
+
+
+@contextmanager
+def step_faults(pass_: Pass, fields: Collection[str] = ()) -> Iterator[None]:
+    """Raise MethodError, with the step and its line, for the two mistakes in a step that reads these ``fields``."""
+    try:
+        yield
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        operator = getattr(error, "func", error)
+        raise MethodError(
+            f"{_where(pass_, error)}: the result of {operator} depends on values, but a cost is predicted from shapes "
+            "alone: leave out .item(), float(), bool(), `if` on a tensor and indexing by a mask; torch.where and a "
+            "product with the mask keep shapes"
+        ) from error
+    except KeyError as error:
+        name = error.args[0] if error.args else None
+        if name not in OPTIONAL or name in fields:
+            raise
+        asked = [*fields, name]
+        raise MethodError(
+            f"{_where(pass_, error)}: its batch has no field {name!r}; it has {', '.join(fields) or 'none'}: ask for "
+            f"it in the pass, args={{'fields': {asked!r}}}"
+        ) from error
+
+
+def _where(pass_: Pass, error: BaseException) -> str:
+    line = line_of(error)
+    named = registry.described("step", pass_.step)
+    return f"{named}, {line}" if line else named
