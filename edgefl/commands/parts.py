@@ -98,7 +98,8 @@ def _options(model: type[BaseModel]) -> list[dict[str, str]]:
         options.append(
             {"name": field, "default": text, "values": _values(schema), "description": schema.get("description", "")}
         )
-    return options
+    # an option that every method has comes after its own
+    return sorted(options, key=lambda option: option["name"] == "personal")
 
 
 def _default_text(default: Any) -> str:

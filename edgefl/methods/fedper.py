@@ -1,8 +1,8 @@
 """FedPer: each client keeps the head of its model (Arivazhagan et al. 2019)."""
 
-from __future__ import annotations
-
 from typing import Literal
+
+from pydantic import Field
 
 from edgefl.methods.protocol import Method
 
@@ -14,6 +14,6 @@ class FedPer(Method):
         """``method: fedper``."""
 
         name: Literal["fedper"] = "fedper"
-        personal: tuple[str, ...] = ("head",)
+        personal: tuple[str, ...] = Field(("head",), description="parts of the model that stay on each client")
 
     summary = "FedAvg of all but the heads, which stay on the clients"

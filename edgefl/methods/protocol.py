@@ -167,8 +167,8 @@ class Method:
         name: str = ""
         personal: tuple[str, ...] = Field(
             (),
-            description="parts of the model that stay on each client and are never sent: embedding, norm, rep, head or "
-            "pooler of every tower, or the beginning of a parameter's name (image.blocks.3)",
+            description="parts of the model that stay on each client: embedding, norm, rep, head or pooler of every "
+            "tower, or the beginning of a parameter's name (image.blocks.3)",
         )
 
     summary: ClassVar[str] = ""
@@ -343,13 +343,6 @@ class Method:
     def plus(self, state: ServerState, changes: Mapping[Address, Tensor]) -> dict[Address, Tensor]:
         """The tensors at these addresses with ``changes`` added; an address that the state lacks begins at zero."""
         return {a: state.tensors[a] + change if a in state.tensors else change for a, change in changes.items()}
-
-    def export(self, state: ServerState, kind: str) -> dict[str, Tensor]:
-        """Parameters and buffers of a kind's model as they are used after the run, by name.
-
-        Override where the server's tensors aren't the model's, as with adapters.
-        """
-        return {name: state.tensors[f"{kind}/{name}"] for name in self.setting.kinds[kind].parameters()}
 
     def evaluate(self, kind: str, split: str) -> Work:
         """The server's work that scores the model of a client kind on a split of the server's data."""

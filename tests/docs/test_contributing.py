@@ -93,7 +93,7 @@ def test_the_method_keeps_the_contract_under_the_new_schedule(mylab):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["damped", "fednova"])
+@pytest.mark.parametrize("method", ["damped", "my-nova"])
 def test_the_methods_keep_the_contract_under_every_schedule(mylab, method):
     report = edgefl.check_method(method)
     assert report.ok, str(report)
@@ -103,7 +103,7 @@ def test_the_methods_keep_the_contract_under_every_schedule(mylab, method):
 def test_fednova_is_the_papers_sum_on_what_clients_really_sent(mylab, tmp_path, monkeypatch):
     """w+ = w - tau_eff sum_i p_i d_i / tau_i (Wang et al. 2020), with steps counted from the data's sizes alone."""
     seen: list[tuple[ServerState, Sequence[Update], ServerState]] = []
-    method = registry.get("method", "fednova")
+    method = registry.get("method", "my-nova")
     aggregate = method.aggregate
 
     def spied(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
@@ -116,7 +116,7 @@ def test_fednova_is_the_papers_sum_on_what_clients_really_sent(mylab, tmp_path, 
     edgefl.run(
         mylab / "fednova.yaml",
         output=tmp_path / "run",
-        overrides=["compare=null", "method=fednova", f"training.epochs={epochs}", "schedule.rounds=1"],
+        overrides=["compare=null", "method=my-nova", f"training.epochs={epochs}", "schedule.rounds=1"],
     )
     ((state, updates, after),) = seen
     samples = {update.client: update.total for update in updates}

@@ -86,7 +86,7 @@ def test_a_registered_part_is_listed_with_its_options_and_they_are_checked(small
     edgefl.register("method", "damped")(Damped)
     entry = next(each for each in parts(["methods"])["methods"] if each["name"] == "damped")
     assert entry["summary"] == "FedAvg that goes a share of the way"
-    assert [option["name"] for option in entry["options"]] == ["rate"]
+    assert [option["name"] for option in entry["options"]] == ["rate", "personal"]
     assert "method.damped" in json_schema()["$defs"]
     with pytest.raises(ScenarioError, match=r"method\.rate.*must be at most 1"):
         load(small(method={"name": "damped", "rate": 3}))

@@ -30,7 +30,7 @@ PROGRESS = [
 def python_page() -> str:
     """The page of the public functions: a table for readers of the file, and directives for the site."""
     names = [
-        *("run", "compare", "write_report", "write_figures", "explain", "trace", "export", "profile"),
+        *("run", "register", "compare", "write_report", "write_figures", "explain", "trace", "export", "profile"),
         *("profile_clients", "check_devices", "sweep", "fit", "analyse", "papers", "calibrate", "validate"),
         *("check_method", "read_run"),
     ]
