@@ -82,9 +82,11 @@ class Processes:
         workers: int,
         device: str,
         timeout: float | None = None,
+        held_out: float = 0.0,
     ):
         device_of(device)  # raises here, not in a worker, if the device isn't available
-        self._arguments = (options.model_dump_json(), seed, tokens, str(cache) if cache else None, device, sys.path)
+        folder = str(cache) if cache else None
+        self._arguments = (options.model_dump_json(), seed, tokens, folder, device, sys.path, held_out)
         self._workers, self._timeout = workers, timeout
         self._lock = threading.RLock()
         self._entries: list[_Entry] = []
@@ -251,7 +253,7 @@ _why_not: str = ""
 """Why this worker couldn't open its data; its tasks say so."""
 
 
-def _start(data: str, seed: int, tokens: int, cache: str | None, device: str, path: list[str]) -> None:
+def _start(data: str, seed: int, tokens: int, cache: str | None, device: str, path: list[str], held_out: float) -> None:
     global _node, _why_not
     threading.Thread(target=_end_with_parent, daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the parent process ends the workers
@@ -260,7 +262,7 @@ def _start(data: str, seed: int, tokens: int, cache: str | None, device: str, pa
         federation = open_federation(
             DataOptions.model_validate_json(data), seed=seed, tokens=tokens, cache=Path(cache) if cache else None
         )
-        _node = Node(federation, device_of(device))
+        _node = Node(federation.holding_out(held_out, seed), device_of(device))
     except Exception as error:  # an error here would end the worker without a word
         _why_not = str(error) or repr(error)
 
