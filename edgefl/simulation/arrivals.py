@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
@@ -12,10 +12,10 @@ import numpy as np
 
 from edgefl.planning.planner import Plan
 from edgefl.planning.staleness import mixed
+from edgefl.simulation.client_evaluation import ScoredClients
 from edgefl.simulation.inflight.closed_form import EMPTY, FINISHED, REJECTED, Dispatch, Landings
 from edgefl.simulation.inflight.events import Flight, landings
 from edgefl.simulation.learning import Arrival, Training
-from edgefl.simulation.client_evaluation import ScoredClients
 from edgefl.simulation.records import UNMEASURED, Learnt, outcomes, sums
 from edgefl.simulation.run_state import RunState
 

@@ -153,12 +153,14 @@ def _submitted(
 def groups_of(run: RunState, scored: Scored, trains: Any) -> dict[Group, dict[str, int]]:
     """Clients that were asked, by group: all, eligible or left out, and each kind, device class and modality.
 
-    Of each group the number of ``clients``, of those ``scored``, ``too_small`` (memory) and ``without`` held-out samples.
+    Of each group the number of ``clients``, of those ``scored``, ``too_small`` (memory) and ``without`` samples.
     """
     groups: dict[Group, dict[str, int]] = {}
-    outcomes = (
-        ("scored", list(scored.scorings)), ("too_small", scored.too_small.tolist()), ("without", scored.without.tolist()),
-    )  # fmt: skip
+    outcomes: tuple[tuple[str, list[int]], ...] = (
+        ("scored", list(scored.scorings)),
+        ("too_small", scored.too_small.tolist()),
+        ("without", scored.without.tolist()),
+    )
     devices, index = run.setup.fleet.devices, run.setup.fleet.device_index
     for outcome, clients in outcomes:
         for client in clients:

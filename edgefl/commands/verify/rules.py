@@ -44,6 +44,7 @@ RULES = {
     "server link": "the server's line carried no more than its rate times the time",
     "totals": "the result's totals are the sums of its rounds",
     "rejected": "a round names the clients whose updates were rejected, and counts them by reason",
+    "client metrics": "a round's groups sum up the evaluations on its clients' own samples",
     "diverged": "a round with a metric or a loss that isn't finite is marked as diverged",
 }
 
