@@ -173,7 +173,7 @@ def _print_metrics(console: Console, facts: Facts) -> None:
                     "(chance level in brackets)", table)  # fmt: skip
 
 
-MAIN_METRICS = ("accuracy", "r@10")
+MAIN_METRICS = ("accuracy", "r@1")
 """Metrics of clients' own samples that the table shows; records hold more."""
 
 _OF_GROUPS = {"all": "", "eligibility": "", "kind": "kind ", "device": "", "modality": "modality "}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from edgefl.report.charts.chart import Axis, Chart, Panel, Series, colour
 from edgefl.report.charts.records import Records
 
-METRICS = ("accuracy", "r@10")
+METRICS = ("accuracy", "r@1")
 """Metrics that are drawn; the records have all others too."""
 PARTS = ("mean", "weighted_mean", "deviation", "worst_decile")
 
