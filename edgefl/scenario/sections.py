@@ -95,5 +95,5 @@ SECTIONS: dict[str, Section] = {
     ),
     "executor": Section("where the real training runs", ExecutorOptions, short="name"),
     "tracker": Section("a log for another program's pages", TrackerOptions, short="name"),
-    "evaluation": Section("when and on what the server evaluates", EvaluationOptions),
+    "evaluation": Section("when and on what models are evaluated", EvaluationOptions),
 }

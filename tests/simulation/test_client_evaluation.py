@@ -166,7 +166,7 @@ def test_verification_finds_a_changed_score(played: tuple[Setup, Simulation, Mem
     scored = [dict(r) for r in split(journal)[1] if r["round"] == 3]
 
     def broken() -> int:
-        check = Check("client metrics", "")
+        check = Check("scored", "")
         check_scored(check, record, "rounds.jsonl:3", scored)
         return check.broken
 

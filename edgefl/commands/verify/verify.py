@@ -82,7 +82,7 @@ def _check_records(run: Run, ledger: Ledger) -> None:
             client_record = next(clients, None)
         ledger.round(record, where, members)
         if record.get("client_metrics"):
-            check_scored(ledger.checks["client metrics"], record, where, scored)
+            check_scored(ledger.checks["scored"], record, where, scored)
     if run.finished:
         while client_record is not None:
             ledger.stray(*client_record)
