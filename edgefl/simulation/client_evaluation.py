@@ -119,7 +119,7 @@ def _reports(run: RunState, scored: Scored, round: int) -> Iterator[tuple[int, S
         nonlocal told
         client, scoring, future = waiting.popleft()
         report, told = future.result(), told + 1
-        run.on_progress("trained", {"round": round, "done": told, "of": len(entries)})
+        run.on_progress("scored", {"round": round, "done": told, "of": len(entries)})
         return client, scoring, report
 
     for client, scoring in entries:
