@@ -30,13 +30,15 @@ LEFT_OUT, TOO_SMALL = 0, 1
 """Clients whose memory holds the evaluation only, and not even that."""
 
 
-def setup_of(games: Games, every: int = 1, schedule: Mapping[str, Any] | None = None, **evaluation: Any) -> Setup:
+def setup_of(
+    games: Games, every: int = 1, schedule: Mapping[str, Any] | None = None, lr: float = 1e-3, **evaluation: Any
+) -> Setup:
     data = {"source": "glyphs", "clients": CLIENTS, "samples": 40, "validation": 40, "test": 40}
     setup = games.setup(
         data=data,
         schedule=schedule or {"name": "layerwise", "stages": 2, "rounds": 3},
         evaluation={"every": every, "clients": "20%", **evaluation},
-        training={"batch": 8, "measure": "all"},
+        training={"batch": 8, "measure": "all", "lr": lr},
         fleet={"devices": {"raspberry-pi-4-4gb": 0.5, "raspberry-pi-3b-plus": 0.5}},
     )
     memory = np.full(sum(CLIENTS.values()), math.inf)
@@ -123,12 +125,19 @@ def test_a_client_downloads_what_neither_training_nor_an_evaluation_brought_it(
 
 
 def test_training_takes_no_notice_of_evaluations(games: Games, played: tuple[Setup, Simulation, Memory]) -> None:
-    _, often, journal = played
-    seldom, other = games.real(setup_of(games, every=10))
+    _, of_all, journal = played
+    of_one, other = games.real(setup_of(games, client_sample=1))
     assert split(other)[0] == split(journal)[0] and other.tables["eligibility"] == journal.tables["eligibility"]
-    assert all(torch.equal(t, seldom.state.tensors[a]) for a, t in often.state.tensors.items())
-    assert [bool(r["client_metrics"]) for r in other.tables["rounds"]] == [False, False, True]
-    assert other.tables["rounds"][-1]["client_metrics"] == journal.tables["rounds"][-1]["client_metrics"]
+    assert all(torch.equal(t, of_one.state.tensors[a]) for a, t in of_all.state.tensors.items())
+    for few, many in zip(other.tables["rounds"], journal.tables["rounds"], strict=True):
+        assert few["client_metrics"][0]["clients"] == 1 and many["client_metrics"][0]["clients"] == 8
+        assert {**few, "client_metrics": []} == {**many, "client_metrics": []}
+
+
+def test_only_evaluated_rounds_have_sums(games: Games) -> None:
+    _, journal = games.none(setup_of(games, every=2))
+    assert [bool(r["client_metrics"]) for r in journal.tables["rounds"]] == [False, True, True]
+    assert {r["round"] for r in split(journal)[1]} == {2, 3}
 
 
 def test_groups_sum_up_their_clients_as_numpy_does(played: tuple[Setup, Simulation, Memory]) -> None:
@@ -195,7 +204,7 @@ class Telling(Method):
 
 
 def with_method(games: Games, method: type[Method], **evaluation: Any) -> Setup:
-    setup = setup_of(games, schedule={"name": "end-to-end", "rounds": 2}, **evaluation)
+    setup = setup_of(games, schedule={"name": "end-to-end", "rounds": 2}, lr=0.03, **evaluation)
     return replace(setup, method=method(setup.method.options, setup.method.setting))
 
 
