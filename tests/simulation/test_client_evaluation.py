@@ -18,6 +18,7 @@ import edgefl
 from edgefl import models
 from edgefl.commands.verify.rules import Check
 from edgefl.commands.verify.scored import check_scored
+from edgefl.commands.verify.verify import verify
 from edgefl.errors import ScenarioError
 from edgefl.methods import Method
 from edgefl.planning import Setup
@@ -303,7 +304,7 @@ def test_files_are_equal_in_workers_and_after_a_stop_and_are_read_as_tables(
     for other in others:
         for name in ("rounds.jsonl", "clients.jsonl", "eligibility.jsonl", "weights.safetensors"):
             assert (other.path / name).read_bytes() == (whole.path / name).read_bytes()
-    assert edgefl.verify(whole.path)["valid"]
+    assert verify(whole.path)["valid"]
 
     clients, scored, groups = whole.clients, whole.client_evaluations, whole.client_metrics
     assert len(clients) == 4 * 7 and "when" not in clients and "client_metrics" not in whole.rounds
