@@ -46,11 +46,13 @@ def federation_of(scenario: Scenario, on_message: Callable[[str], None]) -> Fede
     # the cache and the folders that relative paths are looked up in
     folders = f"{cache_folder()} {os.environ.get('EDGEFL_DATA')} {os.getcwd()} {registry.changes()}"
     made = digest(made_of(scenario.data))
-    key = (scenario.data.model_dump_json(), scenario.seed, scenario.model.tokens, folders, made)
+    share = scenario.evaluation.clients
+    key = (scenario.data.model_dump_json(), scenario.seed, scenario.model.tokens, f"{folders} {share}", made)
     if key not in _federations:
         while len(_federations) >= _MOST_OPEN:
             _federations.pop(next(iter(_federations)))
-        _federations[key] = open_federation(scenario.data, seed=key[1], tokens=key[2], on_message=on_message)
+        whole = open_federation(scenario.data, seed=key[1], tokens=key[2], on_message=on_message)
+        _federations[key] = whole.holding_out(share, key[1])
         for line in unrevised(scenario.data, _federations[key]):
             warnings.warn(line, stacklevel=2)
     return _federations[key]
@@ -73,6 +75,7 @@ def compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: No
     check_host(scenario, trains=trains)
     with errors_at(scenario, "data"):
         federation = federation_of(scenario, on_message)
+    _check_held_out(scenario, federation)
     kinds = _kinds(scenario, federation)
     schedule: Schedule = registry.get("schedule", scenario.schedule_name)(scenario.schedule_options, blocks_of(kinds))
     setting = _setting(scenario, federation, kinds, schedule, on_message)
@@ -181,6 +184,17 @@ def _check_method(scenario: Scenario, method: Method) -> None:
             ("round", "policy"),
             f"{scenario.method_name}: {method.together}, but {scenario.round.policy} aggregates each update alone; "
             "write policy: buffered",
+        )
+
+
+def _check_held_out(scenario: Scenario, federation: Federation) -> None:
+    """Raise ScenarioError if no client has enough samples to hold one out (``evaluation.clients``)."""
+    if federation.held_out is not None and not federation.held_out.client_samples.any():
+        most = int(federation.client_samples.max(initial=0))
+        raise scenario.error(
+            ("evaluation", "clients"),
+            f"{scenario.evaluation.clients:.3g} holds nothing out: no client has more than {most} samples; give a "
+            "larger share, or clients more samples",
         )
 
 

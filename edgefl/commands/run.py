@@ -65,7 +65,7 @@ class _Executors:
     def of(self, scenario: Scenario, on_message: Callable[[str], None]) -> Inline | Processes:
         """The open executor for a scenario; closes the previous one if that doesn't suit it."""
         data, options, tokens = scenario.data, scenario.executor, scenario.model.tokens
-        key = f"{data!r} {options!r} {scenario.seed} {tokens}"
+        key = f"{data!r} {options!r} {scenario.seed} {tokens} {scenario.evaluation.clients}"
         if self._executor is None or key != self._key:
             if self._executor is not None:
                 self._executor.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -13,13 +13,15 @@ import numpy as np
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from edgefl import seeds
 from edgefl.data.collection import IntArray
 from edgefl.data.missing import patterns_of
 from edgefl.data.options import KINDS, PUBLIC, Kind, Task
 from edgefl.data.part import Part
 from edgefl.data.samples import Samples
+from edgefl.data.split import held_out_counts
 from edgefl.errors import DataError
-from edgefl.work.description import TensorSpec
+from edgefl.work.description import HELD_OUT, TensorSpec
 
 PAIRS = 500
 """Pairs that a retrieval evaluation ranks unless its pass says otherwise (``args.samples``)."""
@@ -34,6 +36,9 @@ class Federation:
     [clients] those dropped for lack of both.  ``facts`` are the shapes that a model must fit: {"image": {"channels",
     "size", "classes"}, "text": {"vocabulary", "tokens", "classes"}, "audio": {"bins", "frames", "classes"}};
     ``facts_of`` is for one kind, whose data set may have classes of its own.  ``tasks`` is the task of each kind.
+
+    ``held_out`` has the samples that clients hold out of their training (``holding_out``), at most ``held_out_share``
+    of each client's, as a federation of the same clients; None if they train on all.  All else is about the others.
     """
 
     title: str
@@ -46,8 +51,49 @@ class Federation:
     tasks: Mapping[Kind, Task]
     client_patterns: IntArray | None = None
     client_dropped: IntArray | None = None
+    held_out: Federation | None = field(default=None, repr=False)
+    held_out_share: float = 0.0
     _parts: tuple[Part, ...] = field(default=(), repr=False)
     _public: Part | None = field(default=None, repr=False)
+
+    def holding_out(self, share: float, seed: int) -> Federation:
+        """This federation with at most this share of each client's samples held out of its training.
+
+        Of n samples floor(share x n) are held out, fewer where samples that belong together don't fit (captions of one
+        image, pictures of one name), so a client with less than 1 / share samples trains on all.  Which ones is a
+        function of the seed.
+        """
+        if not share:
+            return self
+        if not self._parts:  # shapes without samples
+            held = held_out_counts(self.client_samples, share)
+            patterns = None if self.client_patterns is None else held_out_counts(self.client_patterns, share)
+            held = held if patterns is None else patterns.sum(1)
+            train_patterns = None if patterns is None else cast(IntArray, self.client_patterns) - patterns
+            own = replace(self, client_samples=held, client_patterns=patterns)
+            samples = np.asarray(self.client_samples) - held
+            return replace(
+                self, client_samples=samples, client_patterns=train_patterns, held_out=own, held_out_share=share
+            )
+        divided = [
+            part.divided(share, seeds.generator(seed, "samples held out", index))
+            for index, part in enumerate(self._parts)
+        ]
+        train, own = (self._of_parts(tuple(pair[side] for pair in divided)) for side in (0, 1))
+        return replace(train, held_out=own, held_out_share=share)
+
+    def _of_parts(self, parts: tuple[Part, ...]) -> Federation:
+        """This federation with the clients' samples of these parts."""
+        samples, counts = np.zeros(len(self.client_kind), np.int64), np.zeros((len(self.client_kind), 3), np.int64)
+        for index, kind in enumerate(self.kinds):
+            own, first = self._part_offset(kind)
+            part = parts[self._parts.index(own)]
+            clients = np.flatnonzero(self.client_kind == index)
+            samples[clients] = np.diff(part.arrays["client_offset"])[clients + first]
+            counts[clients] = part.client_patterns()[clients + first]
+        patterns = None if self.client_patterns is None else counts
+        public = None if self._public is None else parts[self._parts.index(self._public)]
+        return replace(self, client_samples=samples, client_patterns=patterns, _parts=parts, _public=public)
 
     @property
     def declared_only(self) -> bool:
@@ -67,7 +113,10 @@ class Federation:
         """The modality patterns that samples of this kind's clients may have, the whole one first."""
         if self.client_patterns is None:
             return (kind,)
-        has_pattern = self.client_patterns[self.client_kind == self.kinds.index(cast(Kind, kind))].any(0)
+        counts = self.client_patterns
+        if self.held_out is not None and self.held_out.client_patterns is not None:
+            counts = counts + self.held_out.client_patterns
+        has_pattern = counts[self.client_kind == self.kinds.index(cast(Kind, kind))].any(0)
         return tuple(p for i, p in enumerate(patterns_of(kind)) if not i or has_pattern[i])
 
     def facts_of(self, kind: str) -> Mapping[str, Mapping[str, int]]:
@@ -138,13 +187,12 @@ class Federation:
         def rows_of(data: str, pattern: str) -> IntArray:
             if data == PUBLIC and pattern in public:
                 return self.server().rows(data, pattern)
+            if data == HELD_OUT and self.held_out is not None and pattern in patterns:
+                return self.held_out._private_rows(number, pattern)
             if data != "private" or pattern not in patterns:
-                raise DataError(f"{title} has private {kind} samples only, not {data} {pattern}")
-            if self._parts:
-                return self.rows(number, pattern)
-            if self.client_patterns is None:
-                return _placeholder_rows(int(self.client_samples[number]))
-            return _placeholder_rows(int(self.client_patterns[number, patterns_of(kind).index(pattern)]))
+                own = "private" if self.held_out is None else f"private and {HELD_OUT}"
+                raise DataError(f"{title} has {own} {kind} samples only, not {data} {pattern}")
+            return self._private_rows(number, pattern)
 
         def load(data: str, whole: str, pattern: str, rows: IntArray, names: Collection[str]) -> dict[str, Tensor]:
             return self._part(data, kind).load(pattern, rows, names)
@@ -154,6 +202,14 @@ class Federation:
 
         specs = {k: self._specs[k] for k in (*patterns, *public)}
         return Samples(title, specs, rows_of, load if self._parts else None, more=extra_specs)
+
+    def _private_rows(self, number: int, pattern: str) -> IntArray:
+        if self._parts:
+            return self.rows(number, pattern)
+        if self.client_patterns is None:
+            return _placeholder_rows(int(self.client_samples[number]))
+        kind = self.kinds[self.client_kind[number]]
+        return _placeholder_rows(int(self.client_patterns[number, patterns_of(kind).index(pattern)]))
 
     def server(self) -> Samples:
         """The server's samples: validation, test and, if there are any, public ones."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection as Names
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import cast
 
@@ -16,18 +16,22 @@ from torch import Tensor
 from edgefl.data.collection import IntArray
 from edgefl.data.missing import patterns_of
 from edgefl.data.options import Kind, Task
-from edgefl.data.split import SPLITS
+from edgefl.data.split import SPLITS, held_out_samples
 from edgefl.data.store import Array, Entry
 from edgefl.work.description import TensorSpec
 
 
 @dataclass(frozen=True)
 class Part:
-    """A data set with its splits and its clients' samples; clients are numbered from 0 within the part."""
+    """A data set with its splits and its clients' samples; clients are numbered from 0 within the part.
+
+    ``replaced`` are arrays that stand in for stored ones.
+    """
 
     collection: Entry
     entry: Entry
     tasks: Mapping[Kind, Task]
+    replaced: Mapping[str, Array] = field(default_factory=dict, repr=False)
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -54,7 +58,24 @@ class Part:
     def arrays(self) -> dict[str, Array]:
         """All arrays of the collection and of the part, memory-mapped."""
         entries = (self.collection, self.entry)
-        return {name: entry.array(name) for entry in entries for name in entry.meta["arrays"]}
+        return {name: entry.array(name) for entry in entries for name in entry.meta["arrays"]} | dict(self.replaced)
+
+    def divided(self, share: float, rng: np.random.Generator) -> tuple[Part, Part]:
+        """The part with the samples that clients train on, and the one with those that they hold out of training.
+
+        Each client holds out at most this share of its samples, as whole groups (``held_out_samples``).
+        """
+        rows, offsets = np.asarray(self.arrays["client_rows"]), self.arrays["client_offset"]
+        owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+        held = held_out_samples(owner, self.arrays["group"][rows], share, rng)
+        parts = []
+        for mask in (~held, held):
+            counts = np.bincount(owner[mask], minlength=len(offsets) - 1)
+            own = {"client_rows": rows[mask], "client_offset": np.concatenate([[0], np.cumsum(counts)])}
+            if self.has_missing:
+                own["client_pattern"] = np.asarray(self.arrays["client_pattern"])[mask]
+            parts.append(replace(self, replaced=own))
+        return parts[0], parts[1]
 
     @property
     def has_missing(self) -> bool:

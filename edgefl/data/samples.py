@@ -122,7 +122,7 @@ class Samples:
         rows = self.rows(pass_.data, whole)
         if pass_.data == "public":
             rows = rows[: pass_.args.get("samples")]
-        elif pass_.data != "private":
+        elif pass_.data != "private":  # a limit of a split that is held out, the server's or a client's own
             rows = rows[: pass_.args.get("samples", self.most.get(whole))]
         if whole in pass_.args.get("missing", {}):
             # the missing modalities are the same in every round and for every method

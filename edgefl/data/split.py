@@ -83,6 +83,31 @@ def _published(
     return np.where(remaining >= 0, remaining, held_out)
 
 
+def held_out_samples(owner: IntArray, group: IntArray, share: float, rng: np.random.Generator) -> BoolArray:
+    """Mask [n] of the samples that their owners hold out of their training: at most this share of each owner's.
+
+    ``owner`` [n] and ``group`` [n] are of each sample; an owner holds out whole groups, taken in random order as long
+    as they fit.
+    """
+    groups, of = np.unique(np.column_stack([owner, group]), axis=0, return_inverse=True)
+    of, size = of.reshape(-1), np.bincount(of.reshape(-1), minlength=len(groups))
+    left = held_out_counts(np.bincount(owner, minlength=int(owner.max(initial=-1)) + 1), share).tolist()
+    chosen = np.zeros(len(groups), bool)
+    order = np.lexsort((rng.random(len(groups)), groups[:, 0]))
+    for place, whose, many in zip(order.tolist(), groups[order, 0].tolist(), size[order].tolist(), strict=True):
+        if many <= left[whose]:
+            left[whose] -= many
+            chosen[place] = True
+    mask: BoolArray = chosen[of]
+    return mask
+
+
+def held_out_counts(samples: IntArray, share: float) -> IntArray:
+    """The most samples that clients with so many hold out: the share, rounded down."""
+    # a share such as 0.29 of 100 is a little less than 29 in floating point
+    return np.asarray(np.floor(samples * share + 1e-9), np.int64)
+
+
 def usable(collection: Collection, kind: Kind, task: Task) -> BoolArray:
     """Mask [n] of the samples that serve this kind: classification needs a class, and words left after masking."""
     fits: BoolArray = np.ones(len(collection.label), bool)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import Any, ClassVar
 
@@ -23,6 +23,7 @@ from edgefl.methods.personal import check_parts, keep_personal
 from edgefl.methods.state import ServerState, Update
 from edgefl.models import ModelOptions
 from edgefl.work import Address, Item, Pass, Payload, Result, TensorSpec, Work, digest
+from edgefl.work.description import HELD_OUT
 from edgefl.work.slices import add
 from edgefl.work.training_options import TrainingOptions
 
@@ -345,7 +346,7 @@ class Method:
         return {a: state.tensors[a] + change if a in state.tensors else change for a, change in changes.items()}
 
     def evaluate(self, kind: str, split: str) -> Work:
-        """The server's work that scores the model of a client kind on a split of the server's data."""
+        """The work that scores the model of a client kind on a split: one of the server's, or a client's HELD_OUT."""
         described, setting = self.setting.kinds[kind], self.setting
         args = self.asked_fields(kind)
         patterns: tuple[str, ...] = (described.pattern,)
@@ -353,7 +354,9 @@ class Method:
             args["samples"] = setting.pairs
             if setting.pairs > setting.fold:
                 args["fold"] = setting.fold
-        if setting.missing.get(kind):
+        if split == HELD_OUT:  # a client's samples lack what they lack
+            patterns = described.patterns if described.task == "classify" else patterns
+        elif setting.missing.get(kind):
             args |= {"missing": {kind: setting.missing[kind]}, "whole": described.pattern}
             if described.task == "classify":
                 patterns = (described.pattern, *described.modalities)
@@ -364,3 +367,18 @@ class Method:
         if attention in ("flash", "cudnn"):
             attention = "device"  # an evaluation is in float32, which these don't support on a GPU
         return Work(kind, described.model, (), (pass_,), (self.model_payload(kind),), attention=attention)
+
+    def evaluate_client(self, kind: str, round: int) -> Work:
+        """A client's work that scores its model on the samples that it holds out of its training (HELD_OUT).
+
+        Default: ``evaluate`` on the client's own model, in batches of its training, with the parts that the client
+        keeps (``keep`` of its work).  A method whose clients have another model for themselves overrides it.
+        """
+        work, training = self.evaluate(kind, HELD_OUT), self.setting.training
+        if work.kind != kind:  # the server's own model
+            work = Method.evaluate(self, kind, HELD_OUT)
+        names = {item.name for payload in work.down for item in payload.items}
+        kept = self.work(kind, round).keep if self.participates(kind, round) else ()
+        batch = training.batch_of(self.setting.kinds[kind].pattern)
+        passes = tuple(replace(p, batch=min(p.batch, batch)) for p in work.passes)
+        return replace(work, passes=passes, keep=tuple(name for name in kept if name in names))

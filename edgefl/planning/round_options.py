@@ -178,7 +178,7 @@ class RoundOptions(BaseModel):
 
 
 class EvaluationOptions(BaseModel):
-    """When and on what the server evaluates the global models."""
+    """When and on what the global models are evaluated, at the server and at the clients."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -204,6 +204,37 @@ class EvaluationOptions(BaseModel):
         description="images per fold: if there are more pairs, retrieval also ranks disjoint folds of this size "
         "(R@1 on 1K in the papers)",
     )
+
+    clients: Share = Field(
+        0.0,
+        description="share of each client's own samples that it holds out of its training, to score its model on: "
+        "rounded down, so that clients with few samples hold none out; 0: clients train on all, and aren't scored",
+    )
+    client_sample: PositiveInt | Share | None = Field(
+        None,
+        description="clients that are scored on their held-out samples: a share of each kind or a total number, "
+        "drawn once; null: all",
+    )
+
+    @field_validator("clients")
+    @classmethod
+    def _some_left(cls, value: float) -> float:
+        if value == 1:
+            raise ValueError("must be less than 100%, or nothing is left to train on")
+        return value
+
+    @field_validator("client_sample")
+    @classmethod
+    def _some_scored(cls, value: float | None) -> float | None:
+        if value is not None and not value > 0:
+            raise ValueError(f"must be more than 0, not {value:g}")
+        return value
+
+    @model_validator(mode="after")
+    def _fits(self) -> EvaluationOptions:
+        if self.client_sample is not None and not self.clients:
+            raise ValueError("client_sample needs samples to score clients on: set clients, such as clients: 20%")
+        return self
 
     @field_validator("missing")
     @classmethod

@@ -48,6 +48,11 @@ class Clients(Sources, Protocol):
         """Number of classes of the data set of this client kind."""
         ...
 
+    @property
+    def held_out(self) -> Clients | None:
+        """The samples that clients hold out of their training, which the other fields leave out; None if none."""
+        ...
+
 
 @dataclass(frozen=True)
 class Setup:
@@ -67,6 +72,11 @@ class Setup:
     def kind_of(self, client: int) -> str:
         """The kind of a client."""
         return self.clients.kinds[int(self.clients.client_kind[client])]
+
+    @property
+    def held_out(self) -> Clients | None:
+        """The samples that clients hold out of their training; None unless they are scored on them."""
+        return self.clients.held_out if self.evaluation.clients else None
 
     def participates(self, kind: str, round: int) -> bool:
         """Whether clients of this kind may be drawn in this round."""

@@ -76,7 +76,8 @@ def damage(run: Run, error: Exception) -> str:
     fields = {"rounds": (*_OF_ROUNDS, *SUMMED), "clients": _READ, "eligibility": _OF_VERDICTS}
     for table, names in fields.items():
         for number, record in enumerate(run.records(table), 1):  # type: ignore[arg-type]
-            if lacking := [name for name in names if name not in record]:
+            # records of evaluations on clients have other fields
+            if "when" not in record and (lacking := [name for name in names if name not in record]):
                 return (
                     f"{run.path / table}.jsonl:{number}: this record has no field {lacking[0]!r}; the file was changed"
                 )
@@ -87,7 +88,7 @@ def damage(run: Run, error: Exception) -> str:
 def _facts_of(run: Run, label: str, samples_of: Callable[[Run], Samples]) -> dict[str, Any]:
     rounds, verdicts = run.records("rounds"), run.records("eligibility")
     # only some fields are kept: all records of a large run's clients don't fit into memory
-    clients = [{name: record[name] for name in _READ} for record in run.each("clients")]
+    clients = [{name: record[name] for name in _READ} for record in run.flights()]
     scenario = run.scenario
     kinds = list(rounds[0]["clients"]) if rounds else [k for k, n in scenario["data"]["clients"].items() if n]
     scored = [r for r in rounds if r["metrics"]]
@@ -127,10 +128,17 @@ def _facts_of(run: Run, label: str, samples_of: Callable[[Run], Samples]) -> dic
         "metrics": {kind: dict(values) for kind, values in scored[-1]["metrics"].items()} if scored else {},
         "chance": evaluation["chance"][split],
         "test_samples": dict(evaluation["samples"].get(split, {})),
+        **_client_metrics(rounds),
         "eligible_clients": {v["client"]: v["samples"] for v in verdicts if v["eligible"]},
         "updates_of_clients": Counter(r["client"] for r in clients if r["outcome"] == "finished"),
         "same_clients": {name: scenario[name] for name in ("seed", "data", "fleet")},
     }
+
+
+def _client_metrics(rounds: Sequence[Record]) -> dict[str, Any]:
+    """The last evaluation on the clients' own samples, if there was one: its round and its groups."""
+    last = next((r for r in reversed(rounds) if r.get("client_metrics")), None)
+    return {} if last is None else {"client_metrics_round": last["round"], "client_metrics": last["client_metrics"]}
 
 
 def _totals(rounds: Sequence[Record]) -> dict[str, Any]:

@@ -34,6 +34,7 @@ class Progress:
         self._first = True
         self.metrics: Mapping[str, Mapping[str, float | None]] = {}
         self.record: Mapping[str, Any] = {}
+        self.scored = ""
 
     def __call__(self, event: str, facts: Mapping[str, Any]) -> None:
         """Update the state by an event of a command (its ``on_progress`` callback), then display it."""
@@ -47,14 +48,16 @@ class Progress:
             if not self._from:
                 self.began, self._from = time.monotonic(), self.share
         elif event == "round":
-            self.done, self.of_round = 0, facts["selected"]
+            self.done, self.of_round, self.scored = 0, facts["selected"], ""
         elif event == "trained":
             self.done, self.of_round = facts["done"], max(facts["of"], self.of_round)
+        elif event == "scored":
+            self.scored = f"{facts['done']} of {facts['of']} clients evaluated"
         elif event == "record":
             self.round, self.record, self._first = facts["round"], facts, False
             if facts.get("stopped"):
                 self.rounds = self.round  # it has ended early
-            self.done = self.of_round = 0
+            self.done, self.of_round, self.scored = 0, 0, ""
             self.metrics = facts["metrics"] or self.metrics
         self.on_event(event, facts)
 
@@ -80,6 +83,8 @@ class Progress:
     @property
     def doing(self) -> str:
         """The round under way: ``round 3/12: 4 of 9 clients trained``."""
+        if self.scored:
+            return f"round {self.round + 1}/{self.rounds}: {self.scored}"
         if not self.of_round:
             return f"round {self.round}/{self.rounds} done"
         if self.done >= self.of_round:
@@ -170,7 +175,7 @@ class Lines(Progress):
             if self.warning:
                 self._write(self.warning)
             self._write(self.line())
-        elif event == "trained" and time.monotonic() - self._written >= PAUSE:
+        elif event in ("trained", "scored") and time.monotonic() - self._written >= PAUSE:
             self._write(f"{self.where}: {self.doing}, ETA {self.eta}")
         elif event == "prepare":
             self._write(facts["what"])
@@ -206,7 +211,7 @@ class Live(Progress):
             self._doing = facts["what"]
         elif event == "combination":
             self._doing = "starting"
-        elif event in ("round", "trained"):
+        elif event in ("round", "trained", "scored"):
             self._doing = self.doing
         elif event == "record":
             if self.warning:

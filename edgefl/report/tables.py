@@ -71,6 +71,8 @@ def _print_run(console: Console, label: str, facts: Facts) -> None:
     _print_eligible(console, facts)
     _print_costs(console, facts)
     _print_metrics(console, facts)
+    if "client_metrics" in facts:
+        _print_client_metrics(console, facts)
 
 
 def _best(best: Facts) -> str:
@@ -178,6 +180,37 @@ def _print_metrics(console: Console, facts: Facts) -> None:
             )
     print_section(console, f"Metrics: {facts['metrics_split']} split, after round {facts['metrics_round']} "
                     "(chance level in brackets)", table)  # fmt: skip
+
+
+MAIN_METRICS = ("accuracy", "r@1")
+"""Metrics of clients' own samples that the table shows; records hold more."""
+
+_OF_GROUPS = {"all": "", "eligibility": "", "kind": "kind ", "device": "", "modality": "modality "}
+
+
+def _print_client_metrics(console: Console, facts: Facts) -> None:
+    """The distribution over clients of their scores on their own held-out samples: a line per group and metric."""
+    table = new_table(
+        "clients", "scored", "metric", "mean", "by samples", "deviation", "worst tenth", "too small", left=(0, 2)
+    )
+    rows = facts["client_metrics"]
+    alike = {by for by in _OF_GROUPS if by != "all" and len([row for row in rows if row["by"] == by]) < 2}
+    for row in rows:
+        if row["by"] in alike:  # one group that is all clients
+            continue
+        shown = [name for name in MAIN_METRICS if name in row["metrics"]]
+        for index, name in enumerate(shown or [""]):
+            values = row["metrics"].get(name, {})
+            cells = [score(values, part) for part in ("mean", "weighted_mean", "deviation", "worst_decile")]
+            first = (f"{_OF_GROUPS[row['by']]}{row['group']}", f"{row['scored']} of {row['clients']}")
+            last = str(row["too_small"]) if row["too_small"] else NOTHING
+            table.add_row(*(("", "") if index else first), TITLES.get(name, NOTHING), *cells, "" if index else last)
+    without = next(row["without"] for row in rows if row["by"] == "all")
+    caption = "Each client counts alike; by samples: weighed.  Too small: the memory can't hold the evaluation."
+    if without:
+        caption += f"  {without} clients hold no sample out."
+    title = f"Clients' own held-out samples, after round {facts['client_metrics_round']}"
+    print_section(console, title, table, caption)
 
 
 def _print_compared(console: Console, compared: Facts) -> None:

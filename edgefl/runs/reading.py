@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -17,7 +17,16 @@ from edgefl.errors import RunError, UnknownName
 from edgefl.files import read_regular
 from edgefl.runs import tables
 from edgefl.runs.contents import check_contents, read_json
-from edgefl.runs.folders import Table, begun, check_format, check_run_folder, comparison, comparison_sets, is_comparison
+from edgefl.runs.folders import (
+    TABLES,
+    Table,
+    begun,
+    check_format,
+    check_run_folder,
+    comparison,
+    comparison_sets,
+    is_comparison,
+)
 from edgefl.units import show_bytes, show_seconds
 from edgefl.yaml_lines import KeyPath, decode
 from edgefl.yaml_lines import read as read_yaml
@@ -25,6 +34,10 @@ from edgefl.yaml_lines import read as read_yaml
 if TYPE_CHECKING:  # a finished run is shown without them
     import pandas as pd
     from torch import Tensor, nn
+
+
+Frame = Table | Literal["client_evaluations", "client_metrics"]
+"""Tables that a run gives as DataFrames; the last two are parts of the records of clients and of rounds."""
 
 
 class Run:
@@ -115,6 +128,14 @@ class Run:
         """The same records one after the other, for a table that is larger than memory.  Raises RunError."""
         return tables.each(self.path / f"{table}.jsonl")
 
+    def flights(self) -> Iterator[dict[str, Any]]:
+        """The records of ``clients.jsonl`` that are of training, one after the other.  Raises RunError."""
+        return (record for record in self.each("clients") if record.get("when") != tables.SCORED)
+
+    def scored_clients(self) -> Iterator[dict[str, Any]]:
+        """The records of ``clients.jsonl`` that are of evaluations on held-out samples.  Raises RunError."""
+        return (record for record in self.each("clients") if record.get("when") == tables.SCORED)
+
     @property
     def rounds(self) -> pd.DataFrame:
         """One row per round."""
@@ -124,6 +145,19 @@ class Run:
     def clients(self) -> pd.DataFrame:
         """One row per client that was sent off, in the round in which it landed."""
         return self._frame("clients")
+
+    @property
+    def client_evaluations(self) -> pd.DataFrame:
+        """One row per evaluation of a client on its own held-out samples; empty without ``evaluation.clients``."""
+        return self._frame("client_evaluations")
+
+    @property
+    def client_metrics(self) -> pd.DataFrame:
+        """One row per evaluated round and group of clients, with each metric's mean, spread and worst tenth.
+
+        Groups are ``by`` all, eligibility, kind, device and modality; empty without ``evaluation.clients``.
+        """
+        return self._frame("client_metrics")
 
     @property
     def scratch(self) -> pd.DataFrame:
@@ -265,20 +299,43 @@ class Run:
     def _json(self, name: str) -> dict[str, Any]:
         return read_json(self.path / name)
 
-    def _frame(self, table: Table) -> pd.DataFrame:
+    def _frame(self, table: Frame) -> pd.DataFrame:
         import pandas as pd
 
+        optional = table not in TABLES  # without rows it has no columns either
         if not is_comparison(self.path):
-            return _joined(self._rows(table), self._names())
+            rows = self._rows(table)
+            return rows if optional and rows.empty else _joined(rows, self._names())
         varied = varied_columns({label: run._names() for label, run in self.runs.items()}, comparison_sets(self.path))
-        frames = [_joined(run._rows(table), {"run": label, **varied[label]}) for label, run in self.runs.items()]
+        parts = {label: run._rows(table) for label, run in self.runs.items()}
+        frames = [
+            _joined(rows, {"run": label, **varied[label]})
+            for label, rows in parts.items()
+            if not (optional and rows.empty)
+        ]
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
-    def _rows(self, table: Table) -> pd.DataFrame:
+    def _of_frame(self, table: Frame) -> Iterable[dict[str, Any]]:
+        if table == "clients":
+            return self.flights()
+        if table == "client_evaluations":
+            return self.scored_clients()
+        if table == "client_metrics":
+            return (
+                {"round": record["round"], **row}
+                for record in self.each("rounds")
+                for row in record.get("client_metrics", ())
+            )
+        records = self.each(table)
+        if table == "rounds":  # its list of groups is a table of its own
+            return ({name: v for name, v in record.items() if name != "client_metrics"} for record in records)
+        return records
+
+    def _rows(self, table: Frame) -> pd.DataFrame:
         """The records of one run's table, with ``finished_virtual_seconds`` of older runs filled in."""
         import pandas as pd
 
-        frame = pd.DataFrame([_flatten(record) for record in self.records(table)])
+        frame = pd.DataFrame([_flatten(record) for record in self._of_frame(table)])
         if table == "rounds" and {"started_virtual_seconds", "virtual_seconds"} <= set(frame):
             ended = frame["started_virtual_seconds"] + frame["virtual_seconds"]
             if CLOCK in frame:

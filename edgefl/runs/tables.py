@@ -36,6 +36,10 @@ SUMMED = (
 """Fields of client records that are summed in the round's record, and over rounds in the run's totals."""
 
 
+SCORED = "evaluate held-out"
+"""``when`` of a client's record of an evaluation on its own held-out samples; records of training have none."""
+
+
 def plain(value: Any) -> Any:
     """``value`` as strict JSON data: numpy values become numbers and lists, numbers that aren't finite become None.
 

@@ -96,6 +96,6 @@ SECTIONS: dict[str, Section] = {
     ),
     "executor": Section("where the real training runs", ExecutorOptions, short="name"),
     "tracker": Section("a log for another program's pages", TrackerOptions, short="name"),
-    "evaluation": Section("when and on what the server evaluates", EvaluationOptions),
+    "evaluation": Section("when and on what models are evaluated", EvaluationOptions),
     "stop": Section("when a run ends before its last round", StopOptions),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
@@ -12,16 +12,14 @@ import numpy as np
 
 from edgefl.planning.planner import Plan
 from edgefl.planning.staleness import mixed
+from edgefl.simulation.client_evaluation import ScoredClients
 from edgefl.simulation.inflight.closed_form import EMPTY, FINISHED, REJECTED, Dispatch, Landings
 from edgefl.simulation.inflight.events import Flight, landings
 from edgefl.simulation.learning import Arrival, Training
-from edgefl.simulation.records import UNMEASURED, outcomes, sums
+from edgefl.simulation.records import UNMEASURED, Learnt, outcomes, sums
 from edgefl.simulation.run_state import RunState
 
-Learnt = tuple[float | None, Mapping[str, Any]]
-"""Training part of a flight's record: the loss and the MEASURED fields."""
-
-UNTRAINED: Learnt = None, UNMEASURED
+UNTRAINED = Learnt(None, UNMEASURED)
 
 
 @dataclass
@@ -52,6 +50,7 @@ class Tally:
     unfilled_at: float = -inf
     short: bool = False
     server: list[dict[str, Any]] = field(default_factory=list)
+    scored: ScoredClients = field(default_factory=ScoredClients)
 
 
 def process_arrivals(
@@ -148,7 +147,8 @@ def await_report(run: RunState, client: int, plan: Plan, arrived: bool, round: i
     loss = report.result.loss
     tally.hosts.append({"round": round, "client": client, **report.host})
     run.on_progress("client", {"round": round, "client": client, "loss": loss})
-    return loss if arrived else None, run.client_lines.measured(client, plan, report)
+    measured = run.client_lines.measured(client, plan, report)
+    return Learnt(loss, measured, report.result.metrics) if arrived else Learnt(None, measured)
 
 
 def accepted(run: RunState, client: int, plan: Plan, number: int, learnt: Learnt, tally: Tally) -> bool:
@@ -156,7 +156,7 @@ def accepted(run: RunState, client: int, plan: Plan, number: int, learnt: Learnt
 
     A rejected one is listed in ``rejected`` and counted by its reason; its loss doesn't enter the round's mean.
     """
-    loss, _ = learnt
+    loss = learnt.loss
     if loss is not None:
         tally.all_losses.setdefault(plan.kind, []).append(loss)
     if (reason := run.learning.rejects(client, number)) is not None:
@@ -170,7 +170,7 @@ def accepted(run: RunState, client: int, plan: Plan, number: int, learnt: Learnt
 
 def learn(client: int, plan: Plan, seconds: float, learnt: Learnt, tally: Tally) -> None:
     """Note the loss and duration of an arrived update for the selection."""
-    loss, _ = learnt
+    loss = learnt.loss
     tally.learnt.append((client, float("nan") if loss is None else loss, seconds, plan.samples))
 
 

@@ -46,8 +46,11 @@ def checkpoint_of(run: RunState) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "batteries": run.batteries.rows() if run.batteries is not None else None,
     }
     roster = run.roster
-    for name, array in (("ledger", of), ("stage", roster.stage), ("eligible", roster.eligible),
-                        ("binding", roster.binding)):  # fmt: skip
+    arrays = {"ledger": of, "stage": roster.stage, "eligible": roster.eligible, "binding": roster.binding}
+    if run.scored_versions.keeping:
+        arrays["scored"], scored = run.scored_versions.rows()
+        state["scored"] = [dict(held) for held in scored]
+    for name, array in arrays.items():
         tensors[ARRAY + name] = torch.from_numpy(np.array(array))
     if run.watch is not None:
         state["watch"] = run.watch.state()
@@ -127,6 +130,8 @@ def restore(run: RunState, round: int, tensors: Mapping[str, Tensor], state: Map
         arrays["stage"].copy(), arrays["eligible"].copy(), arrays["binding"].copy(),
     )  # fmt: skip
     run.client_versions.restore(arrays["ledger"], state["ledger"])
+    if run.scored_versions.keeping:
+        run.scored_versions.restore(arrays["scored"], state["scored"])
     run.round, run.now = round, state["now"]
     run.dispatches, run.version = state["dispatches"], state["version"]
     run.totals, run.metrics, run.diverged = Counter(state["totals"]), state["metrics"], state["diverged"]

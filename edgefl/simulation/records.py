@@ -6,17 +6,18 @@ A client's record consists of a few numbers of its own and of the fields of its 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
 from edgefl.cost import ComputeCost, compute_cost
+from edgefl.planning.client_evaluation import Scoring
 from edgefl.planning.eligibility import BUDGETS, Verdict
 from edgefl.planning.planner import PLANNED, Plan
 from edgefl.planning.setup import Setup
-from edgefl.runs.tables import plain
+from edgefl.runs.tables import SCORED, plain
 from edgefl.simulation.attackers import attack_column
 from edgefl.simulation.inflight.closed_form import OUTCOMES, PHASES, Integers, Landings
 from edgefl.simulation.roster import CHUNK, Roster
@@ -34,6 +35,15 @@ PASSED = ("download_seconds", "compute_seconds", "load_seconds", "upload_seconds
 
 CARRIED = ("carried_download_bytes", "carried_upload_bytes", "lost_download_bytes", "lost_upload_bytes")
 """Serialised bytes that crossed a link, and those of them that were of no use."""
+
+
+class Learnt(NamedTuple):
+    """Training part of a flight's record: the loss, the MEASURED fields, and the metrics that steps wrote."""
+
+    loss: float | None
+    measured: Mapping[str, Any]
+    metrics: Mapping[str, float] = {}
+
 
 MOST_VERDICTS = 10_000
 """Largest fleet with a verdict record for each client; in larger ones clients with equal verdicts share a record."""
@@ -130,14 +140,16 @@ class ClientLines:
         base_rounds: Sequence[int],
         staleness: Sequence[int],
         weight_factors: Sequence[float],
-        learnt: Sequence[tuple[float | None, Mapping[str, Any]]],
+        learnt: Sequence[Learnt],
     ) -> list[bytes]:
         """One line for each landing, in order; ``plans``, ``base_rounds``, ... have one entry for each.
 
-        ``learnt`` are pairs of loss and ``measured``.
+        A line has ``metrics`` if a step of the client's work wrote some.
         """
         unmeasured = orjson.dumps(UNMEASURED)[1:-1]
-        measured = [unmeasured if fields is UNMEASURED else orjson.dumps(plain(fields))[1:-1] for _, fields in learnt]
+        measured = [unmeasured if of.measured is UNMEASURED else _inner(of.measured) for of in learnt]
+        measured = [m + b"," + _inner({"metrics": of.metrics}) if of.metrics else m
+                    for m, of in zip(measured, learnt, strict=True)]  # fmt: skip
         columns: dict[str, Sequence[bytes]] = {
             "round": [b"%d" % round] * len(plans),
             "base_round": _texts(base_rounds),
@@ -152,7 +164,7 @@ class ClientLines:
             "dispatched_virtual_seconds": _texts(landings.began),
             "ended_virtual_seconds": _texts(landings.ended),
             **{name: _texts(getattr(landings, name)) for name in (*_SECONDS, "energy_joules", *CARRIED)},
-            "loss": [b"null" if loss is None else orjson.dumps(loss) for loss, _ in learnt],
+            "loss": [b"null" if of.loss is None else orjson.dumps(of.loss) for of in learnt],
         }
         names = b",".join(b'"%b":%%b' % name.encode() for name in columns)
         line = b"{" + names + b",%b,%b\n"
@@ -194,6 +206,11 @@ class ClientLines:
 _OUTCOMES = [orjson.dumps(name) for name in OUTCOMES]
 _PHASES = [orjson.dumps(name) for name in PHASES]
 _SECONDS = ("download_seconds", "compute_seconds", "upload_seconds", "virtual_seconds")
+
+
+def _inner(fields: Mapping[str, Any]) -> bytes:
+    """JSON text of these fields without the brackets."""
+    return orjson.dumps(plain(fields))[1:-1]
 
 
 def _texts(numbers: Any) -> list[bytes]:
@@ -238,7 +255,23 @@ def server_record(
     }
 
 
-def _plan_fields(plan: Plan) -> dict[str, Any]:
+def scored_record(
+    setup: Setup, scoring: Scoring, round: int, client: int, eligible: bool, report: Report | None
+) -> dict[str, Any]:
+    """Record of a client's work on its own held-out samples, without metrics; ``when`` tells it from training."""
+    cost = scoring.cost.record()
+    return {
+        "round": round,
+        "when": SCORED,
+        "client": client,
+        "eligible": eligible,
+        **_plan_fields(scoring),
+        **_measured(scoring.work, setup.clients.client(client), scoring.cost.compute, report),
+        **{name: value for name, value in cost.items() if "upload" not in name and name != "load_seconds"},
+    }
+
+
+def _plan_fields(plan: Plan | Scoring) -> dict[str, Any]:
     return {
         "kind": plan.kind,
         "device": plan.device.name,

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from edgefl import registry
 from edgefl.cost import Predictor
+from edgefl.planning.client_evaluation import ScoringPlanner
 from edgefl.planning.coverage import DataCoverage
 from edgefl.planning.planner import Planner
 from edgefl.planning.setup import Setup
@@ -95,6 +96,12 @@ class RunState:
         self.roster = Roster(self.planner, self.client_versions)
         pause = 0.0 if executor is not None else UNTRAINED_SECONDS
         self.checkpoint_seconds = pause if checkpoint_seconds is None else checkpoint_seconds
+        held_out = setup.held_out
+        self.scoring = None if held_out is None else ScoringPlanner(setup, self.planner, held_out)
+        self.scored_versions = ClientVersions(
+            len(setup.clients.client_kind), keeping=frozen and self.scoring is not None
+        )
+        """What clients received to be scored; training takes no notice of it."""
         self._coverage = DataCoverage.of(setup)
         self._lost: tuple[Any, dict[str, Any]] = (None, {})
         self.batteries = setup.fleet.battery.fresh() if setup.fleet.battery is not None else None

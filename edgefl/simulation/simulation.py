@@ -19,6 +19,7 @@ from edgefl.runs import SUMMED
 from edgefl.schedules import Stage
 from edgefl.simulation.arrivals import Tally
 from edgefl.simulation.checkpoint import checkpoint_of, restore
+from edgefl.simulation.client_evaluation import score_clients
 from edgefl.simulation.inflight.clock import Clock
 from edgefl.simulation.inflight.events import EventEngine
 from edgefl.simulation.rounds.overlapping import overlapping, take
@@ -97,6 +98,8 @@ class Simulation(RunState):
         if round == setup.schedule.rounds or round % setup.evaluation.every == 0:
             metrics = yield from self._evaluated(env, round, tally.server, watched)
             self.metrics = metrics
+            if self.scoring is not None:
+                tally.scored = score_clients(self, self.scoring, round)
         self._note_divergence(round, tally, metrics)
         final = yield from deliver_final(self, env, round)
         tally.sums["download_bytes"] += final[0]
@@ -178,11 +181,12 @@ class Simulation(RunState):
             "metrics": metrics,
             **watched,
             "diverged": self.diverged is not None,
+            **({"client_metrics": tally.scored.sums} if self.scoring is not None else {}),
         }
         added = (*SUMMED, "selected", "unavailable", "finished", "late", "failed")
         self.totals.update({name: record[name] for name in added})
         self.totals["server_seconds"] += record["server_seconds"]
-        self.journal.append_lines("clients", tally.lines)
+        self.journal.append_lines("clients", [*tally.lines, *tally.scored.lines])
         self.journal.append("rounds", [record])
         self.record_scratch(round)
         self.journal.append("host", tally.hosts)

@@ -83,4 +83,5 @@ def make_executor(
     """
     if options.name == "inline":
         return Inline(federation, options.device)
-    return Processes(data, seed, tokens, cache, options.workers, options.device, options.timeout)
+    held_out = federation.held_out_share
+    return Processes(data, seed, tokens, cache, options.workers, options.device, options.timeout, held_out)

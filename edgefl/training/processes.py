@@ -83,10 +83,11 @@ class Processes:
         workers: int,
         device: str,
         timeout: float | None = None,
+        held_out: float = 0.0,
     ):
         device_of(device)  # raises here, not in a worker, if the device isn't available
         self._arguments = (
-            options.model_dump_json(), seed, tokens, str(cache) if cache else None, device, sys.path,
+            options.model_dump_json(), seed, tokens, str(cache) if cache else None, device, sys.path, held_out,
             registry.for_workers(),
         )  # fmt: skip
         self._workers, self._timeout = workers, timeout
@@ -262,6 +263,7 @@ def _start(
     cache: str | None,
     device: str,
     path: list[str],
+    held_out: float,
     registered: registry.ForWorkers,
 ) -> None:
     global _node, _why_not
@@ -273,7 +275,7 @@ def _start(
         federation = open_federation(
             DataOptions.model_validate_json(data), seed=seed, tokens=tokens, cache=Path(cache) if cache else None
         )
-        _node = Node(federation, device_of(device))
+        _node = Node(federation.holding_out(held_out, seed), device_of(device))
     except Exception as error:  # an error here would end the worker without a word
         _why_not = str(error) or repr(error)
 

@@ -156,6 +156,10 @@ class Payload:
         return replace(self, items=tuple(item for item in self.items if keep(item)))
 
 
+HELD_OUT = "held-out"
+"""The split of a client's own samples that it doesn't train on (``evaluation.clients``)."""
+
+
 @dataclass(frozen=True)
 class Pass:
     """One sweep over a data split: ``step`` names a registered Step.
@@ -167,7 +171,7 @@ class Pass:
     """
 
     step: str
-    data: Literal["private", "public", "validation", "test"]
+    data: Literal["private", "held-out", "public", "validation", "test"]
     patterns: tuple[str, ...]
     batch: int
     train: bool = True
@@ -322,14 +326,14 @@ class Work:
         return {i.name: inputs[i.name] for p in self.down for i in p.items if not i.beside and i.name not in keep}
 
     def fitted(self, size: Callable[[Pass], int]) -> Work:
-        """This work for a node with ``size(pass)`` samples: private batches are limited to that size.
+        """This work for a node with ``size(pass)`` samples: batches of the node's own samples are limited to that size.
 
         A smaller batch lowers the peak memory.  The cost follows, because the batch is part of the cost key.
         """
         # epochs repeat the same objects: each is fitted once
         distinct = {id(p): p for p in self.passes}
         for key, p in distinct.items():
-            if p.data == "private":
+            if p.data in ("private", HELD_OUT):
                 distinct[key] = replace(p, batch=max(1, min(p.batch, size(p))))
         return replace(self, passes=tuple(distinct[id(p)] for p in self.passes))
 

@@ -109,7 +109,7 @@ def _under_way(run: Run, record: Record) -> dict[int, Record]:
     if not record.get("under_way"):
         return {}
     number = record["round"]
-    return {f["client"]: f for f in run.each("clients") if f["base_round"] <= number < f["round"]}
+    return {f["client"]: f for f in run.flights() if f["base_round"] <= number < f["round"]}
 
 
 def _absent(

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FORMS = ("csv", "parquet", "tensorboard", "mlflow")
-EXPORTED = ("rounds", "clients", "eligibility", "scratch", "host")
-"""Tables that are exported; ``runs`` with a row for each run is beside them."""
+EXPORTED = ("rounds", "clients", "client_evaluations", "client_metrics", "eligibility", "scratch", "host")
+"""Tables that are exported, if they have columns; ``runs`` with a row for each run is beside them."""
 
 
 @public_command

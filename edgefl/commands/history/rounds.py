@@ -97,7 +97,7 @@ def phases_of(flight: Record) -> list[Span]:
 
 def landed_in(run: Run, number: int) -> list[dict[str, Any]]:
     """The flights that landed in a round, in the order in which they ended."""
-    flights = [record for record in run.each("clients") if record["round"] == number]
+    flights = [record for record in run.flights() if record["round"] == number]
     return sorted(flights, key=lambda flight: flight["ended_virtual_seconds"])
 
 

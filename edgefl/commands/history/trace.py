@@ -106,7 +106,7 @@ def _events(
     run: Run, rounds: list[dict[str, Any]], clients: dict[int, Mapping[str, Any]], counters: Steps
 ) -> Iterator[Event]:
     last: dict[int, float] = {}
-    for flight in run.each("clients"):
+    for flight in run.flights():
         clients.setdefault(flight["client"], flight)
         last[flight["round"]] = max(last.get(flight["round"], 0.0), flight["ended_virtual_seconds"])
         yield from flight_events(flight)

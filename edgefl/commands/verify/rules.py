@@ -44,6 +44,7 @@ RULES = {
     "server link": "the server's line carried no more than its rate times the time",
     "totals": "the result's totals are the sums of its rounds",
     "rejected": "a round names the clients whose updates were rejected, and counts them by reason",
+    "scored": "a round's groups sum up the evaluations on its clients' own samples",
     "diverged": "a round with a metric or a loss that isn't finite is marked as diverged",
 }
 
@@ -241,6 +242,8 @@ class Ledger:
             self.checks["refused"].note = "verdicts name groups of clients"
         if self.facts.deadline == inf:
             self.checks["deadline"].note = "no deadline"
+        if not self.checks["scored"].records:
+            self.checks["scored"].note = "no such evaluation"
         if self.facts.line == (inf, inf):
             self.checks["server link"].note = "no limit"
         return list(self.checks.values())

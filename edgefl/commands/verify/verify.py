@@ -16,9 +16,11 @@ from edgefl import registry
 from edgefl.commands.plug_in_files import scenario_of_run
 from edgefl.commands.verify.files import file_checks
 from edgefl.commands.verify.rules import Facts, Ledger, Record
+from edgefl.commands.verify.scored import check_scored
 from edgefl.devices import available_memory_bytes, load_device, load_link, with_runtime
 from edgefl.errors import RunError
 from edgefl.runs import Run, read_run
+from edgefl.runs.tables import SCORED
 from edgefl.scenario import Scenario
 
 
@@ -70,14 +72,18 @@ def _check_records(run: Run, ledger: Ledger) -> None:
     clients = _lines(run.path / "clients.jsonl", orjson.loads)
     client_record = next(clients, None)
     for record, where in _lines(run.path / "rounds.jsonl"):
-        members = []
+        members, scored = [], []
         while client_record is not None and client_record[0]["round"] <= record["round"]:
-            if client_record[0]["round"] == record["round"]:
+            if client_record[0]["round"] == record["round"] and client_record[0].get("when") == SCORED:
+                scored.append(client_record[0])
+            elif client_record[0]["round"] == record["round"]:
                 members.append(client_record)
             else:
                 ledger.stray(*client_record)
             client_record = next(clients, None)
         ledger.round(record, where, members)
+        if record.get("client_metrics"):
+            check_scored(ledger.checks["scored"], record, where, scored)
     if run.finished:
         while client_record is not None:
             ledger.stray(*client_record)

@@ -13,6 +13,7 @@ from edgefl.report.charts.curves import compared_metrics, metrics, overview
 from edgefl.report.charts.fleet import eligible, excluded, fleet
 from edgefl.report.charts.flights import MOST_FLIGHTS, stragglers, timeline
 from edgefl.report.charts.records import Records, damaged
+from edgefl.report.charts.served import served
 
 if TYPE_CHECKING:
     from edgefl.runs import Run
@@ -46,7 +47,7 @@ def charts_of(run: Run, records: Records, most_flights: int = MOST_FLIGHTS) -> l
         return []
     try:
         charts = [eligible(records), fleet(records), memory(records), costs(records), *metrics(records),
-                  timeline(records, most_flights), stragglers(records), excluded(records)]  # fmt: skip
+                  timeline(records, most_flights), stragglers(records), excluded(records), served(records)]  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise damaged(run, error) from error
     return [chart for chart in charts if chart is not None]

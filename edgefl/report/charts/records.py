@@ -41,7 +41,7 @@ class Records:
         """Read them.  Raises RunError for records that lack a field or hold another kind of value."""
         label = label or str(run.scenario.get("name", run.path.name))
         facts = facts_of(run, label)
-        flights = [{name: record.get(name) for name in _OF_FLIGHTS} for record in run.each("clients")]
+        flights = [{name: record.get(name) for name in _OF_FLIGHTS} for record in run.flights()]
         return cls(label, run.records("rounds"), flights, run.records("eligibility"), run.scenario, facts)
 
     @classmethod

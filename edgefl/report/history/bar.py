@@ -30,7 +30,7 @@ class Bar(Progress):
             self._bar.set_description_str(facts["what"], refresh=True)
         elif event == "combination":
             self._bar.set_description_str(self.where, refresh=False)
-        elif event in ("round", "trained", "record"):
+        elif event in ("round", "trained", "scored", "record"):
             words = [self.doing, *(self.status()[:2] if self.record else ()), self.scores()]
             self._bar.set_description_str(self.where, refresh=False)
             self._bar.set_postfix_str(", ".join(word for word in words if word), refresh=False)

@@ -148,7 +148,7 @@ class _Page:
             return _section(f"{prefix}-figures", "Figures", "<p>No round is recorded yet.</p>")
         parts = (
             ("who", "Who takes part", ("eligible", "fleet", "excluded")),
-            ("learned", "What was learned", tuple(c.name for c in charts if c.name.startswith("metric-"))),
+            ("learned", "What was learned", (*(c.name for c in charts if c.name.startswith("metric-")), "served")),
             ("costs", "What it costs", ("memory", "costs")),
             ("time", "Time", ("timeline", "stragglers")),
         )

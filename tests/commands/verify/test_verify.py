@@ -105,7 +105,25 @@ def tables() -> Tables:
     added = (*SUMMED, "selected", "unavailable", "finished", "late", "failed", "server_seconds")
     totals = {name: sum(r[name] for r in rounds) for name in added}
     result = {"rounds": 3, "virtual_seconds": now, "metrics": {}, "totals": totals}
-    return {"clients": clients, "rounds": rounds, "eligibility": eligibility, "result": [result]}
+    scored, group = evaluated()
+    rounds[2]["client_metrics"] = [group]
+    return {"clients": [*clients, *scored], "rounds": rounds, "eligibility": eligibility, "result": [result]}
+
+
+def evaluated() -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Two clients that were scored after round 3 on 10 and 30 samples of their own, and all clients' sums."""
+    sums = {"download_bytes": 5, "serialised_download_bytes": 6, "forward_flops": 7, "energy_joules": 0.5}
+    scored = [
+        {"round": 3, "when": "evaluate held-out", "client": c, "kind": "image", "device": DEVICE, "eligible": True,
+         "samples": samples, **sums, "metrics": {"accuracy": accuracy}}
+        for c, samples, accuracy in ((0, 10, 0.25), (1, 30, 0.75))
+    ]  # fmt: skip
+    accuracy = {"clients": 2, "mean": 0.5, "weighted_mean": 0.625, "deviation": 0.25, "worst_decile": 0.25}
+    group = {
+        "by": "all", "group": "all", "clients": 9, "scored": 2, "too_small": 4, "without": 3, "samples": 40,
+        **{name: 2 * value for name, value in sums.items()}, "metrics": {"accuracy": accuracy},
+    }  # fmt: skip
+    return scored, group
 
 
 def written(folder: Path, found: Tables, more: dict[str, Any] | None = None) -> Path:
@@ -140,7 +158,7 @@ def test_a_valid_run_keeps_every_rule(tmp_path: Path):
     of_flights = ("bytes", "delivered", "phases", "clock", "one flight", "deadline", "energy", "refused")
     # of the line: each way in each round; totals: eleven sums, six counts and times, and the end
     others = {"verdicts": 10, "memory": 10, "rounds": 3, "counts": 3, "round sums": 3, "server link": 6, "totals": 18}
-    others |= {"rejected": 3, "diverged": 3, "files": 1, "weights": 1}
+    others |= {"rejected": 3, "diverged": 3, "scored": 1, "files": 1, "weights": 1}
     assert seen == {**dict.fromkeys(of_flights, 12), **others}
     assert all(check["first"] is None and check["note"] is None for check in found.values())
 
@@ -209,6 +227,8 @@ CHANGES = [
     ("rejected", put("clients", 4, "outcome", "rejected"), "rounds.jsonl:2"),
     ("diverged", put("rounds", 1, "losses", {"image": None}), "rounds.jsonl:2"),
     ("diverged", put("rounds", 1, "metrics", {"image": {"accuracy": None}}), "rounds.jsonl:2"),
+    ("scored", put("clients", 12, "metrics.accuracy", 0.3), "rounds.jsonl:3"),
+    ("scored", put("clients", 13, "energy_joules", 0.4), "rounds.jsonl:3"),
     ("totals", put("result", 0, "totals.selected", 13), "result.json"),
     ("totals", put("result", 0, "totals.energy_joules", 1.0), "result.json"),
     ("totals", put("result", 0, "virtual_seconds", 1.0), "result.json"),

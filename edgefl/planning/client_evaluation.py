@@ -1,0 +1,154 @@
+"""Works that score clients on their own held-out samples: which model a client scores, and what that costs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgefl import seeds
+from edgefl.cost import ClientCost, traffic, work_key
+from edgefl.devices import Device, Link
+from edgefl.planning.payload_options import encoded
+from edgefl.planning.planner import Planner
+from edgefl.planning.price import client_cost
+from edgefl.planning.setup import Clients, Setup
+from edgefl.planning.versions import travelling
+from edgefl.schedules import Stage, restrict
+from edgefl.work import Payload, Work
+
+Integers = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """Work that scores a client on its own held-out samples, and its cost without jitter.
+
+    Clients of one kind, device and link with equal numbers of held-out samples and the same stale copies (``old``)
+    share it.  ``work.keep`` are the parts of the model that are the client's own; ``key`` is its cost key.
+    """
+
+    kind: str
+    samples: int
+    stage: Stage
+    work: Work
+    key: str
+    old: tuple[str, ...]
+    down: tuple[Payload, ...]
+    cost: ClientCost
+    device: Device
+    link: Link
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The clients of an evaluation, ascending: ``scorings`` by client, those whose memory is too small for the work,
+    and those that hold no sample out."""
+
+    scorings: Mapping[int, Scoring]
+    too_small: Integers
+    without: Integers
+
+
+class ScoringPlanner:
+    """Plans of evaluations on clients; ``clients`` are those that are asked, drawn once (``client_sample``)."""
+
+    def __init__(self, setup: Setup, planner: Planner, held_out: Clients):
+        self.setup, self.planner, self.held_out = setup, planner, held_out
+        self.clients = asked(setup)
+        self._works: dict[tuple[str, int], tuple[Work, Work, str]] = {}
+        self._of_round: dict[tuple[str, int, int], tuple[Work, str]] = {}
+        self._known: dict[tuple[Any, ...], Scoring] = {}
+
+    def plan(
+        self,
+        round: int,
+        trains: NDArray[np.bool_],
+        stage: Integers,
+        stale: Callable[[int, Work, Stage], tuple[str, ...]],
+    ) -> Scored:
+        """Which clients are scored after a round, with which work.
+
+        ``trains`` `[clients]` says who may train in this round, ``stage`` `[clients]` at which stage (its index): they
+        score the model of that stage.  The others score that of the first candidate that fits their memory.
+        ``stale(client, work, stage)`` are the addresses that a client's copy lacks.
+        """
+        held = np.asarray(self.held_out.client_samples)[self.clients]
+        memory = self.setup.fleet.budgets["memory"]
+        found: dict[int, Scoring] = {}
+        too_small = []
+        stages = self.setup.schedule.candidates(round)
+        by_index = {candidate.index: (candidate,) for candidate in stages}
+        for client in self.clients[held > 0].tolist():
+            offered = by_index.get(int(stage[client]), stages) if trains[client] else stages
+            for candidate in offered:
+                scoring = self.scoring(client, round, candidate, stale)
+                if scoring.cost.compute.peak_memory_bytes <= memory[client]:
+                    found[client] = scoring
+                    break
+            else:
+                too_small.append(client)
+        return Scored(found, np.array(too_small, np.int64), self.clients[held == 0])
+
+    def scoring(
+        self, client: int, round: int, stage: Stage, stale: Callable[[int, Work, Stage], tuple[str, ...]]
+    ) -> Scoring:
+        """The work that scores a client at this stage."""
+        setup, kind = self.setup, self.setup.kind_of(client)
+        work, base = self._work(kind, round, stage)
+        old, group = stale(client, work, stage), int(self.held_out.client_group[client])
+        device, link = int(setup.fleet.device_index[client]), int(setup.fleet.link_index[client])
+        key = (group, device, link, stage.index, old)
+        if key not in self._known:
+            # what is kept is neither sent nor computed anew
+            fitted, cost_key, computed = self.planner.compute(replace(work, keep=()), base, client)
+            down = travelling(work, stage, old)
+            hardware, connection = setup.fleet.devices[device], setup.fleet.links[link]
+            cost = client_cost(
+                computed, traffic(down, (), self.planner.buffers), hardware, connection,
+                throttling=setup.fleet.throttling,
+            )  # fmt: skip
+            self._known[key] = Scoring(
+                kind, int(self.held_out.client_samples[client]), stage, replace(fitted, keep=work.keep), cost_key, old,
+                down, cost, hardware, connection,
+            )  # fmt: skip
+        return self._known[key]
+
+    def _work(self, kind: str, round: int, stage: Stage) -> tuple[Work, str]:
+        """The method's work at a stage, and the part of its cost key that doesn't depend on data."""
+        key = (kind, stage.index, round)
+        if key in self._of_round:
+            return self._of_round[key]
+        self._of_round = {known: entry for known, entry in self._of_round.items() if known[2] == round}
+        full = self.setup.method.evaluate_client(kind, round)
+        known, work, base = self._works.get((kind, stage.index), (None, full, ""))
+        if known != full:
+            work = encoded(restrict(full, stage), self.setup.payload, self.planner.buffers, self.setup.method)
+            base = work_key(replace(work, keep=()))
+            self._works[kind, stage.index] = full, work, base
+            self._known = {}
+        self._of_round[key] = work, base
+        return work, base
+
+
+def asked(setup: Setup) -> Integers:
+    """The clients that are scored on their own samples, ascending: all, or those drawn by ``client_sample``.
+
+    A share is drawn of each kind, at least one client of it; a number is drawn of all clients together.
+    """
+    everyone, wanted = np.arange(len(setup.clients.client_kind)), setup.evaluation.client_sample
+    if wanted is None:
+        return everyone
+    draw = seeds.uniforms(setup.seed, "scored clients", of=everyone)[:, 0]
+
+    def first(clients: Integers, number: int) -> Integers:
+        chosen: Integers = clients[np.argsort(draw[clients], kind="stable")[:number]]
+        return chosen
+
+    if isinstance(wanted, int):
+        return np.sort(first(everyone, wanted))
+    members = (setup.of_kind(kind) for kind in setup.clients.kinds)
+    return np.sort(np.concatenate([first(m, max(1, round(wanted * len(m)))) for m in members if len(m)]))

@@ -1,0 +1,223 @@
+"""Evaluation of the current model on the clients' own held-out samples: the works, their records and the sums.
+
+It watches only: it takes no virtual time and no battery, and what clients receive for it isn't theirs in training.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+from torch import Tensor
+
+from edgefl import seeds
+from edgefl.planning.client_evaluation import Scored, Scoring, ScoringPlanner
+from edgefl.planning.versions import frozen, older, preinstalled
+from edgefl.runs.tables import plain
+from edgefl.schedules import Stage
+from edgefl.simulation.learning import Training
+from edgefl.simulation.records import scored_record
+from edgefl.simulation.refusal import finite_metrics
+from edgefl.training import Report, Task
+from edgefl.work import Work
+
+if TYPE_CHECKING:
+    from edgefl.simulation.run_state import RunState
+
+WAITING = 32
+"""Works that are submitted before the oldest one's report is awaited: each holds a copy of the model."""
+SUMS = ("download_bytes", "serialised_download_bytes", "forward_flops", "energy_joules")
+"""Fields of the clients' records that are summed in each group."""
+
+Group = tuple[str, str]
+"""What clients are grouped by, and the group's name: ("kind", "image")."""
+
+
+@dataclass
+class ScoredClients:
+    """Lines of the table of clients, and the round's ``client_metrics``."""
+
+    lines: list[bytes] = field(default_factory=list)
+    sums: list[dict[str, Any]] = field(default_factory=list)
+
+
+def score_clients(run: RunState, planner: ScoringPlanner, round: int) -> ScoredClients:
+    """Score every client that is asked, and whose memory holds the work, with the current model."""
+    roster = run.roster
+    trains = roster.eligible & (roster.cell >= 0)
+    scored = planner.plan(round, trains, roster.stage, _Stale(run))
+    records: list[dict[str, Any]] = []
+    bad = run.learning.non_finite()
+    for client, scoring, report in _reports(run, scored, round):
+        record = scored_record(run.setup, scoring, round, client, bool(trains[client]), report)
+        if report is not None:
+            received = replace(scoring.work, down=_without(scoring.work))
+            record["metrics"] = finite_metrics(received, report.result.metrics, bad)
+        records.append(record)
+    _note_received(run, scored)
+    lines = [orjson.dumps(plain(record)) + b"\n" for record in records]
+    return ScoredClients(lines, sums_of(groups_of(run, scored, trains), records))
+
+
+def _without(work: Work) -> tuple[Any, ...]:
+    """The payloads of a work without what the client keeps."""
+    return tuple(p.only(lambda item: item.name not in work.keep) for p in work.down)
+
+
+class _Stale:
+    """The addresses of a work that a client lacks: neither training nor an earlier evaluation brought them."""
+
+    def __init__(self, run: RunState):
+        self.run = run
+        self._known: dict[tuple[int, int, str, int], tuple[str, ...]] = {}
+
+    def __call__(self, client: int, work: Work, stage: Stage) -> tuple[str, ...]:
+        trained, seen, current = self.run.client_versions, self.run.scored_versions, self.run.state.versions
+        if not trained.keeping:
+            return ()
+        key = int(trained.of[client]), int(seen.of[client]), work.kind, stage.index
+        if key not in self._known:
+            stale = older(frozen(work, stage), trained.states[key[0]], current)
+            self._known[key] = older(stale, seen.states[key[1]], current)
+        return self._known[key]
+
+
+def _note_received(run: RunState, scored: Scored) -> None:
+    if not run.scored_versions.keeping:
+        return
+    clients: dict[int, list[int]] = {}
+    scorings = {id(scoring): scoring for scoring in scored.scorings.values()}
+    for client, scoring in scored.scorings.items():
+        clients.setdefault(id(scoring), []).append(client)
+    for key, members in clients.items():
+        run.scored_versions.sent(np.array(members), scorings[key].down, run.state.versions)
+    run.scored_versions.changed()  # nobody asks for it
+    if run.scored_versions.crowded:
+        run.scored_versions.thin(run.state.versions)
+
+
+# --- works -----------------------------------------------------------------------------------------------------------
+
+
+def _reports(run: RunState, scored: Scored, round: int) -> Iterator[tuple[int, Scoring, Report | None]]:
+    """Each client's scoring and report, in order; None without training."""
+    learning, entries = run.learning, list(scored.scorings.items())
+    if not isinstance(learning, Training):
+        yield from ((client, scoring, None) for client, scoring in entries)
+        return
+    wires: dict[tuple[Any, ...], Mapping[str, Tensor]] = {}
+    waiting: deque[tuple[int, Scoring, Future[Report]]] = deque()
+    told = 0
+
+    def oldest() -> tuple[int, Scoring, Report]:
+        nonlocal told
+        client, scoring, future = waiting.popleft()
+        report, told = future.result(), told + 1
+        run.on_progress("scored", {"round": round, "done": told, "of": len(entries)})
+        return client, scoring, report
+
+    for client, scoring in entries:
+        waiting.append((client, scoring, _submitted(learning, client, scoring, round, wires)))
+        if len(waiting) == WAITING:
+            yield oldest()
+    while waiting:
+        yield oldest()
+
+
+def _submitted(
+    learning: Training, client: int, scoring: Scoring, round: int, wires: dict[tuple[Any, ...], Mapping[str, Tensor]]
+) -> Future[Report]:
+    """The future of a client's work: on the current model, with the parts of it that are the client's own."""
+    work, state, setup = scoring.work, learning.state, learning.setup
+    start = scoring.kind, scoring.stage.index, scoring.old
+    if start not in wires:
+        wires[start] = state.wire(work, preinstalled(work, scoring.down, state.versions))
+    own = learning.kept.get(client, {})
+    inputs = {**wires[start], **{name: own[name] for name in work.keep if name in own}}
+    metered = setup.measure == "all" or scoring.key not in learning.metered
+    learning.metered.add(scoring.key)
+    seed = seeds.key(setup.seed, "client evaluation", round, client)
+    # it is scored only: what it keeps stays as it is
+    return learning.executor.submit(Task(replace(work, keep=()), inputs, client, seed, metered))
+
+
+# --- sums ------------------------------------------------------------------------------------------------------------
+
+
+def groups_of(run: RunState, scored: Scored, trains: Any) -> dict[Group, dict[str, int]]:
+    """Clients that were asked, by group: all, eligible or left out, and each kind, device class and modality.
+
+    Of each group the number of ``clients``, of those ``scored``, ``too_small`` (memory) and ``without`` samples.
+    """
+    groups: dict[Group, dict[str, int]] = {}
+    outcomes: tuple[tuple[str, list[int]], ...] = (
+        ("scored", list(scored.scorings)),
+        ("too_small", scored.too_small.tolist()),
+        ("without", scored.without.tolist()),
+    )
+    devices, index = run.setup.fleet.devices, run.setup.fleet.device_index
+    for outcome, clients in outcomes:
+        for client in clients:
+            for group in _groups(run.setup.kind_of(client), devices[int(index[client])].name, bool(trains[client])):
+                counts = groups.setdefault(group, {"clients": 0, "scored": 0, "too_small": 0, "without": 0})
+                counts["clients"] += 1
+                counts[outcome] += 1
+    return groups
+
+
+def _groups(kind: str, device: str, eligible: bool) -> list[Group]:
+    modalities = [("modality", modality) for modality in kind.split("-")]
+    able = "eligible" if eligible else "left out"
+    return [("all", "all"), ("eligibility", able), ("kind", kind), ("device", device), *modalities]
+
+
+_ORDER = ("all", "eligibility", "kind", "device", "modality")
+
+
+def sums_of(groups: Mapping[Group, Mapping[str, int]], records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each group: its counts, its clients' costs, and each metric's distribution over its clients."""
+    members: dict[Group, list[Mapping[str, Any]]] = {}
+    for record in records:
+        for group in _groups(record["kind"], record["device"], record["eligible"]):
+            members.setdefault(group, []).append(record)
+    rows = []
+    for group in sorted(groups, key=lambda group: (_ORDER.index(group[0]), group[1])):
+        own = members.get(group, [])
+        names = dict.fromkeys(name for record in own for name in record.get("metrics", {}))
+        rows.append(
+            {
+                "by": group[0],
+                "group": group[1],
+                **groups[group],
+                "samples": sum(record["samples"] for record in own),
+                **{name: sum(record[name] for record in own) for name in SUMS},
+                "longest_virtual_seconds": max((record["virtual_seconds"] for record in own), default=0.0),
+                "metrics": {name: distribution(own, name) for name in names},
+            }
+        )
+    return rows
+
+
+def distribution(records: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any]:
+    """A metric over clients: mean, mean by samples, standard deviation, and mean of the worst tenth.
+
+    Clients weigh alike, except in ``weighted_mean``; the worst are the lowest, ceil(clients / 10) of them.  Scores that
+    aren't finite are left out; ``clients`` counts the others.
+    """
+    found = [(r["metrics"][name], r["samples"]) for r in records if r.get("metrics", {}).get(name) is not None]
+    if not found:
+        return {"clients": 0, "mean": None, "weighted_mean": None, "deviation": None, "worst_decile": None}
+    values, samples = np.array(found, float).T
+    return {
+        "clients": len(values),
+        "mean": float(values.mean()),
+        "weighted_mean": float(np.average(values, weights=samples)),
+        "deviation": float(values.std()),
+        "worst_decile": float(np.sort(values)[: ceil(len(values) / 10)].mean()),
+    }
