@@ -66,3 +66,10 @@ class Ditto(Method):
         return replace(
             work, passes=(*work.passes, *personal), down=(*work.down, own), keep=own.names, reference=work.trainable
         )
+
+    def evaluate_client(self, kind: str, round: int) -> Work:
+        """The scores of the client's own model; the received one until it has trained."""
+        work, own = super().evaluate_client(kind, round), self.like_model(kind, "own", source="/")
+        passes = tuple(replace(p, around=(*p.around, "personal")) for p in work.passes)
+        trainable, keep = self.setting.kinds[kind].trainable(), (*work.keep, *own.names)
+        return replace(work, passes=passes, trainable=trainable, down=(*work.down, own), keep=keep)

@@ -378,7 +378,7 @@ class Method:
         if work.kind != kind:  # the server's own model
             work = Method.evaluate(self, kind, HELD_OUT)
         names = {item.name for payload in work.down for item in payload.items}
-        kept = self.work(kind, round).keep if self.participates(kind, round) else ()
+        kept = self.client_work(kind, round).keep if self.participates(kind, round) else ()
         batch = training.batch_of(self.setting.kinds[kind].pattern)
         passes = tuple(replace(p, batch=min(p.batch, batch)) for p in work.passes)
         return replace(work, passes=passes, keep=tuple(name for name in kept if name in names))

@@ -189,7 +189,8 @@ class CreamFL(Exchange):
     def _with_contrast(self, private: Sequence[Pass], contrast: Pass) -> list[Pass]:
         """Each private pass with public batches beside its own, or each private epoch followed by a public one."""
         if self.options.steps == "joint":
-            beside = {n: v for n, v in asdict(contrast).items() if n != "around"} | {"patterns": list(contrast.patterns)}
+            beside = {**asdict(contrast), "patterns": list(contrast.patterns)}
+            del beside["around"]
             return [replace(p, step="joint", args={**p.args, "alone": p.step, "beside": beside}) for p in private]
         epochs = self.setting.training.epochs
         per_epoch = len(private) // epochs
