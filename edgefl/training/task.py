@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from edgefl import models, registry, seeds
 from edgefl.errors import EdgeflError, OutOfHostMemory, TrainingError
+from edgefl.runs.kept import Stored
 from edgefl.training.attack import Attack
 from edgefl.work import CUDA_ROUNDING, AllocatorPeak, Meter, Pass, Result, Source, Trace, Work, digest, run
 from edgefl.work.metering.allocator import profiling
@@ -31,8 +32,8 @@ class Task:
     """A work with its input tensors.
 
     ``client`` is None for the server.  ``inputs`` maps item names (or names that a payload's codec makes) to tensors.
-    They hold the complete model of the stage, both downloaded parts and parts that the client kept.  ``seed`` is
-    specific to this client and round.  ``attack`` is what an attacker does, None for an honest client.
+    With ``kept``, which says where tensors lie that the client kept, they hold the complete model of the stage.
+    ``seed`` is specific to this client and round.  ``attack`` is what an attacker does, None for an honest client.
     """
 
     work: Work
@@ -41,6 +42,11 @@ class Task:
     seed: int
     metered: bool = False
     attack: Attack | None = None
+    kept: Stored | None = None
+
+    def tensors(self) -> Mapping[str, Tensor]:
+        """The inputs with what the client kept.  Raises RunError if its file can't be read."""
+        return {**self.inputs, **self.kept.tensors()} if self.kept else self.inputs
 
     def encode(self) -> tuple[str, bytes]:
         """The task as JSON text and safetensors bytes, to be sent to another process."""
@@ -50,6 +56,7 @@ class Task:
             "seed": self.seed,
             "metered": self.metered,
             "attack": self.attack and asdict(self.attack),
+            "kept": self.kept and self.kept.to_json(),
         }
         return json.dumps(head), _packed(self.inputs)
 
@@ -58,7 +65,8 @@ class Task:
         """Restore a task from the output of ``encode``."""
         raw = json.loads(head)
         attack = raw["attack"] and Attack(**raw["attack"])
-        return cls(Work.decode(raw["work"]), _unpacked(body), raw["client"], raw["seed"], raw["metered"], attack)
+        kept = raw["kept"] and Stored.from_json(raw["kept"])
+        return cls(Work.decode(raw["work"]), _unpacked(body), raw["client"], raw["seed"], raw["metered"], attack, kept)
 
 
 @dataclass(frozen=True)
@@ -188,7 +196,7 @@ class Node:
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # with several threads the order of sums, and so rounding, depends on the machine
         try:
-            inputs = task.work.received(task.inputs)
+            inputs = task.work.received(task.tensors())
             module = self._module(task, inputs)
             meter = Meter(CUDA_ROUNDING if self.device.type == "cuda" else 1) if task.metered else None
             watch = self._watch(task.work, module, inputs) if meter else None
