@@ -78,7 +78,7 @@ class Adding:
 
 
 def play(folder: Path, options: argparse.Namespace, rounds: int) -> None:
-    """Play the first ``rounds`` rounds, or those that are left of them; prints the seconds of each."""
+    """Play up to round ``rounds``, from the last checkpoint on; prints the seconds of each round."""
     scenario = {
         "edgefl": 1, "name": "kept", "seed": 1, "method": "fedavg",
         "data": {"source": "declared", "clients": {"image": options.clients}, "samples": 4,
@@ -102,32 +102,19 @@ def play(folder: Path, options: argparse.Namespace, rounds: int) -> None:
         if latest:
             simulation.restore(*latest)
             print(f"resumed after round {latest[0]}: its checkpoint took {found:.1f} s to read and compare", flush=True)
-        write, spent = simulation.checkpoint, [0.0]
+        write, ended = simulation.checkpoint, [time.perf_counter()]
 
         def checkpoint() -> None:
             began = time.perf_counter()
             write()
-            spent[0] = time.perf_counter() - began
-
-        simulation.checkpoint = checkpoint  # type: ignore[method-assign]
-        ended = [time.perf_counter()]
-
-        def observe(event: str, facts: Mapping[str, Any]) -> None:
-            if event == "round" or facts.get("round") == rounds:
-                now = time.perf_counter()
-                if len(ended) > 1 or event == "record":
-                    told = {
-                        "seconds": round(now - ended[-1], 2),
-                        "checkpoint_seconds": round(spent[0], 2),
-                        **use(folder),
-                    }
-                    print(json.dumps(told), flush=True)
-                ended.append(now)
-            if event == "record" and facts["round"] == rounds < options.rounds:
-                simulation.checkpoint()
+            now = time.perf_counter()
+            told = {"round": simulation.round, "seconds": round(now - ended[0], 2)}
+            print(json.dumps({**told, "of_it_checkpoint": round(now - began, 2), **use(folder)}), flush=True)
+            ended[0] = now
+            if simulation.round == rounds < options.rounds:
                 sys.exit(0)
 
-        simulation.on_progress = observe
+        simulation.checkpoint = checkpoint  # type: ignore[method-assign]
         simulation.run()
 
 

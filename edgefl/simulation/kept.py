@@ -7,6 +7,7 @@ lands they become its values, and at a checkpoint they are written to a file of 
 from __future__ import annotations
 
 import tempfile
+import weakref
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ class _Spill:
         with writing(folder):
             self._file = tempfile.TemporaryFile(dir=made(folder), buffering=0)  # noqa: SIM115 - open as long as it lives
         self._folder, self._end, self._lock = folder, 0, Lock()
+        weakref.finalize(self, self._file.close)
 
     def add(self, tensors: Mapping[str, Tensor]) -> _Left:
         """Append tensors; threads may do so at once.  Raises RunError, such as on a full disk."""

@@ -18,7 +18,7 @@ from edgefl.runs.kept import ALIGNMENT, FACTS, Index, Layout, Stored, new_file
 from edgefl.simulation.kept import KeptValues
 
 ODD = {
-    "a.weight": torch.arange(35, dtype=torch.float32).reshape(5, 7), "half": torch.tensor([1.5, -0.0, float("nan")]).half(),
+    "a.weight": torch.arange(35.0).reshape(5, 7), "half": torch.tensor([1.5, -0.0, float("nan")]).half(),
     "b": torch.tensor([1.0, -3.0]).bfloat16(), "count": torch.tensor(7), "empty": torch.empty(0, 4),
     "mask": torch.tensor([True, False, True]), "transposed": torch.arange(6.0).reshape(2, 3).T,
 }  # fmt: skip
