@@ -5,16 +5,22 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from edgefl_games import Games
 from tensors import assert_equal_tensors
 
 import edgefl
+from edgefl import registry
 from edgefl.commands.verify.verify import verify
 from edgefl.errors import RunError
 from edgefl.runs import Run, RunDirectory, checkpoints, read_run
+from edgefl.runs.kept import FACTS, ROWS, Index
+from edgefl.work import Work
 
 Tiny = Callable[..., dict[str, Any]]
 ROUNDS = 4
@@ -124,6 +130,39 @@ def test_workers_leave_the_same_files(tiny: Tiny, tmp_path: Path, policy: str) -
         edgefl.run({**made, "round": {"cohort": 2, "policy": policy}}, output=tmp_path / name)
         found.append(content(tmp_path / name))
     assert found[0] == found[1]
+
+
+class Sometimes(registry.get("method", "fedavg")):  # type: ignore[misc]
+    """FedAvg whose clients keep their blocks, but not in round 2."""
+
+    def work(self, kind: str, round: int) -> Work:
+        """Blocks stay on the client; what isn't kept travels."""
+        work = super().work(kind, round)
+        if round == 2:
+            return work
+        keep = tuple(name for name in work.trainable if ".blocks." in name)
+        return replace(work, keep=keep, up=tuple(p.only(lambda i: i.name not in keep) for p in work.up))
+
+
+def test_a_value_that_a_work_does_not_keep_is_there_for_a_later_one(tiny: Tiny) -> None:
+    """Under a layer-wise schedule: block 2 isn't attached at first, and block 1 doesn't train at last."""
+    games = Games(tiny)
+    data = {**tiny()["data"], "clients": {"image": 2}, "samples": 16}
+    made = games.setup(data=data, schedule={"name": "layerwise", "stages": 2, "rounds": 4})
+    setup = replace(made, method=Sometimes(made.method.options, made.method.setting))
+    whole, told = games.real(setup)
+    folder, at = told.kept_folder, {}
+    for round, (tensors, state) in told.states.items():
+        at[round] = dict(Index.read(folder, tensors[ROWS], state[FACTS]).clients[0].tensors())
+    first, second = ({n for n in at[4] if f".blocks.{block}." in n} for block in (0, 1))
+    assert first and second and at[4].keys() == first | second and at[1].keys() == at[2].keys() == first
+    assert_equal_tensors(at[2], at[1])  # kept through round 2, in which nobody kept anything
+    assert_equal_tensors({n: at[4][n] for n in first}, at[1])  # and through stage 2, in which block 1 is frozen
+    assert all(not torch.equal(at[4][n], at[3][n]) for n in second if n.endswith("qkv.weight"))
+    resumed, journal = games.real(setup, since=(2, *told.states[2]))
+    assert_equal_tensors(resumed.state.tensors, whole.state.tensors)
+    again = Index.read(folder, journal.states[4][0][ROWS], journal.states[4][1][FACTS])
+    assert_equal_tensors(again.clients[0].tensors(), at[4])
 
 
 def test_a_run_without_a_checkpoint_has_nothing_to_show(tmp_path: Path) -> None:
