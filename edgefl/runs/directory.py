@@ -240,8 +240,7 @@ class RunDirectory:
             for table in TABLES:
                 sync(self.table(table))
             files = digests.file_digests(self.path, FILES)
-            kept_files = [f"{KEPT}/{name}" for name in sorted(self._needed(self.keep))]
-            files |= digests.file_digests(self.path, kept_files)
+            files |= kept.file_digests(self.kept_folder, self._needed(self.keep))
         files["result.json"] = {"bytes": len(text), "blake2b": digests.text_digest(text)}
         replace_file(self.path / "files.json", json_text({"files": files}))
         replace_file(self.path / "result.json", text)

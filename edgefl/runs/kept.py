@@ -288,6 +288,18 @@ def files_of(state: Mapping[str, Any]) -> dict[str, int]:
     return {_checked(name): int(size) for name, size in state.get(FACTS, {}).get("files", {}).items()}
 
 
+def file_digests(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """The digests of these files for ``files.json``, as their names have them.  Raises OSError."""
+    sizes = {name: (folder / name).stat().st_size for name in sorted(names)}
+    return {f"{KEPT}/{name}": {"bytes": size, "blake2b": _hash_in(name)} for name, size in sizes.items()}
+
+
+def _hash_in(name: str) -> str:
+    found = _NAME.fullmatch(name)
+    assert found is not None
+    return found[1]
+
+
 def check(folder: Path, state: Mapping[str, Any], *, hashes: bool = True) -> None:
     """Raise ValueError if a file that a checkpoint refers to is missing, has another size or, with ``hashes``, another
     content."""
@@ -302,7 +314,7 @@ def differing(folder: Path, state: Mapping[str, Any], *, hashes: bool = True) ->
         path = folder / name
         if not path.is_file():
             found.append(f"{KEPT}/{name} is missing")
-        elif path.stat().st_size != size or (hashes and file_digest(path)["blake2b"] != _NAME.fullmatch(name)[1]):  # type: ignore[index]
+        elif path.stat().st_size != size or (hashes and file_digest(path)["blake2b"] != _hash_in(name)):
             found.append(f"{KEPT}/{name} has changed since it was written")
     return found
 

@@ -110,13 +110,13 @@ def test_a_changed_file_is_told_of_and_the_checkpoint_before_it_is_used(whole: R
     (newest,) = (folder / "kept").glob("round-000003-*")
     newest.write_bytes(newest.read_bytes()[:-1] + b"?")
     (files,) = [check for check in verify(folder)["runs"]["tiny"]["checks"] if check["name"] == "files"]
-    assert files["broken"] == 1 and f"kept/{newest.name} has changed" in files["first"]["difference"]
+    assert files["broken"] == 1 and f"kept/{newest.name} has changed" in files["first"]["values"]["difference"]
     with pytest.warns(RuntimeWarning, match=f"round-000003 is damaged and is skipped: kept/{newest.name} has changed"):
         edgefl.run(resume=folder)
     assert content(folder) == content(whole.path) and verify(folder)["valid"]
     next((folder / "kept").iterdir()).unlink()
     (files,) = [check for check in verify(folder)["runs"]["tiny"]["checks"] if check["name"] == "files"]
-    assert files["broken"] == 1 and "is missing" in files["first"]["difference"]
+    assert files["broken"] == 1 and "is missing" in files["first"]["values"]["difference"]
     with pytest.raises(RunError, match="is finished, but kept/round-.*is missing"):
         edgefl.run(resume=folder)
 
