@@ -19,7 +19,7 @@ CHECKPOINTS, KEPT = "checkpoints", "kept"
 """The only folders in a run's folder that edgefl reads and writes files in: its checkpoints, and what clients keep."""
 
 
-_SUFFIXES = (".json", ".jsonl", ".yaml", ".safetensors", ".png", ".lock")
+_SUFFIXES = (".json", ".jsonl", ".yaml", ".safetensors", ".png", ".lock", ".bin")
 
 
 def check_contents(folder: Path) -> None:

@@ -92,7 +92,7 @@ def parts_of(tensor: Tensor) -> tuple[memoryview, bytes]:
     import torch
 
     flat = tensor.detach().cpu().contiguous().reshape(-1)
-    content = memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else memoryview(b"")
+    content = flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
     return content, bytes(padded(content.nbytes) - content.nbytes)
 
 
@@ -182,14 +182,18 @@ class Index:
         """
         import torch
 
-        used = sorted({Path(stored.path).name for stored in self.clients.values()})
-        file_of = {name: number for number, name in enumerate(used)}
+        used = sorted({stored.path for stored in self.clients.values()})
+        file_of = {path: number for number, path in enumerate(used)}
         layouts: dict[Layout, int] = {}
-        rows = [
-            (client, file_of[Path(stored.path).name], stored.offset, layouts.setdefault(stored.layout, len(layouts)))
-            for client, stored in sorted(self.clients.items())
-        ]
-        sizes = {name: (self.folder / name).stat().st_size for name in used}
+        number_of: dict[int, int] = {}  # most clients share the object, whose hash takes long
+        rows = []
+        for client, stored in sorted(self.clients.items()):
+            layout = number_of.get(id(stored.layout))
+            if layout is None:
+                layout = number_of[id(stored.layout)] = layouts.setdefault(stored.layout, len(layouts))
+            rows.append((client, file_of[stored.path], stored.offset, layout))
+        with writing(self.folder):
+            sizes = {Path(path).name: Path(path).stat().st_size for path in used}
         return torch.tensor(rows, dtype=torch.int64), {"files": sizes, "layouts": [layout.items for layout in layouts]}
 
 
@@ -209,7 +213,8 @@ class Values(Mapping[int, dict[str, "Tensor"]]):
         return cls(Index.read(folder, tensors[ROWS], state[FACTS]) if FACTS in state else Index(folder))
 
     def __getitem__(self, client: int) -> dict[str, Tensor]:
-        return self._index.clients[client].tensors()
+        # copies: every memory map holds a file open, and the run may go on and remove the file
+        return {name: tensor.clone() for name, tensor in self._index.clients[client].tensors().items()}
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._index.clients)

@@ -20,7 +20,7 @@ from torch import Tensor
 from edgefl.errors import RunError
 from edgefl.runs.durable import writing
 from edgefl.runs.kept import Index, Layout, Stored, made, mapped, new_file, parts_of
-from edgefl.training import Report
+from edgefl.training import Kept, Report
 
 
 class _Spill:
@@ -64,6 +64,29 @@ class _Left:
         return self.spill.read(self.offset, self.layout, names)
 
 
+@dataclass(frozen=True)
+class _Since:
+    """What a client keeps that left values since the last checkpoint: these, and the others as tensors."""
+
+    lefts: Mapping[str, _Left]
+    others: Mapping[str, Tensor]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return *self.others, *self.lefts
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {**self.others, **_read(self.lefts)}
+
+
+def _read(lefts: Mapping[str, _Left]) -> dict[str, Tensor]:
+    """The tensors of these names, each from where it was left."""
+    by_place: dict[int, tuple[_Left, list[str]]] = {}
+    for name, left in lefts.items():
+        by_place.setdefault(id(left), (left, []))[1].append(name)
+    return {name: tensor for left, names in by_place.values() for name, tensor in left.tensors(names).items()}
+
+
 class KeptValues:
     """The values that clients keep: those of the last checkpoint in ``folder``, and those that were left since.
 
@@ -73,6 +96,7 @@ class KeptValues:
     def __init__(self, folder: Path):
         self._saved = Index(folder.absolute())
         self._since: dict[int, dict[str, _Left]] = {}
+        self._layouts: dict[Layout, Layout] = {}
         self._spill: _Spill | None = None
         self._lock = Lock()
 
@@ -87,25 +111,19 @@ class KeptValues:
         """The client keeps these values from now on.  Others that it keeps stay: a shallower stage has fewer blocks."""
         self._since.setdefault(client, {}).update(dict.fromkeys(left.layout.names, left))
 
-    def of(self, client: int, names: Collection[str]) -> tuple[dict[str, Tensor], Stored | None]:
-        """The values that the client keeps under these names: as tensors, or where they lie in a file.
+    def of(self, client: int, names: Collection[str]) -> Kept | None:
+        """What the client keeps under these names, to be read when its training begins; None if it keeps none of them.
 
-        A file stays at least until the client, which is then busy, leaves other values.
+        It stays readable at least until the client, which is then busy, leaves other values.
         """
         saved, since = self._saved.clients.get(client), self._since.get(client)
-        saved = saved and saved.only(names)
         if since is None:
-            return {}, saved
-        # the next checkpoint moves these, so that the file may be gone before the training begins
-        held = saved.tensors() if saved else {}
-        return held | self._read({name: left for name, left in since.items() if name in names}), None
-
-    @staticmethod
-    def _read(lefts: Mapping[str, _Left]) -> dict[str, Tensor]:
-        by_place: dict[int, tuple[_Left, list[str]]] = {}
-        for name, left in lefts.items():
-            by_place.setdefault(id(left), (left, []))[1].append(name)
-        return {name: tensor for left, names in by_place.values() for name, tensor in left.tensors(names).items()}
+            return saved and saved.only(names)
+        # the next checkpoint moves the saved values too, and their file may be gone before the training begins
+        saved = saved and saved.only(name for name in names if name not in since)
+        others = {name: tensor.clone() for name, tensor in saved.tensors().items()} if saved else {}
+        lefts = {name: left for name, left in since.items() if name in names}
+        return _Since(lefts, others) if lefts or others else None
 
     def commit(self, round: int, busy: Collection[int]) -> tuple[Tensor, dict[str, Any]] | None:
         """Write all that was left since the last checkpoint to a file, and return where everything lies, as rows and
@@ -120,8 +138,9 @@ class KeptValues:
             with new_file(self._saved.folder, round) as writer:
                 for client in writes:
                     held = clients[client].tensors() if client in clients else {}
-                    held |= self._read(self._since.get(client, {}))
+                    held |= _read(self._since.get(client, {}))
                     layout = Layout.of(held)
+                    layout = self._layouts.setdefault(layout, layout)
                     new[client] = Stored("", writer.add(held.values()), layout, layout.names)
             clients.update((client, replace(stored, path=str(writer.path))) for client, stored in new.items())
             self._since, self._spill = {}, None

@@ -165,11 +165,11 @@ class Training:
         if trains:
             if plan.start not in wires:
                 wires[plan.start] = state.wire(work, preinstalled(work, plan.down, state.versions))
-            own, stored = self.kept.of(client, work.keep) if work.keep else ({}, None)
-            first = stored.names if stored else ()
-            inputs = {**{n: t for n, t in wires[plan.start].items() if n not in first}, **own}
+            inputs, kept = wires[plan.start], self.kept.of(client, work.keep) if work.keep else None
+            if kept is not None:
+                inputs = {name: tensor for name, tensor in inputs.items() if name not in kept.names}
             seed, attack = self._seed(client, dispatch.number), attack_of(self.setup, client)
-            future = self.executor.submit(Task(work, inputs, client, seed, metered, attack, stored))
+            future = self.executor.submit(Task(work, inputs, client, seed, metered, attack, kept))
             if work.keep:
                 future = Deposited(future, self.kept)
             self._futures.append(future)

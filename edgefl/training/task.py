@@ -27,12 +27,25 @@ from edgefl.work.metering.allocator import profiling
 from edgefl.work.torch_device import warm
 
 
+class Kept(Protocol):
+    """What a client kept for itself, on disk: tensors by item name."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the items."""
+        ...
+
+    def tensors(self) -> Mapping[str, Tensor]:
+        """The tensors, read now.  Raises RunError if they can't be read."""
+        ...
+
+
 @dataclass(frozen=True)
 class Task:
     """A work with its input tensors.
 
     ``client`` is None for the server.  ``inputs`` maps item names (or names that a payload's codec makes) to tensors.
-    With ``kept``, which says where tensors lie that the client kept, they hold the complete model of the stage.
+    With ``kept``, what the client kept for itself, they hold the complete model of the stage.
     ``seed`` is specific to this client and round.  ``attack`` is what an attacker does, None for an honest client.
     """
 
@@ -42,7 +55,7 @@ class Task:
     seed: int
     metered: bool = False
     attack: Attack | None = None
-    kept: Stored | None = None
+    kept: Kept | None = None
 
     def tensors(self) -> Mapping[str, Tensor]:
         """The inputs with what the client kept.  Raises RunError if its file can't be read."""
@@ -56,9 +69,9 @@ class Task:
             "seed": self.seed,
             "metered": self.metered,
             "attack": self.attack and asdict(self.attack),
-            "kept": self.kept and self.kept.to_json(),
+            "kept": self.kept.to_json() if isinstance(self.kept, Stored) else None,
         }
-        return json.dumps(head), _packed(self.inputs)
+        return json.dumps(head), _packed(self.inputs if isinstance(self.kept, Stored) else self.tensors())
 
     @classmethod
     def decode(cls, head: str, body: bytes) -> Task:

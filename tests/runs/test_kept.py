@@ -102,8 +102,10 @@ def same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 
 
 def of(store: KeptValues, client: int, names: list[str]) -> dict[str, Tensor]:
-    held, stored = store.of(client, names)
-    return held | (stored.tensors() if stored else {})
+    found = store.of(client, names)
+    held = dict(found.tensors()) if found else {}
+    assert set(found.names if found else ()) == held.keys()
+    return held
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -169,7 +171,7 @@ def test_values_of_busy_clients_stay_where_a_training_may_be_reading_them(tmp_pa
     for client in range(10):
         store.settle(client, store.put({"w": torch.full((100,), float(client))}))
     store.commit(1, ())
-    reading = store.of(3, ["w"])[1]
+    reading = store.of(3, ["w"])
     assert reading is not None
     for client in range(4, 10):
         store.settle(client, store.put({"w": torch.full((100,), -float(client))}))
