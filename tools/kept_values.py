@@ -43,7 +43,7 @@ def method_of(setup: Setup, elements: int) -> Any:
     """FedAvg whose clients keep a table of so many float32 numbers, and send next to nothing."""
     base: Any = registry.get("method", "fedavg")
 
-    class Keeping(base):
+    class Keeping(base):  # type: ignore[misc]
         """FedAvg with a kept table."""
 
         def initial(self, seed: int) -> ServerState:
@@ -52,7 +52,7 @@ def method_of(setup: Setup, elements: int) -> Any:
 
         def work(self, kind: str, round: int) -> Work:
             """Keep the table; send the smallest parameter."""
-            work = super().work(kind, round)
+            work: Work = super().work(kind, round)
             own = Payload(OWN, (Item(OWN, (elements,), "float32", f"table/{OWN}"),))
             least = min((i for p in work.up for i in p.items), key=lambda item: torch.Size(item.shape).numel())
             up = tuple(p.only(lambda item: item == least) for p in work.up)
