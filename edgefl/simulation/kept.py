@@ -6,6 +6,8 @@ lands they become its values, and at a checkpoint they are written to a file of 
 
 from __future__ import annotations
 
+import ctypes
+import sys
 import tempfile
 import weakref
 from collections.abc import Collection, Mapping, Sequence
@@ -21,6 +23,21 @@ from edgefl.errors import RunError
 from edgefl.runs.durable import writing
 from edgefl.runs.kept import Index, Layout, Stored, made, mapped, new_file, parts_of
 from edgefl.training import Kept, Report
+
+TRIM_BYTES = 64 << 20
+"""Bytes that trainings leave between two times that free memory is given back to the system."""
+
+
+def _trim() -> None:
+    """Give free memory back to the system, as far as the C library can (glibc).
+
+    Small objects that last lie between large tensors that were freed.  The library keeps such holes, and they add up to
+    about what all clients left.
+    """
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)
 
 
 class _Spill:
@@ -98,6 +115,7 @@ class KeptValues:
         self._since: dict[int, dict[str, _Left]] = {}
         self._layouts: dict[Layout, Layout] = {}
         self._spill: _Spill | None = None
+        self._untrimmed = 0
         self._lock = Lock()
 
     def put(self, tensors: Mapping[str, Tensor]) -> _Left:
@@ -105,7 +123,14 @@ class KeptValues:
         with self._lock:
             self._spill = self._spill or _Spill(self._saved.folder)
             spill = self._spill
-        return spill.add(tensors)
+        left = spill.add(tensors)
+        with self._lock:
+            self._untrimmed += left.layout.size
+            trims = self._untrimmed >= TRIM_BYTES
+            self._untrimmed *= not trims
+        if trims:
+            _trim()
+        return left
 
     def settle(self, client: int, left: _Left) -> None:
         """The client keeps these values from now on.  Others that it keeps stay: a shallower stage has fewer blocks."""
