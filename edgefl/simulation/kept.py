@@ -164,6 +164,7 @@ class KeptValues:
                 for client in writes:
                     held = clients[client].tensors() if client in clients else {}
                     held |= _read(self._since.get(client, {}))
+                    held = dict(sorted(held.items()))  # a worker's report has them in another order
                     layout = Layout.of(held)
                     layout = self._layouts.setdefault(layout, layout)
                     new[client] = Stored("", writer.add(held.values()), layout, layout.names)

@@ -157,7 +157,10 @@ def test_the_files_are_those_of_any_order_in_which_trainings_end(tmp_path: Path)
     for order in ((0, 1, 2, 3), (3, 1, 0, 2)):
         store = KeptValues(tmp_path / "".join(map(str, order)) / "kept")
         (tmp_path / "".join(map(str, order))).mkdir()
-        lefts = {client: store.put({"w": torch.full((10,), float(client))}) for client in order}
+        lefts = {}
+        for client in order:
+            values = {name: torch.full((10,), float(client)) for name in ("w", "b")}
+            lefts[client] = store.put(values if order[0] == 0 else dict(reversed(values.items())))
         for client in sorted(lefts):
             store.settle(client, lefts[client])
         rows, facts = store.commit(1, ()) or (None, None)

@@ -122,7 +122,7 @@ def test_a_changed_file_is_told_of_and_the_checkpoint_before_it_is_used(whole: R
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["synchronous", "asynchronous"])
+@pytest.mark.parametrize("policy", ["synchronous", "buffered"])
 def test_workers_leave_the_same_files(tiny: Tiny, tmp_path: Path, policy: str) -> None:
     found = []
     for name, executor in (("one", {}), ("two", {"name": "processes", "workers": 2})):
