@@ -19,6 +19,8 @@ from safetensors import SafetensorError
 
 from edgefl.errors import RunError
 from edgefl.files import replacing
+from edgefl.runs import kept
+from edgefl.runs.contents import KEPT
 from edgefl.runs.digests import file_digest, text_digest
 from edgefl.runs.durable import replace_file, writing
 
@@ -27,10 +29,8 @@ if TYPE_CHECKING:  # a finished run is shown without torch
 
 KEEP = 2
 """Number of checkpoints that a run under way keeps at least: the newest."""
-FORMAT = 2
+FORMAT = 3
 """Version of a checkpoint's files."""
-KEPT = "kept:"
-"""Prefix of tensors that clients keep between rounds (``kept:<client>:<name>``).  Server tensors have no prefix."""
 WEIGHTS = "weights.safetensors"
 """The file of a run's final weights, in the folder above the checkpoints'."""
 SHARED = "in_weights"
@@ -108,9 +108,9 @@ def share_weights(folder: Path, weights: Path) -> None:
             if manifest.get(SHARED) or not shared:
                 return
             tensors = {each: own.get_tensor(other).clone() for each, other in of.items() if each not in shared}
-        kept = {SHARED: sorted(shared), "weights": weights.name, "weights_blake2b": file_digest(weights)["blake2b"]}
+        sharing = {SHARED: sorted(shared), "weights": weights.name, "weights_blake2b": file_digest(weights)["blake2b"]}
         facts = {key: value for key, value in manifest.items() if key not in _OWN}
-    _write(folder, available[-1], tensors, manifest["state"], facts | kept)
+    _write(folder, available[-1], tensors, manifest["state"], facts | sharing)
 
 
 def whole(folder: Path, round: int) -> None:
@@ -147,16 +147,19 @@ def keep_newest(folder: Path, keep: int) -> None:
             _remove(folder / name(old))
 
 
-def latest(folder: Path) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
+def latest(folder: Path, *, hashes: bool = True) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
     """``(round, tensors, state)`` of the newest undamaged checkpoint, or None if there is no checkpoint.
 
-    Damaged checkpoints are skipped with a warning.  Raises RunError if all are damaged.
+    Damaged checkpoints, and those that refer to a damaged file of what clients keep, are skipped with a warning.
+    Without ``hashes`` only the sizes of such files are compared.  Raises RunError if all are damaged.
     """
     available = rounds(folder)
     for round in reversed(available):
         path = folder / name(round)
         try:
-            return round, *_read(path)
+            tensors, state = _read(path)
+            kept.check(folder.parent / KEPT, state, hashes=hashes)
+            return round, tensors, state
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             warnings.warn(f"the checkpoint {path} is damaged and is skipped: {error}", RuntimeWarning, stacklevel=2)
     if available:
@@ -176,6 +179,14 @@ def rounds(folder: Path) -> list[int]:
     """The rounds that have a checkpoint, ascending."""
     matches = (_NAME.fullmatch(entry.name) for entry in folder.iterdir()) if folder.is_dir() else ()
     return sorted(int(match[1]) for match in matches if match)
+
+
+def kept_files(folder: Path, round: int) -> frozenset[str]:
+    """The files of what clients keep to which the checkpoint of ``round`` refers; none if it is damaged."""
+    try:
+        return frozenset(kept.files_of(manifest_of(folder / name(round))["state"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return frozenset()
 
 
 def drop_after(folder: Path, round: int) -> None:

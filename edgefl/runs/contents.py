@@ -15,16 +15,16 @@ from typing import Any
 from edgefl.errors import RunError
 from edgefl.files import read_regular
 
-CHECKPOINTS = "checkpoints"
-"""The only folder in a run's folder that edgefl reads and writes files in."""
+CHECKPOINTS, KEPT = "checkpoints", "kept"
+"""The only folders in a run's folder that edgefl reads and writes files in: its checkpoints, and what clients keep."""
 
 
-_SUFFIXES = (".json", ".jsonl", ".yaml", ".safetensors", ".png", ".lock")
+_SUFFIXES = (".json", ".jsonl", ".yaml", ".safetensors", ".png", ".lock", ".bin")
 
 
 def check_contents(folder: Path) -> None:
-    """Raise RunError if ``folder`` or its checkpoints hold anything but plain files and folders."""
-    for path in (folder, *_folders(folder / CHECKPOINTS)):
+    """Raise RunError if ``folder`` or the folders in it hold anything but plain files and folders."""
+    for path in (folder, *_folders(folder / CHECKPOINTS), *_folders(folder / KEPT)):
         try:
             with os.scandir(path) as entries:
                 for entry in entries:
@@ -37,12 +37,12 @@ def check_contents(folder: Path) -> None:
             raise RunError(f"can't read {path}: {error.strerror or error}") from error
 
 
-def _folders(checkpoints: Path) -> list[Path]:
-    """The folder of checkpoints and those in it, without following links."""
-    if not checkpoints.is_dir() or checkpoints.is_symlink():
+def _folders(folder: Path) -> list[Path]:
+    """A folder and those in it, without following links; none if it isn't there."""
+    if not folder.is_dir() or folder.is_symlink():
         return []
-    with os.scandir(checkpoints) as entries:
-        return [checkpoints, *(Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False))]
+    with os.scandir(folder) as entries:
+        return [folder, *(Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False))]
 
 
 def _check_entry(path: Path, mode: int) -> None:

@@ -11,6 +11,7 @@
     scratch.jsonl        what kernels take, which predictions used: a resumed run takes it from here
     host.jsonl           wall time, memory and ids of processes: differ between equal runs
     checkpoints/round-000012/{state.safetensors,state.json}
+    kept/round-000012-<hash>.bin    what clients keep, if the method lets them: checkpoints refer to these files
     weights.safetensors  {address: tensor}, written at the end
     best.safetensors     the same at the best evaluation, if the scenario follows a metric
     files.json           digests of all these files, written at the end
@@ -29,8 +30,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 from edgefl.errors import RunError
 from edgefl.files import sync
-from edgefl.runs import best, checkpoints, digests, tables
-from edgefl.runs.contents import CHECKPOINTS, not_following, read_json
+from edgefl.runs import best, checkpoints, digests, kept, tables
+from edgefl.runs.contents import CHECKPOINTS, KEPT, not_following, read_json
 from edgefl.runs.durable import replace_file, writing
 from edgefl.runs.folders import FILES, FORMAT, TABLES, Table, check_format, check_run_folder, json_text, new_folder
 
@@ -53,6 +54,7 @@ class RunDirectory:
         self.keep = 1
         """Number of checkpoints that the run keeps when it is finished; under way it keeps two at least."""
         self._digests: dict[Table, digests.TableDigest] = {}
+        self._kept_files: dict[int, frozenset[str]] = {}
         self._lock = _lock(path)
 
     @classmethod
@@ -97,6 +99,11 @@ class RunDirectory:
         if name not in TABLES:
             raise ValueError(f"unknown table {name!r}; allowed: {', '.join(TABLES)}")
         return self.path / f"{name}.jsonl"
+
+    @property
+    def kept_folder(self) -> Path:
+        """The folder of what clients keep, to whose files checkpoints refer; it needn't be there."""
+        return self.path / KEPT
 
     @property
     def tokenizer_path(self) -> Path:
@@ -178,6 +185,8 @@ class RunDirectory:
         keep = max(self.keep, checkpoints.KEEP)
         checkpoints.write(self.path / CHECKPOINTS, round, tensors, state, tables.plain(facts), keep)
         best.settle(self.path)
+        self._kept_files[round] = frozenset(kept.files_of(state))
+        self._sweep()
 
     def keep_best(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Write the best weights so far, ``{address: tensor}``; they count from the next checkpoint on.
@@ -224,6 +233,8 @@ class RunDirectory:
         self._digests.clear()
         checkpoints.drop_after(self.path / CHECKPOINTS, round)
         best.rewind(self.path, best_round)
+        self._kept_files.clear()
+        self._sweep()
 
     def finish(self, tensors: Mapping[str, Tensor], result: Mapping[str, Any]) -> None:
         """Write the final weights, ``{address: tensor}``, then the result, which marks the run as finished.
@@ -239,11 +250,24 @@ class RunDirectory:
             for table in TABLES:
                 sync(self.table(table))
             files = digests.file_digests(self.path, FILES)
+            files |= kept.file_digests(self.kept_folder, self._needed(self.keep))
         files["result.json"] = {"bytes": len(text), "blake2b": digests.text_digest(text)}
         replace_file(self.path / "files.json", json_text({"files": files}))
         replace_file(self.path / "result.json", text)
         checkpoints.keep_newest(self.path / CHECKPOINTS, self.keep)
+        self._sweep()
         checkpoints.share_weights(self.path / CHECKPOINTS, self.path / checkpoints.WEIGHTS)
+
+    def _needed(self, newest: int = 0) -> set[str]:
+        """The files of what clients keep to which the ``newest`` checkpoints refer; 0: all."""
+        for round in (rounds := checkpoints.rounds(self.path / CHECKPOINTS)[-newest:]):
+            if round not in self._kept_files:
+                self._kept_files[round] = checkpoints.kept_files(self.path / CHECKPOINTS, round)
+        return set().union(*(self._kept_files[round] for round in rounds))
+
+    def _sweep(self) -> None:
+        """Remove what no checkpoint refers to any more.  Raises RunError if it can't be removed."""
+        kept.sweep(self.kept_folder, self._needed())
 
     def _digest(self, table: Table) -> digests.TableDigest:
         """The digest of all that the table holds, read from the file at the first call."""

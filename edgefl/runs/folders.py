@@ -14,12 +14,13 @@ from edgefl.errors import RunError
 from edgefl.runs import digests
 from edgefl.runs.contents import check_contents, check_folder_name, read_json
 from edgefl.runs.durable import replace_file, writing
+from edgefl.runs.kept import is_file
 
 Table = Literal["rounds", "clients", "eligibility", "scratch", "host"]
 TABLES: tuple[Table, ...] = ("rounds", "clients", "eligibility", "scratch", "host")
 FIRST = ("scenario.yaml", "environment.json", "models.json")
 
-FORMAT = 3
+FORMAT = 4
 """Version of a run's folder, ``run_format`` in environment.json; folders without it have version 1.
 
 It rises when a file, a field's meaning or a scenario's default changes, so that no run is continued as another.
@@ -29,7 +30,7 @@ FILES = (
     *FIRST, "evaluation.json", "tokenizer.json", "partition.png", "curves.png", "pretrained.safetensors",
     "pretrained.json", *(f"{table}.jsonl" for table in TABLES), "weights.safetensors", "best.safetensors",
 )  # fmt: skip
-"""Files that a finished run's ``files.json`` covers, beside ``result.json``."""
+"""Files that a finished run's ``files.json`` covers, beside ``result.json`` and those of what clients keep."""
 
 
 def create_comparison(
@@ -169,7 +170,7 @@ def finished_differences(path: Path) -> list[str]:
         return ["files.json is missing"]
     written = read_json(path / "files.json")
     try:
-        files = {name: written["files"][name] for name in (*FILES, "result.json") if name in written["files"]}
+        files = {n: digest for n, digest in written["files"].items() if n in (*FILES, "result.json") or is_file(n)}
         return digests.file_differences(path, files)
     except (TypeError, AttributeError, KeyError, OSError) as error:
         raise RunError(f"can't compare the files of {path} with files.json: {error}") from error

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from edgefl.errors import RunError, UnknownName
 from edgefl.files import read_regular
 from edgefl.runs import tables
-from edgefl.runs.contents import check_contents, read_json
+from edgefl.runs.contents import CHECKPOINTS, check_contents, read_json
 from edgefl.runs.folders import (
     TABLES,
     Table,
@@ -189,8 +189,7 @@ class Run:
         """
         from safetensors.torch import load_file
 
-        if is_comparison(self.path):
-            raise RunError(f"{self.path} holds several runs; choose one: .runs[{next(iter(self.runs), 'label')!r}]")
+        self._one_run()
         if not self.finished:
             raise RunError(f"the run at {self.path} isn't finished; continue it with --resume {self.path}")
         if which not in WEIGHTS:
@@ -202,6 +201,24 @@ class Run:
         except (OSError, SafetensorError) as error:
             raise RunError(f"can't read the weights of {self.path}: {error}") from error
         return tensors
+
+    def kept(self) -> Mapping[int, dict[str, Tensor]]:
+        """What clients keep for themselves at the newest checkpoint, ``{client: {name: tensor}}``.
+
+        Clients that never left anything are missing.  The values of a client are read from the disk when they are asked
+        for.  Raises RunError for a comparison, and if the checkpoints can't be read.
+        """
+        from edgefl.runs import checkpoints
+        from edgefl.runs.kept import Values
+
+        self._one_run()
+        newest = checkpoints.latest(self.path / CHECKPOINTS, hashes=False)
+        return Values.of(self.path, *newest[1:]) if newest else {}
+
+    def _one_run(self) -> None:
+        """Raise RunError for a comparison."""
+        if is_comparison(self.path):
+            raise RunError(f"{self.path} holds several runs; choose one: .runs[{next(iter(self.runs), 'label')!r}]")
 
     @property
     def best(self) -> dict[str, Any]:

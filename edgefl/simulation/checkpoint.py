@@ -16,7 +16,7 @@ from torch import Tensor
 
 from edgefl.errors import RunError
 from edgefl.methods import ServerState
-from edgefl.runs.checkpoints import KEPT
+from edgefl.runs.kept import FACTS, ROWS
 from edgefl.simulation.inflight.closed_form import Dispatch
 from edgefl.simulation.inflight.events import Flight, flight_of
 from edgefl.simulation.inflight.shared_link import SHARING
@@ -25,11 +25,14 @@ from edgefl.simulation.run_state import RunState
 from edgefl.work import TensorSpec
 
 FLOWN, ARRAY = "flown:", "array:"
-"""Prefixes of tensors beside KEPT: the states that clients under way started from, and arrays of the simulation."""
+"""Prefixes of tensors: the states that clients under way started from, and arrays of the simulation."""
 
 
 def checkpoint_of(run: RunState) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Everything that the next round depends on: tensors by name and plain JSON."""
+    """Everything that the next round depends on: tensors by name and plain JSON.
+
+    What clients keep is written to files of its own, to which they refer.  Raises RunError if that can't be written.
+    """
     learning = run.learning
     tensors: dict[str, Tensor] = {}
     of, states = run.client_versions.rows()
@@ -62,8 +65,8 @@ def checkpoint_of(run: RunState) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if isinstance(learning, Training):
         tensors |= learning.state.tensors
         state["metered"] = sorted(learning.metered)
-        for client, own in learning.kept.items():
-            tensors |= {f"{KEPT}{client}:{name}": value for name, value in own.items()}
+        if (kept := learning.kept.commit(run.round, learning.under_way)) is not None:
+            tensors[ROWS], state[FACTS] = kept
     else:
         # shapes without values, except for tensors that were created during the run
         state["shapes"] = {a: asdict(TensorSpec.of(t)) for a, t in learning.state.tensors.items()}
@@ -106,14 +109,12 @@ def _rows(run: RunState, flights: list[Flight]) -> tuple[dict[str, Any], list[Se
 def restore(run: RunState, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
     """Restore a checkpoint in a new simulation.  Raises RunError if it belongs to another setup."""
     learning = run.learning
-    prefixes = (KEPT, FLOWN, ARRAY)
+    prefixes = (FLOWN, ARRAY)
     if isinstance(learning, Training):
         held = {a: t for a, t in tensors.items() if not a.startswith(prefixes)}
         learning.metered = set(state["metered"])
-        for name in tensors:
-            if name.startswith(KEPT):
-                _, client, item = name.split(":", 2)
-                learning.kept.setdefault(int(client), {})[item] = tensors[name]
+        if FACTS in state:
+            learning.kept.restore(tensors[ROWS], state[FACTS])
     else:
         with torch.device("meta"):
             held = {a: TensorSpec(tuple(s["shape"]), s["dtype"]).empty() for a, s in state["shapes"].items()}

@@ -138,13 +138,14 @@ def _submitted(
     start = scoring.kind, scoring.stage.index, scoring.old
     if start not in wires:
         wires[start] = state.wire(work, preinstalled(work, scoring.down, state.versions))
-    own = learning.kept.get(client, {})
-    inputs = {**wires[start], **{name: own[name] for name in work.keep if name in own}}
+    inputs, own = wires[start], learning.kept.of(client, work.keep) if work.keep else None
+    if own is not None:
+        inputs = {name: tensor for name, tensor in inputs.items() if name not in own.names}
     metered = setup.measure == "all" or scoring.key not in learning.metered
     learning.metered.add(scoring.key)
     seed = seeds.key(setup.seed, "client evaluation", round, client)
     # it is scored only: what it keeps stays as it is
-    return learning.executor.submit(Task(replace(work, keep=()), inputs, client, seed, metered))
+    return learning.executor.submit(Task(replace(work, keep=()), inputs, client, seed, metered, kept=own))
 
 
 # --- sums ------------------------------------------------------------------------------------------------------------

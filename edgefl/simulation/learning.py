@@ -26,6 +26,7 @@ from edgefl.planning.versions import always, preinstalled
 from edgefl.schedules import Stage
 from edgefl.simulation.attackers import attack_of
 from edgefl.simulation.inflight.closed_form import Dispatch, Flights
+from edgefl.simulation.kept import Deposited, KeptValues
 from edgefl.simulation.refusal import FiniteCheck, why_refused
 from edgefl.training import Executor, Report, Task
 from edgefl.work import Address, Work
@@ -113,14 +114,13 @@ LOOK_SECONDS = 0.5
 
 
 class Training:
-    """Real training.  ``kept`` has the tensors that clients keep, ``metered`` the cost keys of measured works.
+    """Real training.  ``kept`` has what clients keep, ``metered`` the cost keys of measured works.
 
     ``on_trained(done, of)`` is called when more of the clients under way have trained, as far as somebody waits.
     """
 
-    def __init__(self, setup: Setup, planner: Planner, executor: Executor, state: ServerState):
-        self.setup, self.planner, self.executor, self.state = setup, planner, executor, state
-        self.kept: dict[int, dict[str, Tensor]] = {}
+    def __init__(self, setup: Setup, planner: Planner, executor: Executor, state: ServerState, kept: KeptValues):
+        self.setup, self.planner, self.executor, self.state, self.kept = setup, planner, executor, state, kept
         self.metered: set[str] = set()
         self.under_way: dict[int, _Started] = {}
         self._landed: dict[tuple[int, int], tuple[_Started, Report]] = {}
@@ -165,10 +165,13 @@ class Training:
         if trains:
             if plan.start not in wires:
                 wires[plan.start] = state.wire(work, preinstalled(work, plan.down, state.versions))
-            own = self.kept.get(client, {})
-            inputs = {**wires[plan.start], **{name: own[name] for name in work.keep if name in own}}
-            seed = self._seed(client, dispatch.number)
-            future = self.executor.submit(Task(work, inputs, client, seed, metered, attack_of(self.setup, client)))
+            inputs, kept = wires[plan.start], self.kept.of(client, work.keep) if work.keep else None
+            if kept is not None:
+                inputs = {name: tensor for name, tensor in inputs.items() if name not in kept.names}
+            seed, attack = self._seed(client, dispatch.number), attack_of(self.setup, client)
+            future = self.executor.submit(Task(work, inputs, client, seed, metered, attack, kept))
+            if work.keep:
+                future = Deposited(future, self.kept)
             self._futures.append(future)
             self._tell()
         self.under_way[client] = _Started(dispatch.number, plan, work, state, metered, future)
@@ -186,9 +189,8 @@ class Training:
         report = started.future.result()
         if arrived:
             self._landed[client, started.number] = started, report
-            if report.result.kept:
-                # a shallower stage keeps fewer blocks; the other blocks stay
-                self.kept.setdefault(client, {}).update(report.result.kept)
+            if isinstance(started.future, Deposited) and started.future.left is not None:
+                self.kept.settle(client, started.future.left)
         return report
 
     def _tell(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Generator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import simpy
@@ -19,6 +20,7 @@ from edgefl.planning.versions import ClientVersions
 from edgefl.simulation.inflight.clock import Clock
 from edgefl.simulation.inflight.events import EventEngine, Flight
 from edgefl.simulation.inflight.shared_link import SHARING, SharedLink
+from edgefl.simulation.kept import KeptValues
 from edgefl.simulation.learning import Learning, NoTraining, Training
 from edgefl.simulation.policy import Policy
 from edgefl.simulation.records import ClientLines, verdict_records
@@ -36,6 +38,11 @@ UNTRAINED_SECONDS = 5.0
 
 class Journal(Protocol):
     """Writer of records and checkpoints (edgefl.runs.RunDirectory)."""
+
+    @property
+    def kept_folder(self) -> Path:
+        """The folder of what clients keep, to whose files checkpoints refer; it needn't be there."""
+        ...
 
     def append(self, table: Any, records: Sequence[Mapping[str, Any]]) -> None:
         """Append records to a table."""
@@ -80,7 +87,7 @@ class RunState:
         self.policy: Policy = registry.get("round policy", setup.round.policy)(setup.round)
         self.selection: Selection = registry.get("selection", setup.round.selection_name)(setup.round, setup.seed)
         self.learning: Learning = (
-            Training(setup, self.planner, executor, setup.method.initial(setup.seed))
+            Training(setup, self.planner, executor, setup.method.initial(setup.seed), KeptValues(journal.kept_folder))
             if executor is not None
             else NoTraining(setup)
         )

@@ -4,7 +4,7 @@ from edgefl.training.attack import Attack
 from edgefl.training.executors import Executor, Inline, make_executor
 from edgefl.training.options import ExecutorOptions
 from edgefl.training.processes import Processes
-from edgefl.training.task import Measured, Node, Report, Sources, Task
+from edgefl.training.task import Kept, Measured, Node, Report, Sources, Task
 from edgefl.work.torch_device import device_of
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "Executor",
     "ExecutorOptions",
     "Inline",
+    "Kept",
     "Measured",
     "Node",
     "Processes",

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import warnings
+from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future, InvalidStateError, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -30,6 +31,8 @@ from edgefl.work.torch_device import device_of
 
 PATIENCE = 10.0
 """Seconds that workers have to end by themselves when the executor is closed: their results aren't needed."""
+QUEUED_PER_WORKER = 3
+"""Tasks for each worker that are handed to the pool, those that run included; the others wait as they are."""
 LOOKS_PER_TIMEOUT = 20
 """How often per timeout the watch looks whether tasks still end."""
 
@@ -37,10 +40,10 @@ LOOKS_PER_TIMEOUT = 20
 class _Cancellable(Future[Report]):
     """Future of a task, which can be cancelled while the task is queued."""
 
-    entry: _Entry
+    entry: _Entry | None = None
 
     def cancel(self) -> bool:
-        inner = self.entry.inner
+        inner = self.entry.inner if self.entry is not None else None
         return inner.cancel() if inner is not None else super().cancel()
 
     def follow(self) -> None:
@@ -93,6 +96,7 @@ class Processes:
         self._workers, self._timeout = workers, timeout
         self._lock = threading.RLock()
         self._entries: list[_Entry] = []
+        self._waiting: deque[_Entry] = deque()
         self._closing, self._tried_alone = False, False
         self._ended = time.monotonic()
         self._pool = self._new_pool()
@@ -116,7 +120,8 @@ class Processes:
             if not self._entries:
                 self._ended = time.monotonic()
             self._entries.append(entry)
-            self._queue(entry)
+            self._waiting.append(entry)
+            self._feed()
         return future
 
     def close(self) -> None:
@@ -144,6 +149,17 @@ class Processes:
         spawn = multiprocessing.get_context("spawn")
         return ProcessPoolExecutor(self._workers, spawn, initializer=_start, initargs=self._arguments)
 
+    def _feed(self) -> None:
+        """Hand waiting tasks to the pool, as many as keep the workers busy: a task for the pool is a copy of its
+        tensors.  Called under the lock."""
+        most = QUEUED_PER_WORKER * self._workers
+        while self._waiting and len(self._entries) - len(self._waiting) < most:
+            entry = self._waiting.popleft()
+            if entry.future.cancelled():
+                self._remove(entry)
+            else:
+                self._queue(entry)
+
     def _queue(self, entry: _Entry) -> None:
         """Hand a task to the pool; called under the lock."""
         pool = self._pool
@@ -160,6 +176,7 @@ class Processes:
             if inner is entry.inner:
                 self._remove(entry)
                 entry.future.follow()
+                self._next()
             return
         error = inner.exception()
         if isinstance(error, BrokenProcessPool | OutOfHostMemory) and not self._closing:
@@ -178,6 +195,13 @@ class Processes:
                 entry.future.set_exception(error)
             else:
                 entry.future.set_result(Report.decode(*inner.result()))
+        entry.future.entry = entry.inner = None  # tensors of the task and of its report, which refer to each other
+        self._next()
+
+    def _next(self) -> None:
+        with self._lock:
+            if not self._closing:
+                self._feed()
 
     def _remove(self, entry: _Entry) -> None:
         with self._lock:
@@ -201,11 +225,13 @@ class Processes:
         pool.shutdown(wait=False, cancel_futures=True)
         _warn(f"{reason}; {len(unfinished)} unfinished tasks run again {how}")
         for entry in unfinished:
-            self._queue(entry)
+            entry.inner = None
+        self._waiting = deque(unfinished)
+        self._feed()
 
     def _give_up(self, reason: str) -> None:
         """Fail all unfinished tasks; a single worker runs them in order, so that the first is the one that failed."""
-        unfinished, self._entries = self._entries, []
+        unfinished, self._entries, self._waiting = self._entries, [], deque()
         for entry in unfinished:
             failed = next((other for other in unfinished if other.out_of_memory), unfinished[0])
             with suppress(InvalidStateError):

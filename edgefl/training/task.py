@@ -20,10 +20,24 @@ from torch import Tensor, nn
 
 from edgefl import models, registry, seeds
 from edgefl.errors import EdgeflError, OutOfHostMemory, TrainingError
+from edgefl.runs.kept import Stored
 from edgefl.training.attack import Attack
 from edgefl.work import CUDA_ROUNDING, AllocatorPeak, Meter, Pass, Result, Source, Trace, Work, digest, run
 from edgefl.work.metering.allocator import profiling
 from edgefl.work.torch_device import warm
+
+
+class Kept(Protocol):
+    """What a client kept for itself, on disk: tensors by item name."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the items."""
+        ...
+
+    def tensors(self) -> Mapping[str, Tensor]:
+        """The tensors, read now.  Raises RunError if they can't be read."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -31,8 +45,8 @@ class Task:
     """A work with its input tensors.
 
     ``client`` is None for the server.  ``inputs`` maps item names (or names that a payload's codec makes) to tensors.
-    They hold the complete model of the stage, both downloaded parts and parts that the client kept.  ``seed`` is
-    specific to this client and round.  ``attack`` is what an attacker does, None for an honest client.
+    With ``kept``, what the client kept for itself, they hold the complete model of the stage.
+    ``seed`` is specific to this client and round.  ``attack`` is what an attacker does, None for an honest client.
     """
 
     work: Work
@@ -41,6 +55,11 @@ class Task:
     seed: int
     metered: bool = False
     attack: Attack | None = None
+    kept: Kept | None = None
+
+    def tensors(self) -> Mapping[str, Tensor]:
+        """The inputs with what the client kept.  Raises RunError if its file can't be read."""
+        return {**self.inputs, **self.kept.tensors()} if self.kept else self.inputs
 
     def encode(self) -> tuple[str, bytes]:
         """The task as JSON text and safetensors bytes, to be sent to another process."""
@@ -50,15 +69,17 @@ class Task:
             "seed": self.seed,
             "metered": self.metered,
             "attack": self.attack and asdict(self.attack),
+            "kept": self.kept.to_json() if isinstance(self.kept, Stored) else None,
         }
-        return json.dumps(head), _packed(self.inputs)
+        return json.dumps(head), _packed(self.inputs if isinstance(self.kept, Stored) else self.tensors())
 
     @classmethod
     def decode(cls, head: str, body: bytes) -> Task:
         """Restore a task from the output of ``encode``."""
         raw = json.loads(head)
         attack = raw["attack"] and Attack(**raw["attack"])
-        return cls(Work.decode(raw["work"]), _unpacked(body), raw["client"], raw["seed"], raw["metered"], attack)
+        kept = raw["kept"] and Stored.from_json(raw["kept"])
+        return cls(Work.decode(raw["work"]), _unpacked(body), raw["client"], raw["seed"], raw["metered"], attack, kept)
 
 
 @dataclass(frozen=True)
@@ -188,7 +209,7 @@ class Node:
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # with several threads the order of sums, and so rounding, depends on the machine
         try:
-            inputs = task.work.received(task.inputs)
+            inputs = task.work.received(task.tensors())
             module = self._module(task, inputs)
             meter = Meter(CUDA_ROUNDING if self.device.type == "cuda" else 1) if task.metered else None
             watch = self._watch(task.work, module, inputs) if meter else None

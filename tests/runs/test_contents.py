@@ -111,20 +111,22 @@ def test_a_damaged_scenario_is_one_line(copied: Path, text: bytes) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("written", [4, "two", None])
+@pytest.mark.parametrize("written", [5, "two", None])
 def test_folders_of_a_newer_version_are_refused(copied: Path, written: object) -> None:
     environment = json.loads((copied / "environment.json").read_text())
     (copied / "environment.json").write_text(json.dumps({**environment, "run_format": written}))
-    with pytest.raises(RunError, match="this version reads formats 1 to 3"):
+    with pytest.raises(RunError, match="this version reads formats 1 to 4"):
         read_run(copied)
 
 
-def test_folders_of_an_older_version_are_read_but_not_continued(copied: Path) -> None:
+@pytest.mark.parametrize("written", [1, 3])
+def test_folders_of_an_older_version_are_read_but_not_continued(copied: Path, written: int) -> None:
     environment = json.loads((copied / "environment.json").read_text())
-    del environment["run_format"]
+    del environment["run_format"]  # folders without it are of format 1
+    environment |= {"run_format": written} if written > 1 else {}
     (copied / "environment.json").write_text(json.dumps(environment))
     assert len(read_run(copied).rounds) == 4
-    with pytest.raises(RunError, match="has run format 1, .* continues runs of format 3 only"):
+    with pytest.raises(RunError, match=f"has run format {written}, .* continues runs of format 4 only"):
         edgefl.run(resume=copied)
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -203,12 +205,22 @@ class SideMatrices:
             layer.__class__ = nn.Linear
 
 
+@cache
+def _temporary() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="edgefl-toys-")
+
+
 class Memory:
     """A journal that keeps all records and checkpoints in memory."""
 
     def __init__(self) -> None:
         self.tables: dict[str, list[Mapping[str, Any]]] = {}
         self.states: dict[int, tuple[dict[str, Tensor], Mapping[str, Any]]] = {}
+
+    @property
+    def kept_folder(self) -> Path:
+        """Where every journal keeps what clients keep: files are named by their content, and none is removed."""
+        return Path(_temporary().name) / "kept"
 
     def append(self, table: Any, records: Sequence[Mapping[str, Any]]) -> None:
         self.tables.setdefault(table, []).extend(records)

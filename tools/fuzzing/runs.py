@@ -20,7 +20,7 @@ from fuzzing.values import mutated
 Files = dict[str, bytes]
 
 NEW = ("run/writer.lock", "run/.partial-result.json", "run/compare.json", "run/x", "run/checkpoints", "run/files.json",
-       "run/checkpoints/round-000009")  # fmt: skip
+       "run/checkpoints/round-000009", "run/kept")  # fmt: skip
 """What a run doesn't have, and may have to cope with."""
 
 

@@ -17,7 +17,7 @@ from edgefl.errors import RunError
 from edgefl.methods import ServerState
 from edgefl.planning import Planner, Setup
 from edgefl.runs import Run, checkpoints
-from edgefl.runs.checkpoints import KEPT
+from edgefl.runs.kept import Values
 from edgefl.scenario import Scenario
 from edgefl.schedules import part_of
 from edgefl.training import Inline, Task
@@ -47,17 +47,14 @@ class Trained:
     def of(cls, run: Run, scenario: Scenario, on_message: Callable[[str], None]) -> Trained:
         """From the run's folder.  Raises RunError if its weights can't be read."""
         setup = compose(scenario, on_message)
-        kept: dict[int, dict[str, Tensor]] = {}
+        kept: Mapping[int, Mapping[str, Tensor]] = {}
         if any(setup.method.client_work(kind, 1).keep for kind in setup.clients.kinds):
-            checkpoint = checkpoints.latest(run.path / "checkpoints")
+            checkpoint = checkpoints.latest(run.path / "checkpoints", hashes=False)
             if checkpoint is None:
                 raise RunError(
                     f"{run.path} has no checkpoint, and the parameters that clients keep are saved only there"
                 )
-            for name, value in checkpoint[1].items():
-                if name.startswith(KEPT):
-                    _, client, parameter = name.split(":", 2)
-                    kept.setdefault(int(client), {})[parameter] = value
+            kept = Values.of(run.path, *checkpoint[1:])
         node = Inline(federation_of(scenario, on_message), scenario.executor.device)
         return cls(scenario, setup, ServerState.first(run.weights()), kept, node)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from edgefl.commands.verify.rules import Check
 from edgefl.errors import RunError
-from edgefl.runs import TABLES, Run, checkpoints
-from edgefl.runs.contents import CHECKPOINTS
+from edgefl.runs import TABLES, Run, checkpoints, kept
+from edgefl.runs.contents import CHECKPOINTS, KEPT
 from edgefl.runs.digests import table_difference
-from edgefl.runs.folders import finished_differences
+from edgefl.runs.folders import FORMAT, finished_differences
 
 FILE_RULES = {
     "files": "a finished run's files are those it finished with; others hold all that the last checkpoint counted",
@@ -34,8 +34,12 @@ def _check_finished(run: Run, check: Check) -> None:
 
 def _check_unfinished(run: Run, check: Check) -> None:
     folder = run.path / CHECKPOINTS
+    if (written := run.environment.get("run_format", 1)) != FORMAT:
+        check.note = f"not finished, and of run format {written}, whose checkpoints this version doesn't read"
+        return
+    _check_kept(run, check)
     try:
-        newest = checkpoints.latest(folder)
+        newest = checkpoints.latest(folder, hashes=False)
     except RunError as error:
         check.count({"difference": str(error)}, CHECKPOINTS)
         return
@@ -47,6 +51,20 @@ def _check_unfinished(run: Run, check: Check) -> None:
     for table in TABLES:
         difference = table_difference(run.path / f"{table}.jsonl", records[table], round)
         check.count(None if difference is None else {"difference": difference}, f"{table}.jsonl")
+
+
+def _check_kept(run: Run, check: Check) -> None:
+    """The files of what clients keep at the last checkpoint, which a run that goes on would need."""
+    folder = run.path / CHECKPOINTS
+    for round in checkpoints.rounds(folder)[-1:]:
+        try:
+            state = checkpoints.manifest_of(folder / checkpoints.name(round))["state"]
+            names, differences = kept.files_of(state), kept.differing(run.path / KEPT, state)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue  # a damaged checkpoint, which is passed over
+        for name in names:
+            found = next((difference for difference in differences if name in difference), None)
+            check.count(None if found is None else {"difference": found}, f"{KEPT}/{name}")
 
 
 def _check_weights(run: Run, last_diverged: bool | None, check: Check) -> None:

@@ -21,6 +21,7 @@ from edgefl.commands.verify.verify import verify
 from edgefl.devices import load_device, load_link
 from edgefl.errors import RunError
 from edgefl.runs import SUMMED
+from edgefl.runs.folders import FORMAT
 
 DEVICE, LINK = "raspberry-pi-4-4gb", "lte"
 BYTES, FLOPS, DEADLINE, LINE = 1_000_000, 10**15, 400.0, 2e6
@@ -129,7 +130,7 @@ def evaluated() -> tuple[list[dict[str, Any]], dict[str, Any]]:
 def written(folder: Path, found: Tables, more: dict[str, Any] | None = None) -> Path:
     folder.mkdir()
     (folder / "scenario.yaml").write_text(yaml.safe_dump({**scenario(), **(more or {})}))
-    (folder / "environment.json").write_text('{"run_format": 3}')
+    (folder / "environment.json").write_text(json.dumps({"run_format": FORMAT}))
     (folder / "models.json").write_text("{}")
     for name in ("clients", "rounds", "eligibility"):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in found[name]))
@@ -281,6 +282,10 @@ def test_a_run_that_goes_on_is_checked_as_far_as_it_is(tmp_path: Path):
     assert not any(c["broken"] for c in check.values())
     assert (check["files"]["note"], check["weights"]["note"]) == ("no checkpoint yet", "not finished")
     assert check["bytes"]["records"] == 8 and check["totals"]["records"] == 0
+    (folder / "environment.json").write_text('{"run_format": 3}')
+    assert checks(folder)["files"]["note"] == (
+        "not finished, and of run format 3, whose checkpoints this version doesn't read"
+    )
 
 
 def test_what_a_rule_doesn_t_apply_to_is_said(tmp_path: Path):
