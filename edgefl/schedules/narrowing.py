@@ -64,6 +64,12 @@ def _item(item: Item, cuts: Mapping[str, tuple[Shape, Shape, Cut | None]], model
     if item.is_table:
         read = {tower["width"] for tower in model["towers"].values() if not tower.get("rep")}
         if item.shape and item.shape[-1] in read:
+            name = item.source.rpartition("/")[2]
+            if name in cuts and cuts[name][0] == item.shape:
+                raise MethodError(
+                    f"widths: the table {item.source!r} has the name and shape of the parameter {name!r}, of which "
+                    f"narrower models have a slice: give its item like={name!r} (Method.like_model)"
+                )
             raise MethodError(
                 f"widths: {item.source.removeprefix('table/')!r} holds representations of the full model's width, "
                 f"{item.shape[-1]}, which narrower models don't have: set model.dimension and dimension_for: all"

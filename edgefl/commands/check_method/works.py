@@ -28,6 +28,7 @@ def check_work(findings: Findings, work: Work, where: str, stage: Stage | None, 
         findings.expect(rules.BUILT, where, True)
         runs = _check_addresses(findings, work, where, state)
         runs &= _check_arrivals(findings, work, where, own)
+        _check_waste(findings, work, where, state)
         names = _names_after_edits(work, module)
         missing = set(work.trainable) - names
         runs &= findings.expect_none(rules.NAMES, where, missing, "{} is trainable but doesn't exist")
@@ -54,6 +55,23 @@ def _check_addresses(findings: Findings, work: Work, where: str, state: ServerSt
                 ok &= findings.expect(rules.ADDRESSES, where, is_table, fault)
     findings.expect(rules.ADDRESSES, where, True)
     return ok
+
+
+def _check_waste(findings: Findings, work: Work, where: str, state: ServerState) -> None:
+    """Check that tables named as parameters, which no stage cuts, are described as like them."""
+    items = [item for payload in (*work.down, *work.up) for item in payload.items if item.beside]
+    shapes = {a.split("/", 1)[1]: tuple(t.shape) for a, t in state.tensors.items() if a.startswith(f"{work.kind}/")}
+    wasteful = {}
+    for item in items:
+        name = item.source.rpartition("/")[2]
+        if item.like is None and shapes.get(name) == item.shape:
+            wasteful[item.name] = name
+    if wasteful or any(item.like for item in items):
+        name = min(wasteful, default="")
+        like = wasteful.get(name)
+        fault = f"{{}} has the name and shape of the parameter {like!r} and travels at every stage; give its item "
+        fault += f"like={like!r} (Method.like_model), then stages and widths cut it"
+        findings.expect_none(rules.LIKE, where, {name} if wasteful else (), fault)
 
 
 def _check_arrivals(findings: Findings, work: Work, where: str, own: set[str]) -> bool:

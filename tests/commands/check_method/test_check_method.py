@@ -17,6 +17,7 @@ from edgefl.commands.check_method.rules import (
     BLIND,
     INACTIVE,
     KEPT,
+    LIKE,
     MEMORY,
     METRICS,
     NAMES,
@@ -205,6 +206,23 @@ class Blindfolded(Method):
         return replace(work, passes=tuple(replace(p, step="not-a-number") for p in work.passes))
 
 
+class Wasteful(Method):
+    """Sends a table for each parameter, also of blocks that a stage freezes."""
+
+    def initial(self, seed: int) -> ServerState:
+        state = super().initial(seed)
+        return ServerState.first(
+            {**state.tensors, **{f"table/momentum/{a}": torch.zeros_like(t) for a, t in state.tensors.items()}}
+        )
+
+    def work(self, kind: str, round: int) -> Work:
+        work = super().work(kind, round)
+        items = tuple(
+            Item(f"momentum.{i.name}", i.shape, i.dtype, f"table/momentum/{i.source}") for i in work.down[0].items
+        )
+        return replace(work, down=(*work.down, Payload("momentum", items)))
+
+
 class Absent(Method):
     def participates(self, kind: str, round: int) -> bool:
         return False
@@ -220,6 +238,7 @@ class Absent(Method):
         (Counting, BLIND, "two calls give different works"),
         (Nowhere, ADDRESSES, "'table/extra'"),
         (Headless, WHOLE, "'image.head.bias' and 1 more"),
+        (Wasteful, LIKE, "like='image.blocks.0.attn.proj.bias'"),
         (Phantom, NAMES, "'image.blocks.0.attn.adapter'"),
         (Forgetful, KEPT, "'image.memory.weight'"),
         (InPlace, PURE, "changed in place"),
