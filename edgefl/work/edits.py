@@ -124,7 +124,7 @@ def edited(work: Work, module: nn.Module, received: Mapping[str, Tensor]) -> Ite
         name = min(name for name in before.keys() | left.keys() if before.get(name) != left.get(name))
         edits = ", ".join(registry.described("edit", name) for name in dict.fromkeys(e.name for e in applied))
         raise MethodError(
-            f"after fold() of {edits} module {name!r} isn't as it was: {left.get(name, 'gone')}, before "
+            f"after fold() of {edits}, module {name!r} isn't as it was: {left.get(name, 'gone')}, before "
             f"{before.get(name, 'not there')}; modules are used again for other works"
         )
 

@@ -128,7 +128,7 @@ def test_a_wrapper_changes_the_gradients_of_every_update_once(parts: None, accum
 
 
 def test_an_edit_must_leave_the_module_as_it_was(parts: None) -> None:
-    with pytest.raises(MethodError, match=r"after fold\(\) of .*leaving.* the module 'image' isn't as it was: .*extra"):
+    with pytest.raises(MethodError, match=r"after fold\(\) of .*leaving.*, module 'image' isn't as it was: .*extra"):
         do(replace(make_work(), edits=(Edit("leaving"),)))
 
 
