@@ -33,7 +33,8 @@ QUICK = {
     "fedprox": ("end-to-end", ["text"]),
     "fedmml": ("layerwise", ["image-text"]),
     "fediot": ("heterofl", ["image", "image-text"]),
-    "fedcola": ("progressive", ["image", "text"]),
+    "fedcola": ("end-to-end", ["image", "text"]),
+    "fedpac": ("progressive", ["image-text"]),
     "fedcola-mat": ("end-to-end", ["image", "text"]),
 }
 """The schedule and the client kinds with which the quick suite takes a method; else end-to-end with pairs."""
