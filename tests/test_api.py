@@ -24,6 +24,7 @@ NAMES = [
     "profile",
     "profile_clients",
     "read_run",
+    "register",
     "run",
     "sweep",
     "trace",

@@ -34,6 +34,9 @@ QUICK = {
     "fedmml": ("layerwise", ["image-text"]),
     "fediot": ("heterofl", ["image", "image-text"]),
     "fedcola": ("end-to-end", ["image", "text"]),
+    "fedper": ("layerwise", ["image"]),
+    "scaffold": ("progressive", ["image"]),
+    "ditto": ("heterofl", ["image"]),
     "fedpac": ("progressive", ["image-text"]),
     "fedcola-mat": ("end-to-end", ["image", "text"]),
 }
@@ -41,6 +44,10 @@ QUICK = {
 
 DEAR = (
     "fedprox",
+    "feddyn",
+    "fednova",
+    "qfedavg",
+    "fedbabu",
     "depthfl",
     "fedcola-mat",
     "creamfl",

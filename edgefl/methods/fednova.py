@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
@@ -29,7 +29,7 @@ class FedNova(Method):
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         """The mean of d_i / tau_i with weights n_i, times tau_eff; buffers are statistics, of which it is the mean."""
-        samples, steps, ratios = Counter[Address](), Counter[Address](), Counter[Address]()
+        samples, steps, ratios = (defaultdict[Address, float](float) for _ in range(3))
         for update in sorted(updates, key=lambda update: update.client):
             for address, _ in update.sent():
                 samples[address] += update.weight

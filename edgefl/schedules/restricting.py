@@ -33,6 +33,7 @@ def restrict(work: Work, stage: Stage) -> Work:
         return stage.active(name) if name in trains else stage.attached(name)
 
     received = tuple(down(p) for p in work.down)
+    described = {item.name for payload in work.down for item in payload.items}
     names = {item.name for payload in received for item in payload.items}
     edits, gone = [], set[str]()
     for edit in work.edits:
@@ -49,7 +50,7 @@ def restrict(work: Work, stage: Stage) -> Work:
         scalars=at_stage(work.scalars, stage.index),
         down=received,
         up=tuple(p.only(lambda i: i.is_table or stage.active(i.parameter)) for p in work.up),
-        keep=tuple(n for n in work.keep if n in names),
+        keep=tuple(n for n in work.keep if n in names or (n not in described and stage.attached(n))),
         reference=work.reference if isinstance(work.reference, bool) else tuple(filter(copied, work.reference)),
     )
     return part if stage.width == 1 else narrowed(part, stage.width, stage.scaler)

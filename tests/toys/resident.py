@@ -8,6 +8,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from edgefl import registry
 from edgefl.data import DataOptions
 from edgefl.training import Report, Task, processes
 
@@ -87,6 +88,6 @@ def work(data: Data, path: list[str], head: str, body: bytes) -> tuple[str, byte
     """Run an encoded task on ``data``, like a worker of ``Processes``."""
     global _opened
     if data != _opened:
-        processes._start(*data, path)
+        processes._start(*data, path, 0.0, registry.for_workers())
         _opened = data
     return processes._run_task(head, body)

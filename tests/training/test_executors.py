@@ -162,7 +162,10 @@ def test_a_killed_worker_is_a_training_error(scenario: Scenario, setup: Setup) -
 def test_a_worker_that_cannot_open_its_data_says_why(scenario: Scenario, setup: Setup, tmp_path: Path) -> None:
     data = scenario.data.model_copy(update={"folders": {"glyphs": tmp_path}})
     executor = Processes(data, scenario.seed, scenario.model.tokens, None, 1, "cpu")
-    with executor, pytest.raises(TrainingError, match="a worker process couldn't open the data: .*glyphs"):
+    with (
+        executor,
+        pytest.raises(TrainingError, match="a worker process couldn't open the data or load plug-ins: .*glyphs"),
+    ):
         executor.submit(task_of(setup, 0)).result(120)
 
 

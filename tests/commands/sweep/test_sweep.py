@@ -133,7 +133,7 @@ def test_a_profile_that_has_changed_leaves_no_row_as_it_was(declared: dict[str, 
     rows_of(scenario, output=tmp_path / "grid")
     assert rows_of(scenario, output=tmp_path / "grid")
     mine.write_text(text.replace("value: 7.2 W", "value: 6.5 W"))
-    with pytest.raises(RunError, match="or a profile has changed"):
+    with pytest.raises(RunError, match="or a profile or a plug-in file has changed"):
         rows_of(scenario, output=tmp_path / "grid")
 
 
