@@ -31,7 +31,7 @@ class Personal(Wrapper):
         if loss is None or not pass_.train:
             return loss
         apart = [(v - ctx.reference[name]).square().sum() for name, v in ctx.trained.items()]
-        return loss + pass_.args["strength"] / 2 * torch.stack(apart).sum()
+        return loss + float(pass_.args["strength"]) / 2 * torch.stack(apart).sum()
 
     def finish(self, ctx: Context, pass_: Pass) -> None:
         """Put the global model back."""

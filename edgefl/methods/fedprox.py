@@ -22,7 +22,7 @@ class Proximal(Wrapper):
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor | None:
         """The inner step's loss and the proximal term; w0 is the work's ``reference``."""
-        loss, mu = super().loss(ctx, batch, pattern, pass_), pass_.args["proximal"]
+        loss, mu = super().loss(ctx, batch, pattern, pass_), float(pass_.args["proximal"])
         if loss is None or not mu:
             return loss
         differences = [p - ctx.reference[n] for n, p in ctx.trained.items()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from pydantic import Field
@@ -22,10 +22,15 @@ class MeanLoss(Wrapper):
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor | None:
         """The inner step's; a repeated sample, whose label is -1, doesn't count."""
-        loss = super().loss(ctx, batch, pattern, pass_)
+        loss, samples = super().loss(ctx, batch, pattern, pass_), sum(map(ctx.source.size, scoring(ctx.work)))
         total = ctx.metrics.setdefault("loss before", torch.zeros((), device=ctx.device))
-        total.add_(loss * (batch["label"] >= 0).sum() / sum(ctx.source.size(p) for p in ctx.work.passes if not p.train))
+        total.add_(cast(Tensor, loss) * (batch["label"] >= 0).sum() / samples)
         return loss
+
+
+def scoring(work: Work) -> list[Pass]:
+    """The passes without training."""
+    return [p for p in work.passes if not p.train]
 
 
 class QFedAvg(Method):

@@ -164,7 +164,7 @@ def test_a_worker_that_cannot_open_its_data_says_why(scenario: Scenario, setup: 
     executor = Processes(data, scenario.seed, scenario.model.tokens, None, 1, "cpu")
     with (
         executor,
-        pytest.raises(TrainingError, match="a worker process couldn't open the data or load plug-ins: .*glyphs"),
+        pytest.raises(TrainingError, match="couldn't open the data or load plug-ins: .*glyphs"),
     ):
         executor.submit(task_of(setup, 0)).result(120)
 
