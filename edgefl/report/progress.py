@@ -31,7 +31,6 @@ class Progress:
         self.done, self.of_round = 0, 0
         self.opened = self.began = time.monotonic()
         self._from = 0.0
-        self._first = True
         self.metrics: Mapping[str, Mapping[str, float | None]] = {}
         self.record: Mapping[str, Any] = {}
 
@@ -51,7 +50,7 @@ class Progress:
         elif event == "trained":
             self.done, self.of_round = facts["done"], max(facts["of"], self.of_round)
         elif event == "record":
-            self.round, self.record, self._first = facts["round"], facts, False
+            self.round, self.record = facts["round"], facts
             self.done = self.of_round = 0
             self.metrics = facts["metrics"] or self.metrics
         self.on_event(event, facts)
@@ -88,7 +87,7 @@ class Progress:
     def eta(self) -> str:
         """Estimated remaining wall time as text, from the pace so far; ``--`` if it is unknown."""
         done = self.share - self._from
-        if done <= 0 or (self._first and self.done < self.of_round / 2):
+        if done <= 0 or (not self.record and self.done < self.of_round / 2):
             return "--"  # the first clients also load and measure what later ones don't
         return units.show_seconds((time.monotonic() - self.began) * (1 - self.share) / done)
 
