@@ -29,6 +29,7 @@ from edgefl.devices.runtime import (
     Runtime,
     RuntimeChoice,
     available_memory_bytes,
+    free_memory_bytes,
     load_runtime,
     read_runtime,
     runtime_names,
@@ -81,4 +82,5 @@ __all__ = [
     "runtime_names",
     "show_runtime",
     "with_runtime",
+    "free_memory_bytes",
 ]

@@ -84,9 +84,14 @@ def with_runtime(device: Device, runtime: RuntimeChoice) -> Device:
     return replace(device, runtime_overhead_bytes=_overhead(runtime), facts=MappingProxyType(facts))
 
 
+def free_memory_bytes(device: Device) -> int:
+    """Usable memory less the runtime's overhead; negative, by what is lacking, if the runtime doesn't fit."""
+    return device.usable_memory_bytes - device.runtime_overhead_bytes
+
+
 def available_memory_bytes(device: Device) -> int:
-    """The most bytes that a device can give to tensors: usable memory less the runtime's overhead, at least 0."""
-    return max(device.usable_memory_bytes - device.runtime_overhead_bytes, 0)
+    """The most bytes that a device can give to tensors: ``free_memory_bytes``, at least 0."""
+    return max(free_memory_bytes(device), 0)
 
 
 def show_runtime(runtime: RuntimeChoice) -> str:

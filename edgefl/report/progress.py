@@ -31,7 +31,6 @@ class Progress:
         self.done, self.of_round = 0, 0
         self.opened = self.began = time.monotonic()
         self._from = 0.0
-        self._first = True
         self.metrics: Mapping[str, Mapping[str, float | None]] = {}
         self.record: Mapping[str, Any] = {}
         self.scored = ""
@@ -54,7 +53,7 @@ class Progress:
         elif event == "scored":
             self.scored = f"{facts['done']} of {facts['of']} clients evaluated"
         elif event == "record":
-            self.round, self.record, self._first = facts["round"], facts, False
+            self.round, self.record = facts["round"], facts
             if facts.get("stopped"):
                 self.rounds = self.round  # it has ended early
             self.done, self.of_round, self.scored = 0, 0, ""
@@ -95,7 +94,7 @@ class Progress:
     def eta(self) -> str:
         """Estimated remaining wall time as text, from the pace so far; ``--`` if it is unknown."""
         done = self.share - self._from
-        if done <= 0 or (self._first and self.done < self.of_round / 2):
+        if done <= 0 or (not self.record and self.done < self.of_round / 2):
             return "--"  # the first clients also load and measure what later ones don't
         return units.show_seconds((time.monotonic() - self.began) * (1 - self.share) / done)
 

@@ -199,6 +199,11 @@ def test_a_finished_run_is_shown_without_its_data(
     )
     Path("it.yaml").write_text(yaml.safe_dump({"edgefl": 1, **scenario, "compare": compare}))
     full = ("--full",) if compare else ()  # the tables of every run, not only the mean over seeds
+
+    def told(folder: str) -> str:
+        hint = f"edgefl: every run: edgefl run --resume {folder} --full; at equal costs: edgefl compare {folder}\n"
+        return f"{hint if compare else ''}edgefl: records, weights and figures: {folder}\n"
+
     table = call("run", "it.yaml", "--output", "it", *full)[1]
     assert "(0.333)" in table and "1.000 (1.000)       10" in table
     shutil.move("it", "older")
@@ -209,15 +214,18 @@ def test_a_finished_run_is_shown_without_its_data(
         environment = json.loads((path.parent / "environment.json").read_text())
         del environment["run_format"]
         (path.parent / "environment.json").write_text(json.dumps(environment))
-    assert call("run", "--resume", "older", *full) == (0, table, "edgefl: records, weights and figures: older\n")
+    assert call("run", "--resume", "older", *full) == (0, table, told("older"))
 
     shutil.rmtree(sets)
     shutil.rmtree(cache)
     monkeypatch.setenv("EDGEFL_CACHE", str(tmp_path / "other"))  # what this process has opened is found no more either
-    assert call("run", "--resume", "it", *full) == (0, table, "edgefl: records, weights and figures: it\n")
+    assert call("run", "--resume", "it", *full) == (0, table, told("it"))
     assert call("run", "--resume", "it", "--json") == (0, plain, "")
     assert call("run", "--resume", "it", "--verify")[0] == 0
-    assert summary(edgefl.run(resume="it")) == summary(edgefl.read_run("it")) == json.loads(plain)
+    facts = json.loads(plain)
+    assert ("over_seeds" in facts) == bool(compare)  # of the command alone: the runs' summaries don't have it
+    facts.pop("over_seeds", None)
+    assert summary(edgefl.run(resume="it")) == summary(edgefl.read_run("it")) == facts
     code, out, err = call("run", "--resume", "older", *full)
     assert code == 0 and "1.000        -" in out and "cifar100, which data.folders names, is not there" in err
     assert err.count("Traceback") == 0 and len(out.splitlines()) == len(table.splitlines())

@@ -14,17 +14,13 @@ from edgefl.devices import (
     Device,
     RuntimeChoice,
     device_names,
+    free_memory_bytes,
     load_device,
     with_runtime,
 )
 
 Library = Sequence[Device]
 """Devices by the memory that is available to tensors, smallest first."""
-
-
-def _free_bytes(device: Device) -> int:
-    """Usable memory less the runtime's overhead; negative, by what is lacking, if the runtime doesn't fit."""
-    return device.usable_memory_bytes - device.runtime_overhead_bytes
 
 
 def library() -> Library:
@@ -36,7 +32,7 @@ def with_runtimes(devices: Library, runtime: RuntimeChoice) -> Library:
     """These devices with this runtime, the smallest first."""
     return sorted(
         (with_runtime(device, runtime) for device in devices),
-        key=lambda device: (_free_bytes(device), device.name),
+        key=lambda device: (free_memory_bytes(device), device.name),
     )
 
 
@@ -63,7 +59,7 @@ def smallest_device(
         limits["seconds"] = min(limits["seconds"], setup.round.deadline)
     smaller: dict[str, Any] | None = None
     for device in devices:
-        margin = _free_bytes(device) - peak
+        margin = free_memory_bytes(device) - peak
         if margin < 0:
             smaller = {"device": device.name, "refused_by": "memory", "short_by_bytes": -margin}
             continue
@@ -78,7 +74,7 @@ def smallest_device(
             "device": device.name,
             "link": link.name,
             "peak_memory_bytes": peak,
-            "available_memory_bytes": _free_bytes(device),
+            "available_memory_bytes": free_memory_bytes(device),
             "memory_margin_bytes": margin,
             "round_seconds": seconds,
             "seconds_margin": limits["seconds"] - seconds,
