@@ -367,7 +367,7 @@ def _run_one(
             tracked.close(finished=simulation.over)
             gc.unfreeze()  # the next combination of a comparison needs the memory of this one
         draw_curves(read_run(folder))
-        directory.finish(simulation.state.tensors if trains else {}, result)
+        directory.finish(setup.method.exported(simulation.state) if trains else {}, result)
 
 
 def _sizes(setup: Setup) -> dict[str, Any]:

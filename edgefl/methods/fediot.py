@@ -13,7 +13,8 @@ from pydantic import Field, PositiveFloat
 
 from edgefl.errors import MethodError
 from edgefl.methods.aggregation.combine import Cohort
-from edgefl.methods.protocol import Method, Setting
+from edgefl.methods.protocol import Method
+from edgefl.methods.setting import Setting
 from edgefl.methods.state import ServerState, Update
 from edgefl.work import Address
 

@@ -3,156 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from edgefl import models, registry, seeds
+from edgefl import models, seeds
 from edgefl.errors import MethodError
-from edgefl.memo import cache_folder, remember, remembered
 from edgefl.methods.aggregation.combine import Cohort, Mix, parts_of, usual_weight
-from edgefl.methods.aggregation.options import MEAN, AggregationOptions
 from edgefl.methods.aggregation.robust import averaged
 from edgefl.methods.aggregation.server_optimizers import stepped
 from edgefl.methods.answers import check_answers
-from edgefl.methods.personal import check_parts, keep_personal
+from edgefl.methods.personal.parts import check_parts, keep_personal
+from edgefl.methods.setting import Setting
 from edgefl.methods.state import ServerState, Update
-from edgefl.models import ModelOptions
-from edgefl.work import Address, Item, Pass, Payload, Result, TensorSpec, Work, digest
+from edgefl.work import Address, Item, Pass, Payload, Result, Work
 from edgefl.work.description import HELD_OUT
 from edgefl.work.slices import add
-from edgefl.work.training_options import TrainingOptions
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of client: its modalities, its task ("classify" or "retrieve") and its model at full depth.
-
-    ``weights`` names for some towers the source of their initial values; no cost depends on it.  ``patterns`` are the
-    modality patterns that its samples may have, the complete one first, and only this unless samples lack modalities.
-    ``extras`` are further fields of its data: ``target`` (soft answers), ``group`` (captions of one image).
-    """
-
-    name: str
-    modalities: tuple[str, ...]
-    task: str
-    model: Mapping[str, Any]
-    weights: Mapping[str, str] = field(default_factory=dict)
-    patterns: tuple[str, ...] = ()
-    extras: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not self.patterns:
-            object.__setattr__(self, "patterns", (self.pattern,))
-
-    @property
-    def pattern(self) -> str:
-        """The modality pattern of its complete samples."""
-        return "-".join(self.modalities)
-
-    def parameters(self) -> dict[str, TensorSpec]:
-        """Parameters and buffers of the model by name, in order; cached."""
-        parameters, buffers = _tensors(_Frozen(self.model))
-        return {**parameters, **buffers}
-
-    def trainable(self) -> tuple[str, ...]:
-        """Names of the parameters; buffers can't train."""
-        return tuple(_tensors(_Frozen(self.model))[0])
-
-    @property
-    def dimension(self) -> int:
-        """Width of the model's representations (its ``embed``)."""
-        return _dimension(_Frozen(self.model))
-
-
-class _Frozen:
-    """A model's description as a hashable cache key."""
-
-    def __init__(self, description: Mapping[str, Any]):
-        self.description = description
-        self._text = f"{registry.changes()} {description!r}"
-
-    def __hash__(self) -> int:
-        return hash(self._text)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Frozen) and self._text == other._text
-
-
-Specs = dict[str, TensorSpec]
-
-
-@cache
-def _dimension(key: _Frozen) -> int:
-    with torch.device("meta"):
-        return int(models.build(key.description).dimension)  # type: ignore[arg-type]
-
-
-@cache
-def _tensors(key: _Frozen) -> tuple[Specs, Specs]:
-    """Parameters and buffers of a description; cached on disk, since building a large model takes time."""
-    folder, name = (
-        cache_folder() / "shapes",
-        digest([key.description, *models.versions(), *models.code(key.description)]),
-    )
-    specs = remembered(folder, name, _specs, "shapes")
-    if specs is None:
-        module = models.on_meta(key.description)
-        specs = (
-            {n: TensorSpec.of(t) for n, t in module.named_parameters()},
-            {n: TensorSpec.of(t) for n, t in module.named_buffers()},
-        )
-        remember(folder, name, [[[n, list(s.shape), s.dtype] for n, s in part.items()] for part in specs])
-    return specs
-
-
-def _specs(raw: Any) -> tuple[Specs, Specs]:
-    parameters, buffers = ({n: TensorSpec(tuple(shape), dtype) for n, shape, dtype in part} for part in raw)
-    return parameters, buffers
-
-
-@dataclass(frozen=True)
-class Setting:
-    """Inputs of a method: the client kinds, the training options and the evaluation options.
-
-    Methods with a model of the server's own read ``model`` and ``facts``, from which clients' models are described,
-    and ``public``, the number of public samples by pattern.  ``missing`` has by kind what samples lack in an
-    evaluation.  ``pretrained`` returns pre-trained initial values of towers by name (``image.blocks.0...``).
-    ``clients`` is the number of clients of each kind in the whole fleet.
-    """
-
-    kinds: Mapping[str, Kind]
-    training: TrainingOptions
-    evaluation_batch: int = 100
-    pairs: int = 500
-    model: ModelOptions | None = None
-    facts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    public: Mapping[str, int] = field(default_factory=dict)
-    aggregation: AggregationOptions = MEAN
-    fold: int = 1000
-    missing: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    pretrained: Callable[[], Mapping[str, Tensor]] | None = None
-    clients: Mapping[str, int] = field(default_factory=dict)
-
-    @cached_property
-    def buffers(self) -> frozenset[Address]:
-        """Addresses of the buffers of all client models."""
-        return frozenset(
-            f"{kind.name}/{name}"
-            for kind in self.kinds.values()
-            for name in kind.parameters().keys() - set(kind.trainable())
-        )
-
-
-def needs_plain_sgd(name: str, setting: Setting) -> None:
-    """Raise MethodError unless clients train by SGD without momentum and with one learning rate."""
-    training = setting.training
-    if training.optimizer != "sgd" or training.momentum:
-        raise MethodError(f"{name} counts steps of plain SGD: set training.optimizer: sgd, and leave momentum out")
 
 
 class Method:
@@ -176,6 +45,8 @@ class Method:
     """One line for ``edgefl methods``."""
     needs: ClassVar[Mapping[str, Any]] = {}
     """Sections of a scenario that the method requires; ``check_method`` adds them to its federation."""
+    plain_sgd: ClassVar[bool] = False
+    """Whether clients must train by SGD without momentum; another optimizer raises MethodError."""
 
     @property
     def together(self) -> str:
@@ -188,6 +59,9 @@ class Method:
 
     def __init__(self, options: Any, setting: Setting):
         self.options, self.setting = options, setting
+        if self.plain_sgd and (setting.training.optimizer != "sgd" or setting.training.momentum):
+            name = options.name or type(self).__name__
+            raise MethodError(f"{name} counts steps of plain SGD: set training.optimizer: sgd, and leave momentum out")
 
     def initial(self, seed: int) -> ServerState:
         """Initial models, random or pre-trained.  Tensors of the same name and shape start equal in every kind."""
@@ -281,6 +155,11 @@ class Method:
         items = (Item(f"{name}.{n}", s.shape, s.dtype, f"{where}/{n}", like=n) for n, s in trained.items())
         return Payload(name, tuple(items), follows="trained")
 
+    def keeping(self, work: Work, name: str, source: str = "") -> Work:
+        """The work of a client that keeps tensors like its parameters, ``like_model``'s of this name."""
+        own = self.like_model(work.kind, name, source)
+        return replace(work, down=(*work.down, own), keep=(*work.keep, *own.names))
+
     def before(self, state: ServerState, round: int) -> Sequence[Work]:
         """Works of the server before clients are drawn."""
         return ()
@@ -319,6 +198,28 @@ class Method:
         parameters = {a: t for a, t in state.tensors.items() if averaged(a)}
         parts = parts_of(parameters, updates, limited, weight, self.setting.aggregation)
         return stepped(state.tensors, parts, self.setting.buffers, self.setting.aggregation)
+
+    def export(self, state: ServerState, kind: str) -> Mapping[str, Tensor]:
+        """Values of a kind's model, by parameter, that a finished run's ``model(kind)`` has instead of the state's own.
+
+        A method whose clients train adapters merges them here.  Default: none.
+        """
+        return {}
+
+    def exported(self, state: ServerState) -> dict[Address, Tensor]:
+        """What a finished run writes: the state's tensors, and ``export/<kind>/<parameter>``.
+
+        Raises MethodError if an exported value belongs to no tensor of its model, or has another shape.
+        """
+        values = {
+            (kind, name): value for kind in self.setting.kinds for name, value in self.export(state, kind).items()
+        }
+        for (kind, name), value in values.items():
+            specs = self.setting.kinds[kind].parameters()
+            if name not in specs or specs[name].shape != tuple(value.shape):
+                expected = f"of shape {specs[name].shape}" if name in specs else "in no model of this kind"
+                raise MethodError(f"export({kind!r}) gives {name!r} of shape {tuple(value.shape)}, which is {expected}")
+        return {**state.tensors, **{f"export/{kind}/{name}": value for (kind, name), value in values.items()}}
 
     def sums(
         self, state: ServerState, updates: Sequence[Update], payload: str, weight: Callable[[Update], float]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -101,6 +102,16 @@ class Update:
         for payload in self.work.up:
             for item in payload.items:
                 yield item.source, self.payloads[payload.name][item.name]
+
+    def norm(self, without: Container[Address] = ()) -> float:
+        """L2 norm of the change of all floating tensors sent but tables and those ``without``; 0 for meta tensors."""
+        changes = [
+            value.to(base.dtype) - base
+            for address, value in self.sent()
+            if (base := self.base.get(address)) is not None and base.is_floating_point() and address not in without
+            if not (address.startswith("table/") or value.is_meta)
+        ]
+        return math.sqrt(sum(float(change.double().square().sum()) for change in changes))
 
     def cuts(self) -> dict[Address, Cut]:
         """The part of the server's tensor that was sent, for addresses of which not all was sent."""

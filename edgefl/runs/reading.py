@@ -183,6 +183,7 @@ class Run:
     def weights(self, which: Literal["final", "best"] = "final") -> dict[str, Tensor]:
         """The final weights on the CPU, ``{address: tensor}``; an address is ``KIND/PARAMETER`` or ``table/NAME``.
 
+        ``export/KIND/PARAMETER`` is what ``model`` has instead, if the method exports other values.
         ``which="best"`` gives those of the best evaluation (``evaluation.best``), whose round and value ``best`` says.
         Raises RunError if the run isn't finished, if it is a comparison, if it has no best weights, or if the file
         can't be read.
@@ -257,8 +258,9 @@ class Run:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             reason = " ".join(str(error).split())
             raise RunError(f"{self.path / 'models.json'} doesn't describe a model of {kind!r}: {reason}") from error
-        prefix = f"{kind}/"
-        tensors = {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
+        tensors: dict[str, Tensor] = {}
+        for prefix in (f"{kind}/", f"export/{kind}/"):  # a method's export, such as merged adapters, comes last
+            tensors |= {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
         try:
             loaded = module.load_state_dict(tensors, strict=False, assign=True)
         except RuntimeError as error:

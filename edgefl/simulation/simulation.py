@@ -33,9 +33,9 @@ class Simulation(RunState):
 
     def checkpoint(self) -> None:
         """Write a checkpoint of everything that the next round depends on, and the best weights if they are new."""
-        if self.watch is not None and self.watch.tensors is not None:
-            self.journal.keep_best(self.watch.tensors, self.watch.best)
-            self.watch.tensors = None
+        if self.watch is not None and self.watch.unwritten is not None:
+            self.journal.keep_best(self.setup.method.exported(self.watch.unwritten), self.watch.best)
+            self.watch.unwritten = None
         self.journal.checkpoint(self.round, *checkpoint_of(self))
 
     def restore(self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
@@ -116,7 +116,7 @@ class Simulation(RunState):
         if self.watch is None:
             return (yield from evaluate(self, env, round, splits.final if last else splits.split, server))
         metrics = yield from evaluate(self, env, round, splits.split, server)
-        self.watch.sees(metrics, round, self.state.tensors)
+        self.watch.sees(metrics, round, self.state)
         watched |= {"watched": self.watch.values(metrics), "stopped": self.watch.stopped}
         if (last or self.watch.stopped is not None) and splits.final != splits.split:
             metrics = yield from evaluate(self, env, round, splits.final, server)

@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor
-
 from edgefl.errors import MethodError
+from edgefl.methods import ServerState
 from edgefl.planning.stop_options import StopOptions, lower_is_better
 
 Metrics = Mapping[str, Mapping[str, float | None]]
@@ -55,7 +54,7 @@ class Best:
 class Watch:
     """Follows the metrics of ``stop`` and of ``evaluation.best`` from one evaluation to the next.
 
-    ``stopped`` says why the run ends, once it does.  ``tensors`` are the server's at the best evaluation, until they
+    ``stopped`` says why the run ends, once it does.  ``unwritten`` is the server's at the best evaluation, until its weights
     are written with the next checkpoint.
     """
 
@@ -64,7 +63,7 @@ class Watch:
     kept: Best | None = None
     without: int = 0
     stopped: dict[str, Any] | None = None
-    tensors: Mapping[str, Tensor] | None = field(default=None, repr=False)
+    unwritten: ServerState | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, stop: StopOptions, best: str | None) -> Watch | None:
@@ -79,11 +78,11 @@ class Watch:
         followed = Best(stop.metric, lower(stop.metric), stop.min_delta) if stop.metric else None
         return cls(stop, followed, Best(kept, lower(kept)))
 
-    def sees(self, metrics: Metrics, round: int, tensors: Mapping[str, Tensor]) -> None:
-        """Take in an evaluation of a state with these ``tensors``.  Raises MethodError if it lacks a metric."""
+    def sees(self, metrics: Metrics, round: int, state: ServerState) -> None:
+        """Take in an evaluation of a state.  Raises MethodError if it lacks a metric."""
         assert self.kept is not None
         if self.kept.sees(value_of(metrics, self.kept.metric), round):
-            self.tensors = tensors
+            self.unwritten = state
         if self.followed is None:
             return
         value = value_of(metrics, self.followed.metric)

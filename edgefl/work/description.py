@@ -273,11 +273,14 @@ class Work:
         return {name: value for name, value in self.scalars.items() if name not in OPTIMIZER_SCALARS}
 
     def around(self, wrapper: str, **args: Any) -> Work:
-        """This work with a registered Wrapper around the step of every pass that trains, and its arguments."""
+        """This work with a registered Wrapper and its arguments around the step of every pass that trains.
+
+        If no pass trains, it is around all of them.
+        """
         # epochs repeat the same objects: each is changed once
-        changed = {id(p): p for p in self.passes}
+        changed, some_train = {id(p): p for p in self.passes}, any(p.train for p in self.passes)
         for key, p in changed.items():
-            if p.train:
+            if p.train or not some_train:
                 changed[key] = replace(p, around=(*p.around, wrapper), args={**p.args, **args})
         return replace(self, passes=tuple(changed[id(p)] for p in self.passes))
 

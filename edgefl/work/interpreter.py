@@ -197,7 +197,7 @@ def _passes(ctx: Context, seed: int, meter: Meter | None) -> tuple[Tensor, int]:
         if update:
             update.before = partial(step.gradient, ctx, pass_) if step.changes_gradients else None
         ctx.model.train(pass_.train)
-        with _once(ctx, metered, index), step_faults(pass_):
+        with torch.no_grad(), _once(ctx, metered, index), step_faults(pass_):
             step.start(ctx, pass_)
         counts: Counter[str] = Counter()
         with torch.set_grad_enabled(pass_.train):
@@ -262,12 +262,15 @@ def _step(
         if advice := next((advice for part, advice in _ADVICE.items() if part in str(error)), None):
             raise MethodError(f"a work of kind {ctx.work.kind!r} can't run: {advice}") from error
         raise
-    if not pass_.train or loss is None or update is None:
+    if loss is None or (pass_.train and update is None):
         return None
     if not isinstance(loss, Tensor) or loss.dim():
         given = f"a tensor {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
         name = registry.described("step", pass_.step)
         raise MethodError(f"the loss of {name} is {given}; it must be a scalar tensor")
+    if update is None or not pass_.train:
+        ctx.score(loss, batch)
+        return None
     if meter:
         meter.enter("backward")
     update.backward(loss)

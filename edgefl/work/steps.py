@@ -58,16 +58,27 @@ class Context:
             self.outputs[name] = torch.zeros(shape, dtype=dtype, device=self.device)
         return self.outputs[name]
 
+    def score(self, loss: Tensor, batch: Mapping[str, Tensor]) -> None:
+        """Add a batch to the metric ``loss``: the mean over the samples of all passes without training.
+
+        A repeated sample, whose label is -1, doesn't count.
+        """
+        share = (batch["label"] >= 0).sum() / sum(self.source.size(p) for p in self.work.passes if not p.train)
+        self.metrics.setdefault("loss", torch.zeros((), device=self.device)).add_(loss * share)
+
     def like(self, name: str) -> dict[str, Tensor]:
-        """The received tensors ``<name>.<parameter>``, by the names of the parameters that train."""
-        return {parameter: self.received[f"{name}.{parameter}"] for parameter in self.trained}
+        """The received tensors ``<name>.<parameter>``, by the parameters' names."""
+        start = f"{name}."
+        return {n.removeprefix(start): tensor for n, tensor in self.received.items() if n.startswith(start)}
 
     def outputs_like(self, name: str) -> dict[str, Tensor]:
-        """The outputs ``<name>.<parameter>`` by the names of the parameters that train.
+        """The outputs ``<name>.<parameter>``, by the names of the parameters that train or that were received so.
 
         They begin as what was received by these names, or as zeros.
         """
-        return {n: self._output_like(f"{name}.{n}", p) for n, p in self.trained.items()}
+        parameters = dict(self.model.named_parameters())
+        names = dict.fromkeys((*self.like(name), *self.trained))
+        return {n: self._output_like(f"{name}.{n}", parameters[n]) for n in names if n in parameters}
 
     def _output_like(self, name: str, parameter: nn.Parameter) -> Tensor:
         if name not in self.outputs and name in self.received:
@@ -79,11 +90,14 @@ class Step(ABC):
     """Base class: what runs at the start, for each batch, before each update and at the finish of a pass."""
 
     def start(self, ctx: Context, pass_: Pass) -> None:
-        """Allocate outputs; called before the first batch."""
+        """Allocate outputs; called before the first batch, without gradients."""
 
     @abstractmethod
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor | None:
-        """The scalar loss of a batch; None in a pass without training."""
+        """The scalar loss of a batch, or None in a pass without training.
+
+        A loss of such a pass goes into the metric ``loss``, the mean over its samples.
+        """
 
     @property
     def changes_gradients(self) -> bool:

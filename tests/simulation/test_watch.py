@@ -16,6 +16,7 @@ from tensors import assert_equal_tensors
 import edgefl
 from edgefl.commands.verify.verify import verify
 from edgefl.errors import MethodError, RunError, ScenarioError
+from edgefl.methods import ServerState
 from edgefl.planning.stop_options import StopOptions, lower_is_better
 from edgefl.report.facts import summary
 from edgefl.runs import Run, best
@@ -30,7 +31,9 @@ def played(values: Sequence[float | None], kept: str | None = None, **stop: Any)
     watch = Watch.of(StopOptions(metric="image.x", **stop), kept)
     assert watch is not None
     for round, value in enumerate(values, 1):
-        watch.sees({"image": {"x": value, "y": -(value or 0.0)}}, round, {"w": torch.tensor(float(round))})
+        watch.sees(
+            {"image": {"x": value, "y": -(value or 0.0)}}, round, ServerState.first({"w": torch.tensor(float(round))})
+        )
         if watch.stopped:
             break
     return watch
@@ -66,8 +69,8 @@ def test_when_a_run_ends(values: list[float | None], stop: dict[str, Any], ended
 
 def test_the_best_is_the_first_of_equal_values_whatever_min_delta() -> None:
     watch = played([0.1, 0.3, 0.3, 0.2], patience=4, min_delta=0.5)
-    assert watch.best == {"metric": "image.x", "value": 0.3, "round": 2} and watch.tensors is not None
-    assert watch.tensors["w"] == 2
+    assert watch.best == {"metric": "image.x", "value": 0.3, "round": 2} and watch.unwritten is not None
+    assert watch.unwritten.tensors["w"] == 2
     other = played([0.1, 0.3, 0.05], kept="image.y", patience=9)
     assert other.best == {"metric": "image.y", "value": -0.05, "round": 3}
     assert Watch.of(StopOptions(), None) is None

@@ -35,14 +35,7 @@ def clipping(update: Update, largest: float | None) -> float:
     """
     if largest is None:
         return 1.0
-    changes = [
-        value.to(base.dtype) - base
-        for address, value in update.sent()
-        if (base := update.base.get(address)) is not None and base.is_floating_point() and averaged(address)
-    ]
-    if any(change.is_meta for change in changes):
-        return 1.0  # meta tensors have no norm, and a factor doesn't change shapes
-    norm = sum(float(change.double().square().sum()) for change in changes) ** 0.5
+    norm = update.norm()
     return min(1.0, largest / norm) if norm and norm < inf else 1.0
 
 

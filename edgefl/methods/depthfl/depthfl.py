@@ -13,7 +13,8 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from edgefl.errors import MethodError
 from edgefl.methods.depthfl.steps import WEIGHT
-from edgefl.methods.protocol import Kind, Method, Setting
+from edgefl.methods.protocol import Method
+from edgefl.methods.setting import Kind, Setting
 from edgefl.work import Work
 
 STEPS = {"classify": "classify-exits", "contrast": "contrast-exits"}

@@ -15,7 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 
 from edgefl.errors import MethodError, suggestion
 from edgefl.methods.aggregation.combine import Cohort
-from edgefl.methods.protocol import Kind, Method, Setting
+from edgefl.methods.protocol import Method
+from edgefl.methods.setting import Kind, Setting
 from edgefl.methods.state import ServerState, Update
 from edgefl.work import Address, Work
 

@@ -19,7 +19,8 @@ from torch import Tensor
 from edgefl import models, seeds
 from edgefl.errors import MethodError
 from edgefl.methods.aggregation.combine import Cohort
-from edgefl.methods.protocol import Kind, Method, Setting
+from edgefl.methods.protocol import Method
+from edgefl.methods.setting import Kind, Setting
 from edgefl.methods.state import ServerState, Update
 from edgefl.models.multiway import MODALITIES
 from edgefl.work import Address, Item, Pass, Payload, Work

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from edgefl import models
 from edgefl.errors import MethodError
-from edgefl.methods.protocol import Kind, Method, Setting
+from edgefl.methods.protocol import Method
+from edgefl.methods.setting import Kind, Setting
 from edgefl.methods.state import ServerState, Update
 from edgefl.models import MODALITIES, ModelOptions
 from edgefl.work import Item, Pass, Payload, Work

@@ -17,8 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFlo
 from torch import Tensor
 
 from edgefl.errors import MethodError
-from edgefl.methods.protocol import Kind, Method, Setting
+from edgefl.methods.protocol import Method
 from edgefl.methods.representations.base import Exchange, Sent, mixed, one_thread
+from edgefl.methods.setting import Kind, Setting
 from edgefl.methods.state import ServerState, Update
 from edgefl.work import Pass, Work
 

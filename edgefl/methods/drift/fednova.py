@@ -1,14 +1,10 @@
 """FedNova: changes are divided by the client's number of local steps (Wang et al. 2020)."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal
+from typing import Literal
 
-from edgefl.methods.aggregation.combine import Cohort
-from edgefl.methods.protocol import Method, Setting, needs_plain_sgd
-from edgefl.methods.state import ServerState, Update
+from edgefl.methods import Cohort, Method, ServerState, Update
 from edgefl.work import Address
 
 
@@ -21,24 +17,19 @@ class FedNova(Method):
         name: Literal["fednova"] = "fednova"
 
     summary = "FedAvg of changes per local step"
-    needs: ClassVar = {"training": {"optimizer": "sgd"}}
-
-    def __init__(self, options: Options, setting: Setting):
-        super().__init__(options, setting)
-        needs_plain_sgd("fednova", setting)
+    plain_sgd = True
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
-        """The mean of d_i / tau_i with weights n_i, times tau_eff; buffers are statistics, of which it is the mean."""
-        samples, steps, ratios = (defaultdict[Address, float](float) for _ in range(3))
+        """``sum_i n_i d_i / tau_i``, divided by ``sum_i n_i``, times tau_eff; buffers are statistics: their mean."""
+        samples, steps = defaultdict[Address, float](float), defaultdict[Address, float](float)
         for update in sorted(updates, key=lambda update: update.client):
             for address, _ in update.sent():
                 samples[address] += update.weight
                 steps[address] += update.weight * update.updates
-                ratios[address] += update.weight / update.updates
 
         def mix(address: Address, cohort: Cohort) -> Mapping[Address, float]:
-            if not samples[address] or address in self.setting.buffers:
+            if address in self.setting.buffers or not samples[address]:
                 return {address: 1.0}
-            return {address: steps[address] / samples[address] * ratios[address] / samples[address]}
+            return {address: cohort.by_address[address] * steps[address] / samples[address] ** 2}
 
         return state.changed(self.combine(state, updates, mix, weight=lambda u: u.weight / u.updates))

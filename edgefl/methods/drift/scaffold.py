@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import Literal
 
-from edgefl.methods.protocol import Method, Setting, needs_plain_sgd
-from edgefl.methods.state import ServerState, Update
+from edgefl.methods import Method, ServerState, Update
 from edgefl.work import Context, Pass, Work, Wrapper
 
 
@@ -41,19 +40,13 @@ class Scaffold(Method):
         name: Literal["scaffold"] = "scaffold"
 
     summary = "FedAvg with control variates against the drift of clients"
-    needs: ClassVar = {"training": {"optimizer": "sgd"}}
-
-    def __init__(self, options: Options, setting: Setting):
-        super().__init__(options, setting)
-        needs_plain_sgd("scaffold", setting)
+    plain_sgd = True
 
     def work(self, kind: str, round: int) -> Work:
         """FedAvg's work, with c down, c_i kept and the change of c_i up."""
-        work = super().work(kind, round).around("control")
-        server, own = self.like_model(kind, "control"), self.like_model(kind, "own")
-        change = self.like_model(kind, "change", source="table/control/")
-        down, up = (*work.down, server, own), (*work.up, change)
-        return replace(work, down=down, up=up, keep=own.names, reference=work.trainable)
+        work = self.keeping(super().work(kind, round).around("control"), "own")
+        server, change = self.like_model(kind, "control"), self.like_model(kind, "change", source="table/control/")
+        return replace(work, down=(*work.down, server), up=(*work.up, change), reference=work.trainable)
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         """FedAvg's mean of the models, and c + sum_i (c_i+ - c_i) / N for N clients of the kind."""

@@ -9,8 +9,7 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from edgefl.methods.protocol import Method
-from edgefl.methods.state import ServerState, Update
+from edgefl.methods import Method, ServerState, Update
 from edgefl.work import Context, Pass, Work, Wrapper
 
 
@@ -45,8 +44,8 @@ class FedDyn(Method):
 
     def work(self, kind: str, round: int) -> Work:
         """FedAvg's work with the regulariser; the client keeps g_i."""
-        work, own = super().work(kind, round).around("dynamic", alpha=self.options.alpha), self.like_model(kind, "own")
-        return replace(work, down=(*work.down, own), keep=own.names, reference=work.trainable)
+        work = self.keeping(super().work(kind, round).around("dynamic", alpha=self.options.alpha), "own")
+        return replace(work, reference=work.trainable)
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         """``mean_i w_i - h+ / alpha``; h+ / alpha is the sum of all changes so far, divided by -N."""

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from edgefl.methods.personal import belongs
+from edgefl.methods.personal.parts import belongs
 from edgefl.methods.protocol import Method
 from edgefl.work import Work
 

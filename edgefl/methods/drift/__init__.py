@@ -1,0 +1,1 @@
+"""Methods against the drift of clients, and for fairness among them: scaffold, feddyn, fednova, qfedavg."""

@@ -1,0 +1,1 @@
+"""Personal parts of models, and the methods that have them: ditto, fedper, fedbabu."""

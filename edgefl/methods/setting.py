@@ -1,0 +1,138 @@
+"""What a method is given: the kinds of clients with their models, and the settings of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from edgefl import models, registry
+from edgefl.memo import cache_folder, remember, remembered
+from edgefl.methods.aggregation.options import MEAN, AggregationOptions
+from edgefl.models import ModelOptions
+from edgefl.work import Address, TensorSpec, digest
+from edgefl.work.training_options import TrainingOptions
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of client: its modalities, its task ("classify" or "retrieve") and its model at full depth.
+
+    ``weights`` names for some towers the source of their initial values; no cost depends on it.  ``patterns`` are the
+    modality patterns that its samples may have, the complete one first, and only this unless samples lack modalities.
+    ``extras`` are further fields of its data: ``target`` (soft answers), ``group`` (captions of one image).
+    """
+
+    name: str
+    modalities: tuple[str, ...]
+    task: str
+    model: Mapping[str, Any]
+    weights: Mapping[str, str] = field(default_factory=dict)
+    patterns: tuple[str, ...] = ()
+    extras: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.patterns:
+            object.__setattr__(self, "patterns", (self.pattern,))
+
+    @property
+    def pattern(self) -> str:
+        """The modality pattern of its complete samples."""
+        return "-".join(self.modalities)
+
+    def parameters(self) -> dict[str, TensorSpec]:
+        """Parameters and buffers of the model by name, in order; cached."""
+        parameters, buffers = _tensors(_Frozen(self.model))
+        return {**parameters, **buffers}
+
+    def trainable(self) -> tuple[str, ...]:
+        """Names of the parameters; buffers can't train."""
+        return tuple(_tensors(_Frozen(self.model))[0])
+
+    @property
+    def dimension(self) -> int:
+        """Width of the model's representations (its ``embed``)."""
+        return _dimension(_Frozen(self.model))
+
+
+class _Frozen:
+    """A model's description as a hashable cache key."""
+
+    def __init__(self, description: Mapping[str, Any]):
+        self.description = description
+        self._text = f"{registry.changes()} {description!r}"
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Frozen) and self._text == other._text
+
+
+Specs = dict[str, TensorSpec]
+
+
+@cache
+def _dimension(key: _Frozen) -> int:
+    with torch.device("meta"):
+        return int(models.build(key.description).dimension)  # type: ignore[arg-type]
+
+
+@cache
+def _tensors(key: _Frozen) -> tuple[Specs, Specs]:
+    """Parameters and buffers of a description; cached on disk, since building a large model takes time."""
+    folder, name = (
+        cache_folder() / "shapes",
+        digest([key.description, *models.versions(), *models.code(key.description)]),
+    )
+    specs = remembered(folder, name, _specs, "shapes")
+    if specs is None:
+        module = models.on_meta(key.description)
+        specs = (
+            {n: TensorSpec.of(t) for n, t in module.named_parameters()},
+            {n: TensorSpec.of(t) for n, t in module.named_buffers()},
+        )
+        remember(folder, name, [[[n, list(s.shape), s.dtype] for n, s in part.items()] for part in specs])
+    return specs
+
+
+def _specs(raw: Any) -> tuple[Specs, Specs]:
+    parameters, buffers = ({n: TensorSpec(tuple(shape), dtype) for n, shape, dtype in part} for part in raw)
+    return parameters, buffers
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Inputs of a method: the client kinds, the training options and the evaluation options.
+
+    Methods with a model of the server's own read ``model`` and ``facts``, from which clients' models are described,
+    and ``public``, the number of public samples by pattern.  ``missing`` has by kind what samples lack in an
+    evaluation.  ``pretrained`` returns pre-trained initial values of towers by name (``image.blocks.0...``).
+    ``clients`` is the number of clients of each kind in the whole fleet.
+    """
+
+    kinds: Mapping[str, Kind]
+    training: TrainingOptions
+    evaluation_batch: int = 100
+    pairs: int = 500
+    model: ModelOptions | None = None
+    facts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    public: Mapping[str, int] = field(default_factory=dict)
+    aggregation: AggregationOptions = MEAN
+    fold: int = 1000
+    missing: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    pretrained: Callable[[], Mapping[str, Tensor]] | None = None
+    clients: Mapping[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def buffers(self) -> frozenset[Address]:
+        """Addresses of the buffers of all client models."""
+        return frozenset(
+            f"{kind.name}/{name}"
+            for kind in self.kinds.values()
+            for name in kind.parameters().keys() - set(kind.trainable())
+        )
