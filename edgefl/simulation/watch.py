@@ -54,8 +54,8 @@ class Best:
 class Watch:
     """Follows the metrics of ``stop`` and of ``evaluation.best`` from one evaluation to the next.
 
-    ``stopped`` says why the run ends, once it does.  ``unwritten`` is the server's state at the best evaluation, until its
-    weights are written with the next checkpoint.
+    ``stopped`` says why the run ends, once it does.  ``unwritten`` is the server's state at the best evaluation, until
+    its weights are written with the next checkpoint.
     """
 
     stop: StopOptions

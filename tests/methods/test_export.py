@@ -94,8 +94,7 @@ class Lora(Method):
             self.adapters(kind),
             Edit("lora", {"layers": self.layers(kind)}),
         )
-        trainable = tuple(LoraEdit.names(edit))
-        return replace(work, trainable=trainable, down=(*work.down, adapters), up=(adapters,), edits=(edit,))
+        return replace(work, trainable=adapters.names, down=(*work.down, adapters), up=(adapters,), edits=(edit,))
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         total = sum(update.weight for update in updates)
