@@ -55,6 +55,8 @@ class Method:
 
     def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)
+        if cls.plain_sgd:
+            cls.needs = {"training": {"optimizer": "sgd"}, **cls.needs}
         check_answers(cls)
 
     def __init__(self, options: Any, setting: Setting):
