@@ -15,6 +15,7 @@ from edgefl import models
 from edgefl.commands.compose import compose, errors_at, federation_of, predictor_of, scenario_of
 from edgefl.commands.followed import check_followed
 from edgefl.commands.history.trackers import Tracked, check_installed, log_of
+from edgefl.commands.kept_scratch import keep_scratch
 from edgefl.commands.made_of import (
     MAY_CHANGE,
     check_importable,
@@ -25,7 +26,6 @@ from edgefl.commands.made_of import (
 )
 from edgefl.commands.plug_in_files import check_plug_in_files
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
-from edgefl.cost import Predictor
 from edgefl.errors import DataError, DivergedError, RunError
 from edgefl.planning import Setup
 from edgefl.report.charts import draw_curves
@@ -335,7 +335,7 @@ def _run_one(
                 pretrained.save(directory.path)
         latest = directory.latest()
         predictor = predictor_of(scenario)
-        _keep_scratch(predictor, directory, latest[0] if latest else 0, on_message)
+        keep_scratch(predictor, directory, latest[0] if latest else 0, on_message)
         tracked = Tracked(on_progress)
         simulation = Simulation(
             setup,
@@ -383,35 +383,6 @@ def _check_models(directory: RunDirectory, setup: Setup) -> None:
             f"{directory.path / 'models.json'} doesn't hold the models of its scenario.yaml; restore that file from a "
             "copy, or start a new run"
         )
-
-
-def _keep_scratch(predictor: Predictor, directory: RunDirectory, round: int, on_message: Callable[[str], None]) -> None:
-    """Predict with the kernels' scratch that the run's rounds up to ``round`` were predicted with.
-
-    So eligibility is a function of what is recorded, on whatever machine the run goes on.
-    """
-    if predictor.scratch is None:
-        return
-    path = directory.table("scratch")
-    rows = []
-    for number, row in enumerate(tables.each(path), 1):
-        if not _is_scratch(row):
-            raise RunError(f"{path}:{number}: this isn't a record of a kernel's scratch; restore the file from a copy")
-        if row["round"] <= round:
-            rows.append(row)
-    predictor.scratch.restore({name: value for name, value in row.items() if name != "round"} for row in rows)
-    others = {row["kernels"] for row in rows} - {predictor.scratch.kernels}
-    if others:
-        on_message(
-            f"kernels' scratch was measured with {sorted(others)[0]}; what the run lacks is measured with "
-            f"{predictor.scratch.kernels}"
-        )
-
-
-def _is_scratch(row: Mapping[str, Any]) -> bool:
-    texts = all(isinstance(row.get(name), str) for name in ("call", "operator", "kernels"))
-    numbers = all(type(row.get(name)) is int and row[name] >= 0 for name in ("round", "bytes"))
-    return texts and numbers and isinstance(row.get("assumed"), bool)
 
 
 def _keep_data(directory: RunDirectory, scenario: Scenario, on_message: Callable[[str], None]) -> None:

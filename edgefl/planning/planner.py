@@ -15,7 +15,7 @@ from edgefl.planning.setup import Setup
 from edgefl.planning.versions import travelling
 from edgefl.schedules import Stage, restrict
 from edgefl.work import Address, Payload, Source, Work, digest
-from edgefl.work.learning_rates import at_stage
+from edgefl.work.optimizer.learning_rates import at_stage
 
 Start = tuple[str, int, tuple[str, ...]]
 """Kind, stage index and stale copies of a client, which decide the values that it starts a round from."""

@@ -374,8 +374,8 @@ def _compared_row(label: str, facts: Mapping[str, Any]) -> dict[str, Any]:
         "eligible_at_hardest_stage": hardest,
         "eligible_ever": {kind: facts["kinds"][kind]["eligible_ever"] for kind in facts["kinds"]},
         "clients": {kind: facts["kinds"][kind]["clients"] for kind in facts["kinds"]},
-        "took_part_share": _share(everyone["took_part"], everyone["clients"]),
-        "took_part_samples_share": _share(everyone["took_part_samples"], everyone["samples"]),
+        "took_part_share": everyone["took_part"] / max(everyone["clients"], 1),
+        "took_part_samples_share": everyone["took_part_samples"] / max(everyone["samples"], 1),
         "updates": totals["finished"],
         "peak_memory_bytes": {
             kind: max((c["peak_memory_bytes"] for c in facts["costs"] if c["kind"] == kind), default=None)
@@ -396,7 +396,3 @@ def _compared_row(label: str, facts: Mapping[str, Any]) -> dict[str, Any]:
         },
         "chance": facts["chance"],
     }
-
-
-def _share(part: int, whole: int) -> float:
-    return part / whole if whole else 0.0

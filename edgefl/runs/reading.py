@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from safetensors import SafetensorError
 
-from edgefl.errors import RunError, UnknownName
+from edgefl.errors import RunError
 from edgefl.files import read_regular
 from edgefl.runs import tables
+from edgefl.runs.columns import flatten, joined, varied_columns
 from edgefl.runs.contents import CHECKPOINTS, check_contents, read_json
 from edgefl.runs.folders import (
     TABLES,
@@ -248,31 +248,9 @@ class Run:
         Raises UnknownName for a kind that the run doesn't have, RunError if the run isn't finished or the weights
         don't fit the model.
         """
-        from edgefl.models import build
+        from edgefl.runs.trained import trained_model
 
-        weights = self.weights(which)
-        if kind not in self.models:
-            raise UnknownName("client kind", kind, self.models)
-        try:
-            module: nn.Module = build(self.models[kind])
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            reason = " ".join(str(error).split())
-            raise RunError(f"{self.path / 'models.json'} doesn't describe a model of {kind!r}: {reason}") from error
-        tensors: dict[str, Tensor] = {}
-        for prefix in (f"{kind}/", f"export/{kind}/"):  # a method's export, such as merged adapters, comes last
-            tensors |= {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
-        try:
-            loaded = module.load_state_dict(tensors, strict=False, assign=True)
-        except RuntimeError as error:
-            raise RunError(f"the weights at {self.path} don't fit the model {kind!r}: {error}") from error
-        # buffers may be missing, since a model can rebuild them; parameters must come from the file
-        missing = sorted({name for name, _ in module.named_parameters()} & set(loaded.missing_keys))
-        if missing or loaded.unexpected_keys:
-            raise RunError(
-                f"the weights at {self.path} don't fit the model {kind!r}: missing {_first(missing)}, "
-                f"not in the model {_first(sorted(loaded.unexpected_keys))}"
-            )
-        return module.eval()
+        return trained_model(self.path, self.models, kind, self.weights(which))
 
     def _repr_html_(self) -> str:
         """The run's figures and headline numbers as a table, for notebooks."""
@@ -324,11 +302,11 @@ class Run:
         optional = table not in TABLES  # without rows it has no columns either
         if not is_comparison(self.path):
             rows = self._rows(table)
-            return rows if optional and rows.empty else _joined(rows, self._names())
+            return rows if optional and rows.empty else joined(rows, self._names())
         varied = varied_columns({label: run._names() for label, run in self.runs.items()}, comparison_sets(self.path))
         parts = {label: run._rows(table) for label, run in self.runs.items()}
         frames = [
-            _joined(rows, {"run": label, **varied[label]})
+            joined(rows, {"run": label, **varied[label]})
             for label, rows in parts.items()
             if not (optional and rows.empty)
         ]
@@ -354,7 +332,7 @@ class Run:
         """The records of one run's table, with ``finished_virtual_seconds`` of older runs filled in."""
         import pandas as pd
 
-        frame = pd.DataFrame([_flatten(record) for record in self._of_frame(table)])
+        frame = pd.DataFrame([flatten(record) for record in self._of_frame(table)])
         if table == "rounds" and {"started_virtual_seconds", "virtual_seconds"} <= set(frame):
             ended = frame["started_virtual_seconds"] + frame["virtual_seconds"]
             if CLOCK in frame:
@@ -379,36 +357,6 @@ CLOCK = "finished_virtual_seconds"
 """Field of a round's record with the virtual time at its end; runs of earlier versions lack it."""
 
 
-def varied_columns(names: Mapping[str, Mapping[str, Any]], sets: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """``{label: {column: value}}``: ``names`` of each run, and the fields of ``sets`` that differ between the runs.
-
-    A list is shown as JSON text, so that rows can be grouped by it.
-    """
-    flat = {label: _flatten(dict(sets.get(label, {}))) for label in names}
-    columns = dict.fromkeys(column for fields in flat.values() for column in fields)
-    differing = [
-        column for column in columns
-        if len({json.dumps(fields.get(column)) for fields in flat.values()}) > 1 or len(flat) == 1
-    ]  # fmt: skip
-    found = {}
-    for label, own in names.items():
-        values = {column: flat[label].get(column) for column in differing if column.removesuffix(".name") not in own}
-        found[label] = {**own, **{c: json.dumps(v) if isinstance(v, list) else v for c, v in values.items()}}
-    return found
-
-
-def _joined(frame: pd.DataFrame, columns: Mapping[str, Any]) -> pd.DataFrame:
-    """The frame with these constant columns first; a column that it has already is left as it is."""
-    for place, (name, value) in enumerate((name, value) for name, value in columns.items() if name not in frame):
-        frame.insert(place, name, value)
-    return frame
-
-
-def _first(names: list[str], most: int = 3) -> str:
-    """The first names as a list, and how many more there are."""
-    return f"{names[:most]}{f' and {len(names) - most} more' if len(names) > most else ''}"
-
-
 def read_run(path: str | os.PathLike[str]) -> Run:
     """Read the folder of a run or of a comparison, finished or still being written.
 
@@ -428,13 +376,3 @@ def read_run(path: str | os.PathLike[str]) -> Run:
         check_run_folder(path)
         check_format(path)
     return Run(path)
-
-
-def _flatten(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in record.items():
-        if isinstance(value, dict):
-            flat.update(_flatten(value, f"{prefix}{name}."))
-        else:
-            flat[prefix + name] = value
-    return flat

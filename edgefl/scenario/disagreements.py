@@ -20,7 +20,7 @@ from edgefl.models import ModelOptions
 from edgefl.planning.round_options import EvaluationOptions, RoundOptions
 from edgefl.planning.stop_options import StopOptions
 from edgefl.scenario.document import Document, KeyPath
-from edgefl.work.learning_rates import TOWERS, stated
+from edgefl.work.optimizer.learning_rates import TOWERS, stated
 from edgefl.work.training_options import TrainingOptions
 
 

@@ -9,7 +9,7 @@ from edgefl import models, registry
 from edgefl.schedules.narrowing import narrowed
 from edgefl.schedules.stages import Stage
 from edgefl.work.description import Item, Payload, Work
-from edgefl.work.learning_rates import at_stage
+from edgefl.work.optimizer.learning_rates import at_stage
 
 
 def restrict(work: Work, stage: Stage) -> Work:

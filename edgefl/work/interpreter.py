@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +20,9 @@ from edgefl.errors import MethodError
 from edgefl.work.attention import attention
 from edgefl.work.description import DTYPES, Pass, Payload, Source, Work
 from edgefl.work.edits import edited, uploaded
-from edgefl.work.learning_rates import grouped
 from edgefl.work.metering.meter import Meter
-from edgefl.work.metering.trace import FINISH, METERED, START, UPDATE, Trace
+from edgefl.work.metering.trace import FINISH, METERED, START, Trace
+from edgefl.work.optimizer.update import Update
 from edgefl.work.paired_batches import batches
 from edgefl.work.step_faults import step_faults
 from edgefl.work.steps import Context, Step
@@ -51,27 +50,6 @@ def distinct(work: Work) -> list[Pass]:
         if pass_ not in passes:
             passes.append(pass_)
     return passes
-
-
-def make_optimizer(work: Work, named: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer:
-    """The optimizer of a work for parameters by name, in groups where rates differ by part.
-
-    Raises MethodError for an unknown optimizer.
-    """
-    settings = {**work.optimizer, **work.scalars}
-    implementation = settings.get("implementation", "fused")
-    flags = {"foreach": implementation == "foreach", "fused": implementation == "fused"}
-    rates = {"lr": settings["lr"], "weight_decay": settings.get("weight_decay", 0.0)}
-    parameters: list[Any] = list(named.values())
-    if settings.get("rates"):
-        parameters = [{**group, "params": [named[n] for n in names]} for group, names in grouped(settings, named)]
-    match settings["name"]:
-        case "sgd":
-            return torch.optim.SGD(parameters, momentum=settings.get("momentum", 0.0), **rates, **flags)
-        case "adam" | "adamw" as name:
-            kind = torch.optim.Adam if name == "adam" else torch.optim.AdamW
-            return kind(parameters, betas=tuple(settings.get("betas", (0.9, 0.999))), **rates, **flags)
-    raise MethodError(f"unknown optimizer {settings['name']!r}; allowed: adam, adamw, sgd")
 
 
 def execute(
@@ -277,73 +255,6 @@ def _step(
     if update.every == 1:
         update(meter)
     return loss.detach()
-
-
-class Update:
-    """The optimizer of a work, with gradient accumulation and loss scaling.
-
-    ``every`` batches make one update of their mean loss; ``pending`` counts those not used yet.  In float16 the loss
-    is scaled, and an update that overflows is skipped.  ``before`` is called before each update, with the unscaled
-    gradients.
-    """
-
-    before: Callable[[], None] | None = None
-
-    def __init__(self, ctx: Context):
-        work = ctx.work
-        self.ctx, self.settings, self.trained = ctx, work.optimizer, list(ctx.trained.values())
-        self.optimizer = ctx.optimizer = make_optimizer(work, ctx.trained)
-        self.every = work.accumulation
-        self.pending = 0
-        self.scaler = torch.amp.GradScaler(ctx.device.type) if work.precision == "float16" else None
-
-    def backward(self, loss: Tensor) -> None:
-        """Accumulate a batch's gradients."""
-        self.pending += 1
-        if self.every > 1:
-            loss = loss / self.every
-        if self.scaler is not None:
-            loss = self.scaler.scale(loss)
-        loss.backward()
-
-    def apply_metered(self, index: int, meter: Meter | None) -> None:
-        """Apply the gradients of several batches, metered as a separate step."""
-        with meter.step(index, UPDATE) if meter else nullcontext():
-            self(meter)
-
-    def __call__(self, meter: Meter | None) -> None:
-        """Apply the accumulated gradients and clear them."""
-        if meter:
-            meter.enter("optimizer")
-        clip = self.settings.get("clip")
-        if self.scaler is not None and (clip or self.before):
-            self.scaler.unscale_(self.optimizer)
-        if self.before:
-            with torch.no_grad():
-                self.before()
-        if clip:
-            # explicit, because torch's default differs between real and fake tensors
-            foreach = self.settings.get("implementation") != "for-loop"
-            nn.utils.clip_grad_norm_(self.trained, clip, foreach=foreach)
-        try:
-            if self.scaler is not None:
-                self.scaler.step(self.optimizer)
-                self.scaler.update()
-            else:
-                self.optimizer.step()
-        except TypeError as error:
-            if "expected Tensor as element" not in str(error):
-                raise
-            raise MethodError(
-                "torch's fused SGD with momentum can't train a parameter that had no gradient in the update before; "
-                "set training.implementation to foreach or for-loop"
-            ) from error
-        if meter:
-            state = (v for s in self.optimizer.state.values() for v in s.values() if isinstance(v, Tensor))
-            meter.adopt(state, "optimizer")
-        self.optimizer.zero_grad(set_to_none=True)
-        self.pending = 0
-        self.ctx.updates += 1
 
 
 def metered_steps(work: Work) -> int:

@@ -17,8 +17,8 @@ from pydantic import (
     model_validator,
 )
 
-from edgefl.work.learning_rates import Rate, check_key, scaled, stated
-from edgefl.work.rate_schedules import RateSchedule, parse_rate_schedule
+from edgefl.work.optimizer.learning_rates import Rate, check_key, scaled, stated
+from edgefl.work.optimizer.rate_schedules import RateSchedule, parse_rate_schedule
 
 
 class TrainingOptions(BaseModel):

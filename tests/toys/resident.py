@@ -12,8 +12,8 @@ from edgefl import registry
 from edgefl.data import DataOptions
 from edgefl.training import Report, Task, processes
 
-Data = tuple[str, int, int, str | None, str]
-"""Data that a worker opens: options (JSON), seed, tokens, cache and device, as ``Processes`` gets them."""
+Data = tuple[str, int, int, str | None, str, float]
+"""Data that a worker opens: options (JSON), seed, tokens, cache, device and held-out share, as ``Processes`` has."""
 
 
 class Resident:
@@ -32,10 +32,11 @@ class Resident:
         workers: int,
         device: str,
         timeout: float = 0.0,
+        held_out: float = 0.0,
     ) -> ResidentExecutor:
         """An executor with the interface of ``Processes``, but one worker and no time limit."""
         return ResidentExecutor(
-            self.pool, (options.model_dump_json(), seed, tokens, str(cache) if cache else None, device)
+            self.pool, (options.model_dump_json(), seed, tokens, str(cache) if cache else None, device, held_out)
         )
 
     def close(self) -> None:
@@ -88,6 +89,6 @@ def work(data: Data, path: list[str], head: str, body: bytes) -> tuple[str, byte
     """Run an encoded task on ``data``, like a worker of ``Processes``."""
     global _opened
     if data != _opened:
-        processes._start(*data, path, 0.0, registry.for_workers())
+        processes._start(*data[:5], path, data[5], registry.for_workers())
         _opened = data
     return processes._run_task(head, body)

@@ -13,7 +13,7 @@ from edgefl import models
 from edgefl.cost import predict
 from edgefl.errors import MethodError, UnknownName
 from edgefl.work import Context, Item, Pass, Payload, Result, Work, distinct
-from edgefl.work.interpreter import Update
+from edgefl.work.optimizer.update import Update
 
 
 def assert_equal(a: Result, b: Result) -> None:

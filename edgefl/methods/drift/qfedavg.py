@@ -36,7 +36,7 @@ class QFedAvg(Method):
             total[u.kind] += weights[u.client] + q * loss ** (q - 1) * step**2 * u.norm(self.setting.buffers) ** 2
 
         def mix(address: Address, cohort: Cohort) -> Mapping[Address, float]:
-            share = cohort.by_address.get(address, 0.0) / total[address.split("/")[0]]
+            share = cohort.by_address.get(address, 0.0) / (total[address.split("/")[0]] or 1.0)
             return {address: 1.0 if address in self.setting.buffers else share}
 
         return state.changed(self.combine(state, updates, mix, weight=lambda update: weights[update.client]))

@@ -27,7 +27,7 @@ from edgefl.models.multiway import MultiwayOptions, describe_multiway
 from edgefl.scenario import load
 from edgefl.training import Node, Task
 from edgefl.work import Context, Pass, Work
-from edgefl.work.learning_rates import grouped
+from edgefl.work.optimizer.learning_rates import grouped
 from edgefl.work.training_options import TrainingOptions
 
 KINDS, CLASSES, DIM = ("image", "text", "image-text"), 5, 16

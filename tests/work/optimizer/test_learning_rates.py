@@ -17,7 +17,7 @@ from edgefl.errors import ScenarioError
 from edgefl.scenario import load
 from edgefl.schedules import Stage, restrict
 from edgefl.work import Meter, Work
-from edgefl.work.learning_rates import at_stage, grouped
+from edgefl.work.optimizer.learning_rates import at_stage, grouped
 from edgefl.work.training_options import TrainingOptions
 
 RATES: dict[str, Any] = {

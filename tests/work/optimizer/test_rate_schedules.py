@@ -20,7 +20,7 @@ from torch.optim import lr_scheduler
 import edgefl
 from edgefl.errors import ScenarioError
 from edgefl.scenario import load
-from edgefl.work.rate_schedules import RateSchedule
+from edgefl.work.optimizer.rate_schedules import RateSchedule
 from edgefl.work.training_options import TrainingOptions
 
 Tiny = Callable[..., dict[str, Any]]

@@ -1,0 +1,47 @@
+"""The trained model of a finished run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from edgefl.errors import RunError, UnknownName
+from edgefl.models import build
+
+
+def trained_model(path: Path, models: Mapping[str, Any], kind: str, weights: Mapping[str, Tensor]) -> nn.Module:
+    """The model of a client kind with these weights of the run at ``path``, in evaluation mode on the CPU.
+
+    ``models`` are the run's descriptions by kind.  Raises UnknownName for another kind, RunError if the weights don't
+    fit the model.
+    """
+    if kind not in models:
+        raise UnknownName("client kind", kind, models)
+    try:
+        module: nn.Module = build(models[kind])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        reason = " ".join(str(error).split())
+        raise RunError(f"{path / 'models.json'} doesn't describe a model of {kind!r}: {reason}") from error
+    tensors: dict[str, Tensor] = {}
+    for prefix in (f"{kind}/", f"export/{kind}/"):  # a method's export, such as merged adapters, comes last
+        tensors |= {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+    try:
+        loaded = module.load_state_dict(tensors, strict=False, assign=True)
+    except RuntimeError as error:
+        raise RunError(f"the weights at {path} don't fit the model {kind!r}: {error}") from error
+    # buffers may be missing, since a model can rebuild them; parameters must come from the file
+    missing = sorted({name for name, _ in module.named_parameters()} & set(loaded.missing_keys))
+    if missing or loaded.unexpected_keys:
+        raise RunError(
+            f"the weights at {path} don't fit the model {kind!r}: missing {_first(missing)}, "
+            f"not in the model {_first(sorted(loaded.unexpected_keys))}"
+        )
+    return module.eval()
+
+
+def _first(names: list[str], most: int = 3) -> str:
+    """The first names as a list, and how many more there are."""
+    return f"{names[:most]}{f' and {len(names) - most} more' if len(names) > most else ''}"

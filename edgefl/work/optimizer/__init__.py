@@ -1,0 +1,1 @@
+"""The optimizer of a work: learning rates by part and by round, and the updates it makes."""
