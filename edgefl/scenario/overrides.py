@@ -44,6 +44,8 @@ def with_value(document: Document, path: KeyPath, value: Any, places: dict[KeyPa
     section = SECTIONS.get(str(path[0]))
     if len(path) == 1 and section and section.short and isinstance(value, str):
         return _with_word(document, str(path[0]), section, section.short, value, places)
+    if section and len(path) > 2 and (short := section.key_of_word(str(path[1]))):
+        document = _with_long_form(document, path[:2], short)
     new_places = {path[:i]: places[path] for i in range(1, len(path)) if not _holds(document.data, path[:i])}
     return placed(document, path, value, {**new_places, **places})
 
@@ -65,6 +67,16 @@ def _with_word(
         path: place for path, place in document.places.items() if len(path) > 1 and path[0] == key and path[1] in fields
     }
     return placed(document, (key,), {short: word, **fields}, {**kept_places, **places, (key, short): places[(key,)]})
+
+
+def _with_long_form(document: Document, path: KeyPath, short: str) -> Document:
+    """The document with a bare word at ``path`` written as a mapping with the key ``short``."""
+    section = document.data.get(path[0])
+    word = section.get(path[1]) if isinstance(section, dict) else None
+    if not isinstance(word, str):
+        return document
+    place = document.places.get(path, Place(document.file))
+    return placed(document, path, {short: word}, {path: place, (*path, short): place})
 
 
 def _holds(data: Any, path: KeyPath) -> bool:

@@ -35,7 +35,8 @@ class Section:
     ``owner`` is the model of its fields.  Where a name chooses the fields, ``noun`` is the kind of registered object
     and ``default`` its default name.  ``short`` is the field that a bare word sets; with ``whole`` a bare word in an
     override also resets all other fields.  ``inner`` lists fields whose model depends on a name, each with the noun,
-    the key of the name and the default name.
+    the key of the name and the default name.  ``words`` lists other fields whose value may be a bare word, each with
+    the key that it sets.
     """
 
     title: str
@@ -45,6 +46,11 @@ class Section:
     noun: str | None = None
     default: str = ""
     inner: Mapping[str, tuple[str, str, str]] = field(default_factory=dict)
+    words: Mapping[str, str] = field(default_factory=dict)
+
+    def key_of_word(self, name: str) -> str | None:
+        """The key that a bare word as the value of a field sets; None if the field takes no such word."""
+        return self.inner[name][1] if name in self.inner else self.words.get(name)
 
     def model(self, data: Mapping[str, Any]) -> type[BaseModel]:
         """The model of these fields.  Raises UnknownName if they name something that isn't registered."""
@@ -84,7 +90,9 @@ SECTIONS: dict[str, Section] = {
     "pretrain": Section("pretraining of towers at the server", PretrainOptions),
     "method": Section("the federated method", short="name", noun="method", default="fedavg"),
     "schedule": Section("which blocks train in which round", short="name", noun="schedule", default="end-to-end"),
-    "training": Section("local training of a client in a round", TrainingOptions, short="mode"),
+    "training": Section(
+        "local training of a client in a round", TrainingOptions, short="mode", words={"lr_schedule": "name"}
+    ),
     "payload": Section("encoding of models and tables for transfer", PayloadOptions),
     "aggregation": Section("how the server combines updates", AggregationOptions, short="rule"),
     "fleet": Section("the clients' devices, links and budgets", FleetOptions, short="like", whole=True),

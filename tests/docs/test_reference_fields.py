@@ -44,8 +44,8 @@ TABLES = {**rows("records.md"), **rows("json.md")}
 
 ELSEWHERE = {
     "compare.json": {"runs[].sets.PATH"},
-    "profile": {"rows[]", "totals[]", "server_rows[]", "round_totals[]", "evaluation_totals[]", "combinations.LABEL",
-                "timeline", "measured", "fvcore[]"},
+    "profile": {"rows[]", "totals[]", "server_rows[]", "round_totals[]", "evaluation_totals[]",
+                "client_evaluation_rows[]", "combinations.LABEL", "timeline", "measured", "fvcore[]"},
     "clients": {"rows[]", "combinations.LABEL"},
     "device-check": {"rows[]"},
     "comparison": {"rows[]", "equal[]", "orderings[]"},
@@ -161,7 +161,8 @@ def samples(
     profiles += [answer(name) for name in ("profile", "profile-creamfl", "profile-depthfl")]
     measured, counted = measure(small(), calibration_seconds=0.05), count(small())
     found["profile"] = [*profiles, {"measured": measured, "fvcore": counted}]
-    for name in ("rows", "totals", "server_rows", "round_totals", "evaluation_totals"):
+    profiles.append(edgefl.profile(small(evaluation={"clients": "25%"})))
+    for name in ("rows", "totals", "server_rows", "round_totals", "evaluation_totals", "client_evaluation_rows"):
         found[f"profile.{name}"] = [row for profile in profiles for row in profile[name]]
     found["profile.timeline"], found["profile.measured"] = [profiles[0]["timeline"]], [measured]
     found["profile.fvcore"] = counted

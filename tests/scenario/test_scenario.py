@@ -291,6 +291,16 @@ def test_an_override_reaches_into_what_the_file_leaves_out_or_writes_short() -> 
     assert [one.seed for _, one in scenario.combinations()] == [1, 2]
 
 
+def test_an_override_reaches_into_a_bare_word_within_a_section() -> None:
+    overrides = ["training.lr_schedule=cosine", "training.lr_schedule.warm_up=2", "model.image=vit",
+                 "model.image.width=32", "round.selection=power-of-choice", "round.selection.choices=3"]  # fmt: skip
+    scenario = load({**BASE, "round": {}}, overrides)
+    schedule = scenario.training.lr_schedule
+    assert schedule is not None and (schedule.name, schedule.warm_up) == ("cosine", 2)
+    assert scenario.model.image is not None and scenario.model.image.width == 32
+    assert scenario.round.selection_name == "power-of-choice"
+
+
 @pytest.mark.parametrize(
     ("override", "says"),
     [

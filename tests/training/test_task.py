@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -51,7 +51,9 @@ def test_a_report_comes_back_as_it_was() -> None:
     kept = replace(report.result, kept={"image.blocks.0/odd": torch.ones(2, dtype=torch.bfloat16)})
     report = replace(report, result=kept)
     back = Report.decode(*report.encode())
+    assert {f.name for f in fields(Result)} == {"payloads", "metrics", "kept", "loss", "trace", "updates"}
     assert back.result.loss == report.result.loss and back.result.metrics == report.result.metrics
+    assert back.result.updates == report.result.updates > 0
     assert_equal_tensors(back.result.payloads["model"], report.result.payloads["model"])
     assert_equal_tensors(back.result.kept, kept.kept)
     assert back.measured == report.measured and isinstance(back.measured, Measured)

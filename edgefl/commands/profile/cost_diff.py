@@ -18,6 +18,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     "server_rows": ("stage", "first_round", "when", "kind"),
     "round_totals": ("stage", "first_round"),
     "evaluation_totals": ("stage", "when"),
+    "client_evaluation_rows": ("stage", "kind"),
 }
 """The tables of a profile, and the fields that identify their rows."""
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from edgefl.commands.compose import commonest_device, commonest_link, planner_of, scenario_of
+from edgefl.commands.profile.evaluation_rows import client_evaluation_rows
 from edgefl.commands.profile.schedule_totals import evaluation_totals, followed, round_totals, server_rows, stretches
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.cost import timeline as trace_timeline
@@ -44,6 +45,10 @@ ROW_FIELDS = (
     "virtual_seconds",
     "energy_joules",
 )
+
+
+PARTS = ("rows", "totals", "server_rows", "round_totals", "evaluation_totals", "client_evaluation_rows")
+"""The tables of a profile."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +99,9 @@ def profile(
 
     Returns:
         Plain data: ``rows`` (a client's round by stage and kind), ``totals`` (a client that takes part in every
-        round), ``server_rows`` (the server's works), ``round_totals`` (a round of all selected clients and the server)
-        and ``evaluation_totals`` (an evaluation).  Bytes, FLOPs, MACs, seconds and joules are in base units, and the
+        round), ``server_rows`` (the server's works), ``round_totals`` (a round of all selected clients and the server),
+        ``evaluation_totals`` (an evaluation) and ``client_evaluation_rows`` (a client's evaluation on its own held-out
+        samples, by stage and kind; empty without ``evaluation.clients``).  Bytes, FLOPs, MACs, seconds and joules are in base units, and the
         unit is in the field's name.  If the scenario compares, ``combinations`` has all this of each combination by
         its label. The page about JSON output has every field.
 
@@ -148,7 +154,7 @@ def _profiled(planner: Planner, wanted: Wanted, on_progress: OnProgress, label: 
     kinds = [kind for kind in setup.clients.kinds if wanted.kind in (None, kind)]
     stages = [stage for stage in setup.schedule.offered if wanted.stage in (None, stage.index)]
     if not kinds or not stages:
-        return {"rows": [], "totals": [], "server_rows": [], "round_totals": [], "evaluation_totals": []}
+        return {part: [] for part in PARTS}
 
     on_message = messages(on_progress, f"{label}: ")
 
@@ -167,6 +173,7 @@ def _profiled(planner: Planner, wanted: Wanted, on_progress: OnProgress, label: 
         "server_rows": server,
         "round_totals": round_totals(planner, spans, server) if wanted.kind is None else [],
         "evaluation_totals": evaluation_totals(server) if wanted.kind is None else [],
+        "client_evaluation_rows": client_evaluation_rows(planner, stages, kinds, device, link),
     }
 
 

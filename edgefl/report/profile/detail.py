@@ -45,6 +45,7 @@ def print_detail(result: Facts, console: Console | None = None) -> None:
             _print_rows(console, rows)
             _print_traffic(console, rows)
         _print_server(console, profile["server_rows"])
+        _print_client_evaluation(console, profile.get("client_evaluation_rows", ()))
         _print_rounds(console, profile)
         _print_totals(console, profile["totals"])
 
@@ -127,6 +128,19 @@ def _print_traffic(console: Console, rows: Sequence[Facts]) -> None:
     print_section(console, "Traffic of a client's round, active parts only", moved)
     fields = {"down": "download_bytes_by_part", "up": "upload_bytes_by_part"}
     print_by_part(console, "Traffic by part, MiB", rows, fields)
+
+
+def _print_client_evaluation(console: Console, rows: Sequence[Facts]) -> None:
+    if not rows:
+        return
+    table = new_table("stage", "kind", "samples", "peak memory", "FLOP", "down", "time", "energy", left=(1,))
+    for row in rows:
+        table.add_row(
+            str(row["stage"]), row["kind"], str(row["samples"]), units.show_bytes(row["peak_memory_bytes"]),
+            operations(row["forward_flops"] + row["backward_flops"]), units.show_bytes(row["download_bytes"]),
+            units.show_seconds(row["virtual_seconds"]), units.show_joules(row["energy_joules"]),
+        )  # fmt: skip
+    print_section(console, "One client's evaluation on its held-out samples", table)
 
 
 def _print_server(console: Console, rows: Sequence[Facts]) -> None:

@@ -1,0 +1,105 @@
+"""Which model a client scores on its held-out samples under ditto and fedbabu, against hand-written evaluations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn import functional as F
+
+import edgefl
+from edgefl.commands.compose import compose
+from edgefl.scenario import load
+from edgefl.work import Pass
+
+Tiny = Callable[..., dict[str, Any]]
+Weights = Mapping[str, Tensor]
+LR, EPOCHS, CLIENTS = 0.2, 3, 5
+
+
+class Played:
+    """A run in which each client's samples are one batch, and the means to score by hand."""
+
+    def __init__(self, scenario: dict[str, Any], folder: Path):
+        self.run = edgefl.run(scenario, output=folder)
+        self.setup = compose(load({"edgefl": 1, **scenario}))
+        self.module = edgefl.models.build(self.setup.method.setting.kinds["image"].model).eval()
+        self.module.forward = lambda modality, x: self.module.logits(modality, x)
+        self.last: Weights = {
+            a.removeprefix("image/"): t for a, t in self.run.weights().items() if a.startswith("image/")
+        }
+
+    def logits(self, weights: Weights, image: Tensor) -> Tensor:
+        return functional_call(self.module, dict(weights), ("image", image), tie_weights=False)
+
+    def batch(self, client: int, held_out: bool) -> Mapping[str, Tensor]:
+        source = (self.setup.held_out if held_out else self.setup.clients).client(client)
+        size = source.size(Pass("classify", "private", ("image",), 1))
+        return next(iter(source.batches(Pass("classify", "private", ("image",), size, False), 0)))[1]
+
+    def accuracy(self, weights: Weights, client: int) -> float:
+        batch = self.batch(client, held_out=True)
+        right = self.logits(weights, batch["image"]).argmax(1) == batch["label"]
+        return float(right.double().mean())
+
+    def recorded(self) -> dict[int, float]:
+        rows = self.run.client_evaluations
+        rows = rows[rows["round"] == rows["round"].max()]
+        return dict(zip(rows["client"], rows["metrics.accuracy"], strict=True))
+
+
+@pytest.fixture
+def play(tiny: Tiny, tmp_path: Path) -> Callable[[Any], Played]:
+    def make(method: Any) -> Played:
+        scenario = tiny(
+            data={"source": "glyphs", "clients": {"image": CLIENTS}, "partition": {"dirichlet": 0.3}, "size": 8,
+                  "samples": 40, "validation": 20, "test": 20},
+            model={"image": {"blocks": 1, "width": 8, "heads": 2, "patch": 4}},
+            method=method,
+            schedule={"name": "end-to-end", "rounds": 2},
+            training={"batch": 500, "epochs": EPOCHS, "optimizer": "sgd", "lr": LR, "implementation": "for-loop"},
+            round={"cohort": 2},
+            evaluation={"clients": "25%"},
+        )  # fmt: skip
+        return Played(scenario, tmp_path / "run")
+
+    return make
+
+
+def test_under_ditto_a_client_scores_its_own_model(play: Callable[[Any], Played]) -> None:
+    played = play("ditto")
+    kept = played.run.kept()
+    assert 0 < len(kept) < CLIENTS
+    own = {
+        client: {name.removeprefix("own."): value for name, value in values.items()} for client, values in kept.items()
+    }
+    recorded = played.recorded()
+    assert recorded == {c: pytest.approx(played.accuracy(own.get(c, played.last), c)) for c in recorded}
+    assert any(played.accuracy(own[c], c) != played.accuracy(played.last, c) for c in own)
+
+
+@pytest.mark.parametrize("tune", ["all", "head"])
+def test_under_fedbabu_a_client_fine_tunes_before_it_is_scored(play: Callable[[Any], Played], tune: str) -> None:
+    played = play({"name": "fedbabu", "tune": tune})
+    first = played.setup.method.initial(played.setup.seed).tensors
+    for name, value in played.last.items():
+        assert torch.equal(value, first[f"image/{name}"]) == (".head." in name)  # only the body has learnt
+
+    def tuned(client: int) -> Weights:
+        batch, weights = played.batch(client, held_out=False), dict(played.last)
+        for _ in range(EPOCHS):
+            leaves = {n: w.clone().requires_grad_() for n, w in weights.items()}
+            loss = F.cross_entropy(played.logits(leaves, batch["image"]), batch["label"])
+            gradients = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
+            weights |= {n: weights[n] - LR * g for n, g in gradients.items() if tune == "all" or ".head." in n}
+        return weights
+
+    recorded = played.recorded()
+    assert len(recorded) >= 3
+    assert recorded == {c: pytest.approx(played.accuracy(tuned(c), c)) for c in recorded}
+    assert any(played.accuracy(tuned(c), c) != played.accuracy(played.last, c) for c in recorded)
