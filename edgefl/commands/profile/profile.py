@@ -101,9 +101,9 @@ def profile(
         Plain data: ``rows`` (a client's round by stage and kind), ``totals`` (a client that takes part in every
         round), ``server_rows`` (the server's works), ``round_totals`` (a round of all selected clients and the server),
         ``evaluation_totals`` (an evaluation) and ``client_evaluation_rows`` (a client's evaluation on its own held-out
-        samples, by stage and kind; empty without ``evaluation.clients``).  Bytes, FLOPs, MACs, seconds and joules are in base units, and the
-        unit is in the field's name.  If the scenario compares, ``combinations`` has all this of each combination by
-        its label. The page about JSON output has every field.
+        samples, by stage and kind; empty without ``evaluation.clients``).  Bytes, FLOPs, MACs, seconds and joules are
+        in base units, and the unit is in the field's name.  If the scenario compares, ``combinations`` has all this of
+        each combination by its label.  The page about JSON output has every field.
 
     Raises:
         ScenarioError: The scenario can't be run, or has no such stage.
