@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 from edgefl_toys import declared
 from resident import Resident
+from tensors import assert_equal_tensors
 
 import edgefl
 from edgefl import registry
 from edgefl.commands.compose import compose
+from edgefl.commands.verify.verify import verify
 from edgefl.cost import Predictor
 from edgefl.errors import EdgeflError
 from edgefl.runs import Run
@@ -174,6 +176,12 @@ def test_a_run_in_workers_that_was_cut_off_leaves_the_files_of_one_that_was_not(
     )
     assert began == [1]
     assert files(resumed) == files(whole)
+    kept, again = whole.kept(), resumed.kept()
+    assert set(again) == set(kept)
+    for client, values in kept.items():
+        assert_equal_tensors(again[client], values)
+    report = verify(whole.path)
+    assert report["valid"], report
 
 
 # what doesn't go together ---------------------------------------------------------------------------------------------

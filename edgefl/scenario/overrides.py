@@ -72,7 +72,7 @@ def _with_word(
 def _with_long_form(document: Document, path: KeyPath, short: str) -> Document:
     """The document with a bare word at ``path`` written as a mapping with the key ``short``."""
     section = document.data.get(path[0])
-    word = section.get(path[1]) if isinstance(section, dict) else None
+    word = section.get(str(path[1])) if isinstance(section, dict) else None
     if not isinstance(word, str):
         return document
     place = document.places.get(path, Place(document.file))
