@@ -71,7 +71,7 @@ def _with_word(
 
 def _with_long_form(document: Document, path: KeyPath, short: str) -> Document:
     """The document with a bare word at ``path`` written as a mapping with the key ``short``."""
-    section = document.data.get(path[0])
+    section = document.data.get(str(path[0]))
     word = section.get(str(path[1])) if isinstance(section, dict) else None
     if not isinstance(word, str):
         return document
