@@ -116,6 +116,7 @@ class Report:
             "payloads": list(r.payloads),
             "metrics": r.metrics,
             "loss": r.loss,
+            "updates": r.updates,
             "seed": self.seed,
             "measured": self.measured and [self.measured.peak_memory_bytes, self.measured.trace.to_json()],
             "host": self.host,
@@ -135,7 +136,8 @@ class Report:
             else:
                 payloads[raw["payloads"][int(side)]][rest] = tensor
         measured = raw["measured"] and Measured(raw["measured"][0], Trace.from_json(raw["measured"][1]))
-        return cls(Result(payloads, raw["metrics"], kept, raw["loss"]), measured, raw["seed"], raw["host"])
+        result = Result(payloads, raw["metrics"], kept, raw["loss"], updates=raw["updates"])
+        return cls(result, measured, raw["seed"], raw["host"])
 
 
 def _packed(tensors: Mapping[str, Tensor]) -> bytes:

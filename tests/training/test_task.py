@@ -52,6 +52,7 @@ def test_a_report_comes_back_as_it_was() -> None:
     report = replace(report, result=kept)
     back = Report.decode(*report.encode())
     assert back.result.loss == report.result.loss and back.result.metrics == report.result.metrics
+    assert back.result.updates == report.result.updates > 0
     assert_equal_tensors(back.result.payloads["model"], report.result.payloads["model"])
     assert_equal_tensors(back.result.kept, kept.kept)
     assert back.measured == report.measured and isinstance(back.measured, Measured)
