@@ -46,7 +46,7 @@ class Method:
     needs: ClassVar[Mapping[str, Any]] = {}
     """Sections of a scenario that the method requires; ``check_method`` adds them to its federation."""
     plain_sgd: ClassVar[bool] = False
-    """Whether clients must train by SGD without momentum; another optimizer raises MethodError."""
+    """Whether clients must train by SGD without momentum, which ``needs`` then says; another one raises MethodError."""
 
     @property
     def together(self) -> str:
@@ -55,6 +55,8 @@ class Method:
 
     def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)
+        if cls.plain_sgd:
+            cls.needs = {**cls.needs, "training": {"optimizer": "sgd", **cls.needs.get("training", {})}}
         check_answers(cls)
 
     def __init__(self, options: Any, setting: Setting):
