@@ -2,7 +2,7 @@
 
 In a page a fenced block is
 
-- a file, if its first line is a comment with a file name (``# mylab/damped.py``);
+- a file, if its first line is a comment with a file name (``# mylab/sparse.py``);
 - ``sh``: commands, one a line; ``python``: a snippet, all those of a page in one namespace;
 - ``yaml`` without a name: some sections of a scenario;
 - ``text``: the output of the block before it.  A line ``...`` stands for any lines, a score (three decimals) may
