@@ -23,7 +23,7 @@ from edgefl.errors import DataError, MethodError
 from edgefl.machine.kernel_scratch import kernels, probe
 from edgefl.memo import cache_folder
 from edgefl.methods import Kind, Method, Setting
-from edgefl.methods.aggregation.robust import averaged
+from edgefl.methods.state import averaged
 from edgefl.planning import Planner, Setup
 from edgefl.planning.payload_options import encoded
 from edgefl.scenario import Scenario, load

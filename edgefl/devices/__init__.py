@@ -69,6 +69,7 @@ __all__ = [
     "draw_failures",
     "fleet_names",
     "fleet_profile",
+    "free_memory_bytes",
     "is_file_name",
     "library_folder",
     "load_link",
@@ -82,5 +83,4 @@ __all__ = [
     "runtime_names",
     "show_runtime",
     "with_runtime",
-    "free_memory_bytes",
 ]

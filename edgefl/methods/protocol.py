@@ -13,12 +13,11 @@ from torch import Tensor
 from edgefl import models, seeds
 from edgefl.errors import MethodError
 from edgefl.methods.aggregation.combine import Cohort, Mix, parts_of, usual_weight
-from edgefl.methods.aggregation.robust import averaged
 from edgefl.methods.aggregation.server_optimizers import stepped
 from edgefl.methods.answers import check_answers
 from edgefl.methods.personal.parts import check_parts, keep_personal
 from edgefl.methods.setting import Setting
-from edgefl.methods.state import ServerState, Update
+from edgefl.methods.state import ServerState, Update, averaged
 from edgefl.work import Address, Item, Pass, Payload, Result, Work
 from edgefl.work.description import HELD_OUT
 from edgefl.work.slices import add

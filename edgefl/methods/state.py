@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from edgefl.work import Address, Item, Work
 from edgefl.work.slices import Cut, take
+
+
+def averaged(address: Address) -> bool:
+    """Whether the tensor at an address is averaged; tables are aggregated by methods."""
+    return not address.startswith("table/")
 
 
 @dataclass(frozen=True)
@@ -105,14 +110,21 @@ class Update:
 
     def norm(self, without: Container[Address] = ()) -> float:
         """L2 norm of the change of all floating tensors sent but tables and those ``without``; 0 for meta tensors."""
-        changes = [
+        changes = (
             value.to(base.dtype) - base
-            for address, value in self.sent()
-            if (base := self.base.get(address)) is not None and base.is_floating_point() and address not in without
-            if not (address.startswith("table/") or value.is_meta)
-        ]
+            for address, value, base in changing(self)
+            if address not in without and not value.is_meta
+        )
         return math.sqrt(sum(float(change.double().square().sum()) for change in changes))
 
     def cuts(self) -> dict[Address, Cut]:
         """The part of the server's tensor that was sent, for addresses of which not all was sent."""
         return {i.source: i.cut for p in self.work.up for i in p.items if i.cut is not None}
+
+
+def changing(update: Update) -> Iterator[tuple[Address, Tensor, Tensor]]:
+    """Address, value and base of every tensor of an update that is averaged."""
+    for address, value in update.sent():
+        base = update.base.get(address)
+        if base is not None and base.is_floating_point() and averaged(address):
+            yield address, value, base

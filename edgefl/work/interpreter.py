@@ -246,9 +246,10 @@ def _step(
         given = f"a tensor {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
         name = registry.described("step", pass_.step)
         raise MethodError(f"the loss of {name} is {given}; it must be a scalar tensor")
-    if update is None or not pass_.train:
+    if not pass_.train:
         ctx.score(loss, batch)
         return None
+    assert update is not None
     if meter:
         meter.enter("backward")
     update.backward(loss)

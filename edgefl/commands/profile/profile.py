@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from edgefl.commands.compose import commonest_device, commonest_link, planner_of, scenario_of
+from edgefl.commands.profile.cost_diff import TABLES
 from edgefl.commands.profile.evaluation_rows import client_evaluation_rows
 from edgefl.commands.profile.schedule_totals import evaluation_totals, followed, round_totals, server_rows, stretches
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
@@ -45,10 +46,6 @@ ROW_FIELDS = (
     "virtual_seconds",
     "energy_joules",
 )
-
-
-PARTS = ("rows", "totals", "server_rows", "round_totals", "evaluation_totals", "client_evaluation_rows")
-"""The tables of a profile."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +151,7 @@ def _profiled(planner: Planner, wanted: Wanted, on_progress: OnProgress, label: 
     kinds = [kind for kind in setup.clients.kinds if wanted.kind in (None, kind)]
     stages = [stage for stage in setup.schedule.offered if wanted.stage in (None, stage.index)]
     if not kinds or not stages:
-        return {part: [] for part in PARTS}
+        return {table: [] for table in TABLES}
 
     on_message = messages(on_progress, f"{label}: ")
 

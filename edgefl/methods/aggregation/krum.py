@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from edgefl.methods.aggregation.options import AggregationOptions
-from edgefl.methods.aggregation.robust import averaged
-from edgefl.methods.state import Update
+from edgefl.methods.state import Update, changing
 
 FEWEST = 3
 """Updates of a group that Krum can compare: with fewer, no attacker is tolerated, and all are kept."""
@@ -31,7 +30,7 @@ def shares(
     for index, update in enumerate(updates):
         if weights[index]:
             cuts = update.cuts()
-            sent = frozenset((address, cuts.get(address)) for address, _, _ in _changing(update))
+            sent = frozenset((address, cuts.get(address)) for address, _, _ in changing(update))
             groups.setdefault((update.kind, sent), []).append(index)
     found = [0.0] * len(updates)
     for group in groups.values():
@@ -73,7 +72,7 @@ def squared_distances(updates: Sequence[Update], factors: Sequence[float]) -> Te
     found = torch.zeros(len(updates), len(updates), dtype=torch.float64, device="cpu")
     changes: dict[str, list[Tensor]] = {}
     for update, factor in zip(updates, factors, strict=True):
-        for address, value, base in _changing(update):
+        for address, value, base in changing(update):
             changes.setdefault(address, []).append(((value.to(base.dtype) - base) * factor).flatten())
     for address in sorted(changes):
         rows = changes.pop(address)
@@ -84,12 +83,3 @@ def squared_distances(updates: Sequence[Update], factors: Sequence[float]) -> Te
             # not by products of matrices, which lose the small distances between large updates
             found += torch.cdist(part, part, compute_mode="donot_use_mm_for_euclid_dist").square()
     return found
-
-
-def _changing(update: Update) -> list[tuple[str, Tensor, Tensor]]:
-    """Address, value and base of every tensor of an update that is averaged."""
-    return [
-        (address, value, base)
-        for address, value in update.sent()
-        if (base := update.base.get(address)) is not None and base.is_floating_point() and averaged(address)
-    ]

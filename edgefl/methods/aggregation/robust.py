@@ -39,11 +39,6 @@ def clipping(update: Update, largest: float | None) -> float:
     return min(1.0, largest / norm) if norm and norm < inf else 1.0
 
 
-def averaged(address: str) -> bool:
-    """Whether the tensor at an address is averaged; tables are aggregated by methods."""
-    return not address.startswith("table/")
-
-
 def finite(payloads: Mapping[str, Mapping[str, Tensor]]) -> bool:
     """Whether a client's payloads have neither NaN nor infinity, tables included."""
     return all(_finite(named.values()) for named in payloads.values())

@@ -20,7 +20,7 @@ class Own(Wrapper):
         exchange(ctx)
 
     def finish(self, ctx: Context, pass_: Pass) -> None:
-        """Put the global model back."""
+        """Put the global model back into the module, and what has been trained into the outputs."""
         super().finish(ctx, pass_)
         exchange(ctx)
 
