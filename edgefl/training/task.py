@@ -24,7 +24,7 @@ from edgefl.runs.kept import Stored
 from edgefl.training.attack import Attack
 from edgefl.work import CUDA_ROUNDING, AllocatorPeak, Meter, Pass, Result, Source, Trace, Work, digest, run
 from edgefl.work.metering.allocator import profiling
-from edgefl.work.torch_device import warm
+from edgefl.work.torch_device import seeded, warm
 
 
 class Kept(Protocol):
@@ -187,17 +187,17 @@ class Node:
 
     def __init__(self, sources: Sources, device: torch.device):
         self.sources, self.device = sources, device
-        self._modules: dict[str, nn.Module] = {}
+        self._modules: dict[str, tuple[nn.Module, frozenset[str]]] = {}
         warm(device)
 
     def _module(self, task: Task, inputs: Mapping[str, Tensor]) -> nn.Module:
         key = digest(task.work.model)
-        module = self._modules.get(key)
+        module, names = self._modules.get(key, (None, frozenset()))
         # a reused module must not keep parameters or buffers of another client that the inputs don't replace
-        if module is None or module.state_dict().keys() - inputs.keys():
-            with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
-                torch.manual_seed(seeds.key(task.seed, "module"))
-                module = self._modules[key] = models.build(task.work.model).to(self.device)
+        if module is None or names - inputs.keys():
+            with seeded(seeds.key(task.seed, "module"), self.device):
+                module = models.build(task.work.model).to(self.device)
+            self._modules[key] = module, frozenset(module.state_dict())
         return module
 
     def run(self, task: Task) -> Report:

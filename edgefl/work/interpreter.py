@@ -26,6 +26,7 @@ from edgefl.work.optimizer.update import Update
 from edgefl.work.paired_batches import batches
 from edgefl.work.step_faults import step_faults
 from edgefl.work.steps import Context, Step
+from edgefl.work.torch_device import seeded
 
 
 @dataclass(frozen=True)
@@ -287,11 +288,8 @@ def run(
     ``watch`` is a context around the passes, before payloads are collected, such as an ``AllocatorPeak``.
     Raises MethodError if a payload names a tensor that neither the model nor the outputs hold.
     """
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices):
-        torch.manual_seed(seed)
-        with watch or nullcontext():
-            ctx, total, steps = execute(work, inputs, source, module=module, device=device, seed=seed, meter=meter)
+    with seeded(seed, device), watch or nullcontext():
+        ctx, total, steps = execute(work, inputs, source, module=module, device=device, seed=seed, meter=meter)
     held = {**ctx.outputs, **dict(module.named_buffers()), **dict(module.named_parameters())}
     if missing := [name for name in work.keep if name not in held and name not in ctx.received]:
         raise MethodError(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from math import inf
+from math import inf, isfinite
 
+import torch
 from torch import Tensor
 
 from edgefl.methods.aggregation.options import AggregationOptions
@@ -50,4 +51,9 @@ def finite(payloads: Mapping[str, Mapping[str, Tensor]]) -> bool:
 
 
 def _finite(tensors: Iterable[Tensor]) -> bool:
-    return all(bool(t.isfinite().all()) for t in tensors if t.is_floating_point())
+    floating = [tensor for tensor in tensors if tensor.is_floating_point()]
+    # a sum that is finite has finite terms; one that isn't may be of finite terms
+    sums = [tensor.sum(dtype=torch.promote_types(tensor.dtype, torch.float32)) for tensor in floating]
+    if not sums or isfinite(torch.stack([total.to(torch.float64) for total in sums]).sum()):
+        return True
+    return all(bool(tensor.isfinite().all()) for tensor in floating)
