@@ -19,7 +19,7 @@ def writing(path: Path) -> Iterator[None]:
         raise RunError(f"can't write {path}: {error.strerror or error}") from error
 
 
-def replace_file(path: Path, content: bytes) -> None:
+def replace_file(path: Path, content: bytes, *, synced: bool = True) -> None:
     """Write ``content`` to ``path`` atomically.  Raises RunError if the file can't be written."""
-    with writing(path), replacing(path, durable=True) as partial:
+    with writing(path), replacing(path, durable=True, synced=synced) as partial:
         partial.write_bytes(content)
