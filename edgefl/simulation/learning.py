@@ -109,6 +109,8 @@ class _Started:
     future: Future[Report] | None
 
 
+MOST_WORKS = 256
+"""Works of plans that are remembered with their round's scalars."""
 LOOK_SECONDS = 0.5
 """Wall time between two looks at how many clients have trained, while one of them is waited for."""
 
@@ -128,6 +130,7 @@ class Training:
         self.on_trained: Callable[[int, int], None] = lambda done, of: None
         self._futures: list[Future[Report]] = []
         self._told = 0
+        self._works: dict[int, tuple[Work, Work, Work]] = {}
         self._starts: dict[tuple[int, Start], tuple[dict[str, Tensor], dict[Address, Tensor]]] = {}
 
     def send(self, flights: Flights, go: NDArray[np.bool_]) -> None:
@@ -160,14 +163,12 @@ class Training:
         wires: dict[Start, dict[str, Tensor]],
     ) -> None:
         current, _ = self.planner.work(plan.kind, dispatch.round, plan.stage)
-        work = replace(plan.work, scalars=current.scalars)  # the plan may be an earlier round's
+        work = self._with_scalars(plan.work, current)
         future = None
         if trains:
             if plan.start not in wires:
                 wires[plan.start] = state.wire(work, preinstalled(work, plan.down, state.versions))
             inputs, kept = wires[plan.start], self.kept.of(client, work.keep) if work.keep else None
-            if kept is not None:
-                inputs = {name: tensor for name, tensor in inputs.items() if name not in kept.names}
             seed, attack = self._seed(client, dispatch.number), attack_of(self.setup, client)
             future = self.executor.submit(Task(work, inputs, client, seed, metered, attack, kept))
             if work.keep:
@@ -175,6 +176,15 @@ class Training:
             self._futures.append(future)
             self._tell()
         self.under_way[client] = _Started(dispatch.number, plan, work, state, metered, future)
+
+    def _with_scalars(self, planned: Work, current: Work) -> Work:
+        """The planned work with this round's scalars: the plan may be an earlier round's.  Clients share it."""
+        known = self._works.get(id(planned))
+        if known is None or known[1] is not current:
+            if len(self._works) >= MOST_WORKS:
+                self._works = {}
+            self._works[id(planned)] = known = planned, current, replace(planned, scalars=current.scalars)
+        return known[2]
 
     def land(self, client: int, arrived: bool) -> Report | None:
         """Report of a client; None if its update doesn't arrive and its measurement isn't needed."""
