@@ -46,7 +46,7 @@ class Method:
     needs: ClassVar[Mapping[str, Any]] = {}
     """Sections of a scenario that the method requires; ``check_method`` adds them to its federation."""
     plain_sgd: ClassVar[bool] = False
-    """Whether clients must train by SGD without momentum; another optimizer raises MethodError."""
+    """Whether clients must train by SGD with one rate and no momentum, as ``needs`` then says; else MethodError."""
 
     @property
     def together(self) -> str:
@@ -56,14 +56,17 @@ class Method:
     def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)
         if cls.plain_sgd:
-            cls.needs = {"training": {"optimizer": "sgd"}, **cls.needs}
+            cls.needs = {**cls.needs, "training": {"optimizer": "sgd", **cls.needs.get("training", {})}}
         check_answers(cls)
 
     def __init__(self, options: Any, setting: Setting):
         self.options, self.setting = options, setting
-        if self.plain_sgd and (setting.training.optimizer != "sgd" or setting.training.momentum):
+        training = setting.training
+        if self.plain_sgd and (training.optimizer != "sgd" or training.momentum or training.rates):
             name = options.name or type(self).__name__
-            raise MethodError(f"{name} counts steps of plain SGD: set training.optimizer: sgd, and leave momentum out")
+            raise MethodError(
+                f"{name} counts steps of plain SGD: set training.optimizer: sgd, and leave momentum and rates out"
+            )
 
     def initial(self, seed: int) -> ServerState:
         """Initial models, random or pre-trained.  Tensors of the same name and shape start equal in every kind."""

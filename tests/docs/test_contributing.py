@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import runpy
 from pathlib import Path
 
 import pages
 import pytest
 import torch
-from torch import Tensor
 
 import edgefl
 from edgefl import devices, registry
+from edgefl.commands.compose import compose
 from edgefl.errors import UnknownName
-from edgefl.methods import ServerState, Update
+from edgefl.registry import registered
 from edgefl.runs import Run
+from edgefl.scenario import load
 
 PARTS = ("own-device", "own-data", "own-model", "own-method", "own-schedule")
 
@@ -72,64 +73,81 @@ def test_the_selection_chooses_and_the_policy_ends_the_round(run):
     ] * 2
 
 
-def test_the_method_takes_part_of_the_way(mylab, tmp_path):
-    """From the same start in one round, a rate of 1/2 moves each weight half as far as a rate of 1."""
-    weights = {
-        rate: edgefl.run(
-            mylab / "scenario.yaml",
-            output=tmp_path / str(rate),
-            overrides=[f"method.rate={rate}", "schedule={name: thaw, warm_up: 0, rounds: 1}"],
-        ).weights()
-        for rate in (1.0, 0.5, 0.25)
-    }
-    for name, whole in weights[1.0].items():
-        torch.testing.assert_close(whole - weights[0.5][name], 2 * (weights[0.5][name] - weights[0.25][name]))
+def test_the_hook_leaves_the_largest_entries_of_every_gradient(mylab, tmp_path):
+    """One update of one client by SGD: of the entries that FedAvg moves, the largest moved, by as much."""
+    moved = {}
+    for share in (1.0, 0.25):
+        scenario = mylab / "scenario.yaml"
+        training = "training={optimizer: sgd, lr: 0.5, batch: 16}"
+        changes = [f"method.share={share}", training, "schedule={name: thaw, warm_up: 0, rounds: 1}"]
+        done = edgefl.run(scenario, output=tmp_path / str(share), overrides=changes)
+        (client,) = (c for c in done.records("clients") if c["outcome"] == "finished")
+        assert client["samples"] == 16
+        setup = compose(load(scenario, overrides=changes))
+        first = setup.method.initial(setup.seed).tensors
+        moved[share] = {name: value - first[name] for name, value in done.weights().items()}
+    assert max(float(change.abs().max()) for change in moved[0.25].values()) > 1e-2
+    for name, whole in moved[1.0].items():
+        part, count = moved[0.25][name], max(1, int(0.25 * whole.numel()))
+        smallest = whole.abs().flatten().topk(count).values[-1]
+        torch.testing.assert_close(part, whole * (whole.abs() >= smallest), rtol=0, atol=1e-6)
+        assert int(part.count_nonzero()) <= count or not smallest
+
+
+def test_a_share_of_all_is_fedavg(mylab, tmp_path):
+    scenario = mylab / "scenario.yaml"
+    runs = [edgefl.run(scenario, output=tmp_path / str(i), overrides=[f"method={m}"]).weights()
+            for i, m in enumerate(("fedavg", "{name: sparse, share: 1}"))]  # fmt: skip
+    assert all(torch.equal(value, runs[1][name]) for name, value in runs[0].items())
+
+
+def test_the_personal_head_is_the_option_of_every_method(mylab):
+    """The option's bytes, and one default more than FedAvg."""
+    runpy.run_path(str(mylab / "own_head.py"))
+    try:
+        rows = [
+            edgefl.profile(mylab / "scaffold.yaml", overrides=["compare=null", f"method={method}"])["rows"]
+            for method in ("own-head", "{name: fedavg, personal: [head]}", "fedavg")
+        ]
+    finally:
+        registered.PARTS.clear()
+        registry.forget()
+    own, option, fedavg = ([(row["download_bytes"], row["upload_bytes"]) for row in each] for each in rows)
+    head = 4 * (16 * 12 + 12)  # weights and biases of 12 classes
+    assert own == option == [(down - head, up - head) for down, up in fedavg]
 
 
 @pytest.mark.slow
 def test_the_method_keeps_the_contract_under_the_new_schedule(mylab):
-    report = edgefl.check_method("damped", schedules=["thaw"], kinds=["image"], rate=0.3)
+    report = edgefl.check_method("sparse", schedules=["thaw"], kinds=["image"], share=0.3)
     assert report.ok, str(report)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["damped", "my-nova"])
+@pytest.mark.parametrize("method", ["sparse", "my-scaffold"])
 def test_the_methods_keep_the_contract_under_every_schedule(mylab, method):
     report = edgefl.check_method(method)
     assert report.ok, str(report)
     assert "thaw" not in report.refused
 
 
-def test_fednova_is_the_papers_sum_on_what_clients_really_sent(mylab, tmp_path, monkeypatch):
-    """w+ = w - tau_eff sum_i p_i d_i / tau_i (Wang et al. 2020), with steps counted from the data's sizes alone."""
-    seen: list[tuple[ServerState, Sequence[Update], ServerState]] = []
-    method = registry.get("method", "my-nova")
-    aggregate = method.aggregate
-
-    def spied(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
-        after = aggregate(self, state, updates)
-        seen.append((state, updates, after))
-        return after
-
-    monkeypatch.setattr(method, "aggregate", spied)
-    epochs, batch = 2, 8
-    edgefl.run(
-        mylab / "fednova.yaml",
-        output=tmp_path / "run",
-        overrides=["compare=null", "method=my-nova", f"training.epochs={epochs}", "schedule.rounds=1"],
+def test_the_pages_scaffold_is_the_packages(mylab, tmp_path):
+    """Which tests/methods/test_published_loops.py holds against the paper: the same bits of model, c and c_i, some
+    clients out of every round, clients of different numbers of steps."""
+    changes = [
+        "compare=null",
+        "schedule.rounds=3",
+        "training.epochs=2",
+        "round.cohort=6",
+        "data.partition={quantity: 1}",
+    ]
+    page, package = (
+        edgefl.run(mylab / "scaffold.yaml", output=tmp_path / method, overrides=[*changes, f"method={method}"])
+        for method in ("my-scaffold", "scaffold")
     )
-    ((state, updates, after),) = seen
-    samples = {update.client: update.total for update in updates}
-    assert len(set(samples.values())) > 3, "clients of one size take equal numbers of steps"
-    steps = {client: epochs * (n // min(batch, n)) for client, n in samples.items()}
-    share = {client: n / sum(samples.values()) for client, n in samples.items()}
-    effective = sum(share[client] * steps[client] for client in samples)
-    changed = 0
-    for address, w in state.tensors.items():
-        expected = w.double()
-        for update in updates:
-            sent: dict[str, Tensor] = dict(update.sent())
-            expected = expected - effective * share[update.client] / steps[update.client] * (w - sent[address]).double()
-        torch.testing.assert_close(after.tensors[address].double(), expected, rtol=1e-5, atol=1e-6)
-        changed += not torch.equal(after.tensors[address], w)
-    assert changed == len(state.tensors)
+    theirs = {address.replace("table/control/", "table/c/"): value for address, value in package.weights().items()}
+    assert page.weights().keys() == theirs.keys() and any(name.startswith("table/c/") for name in theirs)
+    assert all(torch.equal(value, theirs[name]) for name, value in page.weights().items())
+    kept, others = page.kept(), package.kept()
+    assert kept.keys() == others.keys() and len({float(own["own.image.head.bias"].norm()) for own in kept.values()}) > 3
+    assert all(torch.equal(value, others[client][name]) for client, own in kept.items() for name, value in own.items())

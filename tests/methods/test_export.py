@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from torch.nn import functional as F
 import edgefl
 from edgefl import registry
 from edgefl.errors import MethodError
-from edgefl.methods import Method, ServerState, Update
+from edgefl.methods import Method, ServerState
 from edgefl.registry.registered import PARTS
 from edgefl.work import Edit, Item, Payload, Work
 
@@ -40,7 +40,7 @@ class LoraEdit:
 
     @staticmethod
     def restrict(edit: Edit, active: Callable[[str], bool], received: set[str]) -> Edit | None:
-        layers = [layer for layer in edit.args["layers"] if active(f"{layer}.weight")]
+        layers = [layer for layer in edit.args["layers"] if f"{layer}.lora_a" in received]
         return Edit(edit.name, {"layers": layers}) if layers else None
 
     @staticmethod
@@ -76,7 +76,7 @@ class Lora(Method):
             out, inside = self.setting.kinds[kind].parameters()[f"{layer}.weight"].shape
             for part, shape in (("lora_a", (RANK, inside)), ("lora_b", (out, RANK))):
                 name = f"{layer}.{part}"
-                items.append(Item(name, shape, "float32", f"table/{kind}/{name}"))
+                items.append(Item(name, shape, "float32", f"lora-{kind}/{name}"))
         return Payload("adapters", tuple(items))
 
     def initial(self, seed: int) -> ServerState:
@@ -96,10 +96,6 @@ class Lora(Method):
         )
         return replace(work, trainable=adapters.names, down=(*work.down, adapters), up=(adapters,), edits=(edit,))
 
-    def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
-        total = sum(update.weight for update in updates)
-        return state.changed(self.sums(state, updates, "adapters", lambda update: update.weight / total))
-
     def evaluate(self, kind: str, split: str) -> Work:
         work = super().evaluate(kind, split)
         edit = Edit("lora", {"layers": self.layers(kind)})
@@ -108,7 +104,7 @@ class Lora(Method):
     def export(self, state: ServerState, kind: str) -> Mapping[str, Tensor]:
         return {
             f"{layer}.weight": state.tensors[f"{kind}/{layer}.weight"]
-            + state.tensors[f"table/{kind}/{layer}.lora_b"] @ state.tensors[f"table/{kind}/{layer}.lora_a"]
+            + state.tensors[f"lora-{kind}/{layer}.lora_b"] @ state.tensors[f"lora-{kind}/{layer}.lora_a"]
             for layer in self.layers(kind)
         }
 
@@ -134,7 +130,7 @@ def test_a_finished_run_gives_the_model_with_its_adapters_merged(scenario: dict[
     run = edgefl.run(scenario, output=tmp_path / "run")
     weights, model = run.weights(), run.model("image")
     layer = "image.blocks.0.attn.qkv"
-    a, b = (weights[f"table/image/{layer}.lora_{part}"] for part in "ab")
+    a, b = (weights[f"lora-image/{layer}.lora_{part}"] for part in "ab")
     assert b.abs().max() > 1e-3  # it has learnt
     merged = model.get_parameter(f"{layer}.weight")
     torch.testing.assert_close(merged, weights[f"image/{layer}.weight"] + b @ a)
@@ -143,7 +139,7 @@ def test_a_finished_run_gives_the_model_with_its_adapters_merged(scenario: dict[
     again = edgefl.read_run(tmp_path / "run")  # without the plug-in
     assert torch.equal(again.model("image").get_parameter(f"{layer}.weight"), merged)
     best = again.weights("best")
-    expected = best[f"image/{layer}.weight"] + best[f"table/image/{layer}.lora_b"] @ best[f"table/image/{layer}.lora_a"]
+    expected = best[f"image/{layer}.weight"] + best[f"lora-image/{layer}.lora_b"] @ best[f"lora-image/{layer}.lora_a"]
     torch.testing.assert_close(again.model("image", "best").get_parameter(f"{layer}.weight"), expected)
 
 
@@ -151,6 +147,20 @@ def test_only_the_adapters_travel_up(scenario: dict[str, Any]) -> None:
     (row,) = edgefl.profile(scenario)["rows"]
     width, blocks = 16, 2
     assert row["upload_bytes"] == blocks * 4 * (RANK * width + 3 * width * RANK)
+
+
+def test_a_stage_cuts_adapters_as_their_layers(scenario: dict[str, Any], tmp_path: Path) -> None:
+    """By their names alone: the block that trains sends its adapters, and those of the other one stay as they are."""
+    scenario["schedule"] = {"name": "layerwise", "stages": 2, "rounds": 4}
+    run = edgefl.run(scenario, output=tmp_path / "run")
+    width = 16
+    assert {c["upload_bytes"] for c in run.records("clients")} == {4 * (RANK * width + 3 * width * RANK)}
+    weights, model = run.weights(), run.model("image")
+    for block in range(2):
+        layer = f"image.blocks.{block}.attn.qkv"
+        a, b = (weights[f"lora-image/{layer}.lora_{part}"] for part in "ab")
+        assert b.abs().max() > 1e-3
+        torch.testing.assert_close(model.get_parameter(f"{layer}.weight"), weights[f"image/{layer}.weight"] + b @ a)
 
 
 def test_a_wrong_export_is_refused(scenario: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

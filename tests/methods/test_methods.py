@@ -17,6 +17,7 @@ from tensors import assert_equal_tensors
 from torch import Tensor
 
 from edgefl import models, registry
+from edgefl.errors import MethodError
 from edgefl.methods import Cohort, Kind, Method, ServerState, Setting, Update, combine
 from edgefl.models import ModelOptions
 from edgefl.work import Item, Payload, Work, run
@@ -328,3 +329,16 @@ def test_blocks_of_other_widths_cannot_be_partners() -> None:
     with pytest.raises(MethodError, match="give both towers the same width, or set complementary: none"):
         wide.work("image", 1)
     assert kind(kind.Options(complementary="none"), setting(32)).work("image", 1).edits == ()
+
+
+@pytest.mark.parametrize("method", ["scaffold", "fednova"])
+@pytest.mark.parametrize("training", [{"optimizer": "adam"}, {"momentum": 0.9}, {"rates": {"head": 0.1}}])
+def test_methods_that_count_steps_need_plain_sgd_with_one_rate(method: str, training: dict[str, Any]) -> None:
+    given, of = setting(), registry.get("method", method)
+    plain = replace(given, training=TrainingOptions(optimizer="sgd"))
+    assert of(of.Options(), plain).plain_sgd
+    other = replace(given, training=TrainingOptions(**{"optimizer": "sgd", **training}))
+    with pytest.raises(
+        MethodError, match=f"{method} counts steps of plain SGD: set training.optimizer: sgd, and leave"
+    ):
+        of(of.Options(), other)

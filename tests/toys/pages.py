@@ -2,7 +2,7 @@
 
 In a page a fenced block is
 
-- a file, if its first line is a comment with a file name (``# mylab/damped.py``);
+- a file, if its first line is a comment with a file name (``# mylab/sparse.py``);
 - ``sh``: commands, one a line; ``python``: a snippet, all those of a page in one namespace;
 - ``yaml`` without a name: some sections of a scenario;
 - ``text``: the output of the block before it.  A line ``...`` stands for any lines, a score (three decimals) may
@@ -27,7 +27,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Iterator
-from contextlib import chdir, redirect_stderr, redirect_stdout
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -142,7 +142,7 @@ class Shelf:
         """Run a page; yields each ``text`` block with the actual output.  Raises AssertionError."""
         names: dict[str, Any] = {"__name__": "page"}
         printed, skipped = "", False
-        with chdir(self.folder):
+        with chdir(self.folder), _forgotten():
             for block in blocks(page):
                 if block.language == "text":
                     if not skipped:
@@ -183,6 +183,22 @@ class Shelf:
         assert code == (ends[0] if ends else 0), f"{block}: {line}: exit code {code}\n{text}"
         self.typed[line] = text = text.replace(str(self.folder), HOME)
         return text
+
+
+@contextmanager
+def _forgotten() -> Iterator[None]:
+    """Forget what a page registers, once it is read: other pages list the parts that there are."""
+    from edgefl import registry
+    from edgefl.registry import registered
+
+    known = dict(registered.PARTS)
+    try:
+        yield
+    finally:
+        if known != registered.PARTS:
+            registered.PARTS.clear()
+            registered.PARTS.update(known)
+            registry.forget()
 
 
 def _here(words: list[str]) -> tuple[int, str]:

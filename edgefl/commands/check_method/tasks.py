@@ -93,8 +93,9 @@ def check_equal(findings: Findings, rule: str, first: Report, second: Report, wh
     """Compare two reports of one task."""
     different = differing(_tensors(first.result), _tensors(second.result))
     findings.expect_none(rule, where, different, "{} differs")
-    equal = (first.result.loss, first.result.metrics) == (second.result.loss, second.result.metrics)
-    findings.expect(rule, where, equal, f"loss {first.result.loss} and {second.result.loss}")
+    one, two = ((r.result.loss, r.result.metrics, r.result.updates) for r in (first, second))
+    fault = f"loss {one[0]} after {one[2]} updates, and {two[0]} after {two[2]}"
+    findings.expect(rule, where, one == two, fault)
 
 
 def _tensors(result: Result) -> dict[str, Tensor]:
