@@ -11,9 +11,10 @@ import weakref
 from collections.abc import Mapping
 from functools import cache
 
+import torch
 from torch import Tensor
 
-from edgefl.runs.kept import Layout, Stored, mapped, parts_of
+from edgefl.runs.kept import Layout, Stored, parts_of
 
 
 class Slot:
@@ -29,8 +30,17 @@ class Slot:
         return Stored(self.path, 0, _written(self.descriptor, tensors), tuple(tensors))
 
     def read(self, layout: Layout) -> dict[str, Tensor]:
-        """The tensors that a worker put there, through a memory map that lasts as long as they do."""
-        return mapped(self.descriptor, 0, layout, layout.names)
+        """The tensors that a worker put there, through a memory map that lasts as long as they do.
+
+        It needs no open file, of which a process may have a thousand or so.
+        """
+        if not layout.size:
+            return {name: torch.empty(shape, dtype=dtype) for name, (_, dtype, shape) in layout.places.items()}
+        storage = torch.UntypedStorage.from_file(self.path, False, layout.size)
+        return {
+            name: torch.empty(0, dtype=dtype).set_(storage, begin // dtype.itemsize, shape)  # type: ignore[call-overload]
+            for name, (begin, dtype, shape) in layout.places.items()
+        }
 
 
 def put(path: str, tensors: Mapping[str, Tensor]) -> Layout:
