@@ -111,6 +111,7 @@ class Processes:
             registry.for_workers(),
         )  # fmt: skip
         self._workers, self._timeout = workers, timeout
+        self.window = QUEUED_PER_WORKER * workers
         self._lock = threading.RLock()
         self._inputs: dict[int, tuple[Mapping[str, Tensor], Slot, Stored]] = {}
         self._works: dict[int, tuple[Work, str]] = {}
@@ -194,15 +195,17 @@ class Processes:
         task = entry.task
         if not available():
             return task.encode()
-        if id(task.inputs) not in self._inputs:
+        # what a client kept lies in a file, or else travels with the inputs
+        given = task.inputs if task.kept is None or isinstance(task.kept, Stored) else task.tensors()
+        if id(given) not in self._inputs:
             used = {other.shared[0] for other in self._entries if other.shared}
             self._inputs = {key: known for key, known in self._inputs.items() if known[1] in used}
             slot = Slot()
             try:
-                self._inputs[id(task.inputs)] = task.inputs, slot, slot.write(task.inputs)
+                self._inputs[id(given)] = given, slot, slot.write(given)
             except OSError as error:
                 raise OutOfHostMemory(f"the memory of this machine doesn't hold the inputs of {entry.name}") from error
-        _, inputs, stored = self._inputs[id(task.inputs)]
+        _, inputs, stored = self._inputs[id(given)]
         if id(task.work) not in self._works:
             if len(self._works) >= MOST_WORKS:
                 self._works = {}
