@@ -33,7 +33,7 @@ from edgefl.errors import RunError
 from edgefl.files import sync
 from edgefl.runs import best, checkpoints, digests, kept, tables
 from edgefl.runs.contents import CHECKPOINTS, KEPT, not_following, read_json
-from edgefl.runs.durable import replace_file, writing
+from edgefl.runs.durable import boot, replace_file, writing
 from edgefl.runs.folders import FILES, FORMAT, TABLES, Table, check_format, check_run_folder, json_text, new_folder
 
 if TYPE_CHECKING:
@@ -191,7 +191,9 @@ class RunDirectory:
                 if synced:
                     sync(self.table(table))
         records = {table: self._digest(table).record() for table in TABLES}
-        facts = {"made_of": self.made_of, "inputs": self.inputs, "records": records, "synced": synced}
+        facts = {"made_of": self.made_of, "inputs": self.inputs, "records": records}
+        if not synced:
+            facts["written_since_boot"] = boot()
         keep = max(self.keep, checkpoints.KEEP)
         checkpoints.write(
             self.path / CHECKPOINTS, round, tensors, state, tables.plain(facts), keep,
@@ -214,14 +216,15 @@ class RunDirectory:
         """``(round, tensors, state)`` of the newest undamaged checkpoint, or None if there is none.
 
         Tensors are on the CPU.  Damaged checkpoints are skipped with a RuntimeWarning, and so are those that weren't
-        synced to the disk and whose records a power cut took.  Raises RunError if all are damaged.
+        synced to the disk before the machine went down, if records of theirs are lost.  Raises RunError if all are
+        damaged.
         """
         return checkpoints.latest(self.path / CHECKPOINTS, why_not=self._lost_by_power_cut)
 
     def _lost_by_power_cut(self, round: int) -> str:
-        """Which records of a checkpoint that wasn't synced are missing, "" if none is."""
+        """Which records of a checkpoint that was written but not synced before a boot are missing, "" if none is."""
         manifest = checkpoints.manifest_of(self.path / CHECKPOINTS / checkpoints.name(round))
-        for table in () if manifest.get("synced", True) else TABLES:
+        for table in () if manifest.get("written_since_boot", boot()) == boot() else TABLES:
             path, written = self.table(table), manifest["records"][table]
             if (path.stat().st_size if path.exists() else 0) < written["bytes"]:
                 return f"{path} lacks records of its rounds"

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+
+import psutil
 
 from edgefl.errors import RunError
 from edgefl.files import replacing
+
+
+@cache
+def boot() -> str:
+    """The time since when this machine is up, as text that differs after a reboot or a power cut."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return f"{psutil.boot_time():.0f}"
 
 
 @contextmanager

@@ -201,6 +201,10 @@ def test_a_power_cut_loses_no_more_than_the_rounds_since_the_last_sync(tmp_path,
     table, folder = tmp_path / "run" / "rounds.jsonl", tmp_path / "run" / "checkpoints"
     assert checkpoints.rounds(folder) == [1, 4, 5]
     lines = table.read_bytes().splitlines(keepends=True)
+    table.write_bytes(b"".join(lines[:4]))
+    with RunDirectory.open(tmp_path / "run") as again:
+        assert again.latest()[0] == 5  # somebody else took the record: the machine was never down
+    monkeypatch.setattr("edgefl.runs.directory.boot", lambda: "another")
     for left, latest in ((5, 5), (4, 4), (1, 1)):  # what the system had not written yet is gone
         table.write_bytes(b"".join(lines[:left]))
         with RunDirectory.open(tmp_path / "run") as again, warnings.catch_warnings(record=True) as caught:
