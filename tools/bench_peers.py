@@ -30,7 +30,7 @@ from peers.pairing import Contestant, Failed, Outcome
 
 REFERENCES = ("bare-1", "bare-2")
 HEAD = (
-    "contestant", "round, s", "/ bare, one process", "/ bare, two processes",
+    "contestant", "round, s", "/ bare, one process", "/ bare, two processes", "processor time / bare, one process",
     "to the first round's end, s", "whole process, s", "PSS, MB",
 )  # fmt: skip
 
@@ -58,31 +58,27 @@ def row(name: str, pairings: Sequence[Pairing]) -> dict[str, Any] | None:
         "pss_bytes": max(outcome.pss for outcome in own),
     }
     for reference in REFERENCES:
-        paired = [
-            ratio
-            for pairing in taken
-            if reference in pairing.outcomes
-            for ratio in ratios(pairing.outcomes[name].rounds, pairing.outcomes[reference].rounds)
-        ]
-        figures[f"to_{reference}"] = asdict(spread(paired)) if paired else None
+        paired = [p for p in taken if reference in p.outcomes]
+        for kind, of in (("", lambda outcome: outcome.rounds), ("processor_", lambda outcome: outcome.processor)):
+            found = [r for p in paired for r in ratios(of(p.outcomes[name]), of(p.outcomes[reference]))]
+            figures[f"{kind}to_{reference}"] = asdict(spread(found)) if found else None
     return figures
 
 
 def cells(name: str, figures: dict[str, Any]) -> list[str]:
     """A row of the table."""
 
-    def ratio(reference: str) -> str:
-        given = figures[f"to_{reference}"]
-        if given is None:
-            return "–"
+    def ratio(kind: str, reference: str) -> str:
+        given = figures[f"{kind}to_{reference}"]
         if reference == name:
             return "1"
-        return f"{given['median']:.2f} ({given['low']:.2f} to {given['high']:.2f})"
+        return "–" if given is None else f"{given['median']:.2f} ({given['low']:.2f} to {given['high']:.2f})"
 
     return [
         ENTRIES[name].title,
         f"{figures['round_seconds']['median']:.3f}",
-        *(ratio(reference) for reference in REFERENCES),
+        *(ratio("", reference) for reference in REFERENCES),
+        ratio("processor_", "bare-1"),
         f"{figures['first_seconds']['median']:.1f}",
         f"{figures['whole_seconds']['median']:.1f}",
         f"{figures['pss_bytes'] / 1e6:,.0f}",

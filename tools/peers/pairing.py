@@ -29,24 +29,41 @@ class Failed(Exception):
 class Outcome:
     """What was measured of a contestant: seconds of its compared rounds, of its start and of all its turns together.
 
+    ``processor`` has the processor time of the compared rounds, summed over its processes, in seconds.
     ``first`` is from the start of its process to the end of its first round.  ``pss`` is the largest sum of the
     proportional set sizes of its processes, in bytes.
     """
 
     rounds: list[float] = field(default_factory=list)
+    processor: list[float] = field(default_factory=list)
     first: float = 0.0
     whole: float = 0.0
     pss: int = 0
 
 
+def _family(process: psutil.Process) -> list[psutil.Process]:
+    """A process and all below it."""
+    try:
+        return [process, *process.children(recursive=True)]
+    except psutil.Error:
+        return []  # it has ended
+
+
+def _thread_seconds(pid: int) -> float:
+    """Processor time of a process's threads, of which the kernel counts nanoseconds; 0 if it has ended."""
+    total = 0
+    for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        try:
+            total += int(file.read_text().split()[0])
+        except OSError:
+            pass  # the thread has just ended
+    return total / 1e9
+
+
 def pss_of(process: psutil.Process) -> int:
     """Sum of the proportional set sizes of a process and all below it, in bytes."""
     total = 0
-    try:
-        family = [process, *process.children(recursive=True)]
-    except psutil.Error:
-        return 0
-    for each in family:
+    for each in _family(process):
         try:
             total += each.memory_full_info().pss
         except (psutil.Error, AttributeError):
@@ -68,13 +85,15 @@ class Contestant:
             )  # fmt: skip
         self._process = psutil.Process(self._child.pid)
         self._seen = b""
+        self.facts: dict[str, Any] = {}
+        """What it said at the end of its last round."""
 
     def start(self) -> dict[str, Any]:
         """Wait for the end of the first round; returns what the contestant says of it.  Raises Failed."""
-        facts = self._answer()
+        self.facts = self._answer()
         self.outcome.first = self.outcome.whole = time.perf_counter() - self._began
         self._look()
-        return facts
+        return self.facts
 
     def turn(self, compared: bool = True) -> float:
         """Let it play a round; returns its seconds.  A round that isn't compared is looked at for memory.
@@ -82,13 +101,15 @@ class Contestant:
         Raises Failed.
         """
         watch = None if compared else _Watch(self._process)
+        used = self.processor_seconds()
         began = time.perf_counter()
         self._go()
-        self._answer()
+        self.facts = self._answer()
         seconds = time.perf_counter() - began
         self.outcome.whole += seconds
         if compared:
             self.outcome.rounds.append(seconds)
+            self.outcome.processor.append(self.processor_seconds() - used)
         if watch is not None:
             self.outcome.pss = max(self.outcome.pss, watch.end())
             self._look()
@@ -108,22 +129,12 @@ class Contestant:
         return self.outcome
 
     def processor_seconds(self) -> float:
-        """Processor time of its processes so far, those that have ended included where their parent waited for them."""
-        total = 0.0
-        try:
-            for each in (self._process, *self._process.children(recursive=True)):
-                total += sum(each.cpu_times()[:4])
-        except psutil.Error:
-            pass  # one has just ended
-        return total
+        """Processor time of the threads that its processes have now."""
+        return sum(_thread_seconds(each.pid) for each in _family(self._process))
 
     def kill(self) -> None:
         """End its processes, each by its own number."""
-        try:
-            family = [*self._process.children(recursive=True), self._process]
-        except psutil.Error:
-            family = []
-        for each in family:
+        for each in reversed(_family(self._process)):
             try:
                 each.kill()
             except psutil.Error:

@@ -18,13 +18,15 @@ class Turns:
         os.dup2(2, 1)
         self.round = 0
 
-    def played(self, parameters: int, clients: int) -> None:
+    def played(self, parameters: int, clients: int, parts: dict[str, dict[str, float]] | None = None) -> None:
         """Tell that a round ended, with the model's parameters and the clients that trained; wait for the next turn.
+
+        ``parts`` is the round's time by part, where it is measured.
 
         Ends the process if the tool is gone.
         """
         self.round += 1
-        facts = {"round": self.round, "parameters": parameters, "clients": clients}
+        facts = {"round": self.round, "parameters": parameters, "clients": clients, "parts": parts}
         self._answers.write(json.dumps(facts) + "\n")
         self._answers.flush()
         if not sys.stdin.readline():
