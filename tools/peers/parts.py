@@ -73,12 +73,13 @@ FLUSH = 0.02
 
 
 class Clock:
-    """Seconds of the main thread by part; time outside all parts isn't counted."""
+    """Seconds of the main thread by part, by the clock ``now``; time outside all parts isn't counted."""
 
-    def __init__(self, file: Path | None = None):
+    def __init__(self, file: Path | None = None, now: Callable[[], float] = time.perf_counter):
         self.seconds: Counter[str] = Counter()
         self._stack: list[str] = []
-        self._last = time.perf_counter()
+        self._now = now
+        self._last = now()
         self._thread = threading.main_thread().ident
         self._file, self._written = file, 0.0
 
@@ -91,7 +92,7 @@ class Clock:
         """Begin a part; the one that was running is stopped until ``leave``."""
         if part == WAIT and not self._stack:
             self._write()
-        now = time.perf_counter()
+        now = self._now()
         if self._stack:
             self.seconds[self._stack[-1]] += now - self._last
         self._stack.append(part)
@@ -99,7 +100,7 @@ class Clock:
 
     def leave(self) -> None:
         """End the part that is running."""
-        now = time.perf_counter()
+        now = self._now()
         self.seconds[self._stack.pop()] += now - self._last
         self._last = now
         if not self._stack and now - self._written > FLUSH:
@@ -111,7 +112,7 @@ class Clock:
             part = self._file.with_suffix(".part")
             part.write_text(json.dumps(self.seconds), encoding="utf-8")
             os.replace(part, self._file)
-            self._written = time.perf_counter()
+            self._written = self._now()
 
 
 def timed(function: Callable[..., Any], part: str, clock: Clock) -> Callable[..., Any]:
