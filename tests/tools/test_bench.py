@@ -250,8 +250,7 @@ import json, sys
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 from edgefl import models
-from edgefl.commands.compose import compose
-from edgefl.scenario import Scenario
+from edgefl.commands.compose import compose, scenario_of
 from peers import edgefl_parts, jobs, plain
 
 def flops(call):
@@ -262,7 +261,7 @@ def flops(call):
 found = {}
 for name in ("vit", "cnn", "tiny"):
     job = jobs.JOBS[name]
-    setup = compose(Scenario.model_validate(edgefl_parts.scenario(job, 3, 1)))
+    setup = compose(scenario_of(edgefl_parts.scenario(job, 3, 1), []))
     module = models.build(setup.method.setting.kinds["image"].model)
     x, own = torch.rand(job.batch, 3, 32, 32), plain.plain_model(job)
     found[name] = {
