@@ -4,7 +4,7 @@
                                 [--big-rounds 5] [--json FILE] [--keep-environments DIR]
 
 Contestants take turns: each plays one round while the others wait.  docs/explanation/performance.md says what is
-measured.  A contestant that can't be installed or fails is listed with its reason.
+measured.  A contestant that can't be installed or fails is listed with its reason.  Needs Linux.
 """
 
 from __future__ import annotations
@@ -113,9 +113,7 @@ def play(job: Job, names: Sequence[str], pythons: dict[str, str], rounds: int, f
         for name in names:
             with _playing(pairing, name, children):
                 command = ENTRIES[name].command(pythons[name], job.name, rounds + 2)
-                children[name] = Contestant(
-                    command, variables(folder / "cache", ENTRIES[name].environment), folder, name
-                )
+                children[name] = Contestant(command, variables(folder, ENTRIES[name].environment), folder, name)
                 said = children[name].start()
                 if (said["parameters"], said["clients"]) != (job.parameters, job.cohort):
                     raise Failed(f"it trained {said['clients']} clients with {said['parameters']} parameters")

@@ -4,6 +4,7 @@
 
 Medians over rounds.  Two runs of the same scenario take turns: one with clocks around edgefl's public functions, which
 gives the parts, and one without, which gives the whole round.  docs/explanation/performance.md explains the parts.
+Needs Linux.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def measure(job: Job, workers: int, rounds: int, folder: Path) -> dict[str, Any]
     command = [*entry.command(sys.executable, job.name, rounds + 2), "--processes", str(workers)]
     times = folder / f"parts-{workers}"
     times.mkdir()
-    environment = variables(folder / "cache", None)
+    environment = variables(folder, None)
     found: dict[str, Any] = {"whole": [], "clocked": [], "own": [], "workers": []}
     children: dict[str, Contestant] = {}
     try:

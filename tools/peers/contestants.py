@@ -51,8 +51,8 @@ SHOW = (
 )
 
 
-def variables(cache: Path, environment: str | None) -> dict[str, str]:
-    """The environment variables of a contestant: one thread per process, and a cache of its own.
+def variables(folder: Path, environment: str | None) -> dict[str, str]:
+    """The environment variables of a contestant: one thread per process, and its files in ``folder``.
 
     In the tool's own environment the checkout's edgefl is found first.
     """
@@ -62,7 +62,8 @@ def variables(cache: Path, environment: str | None) -> dict[str, str]:
         **kept,
         **dict.fromkeys(THREADS, "1"),
         "PYTHONPATH": os.pathsep.join(path),
-        "EDGEFL_CACHE": str(cache),
+        "EDGEFL_CACHE": str(folder / "cache"),
+        "RAY_TMPDIR": str(folder),
         "FLWR_TELEMETRY_ENABLED": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
         "CUDA_VISIBLE_DEVICES": "",
