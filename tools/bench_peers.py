@@ -237,6 +237,7 @@ def _measured(job: Job, rounds: int, pythons: dict[str, str], reasons: dict[str,
     print(f"\n{rounds} paired rounds; other programs used {others} of the cores meanwhile.")
     for name, reason in reasons.items():
         print(f"{ENTRIES[name].title}: left out, {reason}")
+    sys.stdout.flush()
     return {"figures": figures, "left_out": reasons, "rounds": rounds, "others_cores": asdict(others)}
 
 

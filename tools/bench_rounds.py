@@ -116,7 +116,7 @@ def _show(job: Job, workers: int, found: dict[str, Any]) -> None:
     cost: Sequence[float] = [ours / bare for ours, bare in zip(found["clocked"], found["whole"], strict=True)]
     print(f"\n**{job.title}, {where}**: medians of {len(cost)} rounds\n")
     print(table(HEAD, rows(found)))
-    print(f"\nA round with clocks takes {spread(cost)} times as long as one without.")
+    print(f"\nA round with clocks takes {spread(cost)} times as long as one without.", flush=True)
 
 
 if __name__ == "__main__":
