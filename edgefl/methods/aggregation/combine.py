@@ -182,11 +182,21 @@ class Fold:
         """Add an update.  Its parameters aren't read again."""
         weight, cuts = self.weight(update), update.cuts()
         factor = update.weight_factor * clipping(update, self.options.clip)
+        plain: dict[float, tuple[list[Tensor], list[Tensor], list[Tensor]]] = {}
         for address, value in update.sent():
             base = update.base.get(address)
             if not averaged(address) or base is None or not base.is_floating_point():
                 continue
             self._sent.add(address)
+            if self._cuts[address] == [None]:  # one tensor as a whole: many are added in one call
+                if total := self._expected.get((address, None)):
+                    mean = self._means.get((address, None))
+                    if mean is None:
+                        mean = self._means[address, None] = torch.zeros_like(base)
+                    lists = plain.setdefault(weight / total * factor, ([], [], []))
+                    for entries, tensor in zip(lists, (mean, value.to(mean.dtype), base), strict=True):
+                        entries.append(tensor)
+                continue
             whole = Contribution(value, base, weight, factor, cuts.get(address))
             for cut in self._cuts.get(address, ()):
                 total = self._expected.get((address, cut))
@@ -197,6 +207,8 @@ class Fold:
                     self._means[address, cut] = torch.zeros_like(part.base)
                 mean = self._means[address, cut]
                 mean.add_(part.value.to(mean.dtype) - part.base, alpha=weight / total * factor)
+        for alpha, (means, values, bases) in plain.items():
+            torch._foreach_add_(means, torch._foreach_sub(values, bases), alpha=alpha)
 
     def deltas(self, updates: Sequence[Update]) -> tuple[dict[Address, Tensor], Cohort]:
         """The mean changes over ``updates``, those that were added, and their counts; see ``deltas``."""

@@ -51,9 +51,6 @@ def finite(payloads: Mapping[str, Mapping[str, Tensor]]) -> bool:
 
 
 def _finite(tensors: Iterable[Tensor]) -> bool:
-    floating = [tensor for tensor in tensors if tensor.is_floating_point()]
-    # a sum that is finite has finite terms; one that isn't may be of finite terms
-    sums = [tensor.sum(dtype=torch.promote_types(tensor.dtype, torch.float32)) for tensor in floating]
-    if not sums or isfinite(torch.stack([total.to(torch.float64) for total in sums]).sum()):
-        return True
-    return all(bool(tensor.isfinite().all()) for tensor in floating)
+    floating = [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
+    largest = torch._foreach_norm(floating, ord=inf) if floating else ()
+    return all(map(isfinite, torch.stack([each.double() for each in largest]).tolist())) if largest else True
