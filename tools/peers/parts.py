@@ -48,7 +48,7 @@ ROOMS = {
     "edgefl.simulation.simulation": None,
     "edgefl.simulation.simulation:Simulation.checkpoint": CHECKPOINT,
     "edgefl.simulation.checkpoint": CHECKPOINT,
-    "edgefl.simulation.learning:Training.aggregate": AGGREGATE,
+    "edgefl.simulation.learning.training:Training.aggregate": AGGREGATE,
     "edgefl.simulation.refusal": AGGREGATE,
     "edgefl.simulation.records": RECORDS,
     "edgefl.planning": CLOCK,

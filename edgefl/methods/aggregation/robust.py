@@ -51,6 +51,12 @@ def finite(payloads: Mapping[str, Mapping[str, Tensor]]) -> bool:
 
 
 def _finite(tensors: Iterable[Tensor]) -> bool:
-    floating = [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
-    largest = torch._foreach_norm(floating, ord=inf) if floating else ()
-    return all(map(isfinite, torch.stack([each.double() for each in largest]).tolist())) if largest else True
+    floating = [tensor for tensor in tensors if tensor.is_floating_point()]
+    sums: dict[torch.dtype, list[Tensor]] = {}
+    for tensor in floating:
+        total = tensor.sum(dtype=torch.promote_types(tensor.dtype, torch.float32))
+        sums.setdefault(total.dtype, []).append(total)
+    # a sum that is finite has finite terms; one that isn't may be of finite terms
+    if all(isfinite(torch.stack(totals).abs().max()) for totals in sums.values()):
+        return True
+    return all(bool(tensor.isfinite().all()) for tensor in floating)

@@ -1,9 +1,4 @@
-"""Training of clients and server beside the virtual clock: real training behind futures, or none.
-
-Virtual time comes from predicted cost, so the clock never waits for real compute: a work is submitted when its client
-is dispatched, and its future is awaited when its flight ends.  Without training only costs are computed: payloads and
-records are the same, except for losses and metrics.
-"""
+"""Real training behind futures: a round's trainings, what arrives, and its aggregation."""
 
 from __future__ import annotations
 
@@ -11,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,89 +17,20 @@ from edgefl import seeds
 from edgefl.methods import ServerState, Update
 from edgefl.methods.aggregation.combine import Fold, Folded
 from edgefl.methods.aggregation.robust import averaged
-from edgefl.planning.meta_state import shapes, shapes_alone
 from edgefl.planning.planner import Plan, Planner, Start
 from edgefl.planning.setup import Setup
-from edgefl.planning.versions import always, preinstalled
+from edgefl.planning.versions import preinstalled
 from edgefl.schedules import Stage
 from edgefl.simulation.attackers import attack_of
 from edgefl.simulation.inflight.closed_form import Dispatch, Flights
 from edgefl.simulation.kept import Deposited, KeptValues
+from edgefl.simulation.learning.interface import MOST_WORKS, Arrival, part_of_stage
 from edgefl.simulation.refusal import FiniteCheck, why_refused
 from edgefl.training import Executor, Report, Task
 from edgefl.work import Address, Work
 
 Floats = NDArray[np.float64]
 Integers = NDArray[Any]
-
-
-class Arrival(NamedTuple):
-    """An update that arrived: client, plan, round, number of the dispatch, staleness and weight factor."""
-
-    client: int
-    plan: Plan
-    round: int
-    number: int
-    staleness: int = 0
-    weight_factor: float = 1.0
-
-
-class Learning(Protocol):
-    """Interface of a simulation to training, which doesn't affect virtual time."""
-
-    state: ServerState
-
-    def send(self, flights: Flights, go: NDArray[np.bool_], *, in_order: bool = False) -> None:
-        """Dispatch clients; those in the mask ``go`` may return an update.
-
-        ``in_order`` says that they land in the order of ``flights``.
-        """
-        ...
-
-    def expect(self, arrivals: Sequence[Arrival], stage: Stage) -> None:
-        """All the updates that the next aggregation gets, before any of them lands; some may be refused."""
-        ...
-
-    def land(self, client: int, arrived: bool) -> Report | None:
-        """End a client's flight; return its report, if there is one."""
-        ...
-
-    def rejects(self, client: int, number: int) -> str | None:
-        """Why a landed client's update is refused, which drops it; None if it is accepted."""
-        ...
-
-    def non_finite(self) -> list[str]:
-        """The addresses of the state whose tensors have a NaN or an infinity."""
-        ...
-
-    def aggregate(self, arrivals: Sequence[Arrival], stage: Stage, *, at_once: bool = False) -> None:
-        """Aggregate these updates into the state."""
-        ...
-
-    def forget(self, arrivals: Sequence[Arrival]) -> None:
-        """Drop these updates: their round doesn't change the state."""
-        ...
-
-    def submit(self, work: Work, when: str, round: int, index: int) -> Future[Report] | None:
-        """Begin a work of the server."""
-        ...
-
-    def absorb(self, work: Work, report: Report | None) -> None:
-        """Apply a finished work of the server to the state."""
-        ...
-
-    def leave(self) -> None:
-        """End the run; works still under way aren't needed."""
-        ...
-
-
-def part_of_stage(work: Work, stage: Stage) -> Work:
-    """The work with uploads of what trains at ``stage`` only: an update may have begun at an earlier stage."""
-    up = tuple(p.only(lambda item: always(item, stage)) for p in work.up)
-    return work if all(a.items == b.items for a, b in zip(up, work.up, strict=True)) else replace(work, up=up)
-
-
-# --- real ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -123,8 +49,6 @@ class _Started:
     future: Future[Report] | None = None
 
 
-MOST_WORKS = 256
-"""Works of plans that are remembered with their round's scalars."""
 LOOK_SECONDS = 0.5
 """Wall time between two looks at how many clients have trained, while one of them is waited for."""
 
@@ -403,87 +327,3 @@ class Training:
         for started in self.under_way.values():
             if started.future is not None:
                 started.future.cancel()
-
-
-# --- none ------------------------------------------------------------------------------------------------------------
-
-
-MOST_CHANGES = 256
-"""Number of cached aggregations; a method whose works differ in every round would add to them without end."""
-
-
-class NoTraining:
-    """No training: a state of shapes without values, whose versions change as with training.
-
-    The method's own ``aggregate`` is called with shapes to find which tensors change; clients with equal uploads share
-    one update.  Raises MethodError if ``aggregate`` needs values.
-    """
-
-    def __init__(self, setup: Setup):
-        self.setup = setup
-        self.state = shapes(setup.method)
-        self._changes: dict[tuple[int, frozenset[int]], tuple[list[Any], dict[Address, Tensor]]] = {}
-
-    def send(self, flights: Flights, go: NDArray[np.bool_], *, in_order: bool = False) -> None:
-        """Do nothing: no client is trained."""
-
-    def expect(self, arrivals: Sequence[Arrival], stage: Stage) -> None:
-        """Do nothing: shapes need no memory."""
-
-    def land(self, client: int, arrived: bool) -> Report | None:
-        """Return None: there is no report without training."""
-        return None
-
-    def rejects(self, client: int, number: int) -> str | None:
-        """Return None: shapes have no values to reject."""
-        return None
-
-    def non_finite(self) -> list[str]:
-        """Return an empty list: shapes have no values."""
-        return []
-
-    def aggregate(self, arrivals: Sequence[Arrival], stage: Stage, *, at_once: bool = False) -> None:
-        """Give all tensors that would change their next version."""
-        alike = {id(arrival.plan.work.up): arrival for arrival in arrivals}
-        key = stage.index, frozenset(alike)
-        if key not in self._changes:
-            if len(self._changes) >= MOST_CHANGES:
-                self._changes = {}
-            self._changes[key] = list(alike.values()), self._changed(list(alike.values()), stage)
-        changed = self._changes[key][1]
-        if changed:
-            self.state = self.state.changed(changed)
-
-    def _changed(self, arrivals: Sequence[Arrival], stage: Stage) -> dict[Address, Tensor]:
-        updates = []
-        for number, arrival in enumerate(arrivals):
-            work = part_of_stage(arrival.plan.work, stage)
-            if not any(p.items for p in work.up):
-                continue
-            with torch.device("meta"):
-                payloads = {p.name: {i.name: i.spec.empty() for i in p.items} for p in arrival.plan.work.up}
-            base = self.state.base(work, self.state.items(work))
-            counts = {pattern: arrival.plan.samples for p in work.passes for pattern in p.patterns}
-            updates.append(Update(number, arrival.plan.kind, counts, work, payloads, base, arrival.round))
-        if not updates:
-            return {}
-        with shapes_alone(self.setup.method, "training: none: aggregate()", self.state), torch.device("meta"):
-            after = self.setup.method.aggregate(self.state, updates)
-        return {a: t for a, t in after.tensors.items() if after.versions[a] != self.state.versions.get(a)}
-
-    def forget(self, arrivals: Sequence[Arrival]) -> None:
-        """Do nothing: no updates are stored."""
-
-    def submit(self, work: Work, when: str, round: int, index: int) -> Future[Report] | None:
-        """Return None: the server computes nothing."""
-        return None
-
-    def absorb(self, work: Work, report: Report | None) -> None:
-        """Add the result of a work of the server to the state, as shapes."""
-        with torch.device("meta"):
-            uploads = {i.source: i.spec.empty() for p in work.up for i in p.items}
-        if uploads:
-            self.state = self.state.changed(uploads)
-
-    def leave(self) -> None:
-        """Do nothing: no training is under way."""
