@@ -18,6 +18,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 import edgefl
+from edgefl import seeds
 from edgefl.commands.compose import compose
 from edgefl.scenario import load
 from edgefl.work import Pass
@@ -199,3 +200,57 @@ def test_fedper(federation: Callable[..., Federation]) -> None:
         w = {n: w[n] if ".head." in n else shared[n] for n in w}
     fed.check(w)
     assert any(".head." in name for name in w)
+
+
+@pytest.mark.slow
+def test_fednova(tiny: Tiny, tmp_path: Path) -> None:
+    """Wang et al. 2020, eq. 9 with plain SGD: clients of one pass each make different numbers of steps.
+
+    Only the order of a client's samples is taken from edgefl.
+    """
+    scenario = tiny(
+        data={"source": "glyphs", "clients": {"image": 400}, "partition": {"quantity": 0.5}, "size": 8,
+              "samples": 80, "validation": 20, "test": 20},
+        model={"image": {"blocks": 1, "width": 8, "heads": 2, "patch": 4}},
+        method="fednova",
+        schedule={"name": "end-to-end", "rounds": 2},
+        training={"batch": 8, "epochs": 1, "optimizer": "sgd", "lr": LR, "implementation": "for-loop"},
+        round={"cohort": 5},
+    )  # fmt: skip
+    run = edgefl.run(scenario, output=tmp_path / "run")
+    setup = compose(load({"edgefl": 1, **scenario}))
+    kind = setup.method.setting.kinds["image"]
+    module = edgefl.models.build(kind.model)
+    module.forward = lambda modality, x: module.logits(modality, x)
+    first = setup.method.initial(setup.seed).tensors
+    x = {n: first[f"image/{n}"] for n in kind.trainable()}
+    taken, clients = set(), run.clients
+    for round in (1, 2):
+        changes, steps, sizes = [], [], []
+        for client in sorted(clients[clients["round"] == round]["client"].tolist()):
+            source, w = setup.clients.client(client), dict(x)
+            size = source.size(Pass("classify", "private", ("image",), 1))
+            pass_ = Pass("classify", "private", ("image",), min(8, size))
+            seed = seeds.key(setup.seed, "training", client, round)
+            batches = list(source.batches(pass_, seeds.key(seed, "shuffle", 0, 0)))
+            for _, batch in batches:
+                own = {n: t.clone().requires_grad_() for n, t in w.items()}
+                scores = functional_call(module, own, ("image", batch["image"]), tie_weights=False)
+                loss = F.cross_entropy(scores, batch["label"])
+                g = dict(zip(own, torch.autograd.grad(loss, list(own.values())), strict=True))
+                w = {n: w[n] - LR * g[n] for n in w}
+            changes.append({n: w[n] - x[n] for n in x})
+            steps.append(len(batches))
+            sizes.append(size)
+        taken |= set(steps)
+        shares = [size / sum(sizes) for size in sizes]
+        effective = sum(p * tau for p, tau in zip(shares, steps, strict=True))
+        x = {
+            n: x[n] + effective * sum(p / tau * d[n] for p, tau, d in zip(shares, steps, changes, strict=True))
+            for n in x
+        }
+    assert len(taken) >= 3
+    last = run.weights()
+    for name, value in x.items():
+        assert float((value - first[f"image/{name}"]).abs().max()) > 1e-4
+        torch.testing.assert_close(last[f"image/{name}"], value, rtol=1e-4, atol=2e-6)
