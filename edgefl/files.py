@@ -14,10 +14,11 @@ from uuid import uuid4
 
 
 @contextmanager
-def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
+def replacing(path: Path, *, durable: bool = False, synced: bool = True) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; the file or folder written there replaces ``path`` in one step.
 
-    With ``durable`` the new file is on the disk when the context ends.  Its temporary path is always
+    With ``durable`` the new file is on the disk when the context ends; without ``synced`` the system writes it later,
+    so that a killed process loses nothing, but a power cut may.  Its temporary path is always
     ``.partial-<name>``, so only one process may write it.  Without ``durable`` every call has a temporary path of its
     own, and several processes may write the same ``path``.  The temporary file is removed if the body raises.
     Raises OSError, also where ``path`` is a folder that isn't empty.
@@ -25,10 +26,10 @@ def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
     partial = path.with_name(f".partial-{'' if durable else f'{uuid4().hex}-'}{path.name}")
     try:
         yield partial
-        if durable:
+        if durable and synced:
             sync(partial)
         os.replace(partial, path)
-        if durable:
+        if durable and synced:
             sync(path.parent)
     finally:
         with suppress(OSError):

@@ -1,8 +1,8 @@
-"""CPU time of the interpreter, the meter and a prediction, as ratios to a hand-written training loop.
+"""CPU time of one client's steps, the meter and a prediction, as ratios to a hand-written training loop.
 
     python tools/bench_overhead.py [--steps 60] [--repeat 5]
 
-Trains the quickstart's image client.  Prints medians of paired ratios; absolute times depend on the machine.
+Trains the quickstart's image client; whole rounds are in bench_peers.py.  Prints medians of paired ratios.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ from edgefl.commands.made_of import (
 )
 from edgefl.commands.plug_in_files import check_plug_in_files
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
+from edgefl.data import Federation
 from edgefl.errors import DataError, DivergedError, RunError
 from edgefl.planning import Setup
 from edgefl.report.charts import draw_curves
@@ -330,7 +331,7 @@ def _run_one(
         federation = federation_of(scenario, on_message)
         directory.write_evaluation(**evaluation_of(read_run(folder), federation.server_samples))
         if trains:
-            _keep_data(directory, scenario, on_message)
+            _keep_tokenizer(directory, federation)
             if isinstance(pretrained := setup.method.setting.pretrained, Pretraining):
                 pretrained.save(directory.path)
         latest = directory.latest()
@@ -366,6 +367,8 @@ def _run_one(
         finally:
             tracked.close(finished=simulation.over)
             gc.unfreeze()  # the next combination of a comparison needs the memory of this one
+        if trains:
+            federation.partition_figure(directory.path / "partition.png")
         draw_curves(read_run(folder))
         directory.finish(setup.method.exported(simulation.state) if trains else {}, result)
 
@@ -385,11 +388,7 @@ def _check_models(directory: RunDirectory, setup: Setup) -> None:
         )
 
 
-def _keep_data(directory: RunDirectory, scenario: Scenario, on_message: Callable[[str], None]) -> None:
-    """Write the tokenizer and the figure of each client's classes beside the records."""
-    federation = federation_of(scenario, on_message)
-    try:
+def _keep_tokenizer(directory: RunDirectory, federation: Federation) -> None:
+    """Write the tokenizer beside the records; a federation without texts has none."""
+    with suppress(DataError):
         federation.tokenizer.save(str(directory.tokenizer_path))
-    except DataError:
-        pass  # a federation without texts has no tokenizer
-    federation.partition_figure(directory.path / "partition.png")

@@ -33,6 +33,11 @@ def _state(answer: Any, state: ServerState | None) -> str:
             continue
         if after is None:
             return f"returned a state without {address!r}"
+        if after.is_meta and not before.is_meta:
+            return (
+                f"changed {address!r} to a tensor without values: where streams is true, only combine() and the tables "
+                "of updates may be read"
+            )
         if (after.shape, after.dtype) != (before.shape, before.dtype):
             return (
                 f"changed {address!r} from {before.dtype} {tuple(before.shape)} to {after.dtype} {tuple(after.shape)}; "

@@ -90,7 +90,7 @@ class FedIoT(Method):
 
     # server -----------------------------------------------------------------------------------------------------
 
-    def weight(self, update: Update) -> float:
+    def update_weight(self, update: Update) -> float:
         """``pair_weight n_pair + n_single``, from a client's samples of pairs and of single modalities.
 
         The two are shares of the client's samples where the round policy weighs clients equally.
@@ -100,7 +100,7 @@ class FedIoT(Method):
         return counts / max(update.total, 1) if update.equal else counts
 
     def mix(self, address: Address, cohort: Cohort) -> Mapping[Address, float]:
-        """Shares of the kinds that sent the parameter, by ``weight``."""
+        """Shares of the kinds that sent the parameter, by ``update_weight``."""
         name = address.split("/", 1)[1]
         if name not in self.holders:
             return {address: 1.0}
@@ -108,6 +108,8 @@ class FedIoT(Method):
         total = sum(weights.values())
         return {b: n / total for b, n in weights.items()}
 
+    streams = True
+
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         """Shared and own parameters in one coefficient table."""
-        return state.changed(self.combine(state, updates, self.mix, weight=self.weight))
+        return state.changed(self.combine(state, updates, self.mix))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from edgefl import models, seeds
 from edgefl.errors import MethodError
-from edgefl.methods.aggregation.combine import Cohort, Mix, parts_of, usual_weight
+from edgefl.methods.aggregation.combine import Cohort, Mix, parts_of
 from edgefl.methods.aggregation.server_optimizers import stepped
 from edgefl.methods.answers import check_answers
 from edgefl.methods.personal.parts import check_parts, keep_personal
@@ -47,6 +47,13 @@ class Method:
     plain_sgd: ClassVar[bool] = False
     """Whether clients must train by SGD with one rate and no momentum, as ``needs`` then says; else MethodError."""
 
+    streams: ClassVar[bool] = True
+    """Whether ``aggregate`` reads parameters by ``combine`` with ``update_weight`` alone.
+
+    Then each update is added up as it arrives, and memory doesn't grow with the cohort.  A class with an ``aggregate``
+    of its own, which doesn't say so, gets all updates at once.
+    """
+
     @property
     def together(self) -> str:
         """Why a round's updates can't be aggregated one by one, as a clause for a message; "" if they can."""
@@ -54,6 +61,8 @@ class Method:
 
     def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)
+        if "aggregate" in vars(cls) and "streams" not in vars(cls):
+            cls.streams = False
         if cls.plain_sgd:
             cls.needs = {**cls.needs, "training": {"optimizer": "sgd", **cls.needs.get("training", {})}}
         check_answers(cls)
@@ -182,25 +191,30 @@ class Method:
         """The next state.  Pure, and independent of the order of ``updates``.  Default: FedAvg per client kind."""
         return state.changed(self.combine(state, updates, lambda address, cohort: {address: 1.0}))
 
+    def update_weight(self, update: Update) -> float:
+        """The weight of an update in means of parameters, before normalising: by default its number of samples."""
+        return update.weight
+
     def combine(
         self,
         state: ServerState,
         updates: Sequence[Update],
         mix: Mix,
         *,
-        weight: Callable[[Update], float] = usual_weight,
+        weight: Callable[[Update], float] | None = None,
         among: str = "",
     ) -> dict[Address, Tensor]:
         """New values of the parameters that change, by the scenario's ``aggregation`` section; no method's tables.
 
-        The state of the server's optimizer is included.  ``among`` limits this to addresses with that prefix.
+        ``weight`` is that of an update before normalising, by default the method's.  The state of the server's
+        optimizer is included.  ``among`` limits this to addresses with that prefix.
         """
 
         def limited(address: Address, cohort: Cohort) -> Mapping[Address, float]:
             return mix(address, cohort) if address.startswith(among) else {}
 
         parameters = {a: t for a, t in state.tensors.items() if averaged(a)}
-        parts = parts_of(parameters, updates, limited, weight, self.setting.aggregation)
+        parts = parts_of(parameters, updates, limited, weight or self.update_weight, self.setting.aggregation)
         return stepped(state.tensors, parts, self.setting.buffers, self.setting.aggregation)
 
     def export(self, state: ServerState, kind: str) -> Mapping[str, Tensor]:

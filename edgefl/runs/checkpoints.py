@@ -1,7 +1,7 @@
 """Checkpoints: tensors and JSON state after a finished round, written atomically.
 
-A checkpoint is written into a hidden folder, synced to the disk and renamed.  To remove one, it is renamed to a hidden
-folder first.  Checksums of both files detect damage before a run continues from a checkpoint.
+A checkpoint is written into a hidden folder, synced to the disk where that is asked for, and renamed.  To remove one,
+it is renamed to a hidden folder first.  Checksums of both files detect damage before a run continues from a checkpoint.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,29 +47,39 @@ def write(
     state: Mapping[str, Any],
     facts: Mapping[str, Any],
     keep: int = KEEP,
+    *,
+    synced: bool = True,
+    besides: int | None = None,
 ) -> Path:
     """Write the checkpoint of ``round``, remove all but the newest ``keep``, and return its folder.
 
-    ``facts`` (JSON data) go beside the state; ``manifest_of`` returns them.
+    ``facts`` (JSON data) go beside the state; ``manifest_of`` returns them.  One that isn't ``synced`` may be damaged
+    by a power cut; ``besides`` is the round of the last one that was, which is kept too.
     Raises RunError if it can't be written, TypeError if ``state`` has a key that isn't text or a value JSON can't hold.
     """
-    final = _write(folder, round, tensors, state, facts)
-    keep_newest(folder, keep)
+    final = _write(folder, round, tensors, state, facts, synced=synced)
+    keep_newest(folder, keep, besides)
     return final
 
 
 def _write(
-    folder: Path, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any], facts: Mapping[str, Any]
+    folder: Path,
+    round: int,
+    tensors: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+    facts: Mapping[str, Any],
+    *,
+    synced: bool = True,
 ) -> Path:
     """Write the checkpoint of ``round`` in place of one that is there, and return its folder."""
     text = _json(state)
     final = folder / name(round)
-    with writing(final), replacing(final, durable=True) as partial:
+    with writing(final), replacing(final, durable=True, synced=synced) as partial:
         folder.mkdir(exist_ok=True)
         for leftover in folder.glob(".partial-*"):
             shutil.rmtree(leftover)
         partial.mkdir()
-        aliases = write_tensors(partial / "state.safetensors", tensors)
+        aliases = write_tensors(partial / "state.safetensors", tensors, synced=synced)
         manifest = {
             "format": FORMAT,
             "round": round,
@@ -79,7 +89,7 @@ def _write(
             **facts,
             "state": state,
         }
-        replace_file(partial / "state.json", json.dumps(manifest).encode())
+        replace_file(partial / "state.json", json.dumps(manifest).encode(), synced=synced)
         if final.exists():
             _remove(final)
     return final
@@ -140,18 +150,25 @@ def _same(one: Tensor, other: Tensor) -> bool:
     return torch.equal(one.contiguous().view(-1).view(torch.uint8), other.contiguous().view(-1).view(torch.uint8))
 
 
-def keep_newest(folder: Path, keep: int) -> None:
-    """Remove all checkpoints but the newest ``keep``.  Raises RunError if one can't be removed."""
+def keep_newest(folder: Path, keep: int, besides: int | None = None) -> None:
+    """Remove all checkpoints but the newest ``keep`` and that of the round ``besides``.
+
+    Raises RunError if one can't be removed.
+    """
     with writing(folder):
         for old in rounds(folder)[:-keep]:
-            _remove(folder / name(old))
+            if old != besides:
+                _remove(folder / name(old))
 
 
-def latest(folder: Path, *, hashes: bool = True) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
+def latest(
+    folder: Path, *, hashes: bool = True, why_not: Callable[[int], str] = lambda round: ""
+) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
     """``(round, tensors, state)`` of the newest undamaged checkpoint, or None if there is no checkpoint.
 
     Damaged checkpoints, and those that refer to a damaged file of what clients keep, are skipped with a warning.
-    Without ``hashes`` only the sizes of such files are compared.  Raises RunError if all are damaged.
+    Without ``hashes`` only the sizes of such files are compared.  ``why_not(round)`` says why a checkpoint can't be
+    used, "" if it can; the first is used if there is no other.  Raises RunError if all are damaged.
     """
     available = rounds(folder)
     for round in reversed(available):
@@ -159,6 +176,8 @@ def latest(folder: Path, *, hashes: bool = True) -> tuple[int, dict[str, Tensor]
         try:
             tensors, state = _read(path)
             kept.check(folder.parent / KEPT, state, hashes=hashes)
+            if round != available[0] and (reason := why_not(round)):
+                raise ValueError(reason)
             return round, tensors, state
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             warnings.warn(f"the checkpoint {path} is damaged and is skipped: {error}", RuntimeWarning, stacklevel=2)
@@ -198,7 +217,7 @@ def drop_after(folder: Path, round: int) -> None:
 
 
 def write_tensors(
-    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
+    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None, *, synced: bool = True
 ) -> dict[str, str]:
     """Write a safetensors file atomically.  Returns the aliases, ``{name: name of the stored tensor}``.
 
@@ -223,7 +242,7 @@ def write_tensors(
         tensor = tensor.cpu().contiguous()
         stored[address] = tensor.clone() if storage in storages else tensor
         storages.add(storage)
-    with writing(path), replacing(path, durable=True) as partial:
+    with writing(path), replacing(path, durable=True, synced=synced) as partial:
         try:
             save_file(stored, partial, None if metadata is None else dict(metadata))
         except SafetensorError as error:  # safetensors reports a full disk by this error

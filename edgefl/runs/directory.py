@@ -23,6 +23,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -32,11 +33,15 @@ from edgefl.errors import RunError
 from edgefl.files import sync
 from edgefl.runs import best, checkpoints, digests, kept, tables
 from edgefl.runs.contents import CHECKPOINTS, KEPT, not_following, read_json
-from edgefl.runs.durable import replace_file, writing
+from edgefl.runs.durable import boot, replace_file, writing
 from edgefl.runs.folders import FILES, FORMAT, TABLES, Table, check_format, check_run_folder, json_text, new_folder
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+SYNC_SECONDS = 5.0
+"""Wall time after which a checkpoint and its records are synced to the disk again."""
 
 
 class RunDirectory:
@@ -51,6 +56,8 @@ class RunDirectory:
         """What the run is made of (scenario, profiles, plug-ins), as plain JSON data; each checkpoint holds it."""
         self.inputs: Mapping[str, Any] = {}
         """Digests of its data and initial weights, which each checkpoint holds too."""
+        self._synced_round: int | None = None
+        self._synced_at = 0.0
         self.keep = 1
         """Number of checkpoints that the run keeps when it is finished; under way it keeps two at least."""
         self._digests: dict[Table, digests.TableDigest] = {}
@@ -172,18 +179,28 @@ class RunDirectory:
     def checkpoint(self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Write a checkpoint with everything that the next round needs.
 
-        ``state`` is JSON data; tuples are read back as lists.  Records are synced to the disk first, so that no record
-        of a checkpoint's rounds can be lost.  Raises RunError if the checkpoint can't be written, TypeError for a state
-        that JSON can't represent.
+        ``state`` is JSON data; tuples are read back as lists.  It and the records are synced to the disk if
+        ``SYNC_SECONDS`` have passed since the last time: a process that is killed loses nothing, a power cut no more
+        than the rounds since then, because the checkpoint that was synced last stays.  Raises RunError if the
+        checkpoint can't be written, TypeError for a state that JSON can't represent.
         """
+        synced = self._synced_round is None or time.monotonic() - self._synced_at > SYNC_SECONDS
         for table in TABLES:
             with writing(self.table(table)):
                 self.table(table).touch()
-                sync(self.table(table))
+                if synced:
+                    sync(self.table(table))
         records = {table: self._digest(table).record() for table in TABLES}
         facts = {"made_of": self.made_of, "inputs": self.inputs, "records": records}
+        if not synced:
+            facts["written_since_boot"] = boot()
         keep = max(self.keep, checkpoints.KEEP)
-        checkpoints.write(self.path / CHECKPOINTS, round, tensors, state, tables.plain(facts), keep)
+        checkpoints.write(
+            self.path / CHECKPOINTS, round, tensors, state, tables.plain(facts), keep,
+            synced=synced, besides=self._synced_round,
+        )  # fmt: skip
+        if synced:
+            self._synced_round, self._synced_at = round, time.monotonic()
         best.settle(self.path)
         self._kept_files[round] = frozenset(kept.files_of(state))
         self._sweep()
@@ -198,10 +215,20 @@ class RunDirectory:
     def latest(self) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
         """``(round, tensors, state)`` of the newest undamaged checkpoint, or None if there is none.
 
-        Tensors are on the CPU.  Damaged checkpoints are skipped with a RuntimeWarning.  Raises RunError if all are
+        Tensors are on the CPU.  Damaged checkpoints are skipped with a RuntimeWarning, and so are those that weren't
+        synced to the disk before the machine went down, if records of theirs are lost.  Raises RunError if all are
         damaged.
         """
-        return checkpoints.latest(self.path / CHECKPOINTS)
+        return checkpoints.latest(self.path / CHECKPOINTS, why_not=self._lost_by_power_cut)
+
+    def _lost_by_power_cut(self, round: int) -> str:
+        """Which records of a checkpoint that was written but not synced before a boot are missing, "" if none is."""
+        manifest = checkpoints.manifest_of(self.path / CHECKPOINTS / checkpoints.name(round))
+        for table in () if manifest.get("written_since_boot", boot()) == boot() else TABLES:
+            path, written = self.table(table), manifest["records"][table]
+            if (path.stat().st_size if path.exists() else 0) < written["bytes"]:
+                return f"{path} lacks records of its rounds"
+        return ""
 
     def check_unchanged(self, round: int) -> dict[str, Any]:
         """Compare the records and ``made_of`` with what the checkpoint of ``round`` says of them.

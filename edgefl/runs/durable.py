@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+
+import psutil
 
 from edgefl.errors import RunError
 from edgefl.files import replacing
+
+
+@cache
+def boot() -> str:
+    """The time since when this machine is up, as text that differs after a reboot or a power cut."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return f"{psutil.boot_time():.0f}"
 
 
 @contextmanager
@@ -19,7 +31,7 @@ def writing(path: Path) -> Iterator[None]:
         raise RunError(f"can't write {path}: {error.strerror or error}") from error
 
 
-def replace_file(path: Path, content: bytes) -> None:
+def replace_file(path: Path, content: bytes, *, synced: bool = True) -> None:
     """Write ``content`` to ``path`` atomically.  Raises RunError if the file can't be written."""
-    with writing(path), replacing(path, durable=True) as partial:
+    with writing(path), replacing(path, durable=True, synced=synced) as partial:
         partial.write_bytes(content)

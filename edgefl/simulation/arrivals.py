@@ -12,6 +12,7 @@ import numpy as np
 
 from edgefl.planning.planner import Plan
 from edgefl.planning.staleness import mixed
+from edgefl.schedules import Stage
 from edgefl.simulation.client_evaluation import ScoredClients
 from edgefl.simulation.inflight.closed_form import EMPTY, FINISHED, REJECTED, Dispatch, Landings
 from edgefl.simulation.inflight.events import Flight, landings
@@ -54,7 +55,13 @@ class Tally:
 
 
 def process_arrivals(
-    run: RunState, landed: Landings, plans: Sequence[Plan], dispatch: Dispatch, round: int, tally: Tally
+    run: RunState,
+    landed: Landings,
+    plans: Sequence[Plan],
+    dispatch: Dispatch,
+    round: int,
+    stage: Stage,
+    tally: Tally,
 ) -> list[Arrival]:
     """Process the landings of a dispatch (versions, batteries, reports, records); return its updates."""
     count = len(plans)
@@ -64,6 +71,9 @@ def process_arrivals(
     arrivals = []
     trains, needs_loss = isinstance(run.learning, Training), run.selection.needs_loss
     seconds = landed.virtual_seconds.tolist() if needs_loss else ()
+    finished = (landed.outcome == FINISHED).tolist()
+    of = zip(landed.client.tolist(), plans, finished, strict=True)
+    run.learning.expect([Arrival(c, plan, dispatch.round, dispatch.number) for c, plan, there in of if there], stage)
     for index, (client, outcome) in enumerate(zip(landed.client.tolist(), landed.outcome.tolist(), strict=True)):
         plan, arrived = plans[index], outcome == FINISHED
         if trains:

@@ -89,7 +89,7 @@ def _rows(run: RunState, flights: list[Flight]) -> tuple[dict[str, Any], list[Se
         if isinstance(learning, Training):
             training = learning.under_way[flight.client]
             row["state"] = states.setdefault(id(training.state), (len(states), training.state))[0]
-            row["metered"], row["trains"] = training.metered, training.future is not None
+            row["metered"], row["trains"] = training.metered, training.task is not None
         rows.append(row)
     dispatches = [
         {"round": dispatch.round, "number": dispatch.number, "version": dispatch.version, "at": dispatch.at,

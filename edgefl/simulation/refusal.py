@@ -14,7 +14,7 @@ from torch import Tensor
 from edgefl.methods import ServerState
 from edgefl.methods.aggregation.robust import finite
 from edgefl.training import Report
-from edgefl.work import TensorSpec, Work
+from edgefl.work import Payload, TensorSpec, Work
 from edgefl.work.description import DTYPES
 
 REPLAYED, TRUNCATED, OVERSIZED = "replayed", "truncated", "oversized"
@@ -33,10 +33,25 @@ def why_refused(work: Work, report: Report, seed: int, *, keep_non_finite: bool)
     if payloads.keys() - {payload.name for payload in work.up}:
         return OVERSIZED
     for payload in work.up:
-        specs = {name: spec for item in payload.items for name, spec in payload.wire(item).items()}
+        specs = _wire_specs(payload)
         if (reason := _payload_problem(payloads.get(payload.name, {}), specs)) is not None:
             return reason
     return None if keep_non_finite or finite(payloads) else NOT_FINITE
+
+
+_SPECS: dict[int, tuple[Payload, dict[str, TensorSpec]]] = {}
+MOST_SPECS = 256
+
+
+def _wire_specs(payload: Payload) -> dict[str, TensorSpec]:
+    """The tensors that travel for a payload, which many clients send."""
+    known = _SPECS.get(id(payload))
+    if known is None:
+        if len(_SPECS) >= MOST_SPECS:
+            _SPECS.clear()
+        specs = {name: spec for item in payload.items for name, spec in payload.wire(item).items()}
+        known = _SPECS[id(payload)] = payload, specs
+    return known[1]
 
 
 def _payload_problem(tensors: Mapping[str, Tensor], specs: Mapping[str, TensorSpec]) -> str | None:

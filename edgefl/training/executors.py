@@ -19,6 +19,11 @@ from edgefl.work.torch_device import device_of
 class Executor(Protocol):
     """The protocol of executors; also a context manager that closes the executor."""
 
+    @property
+    def window(self) -> int | None:
+        """Tasks that it should have at a time: 0 if ``submit`` runs a task itself, None if it can't say."""
+        ...
+
     def submit(self, task: Task) -> Future[Report]:
         """Start or queue a task.  The future holds its report, or the error that the task raised."""
         ...
@@ -50,6 +55,8 @@ class Inline(_Closing):
 
     Raises TrainingError if ``device`` isn't available.
     """
+
+    window = 0
 
     def __init__(self, federation: Federation, device: str = "auto"):
         self._node = Node(federation, device_of(device))

@@ -6,6 +6,7 @@ because it hung, runs again in new workers, of which there are fewer each time, 
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import signal
@@ -14,27 +15,39 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, InvalidStateError, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
+
+from torch import Tensor
 
 from edgefl import registry
 from edgefl.data import DataOptions, open_federation
 from edgefl.errors import OutOfHostMemory, TrainingError
+from edgefl.runs.kept import Layout, Stored
+from edgefl.training.shared import Slot, available, put
 from edgefl.training.task import Node, Report, Task
+from edgefl.work import Work
 from edgefl.work.torch_device import device_of
 
 PATIENCE = 10.0
 """Seconds that workers have to end by themselves when the executor is closed: their results aren't needed."""
 QUEUED_PER_WORKER = 3
 """Tasks for each worker that are handed to the pool, those that run included; the others wait as they are."""
+MOST_WORKS = 64
+"""Works whose JSON text is kept, here and in a worker: clients of a round share them."""
 LOOKS_PER_TIMEOUT = 20
 """How often per timeout the watch looks whether tasks still end."""
+
+
+Answer = tuple[str, bytes | list[Any]]
+"""A report as a worker sends it: JSON text, and its tensors as safetensors bytes or their layout in a slot."""
 
 
 class _Cancellable(Future[Report]):
@@ -53,12 +66,16 @@ class _Cancellable(Future[Report]):
 
 @dataclass(eq=False)
 class _Entry:
-    """A task that hasn't ended, the future of its report, its future in the pool, and whether its memory ran out."""
+    """A task that hasn't ended, the future of its report, its future in the pool, and whether its memory ran out.
+
+    ``shared`` are the slots of its inputs and of its report, if they don't travel through a pipe.
+    """
 
     task: Task
     future: _Cancellable
-    inner: Future[tuple[str, bytes]] | None = None
+    inner: Future[Answer] | None = None
     out_of_memory: bool = False
+    shared: tuple[Slot, Slot] | None = None
 
     @property
     def name(self) -> str:
@@ -94,7 +111,10 @@ class Processes:
             registry.for_workers(),
         )  # fmt: skip
         self._workers, self._timeout = workers, timeout
+        self.window = QUEUED_PER_WORKER * workers
         self._lock = threading.RLock()
+        self._inputs: dict[int, tuple[Mapping[str, Tensor], Slot, Stored]] = {}
+        self._works: dict[int, tuple[Work, str]] = {}
         self._entries: list[_Entry] = []
         self._waiting: deque[_Entry] = deque()
         self._closing, self._tried_alone = False, False
@@ -164,13 +184,36 @@ class Processes:
         """Hand a task to the pool; called under the lock."""
         pool = self._pool
         try:
-            entry.inner = pool.submit(_run_task, *entry.task.encode())
+            entry.inner = pool.submit(_run_task, *self._sent(entry))
         except (BrokenProcessPool, RuntimeError) as error:
             self._recover(pool, str(error))
             return
         entry.inner.add_done_callback(lambda inner: self._done(entry, inner, pool))
 
-    def _done(self, entry: _Entry, inner: Future[tuple[str, bytes]], pool: ProcessPoolExecutor) -> None:
+    def _sent(self, entry: _Entry) -> tuple[Any, ...]:
+        """What a worker gets of a task: inputs lie in a slot, which tasks with the same inputs share."""
+        task = entry.task
+        if not available():
+            return task.encode()
+        # what a client kept lies in a file, or else travels with the inputs
+        given = task.inputs if task.kept is None or isinstance(task.kept, Stored) else task.tensors()
+        if id(given) not in self._inputs:
+            used = {other.shared[0] for other in self._entries if other.shared}
+            self._inputs = {key: known for key, known in self._inputs.items() if known[1] in used}
+            slot = Slot()
+            try:
+                self._inputs[id(given)] = given, slot, slot.write(given)
+            except OSError as error:
+                raise OutOfHostMemory(f"the memory of this machine doesn't hold the inputs of {entry.name}") from error
+        _, inputs, stored = self._inputs[id(given)]
+        if id(task.work) not in self._works:
+            if len(self._works) >= MOST_WORKS:
+                self._works = {}
+            self._works[id(task.work)] = task.work, task.work.encode()
+        entry.shared = inputs, Slot()
+        return self._works[id(task.work)][1], task.facts(), stored.to_json(), entry.shared[1].path
+
+    def _done(self, entry: _Entry, inner: Future[Answer], pool: ProcessPoolExecutor) -> None:
         """Pass a task's report on, or its error; recover where the host failed it."""
         if inner.cancelled():
             if inner is entry.inner:
@@ -194,8 +237,10 @@ class Processes:
             if error is not None:
                 entry.future.set_exception(error)
             else:
-                entry.future.set_result(Report.decode(*inner.result()))
-        entry.future.entry = entry.inner = None  # tensors of the task and of its report, which refer to each other
+                entry.future.set_result(_report(entry, *inner.result()))
+        entry.future.entry = entry.inner = entry.shared = (
+            None  # tensors of the task and of its report, which refer to each other
+        )
         self._next()
 
     def _next(self) -> None:
@@ -264,6 +309,14 @@ class Processes:
                 process.kill()
 
 
+def _report(entry: _Entry, head: str, body: bytes | list[Any]) -> Report:
+    """The report of a worker's answer."""
+    if isinstance(body, bytes):
+        return Report.decode(head, body)
+    assert entry.shared is not None
+    return Report.of(json.loads(head), entry.shared[1].read(Layout.read(body)))
+
+
 def _processes_of(pool: ProcessPoolExecutor) -> list[BaseProcess]:
     """The workers of a pool, which has no public name for them."""
     return list((getattr(pool, "_processes", None) or {}).values())
@@ -318,7 +371,21 @@ def _do_nothing() -> None:
     return None
 
 
-def _run_task(head: str, body: bytes) -> tuple[str, bytes]:
+def _run_task(head: str, body: Any, inputs: list[Any] | None = None, slot: str = "") -> Answer:
+    """Run a task: encoded, or the JSON of its work, its facts, where its inputs lie, and the slot for its report."""
     if _node is None:
         raise TrainingError(f"a worker process couldn't open the data or load plug-ins: {_why_not}")
-    return _node.run(Task.decode(head, body)).encode()
+    if inputs is None:
+        return _node.run(Task.decode(head, body)).encode()
+    report = _node.run(Task.of(_work(head), Stored.from_json(inputs).tensors(), body))
+    try:
+        return json.dumps(report.facts()), list(put(slot, report.tensors()).items)
+    except OSError as error:
+        raise OutOfHostMemory(
+            f"the memory of this machine doesn't hold the report of client {body['client']}"
+        ) from error
+
+
+@lru_cache(MOST_WORKS)
+def _work(text: str) -> Work:
+    return Work.decode(text)

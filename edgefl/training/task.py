@@ -24,7 +24,7 @@ from edgefl.runs.kept import Stored
 from edgefl.training.attack import Attack
 from edgefl.work import CUDA_ROUNDING, AllocatorPeak, Meter, Pass, Result, Source, Trace, Work, digest, run
 from edgefl.work.metering.allocator import profiling
-from edgefl.work.torch_device import warm
+from edgefl.work.torch_device import seeded, warm
 
 
 class Kept(Protocol):
@@ -63,23 +63,31 @@ class Task:
 
     def encode(self) -> tuple[str, bytes]:
         """The task as JSON text and safetensors bytes, to be sent to another process."""
-        head = {
-            "work": self.work.encode(),
-            "client": self.client,
-            "seed": self.seed,
-            "metered": self.metered,
-            "attack": self.attack and asdict(self.attack),
-            "kept": self.kept.to_json() if isinstance(self.kept, Stored) else None,
-        }
+        head = {"work": self.work.encode(), **self.facts()}
         return json.dumps(head), _packed(self.inputs if isinstance(self.kept, Stored) else self.tensors())
 
     @classmethod
     def decode(cls, head: str, body: bytes) -> Task:
         """Restore a task from the output of ``encode``."""
         raw = json.loads(head)
-        attack = raw["attack"] and Attack(**raw["attack"])
-        kept = raw["kept"] and Stored.from_json(raw["kept"])
-        return cls(Work.decode(raw["work"]), _unpacked(body), raw["client"], raw["seed"], raw["metered"], attack, kept)
+        return cls.of(Work.decode(raw["work"]), _unpacked(body), raw)
+
+    def facts(self) -> dict[str, Any]:
+        """All but the work and the inputs, as plain data."""
+        return {
+            "client": self.client,
+            "seed": self.seed,
+            "metered": self.metered,
+            "attack": self.attack and asdict(self.attack),
+            "kept": self.kept.to_json() if isinstance(self.kept, Stored) else None,
+        }
+
+    @classmethod
+    def of(cls, work: Work, inputs: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Task:
+        """The task with these ``facts``."""
+        attack = facts["attack"] and Attack(**facts["attack"])
+        kept = facts["kept"] and Stored.from_json(facts["kept"])
+        return cls(work, inputs, facts["client"], facts["seed"], facts["metered"], attack, kept)
 
 
 @dataclass(frozen=True)
@@ -109,10 +117,18 @@ class Report:
 
     def encode(self) -> tuple[str, bytes]:
         """The report as JSON text and safetensors bytes, to be sent to another process."""
+        return json.dumps(self.facts()), _packed(self.tensors())
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What is sent and kept, by names that ``of`` knows."""
         r = self.result
         tensors = {f"{i}/{n}": t for i, named in enumerate(r.payloads.values()) for n, t in named.items()}
-        tensors |= {f"kept/{n}": t for n, t in r.kept.items()}
-        head = {
+        return tensors | {f"kept/{n}": t for n, t in r.kept.items()}
+
+    def facts(self) -> dict[str, Any]:
+        """All but the tensors, as plain data."""
+        r = self.result
+        return {
             "payloads": list(r.payloads),
             "metrics": r.metrics,
             "loss": r.loss,
@@ -121,12 +137,15 @@ class Report:
             "measured": self.measured and [self.measured.peak_memory_bytes, self.measured.trace.to_json()],
             "host": self.host,
         }
-        return json.dumps(head), _packed(tensors)
 
     @classmethod
     def decode(cls, head: str, body: bytes) -> Report:
         """Restore a report from the output of ``encode``."""
-        raw, tensors = json.loads(head), _unpacked(body)
+        return cls.of(json.loads(head), _unpacked(body))
+
+    @classmethod
+    def of(cls, raw: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Report:
+        """The report with these facts and tensors."""
         payloads: dict[str, dict[str, Tensor]] = {name: {} for name in raw["payloads"]}
         kept = {}
         for key, tensor in tensors.items():
@@ -187,17 +206,17 @@ class Node:
 
     def __init__(self, sources: Sources, device: torch.device):
         self.sources, self.device = sources, device
-        self._modules: dict[str, nn.Module] = {}
+        self._modules: dict[str, tuple[nn.Module, frozenset[str]]] = {}
         warm(device)
 
     def _module(self, task: Task, inputs: Mapping[str, Tensor]) -> nn.Module:
         key = digest(task.work.model)
-        module = self._modules.get(key)
+        module, names = self._modules.get(key, (None, frozenset()))
         # a reused module must not keep parameters or buffers of another client that the inputs don't replace
-        if module is None or module.state_dict().keys() - inputs.keys():
-            with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
-                torch.manual_seed(seeds.key(task.seed, "module"))
-                module = self._modules[key] = models.build(task.work.model).to(self.device)
+        if module is None or names - inputs.keys():
+            with seeded(seeds.key(task.seed, "module"), self.device):
+                module = models.build(task.work.model).to(self.device)
+            self._modules[key] = module, frozenset(module.state_dict())
         return module
 
     def run(self, task: Task) -> Report:

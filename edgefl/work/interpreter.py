@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +27,7 @@ from edgefl.work.optimizer.update import Update
 from edgefl.work.paired_batches import batches
 from edgefl.work.step_faults import step_faults
 from edgefl.work.steps import Context, Step
+from edgefl.work.torch_device import seeded
 
 
 @dataclass(frozen=True)
@@ -72,11 +74,13 @@ def execute(
     ``device``'s (a prediction's "cuda").  Raises MethodError if the work trains a parameter that its model lacks.
     """
     tables = {i.name for p in work.down for i in p.items if i.beside}
-    tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+    parameters, buffers = named_tensors(module)
+    tensors = parameters | buffers
     _load(tensors, inputs)
     extra = {n: v.to(device) for n, v in inputs.items() if n not in tensors}
     with edited(work, module, extra):
-        parameters = dict(module.named_parameters())
+        if work.edits:
+            parameters = dict(module.named_parameters())
         trainable = set(work.trainable)
         if missing := trainable - parameters.keys():
             raise MethodError(f"a work of kind {work.kind!r} trains {sorted(missing)[0]!r}, which its model lacks")
@@ -84,7 +88,7 @@ def execute(
             parameter.requires_grad_(name in trainable)
         received = {n: v for n, v in extra.items() if n in tables}
         extra.clear()
-        originals = {**parameters, **dict(module.named_buffers())}
+        originals = {**parameters, **buffers}
         if not isinstance(work.reference, bool):
             if missing := set(work.reference) - originals.keys():
                 raise MethodError(f"a work of kind {work.kind!r} asks for a copy of {min(missing)!r}, which it lacks")
@@ -121,15 +125,27 @@ def execute(
 
 def _load(tensors: Mapping[str, Tensor], inputs: Mapping[str, Tensor]) -> None:
     """Copy inputs into the model's tensors of the same names."""
-    with torch.no_grad():
-        for name, value in inputs.items():
-            if name in tensors:
-                tensors[name].copy_(value)
+    names = [name for name in inputs if name in tensors]
+    if names:
+        with torch.no_grad():
+            torch._foreach_copy_([tensors[name] for name in names], [inputs[name] for name in names])
+
+
+Named = tuple[dict[str, nn.Parameter], dict[str, Tensor]]
+_NAMED: WeakKeyDictionary[nn.Module, Named] = WeakKeyDictionary()
+
+
+def named_tensors(module: nn.Module) -> Named:
+    """Parameters and buffers of a module by name, walked through once; edits are undone when this is asked for."""
+    if module not in _NAMED:
+        _NAMED[module] = dict(module.named_parameters()), dict(module.named_buffers())
+    return _NAMED[module]
 
 
 def _check_sent(ctx: Context) -> None:
     """Raise MethodError for a payload item whose output or tensor of the model has another shape than described."""
-    held = {**ctx.outputs, **dict(ctx.model.named_buffers()), **dict(ctx.model.named_parameters())}
+    parameters, buffers = named_tensors(ctx.model)
+    held = {**ctx.outputs, **buffers, **parameters}
     for payload in ctx.work.up:
         for item in payload.items:
             sent = held.get(item.name)
@@ -288,12 +304,10 @@ def run(
     ``watch`` is a context around the passes, before payloads are collected, such as an ``AllocatorPeak``.
     Raises MethodError if a payload names a tensor that neither the model nor the outputs hold.
     """
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices):
-        torch.manual_seed(seed)
-        with watch or nullcontext():
-            ctx, total, steps = execute(work, inputs, source, module=module, device=device, seed=seed, meter=meter)
-    held = {**ctx.outputs, **dict(module.named_buffers()), **dict(module.named_parameters())}
+    with seeded(seed, device), watch or nullcontext():
+        ctx, total, steps = execute(work, inputs, source, module=module, device=device, seed=seed, meter=meter)
+    parameters, buffers = named_tensors(module)
+    held = {**ctx.outputs, **buffers, **parameters}
     if missing := [name for name in work.keep if name not in held and name not in ctx.received]:
         raise MethodError(
             f"a work of kind {work.kind!r} keeps {missing[0]!r}, which neither model, outputs nor tables hold"

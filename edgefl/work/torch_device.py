@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from edgefl.errors import TrainingError
@@ -16,6 +19,27 @@ def device_of(name: str) -> torch.device:
         error.exit_code = 2
         raise error
     return torch.device(name)
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """torch's generators of the CPU and of ``device``, seeded; afterwards they are as before.
+
+    ``torch.manual_seed`` draws the same numbers, but seeds all devices and takes a stack trace without CUDA.
+    """
+    generators = [torch.default_generator]
+    if device.type == "cuda":
+        torch.cuda.init()
+        index = torch.cuda.current_device() if device.index is None else device.index
+        generators.append(torch.cuda.default_generators[index])
+    states = [generator.get_state() for generator in generators]
+    try:
+        for generator in generators:
+            generator.manual_seed(seed)
+        yield
+    finally:
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)
 
 
 def warm(device: torch.device) -> None:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from edgefl.errors import RunError, UnknownName
 from edgefl.models import ModelOptions, build, describe
 from edgefl.runs import (
     RunDirectory,
+    checkpoints,
     comparison,
     create_comparison,
     discard_unbegun,
@@ -85,7 +87,7 @@ def test_records_are_refused_rather_than_changed(tmp_path):
     assert run.latest() is None
 
 
-def test_checkpoint_keeps_values_sharing_and_the_last_two(tmp_path):
+def test_checkpoint_keeps_values_sharing_the_last_two_and_the_one_that_was_synced(tmp_path):
     run = new(tmp_path / "run")
     assert run.latest() is None
     base = torch.arange(12, dtype=torch.float32).reshape(3, 4)
@@ -96,7 +98,8 @@ def test_checkpoint_keeps_values_sharing_and_the_last_two(tmp_path):
     state = {"clock": 0.1 + 0.2, "in_flight": [{"client": 3, "ends": float("inf")}], "name": "ü"}
     for round in (1, 2, 3):
         run.checkpoint(round, tensors, {**state, "round": round})
-    assert sorted(p.name for p in (run.path / "checkpoints").iterdir()) == ["round-000002", "round-000003"]
+    names = sorted(p.name for p in (run.path / "checkpoints").iterdir())
+    assert names == ["round-000001", "round-000002", "round-000003"]  # the first was synced to the disk
     round, loaded, back = RunDirectory.open(run.path).latest()
     assert round == 3 and back == {**state, "round": 3}
     assert_equal_tensors(loaded, tensors)
@@ -183,6 +186,39 @@ def test_a_folder_that_becomes_unwritable_is_a_run_error(tmp_path):
     (run.path / "rounds.jsonl").rmdir()
     with pytest.raises(RunError, match="can't write .*checkpoints"):
         run.checkpoint(1, {}, {})
+
+
+def test_a_power_cut_loses_no_more_than_the_rounds_since_the_last_sync(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr("edgefl.files.os.fsync", lambda file: synced.append(os.readlink(f"/proc/self/fd/{file}")))
+    run = new(tmp_path / "run")
+    for round in range(1, 6):
+        synced.clear()
+        run.append("rounds", [{"round": round}])
+        run.checkpoint(round, {"w": torch.full((3,), float(round))}, {"round": round})
+        assert bool(synced) == (round == 1)
+    run.close()
+    table, folder = tmp_path / "run" / "rounds.jsonl", tmp_path / "run" / "checkpoints"
+    assert checkpoints.rounds(folder) == [1, 4, 5]
+    lines = table.read_bytes().splitlines(keepends=True)
+    table.write_bytes(b"".join(lines[:4]))
+    with RunDirectory.open(tmp_path / "run") as again:
+        assert again.latest()[0] == 5  # somebody else took the record: the machine was never down
+    monkeypatch.setattr("edgefl.runs.directory.boot", lambda: "another")
+    for left, latest in ((5, 5), (4, 4), (1, 1)):  # what the system had not written yet is gone
+        table.write_bytes(b"".join(lines[:left]))
+        with RunDirectory.open(tmp_path / "run") as again, warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            round, tensors, _ = again.latest()
+        assert round == latest and tensors["w"].tolist() == [float(latest)] * 3
+        assert len(caught) == [1, 4, 5][::-1].index(latest)
+        assert all("lacks records" in str(warning.message) for warning in caught)
+    with RunDirectory.open(tmp_path / "run") as again:
+        again.rewind(1)
+        monkeypatch.setattr("edgefl.runs.directory.SYNC_SECONDS", 0.0)
+        synced.clear()
+        again.checkpoint(2, {}, {})
+    assert any("rounds.jsonl" in path for path in synced) and any("state.safetensors" in path for path in synced)
 
 
 def test_a_second_writer_is_kept_out(tmp_path):

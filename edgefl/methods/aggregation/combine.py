@@ -13,7 +13,7 @@ from torch import Tensor
 from edgefl.methods.aggregation import krum
 from edgefl.methods.aggregation.options import KRUM, MEAN, AggregationOptions
 from edgefl.methods.aggregation.robust import centre, clipping
-from edgefl.methods.state import Update
+from edgefl.methods.state import Update, changing
 from edgefl.work import Address
 from edgefl.work.slices import Cut, covers, put, shape_of, take, within
 
@@ -80,7 +80,7 @@ def parts_of(
     options: AggregationOptions,
 ) -> Parts:
     """Coefficients and deltas of each address; addresses without any are left out."""
-    changes, cohort = deltas(tensors, updates, weight, options)
+    changes, cohort = updates.deltas() if isinstance(updates, Folded) else deltas(tensors, updates, weight, options)
     parts = {a: [(c, changes[b]) for b, c in mix(a, cohort).items() if b in changes and c] for a in tensors}
     return {a: terms for a, terms in parts.items() if terms}
 
@@ -105,28 +105,19 @@ def deltas(
     multiplies an update's share without entering the denominator.
     """
     updates = sorted(updates, key=lambda update: update.client)
-    by_kind: Counter[str] = Counter()
-    senders: Counter[Address] = Counter()
-    kinds_of: dict[Address, set[str]] = {}
     sent: dict[Address, list[Contribution]] = {}
     weights = [weight(update) for update in updates]
+    senders, cohort = counted(tensors, updates, weights, options)
+    by_address = cohort.by_address
     factors = [update.weight_factor * clipping(update, options.clip) for update in updates]
     shares = krum.shares(updates, weights, factors, options) if options.rule in KRUM else [1.0] * len(updates)
     for update, counts, factor, share in zip(updates, weights, factors, shares, strict=True):
-        by_kind[update.kind] += counts  # type: ignore[assignment]
         cuts = update.cuts()
         for address, value in update.sent():
-            senders[address] += counts  # type: ignore[assignment]
-            kinds_of.setdefault(address, set()).add(update.kind)
             base = update.base.get(address)
             if base is not None and base.is_floating_point():
                 one = Contribution(value, base, counts, factor, cuts.get(address), share)
                 sent.setdefault(address, []).append(one)
-    by_address: Mapping[Address, float] = senders
-    if options.compensation:
-        # a parameter that no client of its kind sent has a denominator too, if it is shared with other kinds
-        kinds = {a: {a.split("/", 1)[0]} & by_kind.keys() or kinds_of.get(a, set()) for a in {**tensors, **kinds_of}}
-        by_address = {a: sum(by_kind[kind] for kind in names) for a, names in kinds.items() if names}
     changes = {}
     for address, contributions in sent.items():
         if not by_address[address]:
@@ -136,7 +127,134 @@ def deltas(
             changes[address] = delta_by_element(contributions, tensors[address], total, options)
         else:
             changes[address] = delta(contributions, senders[address], by_address[address], options)
-    return changes, Cohort(by_kind, by_address)
+    return changes, cohort
+
+
+def counted(
+    tensors: Mapping[str, Tensor], updates: Sequence[Update], weights: Sequence[float], options: AggregationOptions
+) -> tuple[Mapping[Address, float], Cohort]:
+    """The weights of the senders of each address, and the cohort's counts; tensors may be without values."""
+    by_kind: Counter[str] = Counter()
+    senders: Counter[Address] = Counter()
+    kinds_of: dict[Address, set[str]] = {}
+    for update, counts in zip(updates, weights, strict=True):
+        by_kind[update.kind] += counts  # type: ignore[assignment]
+        for payload in update.work.up:
+            for item in payload.items:
+                senders[item.source] += counts  # type: ignore[assignment]
+                kinds_of.setdefault(item.source, set()).add(update.kind)
+    by_address: Mapping[Address, float] = senders
+    if options.compensation:
+        # a parameter that no client of its kind sent has a denominator too, if it is shared with other kinds
+        kinds = {a: {a.split("/", 1)[0]} & by_kind.keys() or kinds_of.get(a, set()) for a in {**tensors, **kinds_of}}
+        by_address = {a: sum(by_kind[kind] for kind in names) for a, names in kinds.items() if names}
+    return senders, Cohort(by_kind, by_address)
+
+
+class Fold:
+    """Weighted means that grow as updates arrive, each of which is needed no longer once it is added.
+
+    ``expected`` are the updates that will arrive, with tensors of any values: their weights make the denominators.  An
+    update that doesn't come after all changes the denominators, and so the means are scaled in the end.  In the order
+    of clients the bits are those of ``deltas``.
+    """
+
+    def __init__(
+        self,
+        tensors: Mapping[str, Tensor],
+        expected: Sequence[Update],
+        weight: Callable[[Update], float],
+        options: AggregationOptions,
+    ):
+        self.tensors, self.weight, self.options = tensors, weight, options
+        self._cuts: dict[Address, list[Cut | None]] = {}
+        for update in expected:
+            cuts = update.cuts()
+            for address, _ in update.sent():
+                known = self._cuts.setdefault(address, [])
+                if cuts.get(address) not in known:
+                    known.append(cuts.get(address))
+        self._expected = self._denominators(expected)
+        self._means: dict[tuple[Address, Cut | None], Tensor] = {}
+        self._sent: set[Address] = set()
+
+    def add(self, update: Update) -> None:
+        """Add an update.  Its parameters aren't read again."""
+        weight, cuts = self.weight(update), update.cuts()
+        factor = update.weight_factor * clipping(update, self.options.clip)
+        plain: dict[float, tuple[list[Tensor], list[Tensor], list[Tensor]]] = {}
+        for address, value, base in changing(update):
+            self._sent.add(address)
+            if self._cuts[address] == [None]:  # one tensor as a whole: many are added in one call
+                if total := self._expected.get((address, None)):
+                    mean = self._means.get((address, None))
+                    if mean is None:
+                        mean = self._means[address, None] = torch.zeros_like(base)
+                    lists = plain.setdefault(weight / total * factor, ([], [], []))
+                    for entries, tensor in zip(lists, (mean, value.to(mean.dtype), base), strict=True):
+                        entries.append(tensor)
+                continue
+            whole = Contribution(value, base, weight, factor, cuts.get(address))
+            for cut in self._cuts.get(address, ()):
+                total = self._expected.get((address, cut))
+                if not total or not covers(whole.cut, cut):
+                    continue
+                part = whole.within(cut) if whole.cut != cut else whole
+                if (address, cut) not in self._means:
+                    self._means[address, cut] = torch.zeros_like(part.base)
+                mean = self._means[address, cut]
+                mean.add_(part.value.to(mean.dtype) - part.base, alpha=weight / total * factor)
+        for alpha, (means, values, bases) in plain.items():
+            torch._foreach_add_(means, torch._foreach_sub(values, bases), alpha=alpha)
+
+    def deltas(self, updates: Sequence[Update]) -> tuple[dict[Address, Tensor], Cohort]:
+        """The mean changes over ``updates``, those that were added, and their counts; see ``deltas``."""
+        actual = self._denominators(updates)
+        _, cohort = counted(self.tensors, updates, [self.weight(update) for update in updates], self.options)
+        sliced = (a for a in self._sent if self._cuts[a] != [None] and cohort.by_address[a])
+        changes = {address: torch.zeros_like(self.tensors[address]) for address in sliced}
+        for (address, cut), mean in sorted(self._means.items(), key=lambda entry: -entry[1].numel()):
+            total, expected = actual.get((address, cut)), self._expected[address, cut]
+            if not total:
+                continue
+            if total != expected:
+                mean = mean * (expected / total)
+            if self._cuts[address] == [None]:
+                changes[address] = mean
+            else:  # the largest first: smaller slices overwrite their part with the mean over more clients
+                put(changes[address], cut, mean)
+        return changes, cohort
+
+    def _denominators(self, updates: Sequence[Update]) -> dict[tuple[Address, Cut | None], float]:
+        """The denominator of each mean: of an address, or of a part of it that some clients send."""
+        updates = sorted(updates, key=lambda update: update.client)
+        weights = [self.weight(update) for update in updates]
+        _, cohort = counted(self.tensors, updates, weights, self.options)
+        found: dict[tuple[Address, Cut | None], float] = {}
+        for update, weight in zip(updates, weights, strict=True):
+            cuts = update.cuts()
+            for address, _ in update.sent():
+                for cut in self._cuts.get(address, ()):
+                    if covers(cuts.get(address), cut):
+                        found[address, cut] = found.get((address, cut), 0) + weight
+        for address, cut in found:
+            if self._cuts[address] == [None]:
+                found[address, cut] = cohort.by_address[address]
+            elif self.options.compensation:
+                found[address, cut] = cohort.by_address[address] if found[address, cut] else 0.0
+        return found
+
+
+class Folded(list[Update]):
+    """Updates whose parameters are added up in ``fold``; their own are tensors without values (meta)."""
+
+    def __init__(self, updates: Sequence[Update], fold: Fold):
+        super().__init__(sorted(updates, key=lambda update: update.client))
+        self.fold = fold
+
+    def deltas(self) -> tuple[dict[Address, Tensor], Cohort]:
+        """The mean change of each address, and the cohort's counts."""
+        return self.fold.deltas(self)
 
 
 def delta(sent: Sequence[Contribution], senders: float, total: float, options: AggregationOptions) -> Tensor:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from math import inf
+from math import inf, isfinite
 
+import torch
 from torch import Tensor
 
 from edgefl.methods.aggregation.options import AggregationOptions
@@ -45,4 +46,12 @@ def finite(payloads: Mapping[str, Mapping[str, Tensor]]) -> bool:
 
 
 def _finite(tensors: Iterable[Tensor]) -> bool:
-    return all(bool(t.isfinite().all()) for t in tensors if t.is_floating_point())
+    floating = [tensor for tensor in tensors if tensor.is_floating_point()]
+    sums: dict[torch.dtype, list[Tensor]] = {}
+    for tensor in floating:
+        total = tensor.sum(dtype=torch.promote_types(tensor.dtype, torch.float32))
+        sums.setdefault(total.dtype, []).append(total)
+    # a sum that is finite has finite terms; one that isn't may be of finite terms
+    if all(isfinite(torch.stack(totals).abs().max()) for totals in sums.values()):
+        return True
+    return all(bool(tensor.isfinite().all()) for tensor in floating)

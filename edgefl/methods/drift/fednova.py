@@ -18,6 +18,11 @@ class FedNova(Method):
 
     summary = "FedAvg of changes per local step"
     plain_sgd = True
+    streams = True
+
+    def update_weight(self, update: Update) -> float:
+        """n_i / tau_i."""
+        return update.weight / update.updates
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         """``sum_i n_i d_i / tau_i``, divided by ``sum_i n_i``, times tau_eff; buffers are statistics: their mean."""
@@ -32,4 +37,4 @@ class FedNova(Method):
                 return {address: 1.0}
             return {address: cohort.by_address[address] * steps[address] / samples[address] ** 2}
 
-        return state.changed(self.combine(state, updates, mix, weight=lambda u: u.weight / u.updates))
+        return state.changed(self.combine(state, updates, mix))

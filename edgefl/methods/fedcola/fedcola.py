@@ -199,6 +199,8 @@ class FedCola(Method):
             total = sum(n for k, n in cohort.by_kind.items() if own & set(self.setting.kinds[k].modalities))
         return {b: n / total for b, n in counts.items() if n} if total else {}
 
+    streams = True
+
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         """Uni-modal and collaborative aggregation in one coefficient table."""
         return state.changed(self.combine(state, updates, self.mix))

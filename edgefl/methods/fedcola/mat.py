@@ -180,6 +180,8 @@ class FedColaMat(Method):
         total = sum(scale[m] * n for m, n in present.items()) if options.compensation else sum(weights.values())
         return {b: n / total for b, n in weights.items()} if total else {}
 
+    streams = True
+
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         """Shared and private parameters in one coefficient table."""
         return state.changed(self.combine(state, updates, self.mix))

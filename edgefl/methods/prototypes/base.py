@@ -223,6 +223,8 @@ class LibraryMethod(Method, ABC):
         total = sum(counts.values())
         return {b: n / total for b, n in counts.items()}
 
+    streams = True
+
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         """The model, which is stored under every kind, and the library."""
         first, *others = self.setting.kinds

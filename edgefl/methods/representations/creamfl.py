@@ -205,6 +205,8 @@ class CreamFL(Exchange):
         work = self.on_pairs(round, [*(self.supervised() if first else []), self.represent(self.modalities)])
         return (replace(work, up=(*work.up, self.table("represented", "public", self.modalities))),)
 
+    streams = True
+
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         """A target for each modality that a client sent; models by kind where they travel."""
         changed = self.combine(state, updates, lambda address, cohort: {address: 1.0}) if self.options.averaged else {}

@@ -29,7 +29,7 @@ def synchronous(run: RunState, env: Clock, round: int, stage: Stage, kinds: Sequ
         run.on_progress("round", facts)
         arrivals: list[Arrival] = []
         if len(chosen.clients):
-            arrivals = yield from play_cohort(run, env, chosen.clients, round, kinds, tally)
+            arrivals = yield from play_cohort(run, env, chosen.clients, round, stage, kinds, tally)
         outcome = "completed"
         if not len(chosen.clients):
             outcome = empty_outcome(run, kinds)
@@ -54,7 +54,9 @@ def synchronous(run: RunState, env: Clock, round: int, stage: Stage, kinds: Sequ
             run.judge(round)  # the selected clients hold newer copies now
 
 
-def play_cohort(run: RunState, env: Clock, clients: Integers, round: int, kinds: Sequence[str], tally: Tally) -> Events:
+def play_cohort(
+    run: RunState, env: Clock, clients: Integers, round: int, stage: Stage, kinds: Sequence[str], tally: Tally
+) -> Events:
     """Dispatch a cohort and wait for its flights; return the updates that arrived."""
     flights = dispatch_clients(run, clients, round)
     wanted = run.policy.wanted(cohort(run, kinds), len(clients))
@@ -62,9 +64,9 @@ def play_cohort(run: RunState, env: Clock, clients: Integers, round: int, kinds:
     if run.engine is None:
         landed = closed(flights, over, wanted)
         plans = list(flights.plans)
-        run.learning.send(flights, landed.finished)
+        run.learning.send(flights, landed.finished, in_order=True)
     else:
-        run.learning.send(flights, may_arrive(flights))
+        run.learning.send(flights, may_arrive(flights), in_order=True)
         run.engine.launch(flights)
         done = run.engine.wait(wanted if wanted is not None else len(clients))
         yield done if over == inf else done | env.moment(over)
@@ -74,4 +76,4 @@ def play_cohort(run: RunState, env: Clock, clients: Integers, round: int, kinds:
         flown = sorted(run.engine.take(), key=lambda flight: flight.client)
         landed, plans = landings(flown), [flight.plan for flight in flown]
     yield from run.pass_until(env, float(landed.ended.max()))
-    return process_arrivals(run, landed, plans, flights.dispatch, round, tally)
+    return process_arrivals(run, landed, plans, flights.dispatch, round, stage, tally)

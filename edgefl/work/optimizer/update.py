@@ -14,6 +14,7 @@ from edgefl.work.description import Work
 from edgefl.work.metering.meter import Meter
 from edgefl.work.metering.trace import UPDATE
 from edgefl.work.optimizer.learning_rates import grouped
+from edgefl.work.optimizer.light import light
 from edgefl.work.steps import Context
 
 
@@ -31,9 +32,9 @@ def make_optimizer(work: Work, named: Mapping[str, nn.Parameter]) -> torch.optim
         parameters = [{**group, "params": [named[n] for n in names]} for group, names in grouped(settings, named)]
     match settings["name"]:
         case "sgd":
-            return torch.optim.SGD(parameters, momentum=settings.get("momentum", 0.0), **rates, **flags)
+            return light(torch.optim.SGD)(parameters, momentum=settings.get("momentum", 0.0), **rates, **flags)
         case "adam" | "adamw" as name:
-            kind = torch.optim.Adam if name == "adam" else torch.optim.AdamW
+            kind = light(torch.optim.Adam if name == "adam" else torch.optim.AdamW)
             return kind(parameters, betas=tuple(settings.get("betas", (0.9, 0.999))), **rates, **flags)
     raise MethodError(f"unknown optimizer {settings['name']!r}; allowed: adam, adamw, sgd")
 

@@ -1,0 +1,102 @@
+"""What a simulation asks of training, and the updates that arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgefl.methods import ServerState
+from edgefl.planning.planner import Plan
+from edgefl.planning.versions import always
+from edgefl.schedules import Stage
+from edgefl.simulation.inflight.closed_form import Flights
+from edgefl.training import Report
+from edgefl.work import Work
+
+Floats = NDArray[np.float64]
+Integers = NDArray[Any]
+
+
+class Arrival(NamedTuple):
+    """An update that arrived: client, plan, round, number of the dispatch, staleness and weight factor."""
+
+    client: int
+    plan: Plan
+    round: int
+    number: int
+    staleness: int = 0
+    weight_factor: float = 1.0
+
+
+class Learning(Protocol):
+    """Interface of a simulation to training, which doesn't affect virtual time."""
+
+    state: ServerState
+
+    def send(self, flights: Flights, go: NDArray[np.bool_], *, in_order: bool = False) -> None:
+        """Dispatch clients; those in the mask ``go`` may return an update.
+
+        ``in_order`` says that they land in the order of ``flights``.
+        """
+        ...
+
+    def expect(self, arrivals: Sequence[Arrival], stage: Stage) -> None:
+        """All the updates that the next aggregation gets, before any of them lands; some may be refused."""
+        ...
+
+    def land(self, client: int, arrived: bool) -> Report | None:
+        """End a client's flight; return its report, if there is one."""
+        ...
+
+    def rejects(self, client: int, number: int) -> str | None:
+        """Why a landed client's update is refused, which drops it; None if it is accepted."""
+        ...
+
+    def non_finite(self) -> list[str]:
+        """The addresses of the state whose tensors have a NaN or an infinity."""
+        ...
+
+    def aggregate(self, arrivals: Sequence[Arrival], stage: Stage, *, at_once: bool = False) -> None:
+        """Aggregate these updates into the state."""
+        ...
+
+    def forget(self, arrivals: Sequence[Arrival]) -> None:
+        """Drop these updates: their round doesn't change the state."""
+        ...
+
+    def submit(self, work: Work, when: str, round: int, index: int) -> Future[Report] | None:
+        """Begin a work of the server."""
+        ...
+
+    def absorb(self, work: Work, report: Report | None) -> None:
+        """Apply a finished work of the server to the state."""
+        ...
+
+    def leave(self) -> None:
+        """End the run; works still under way aren't needed."""
+        ...
+
+
+MOST_WORKS = 256
+"""Works of plans that are remembered with their round's scalars."""
+_PARTS: dict[tuple[int, int], tuple[Work, Stage, Work]] = {}
+
+
+def part_of_stage(work: Work, stage: Stage) -> Work:
+    """The work with uploads of what trains at ``stage`` only: an update may have begun at an earlier stage."""
+    known = _PARTS.get((id(work), id(stage)))
+    if known is None:
+        if len(_PARTS) >= MOST_WORKS:
+            _PARTS.clear()
+        known = _PARTS[id(work), id(stage)] = work, stage, _part_of_stage(work, stage)
+    return known[2]
+
+
+def _part_of_stage(work: Work, stage: Stage) -> Work:
+    up = tuple(p.only(lambda item: always(item, stage)) for p in work.up)
+    return work if all(a.items == b.items for a, b in zip(up, work.up, strict=True)) else replace(work, up=up)

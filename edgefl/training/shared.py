@@ -1,0 +1,72 @@
+"""Memory that a process shares with its workers, so that tensors don't travel through pipes.
+
+A ``Slot`` is an anonymous file in memory (memfd) of this process.  A worker opens it by the path of its descriptor.
+Its memory is free when no process refers to it any more, however the processes end.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Mapping
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from edgefl.runs.kept import Layout, Stored, parts_of
+
+
+class Slot:
+    """A place for the tensors of one sender."""
+
+    def __init__(self) -> None:
+        descriptor = os.memfd_create("edgefl")
+        self.descriptor, self.path = descriptor, f"/proc/{os.getpid()}/fd/{descriptor}"
+        weakref.finalize(self, os.close, descriptor)
+
+    def write(self, tensors: Mapping[str, Tensor]) -> Stored:
+        """Put tensors into the slot; returns where they are, as a worker reads them.  Raises OSError."""
+        return Stored(self.path, 0, _written(self.descriptor, tensors), tuple(tensors))
+
+    def read(self, layout: Layout) -> dict[str, Tensor]:
+        """The tensors that a worker put there, through a memory map that lasts as long as they do.
+
+        It needs no open file, of which a process may have a thousand or so.
+        """
+        if not layout.size:
+            return {name: torch.empty(shape, dtype=dtype) for name, (_, dtype, shape) in layout.places.items()}
+        storage = torch.UntypedStorage.from_file(self.path, False, layout.size)
+        return {
+            name: torch.empty(0, dtype=dtype).set_(storage, begin // dtype.itemsize, shape)  # type: ignore[call-overload]
+            for name, (begin, dtype, shape) in layout.places.items()
+        }
+
+
+def put(path: str, tensors: Mapping[str, Tensor]) -> Layout:
+    """Put tensors into the slot of another process; returns their layout.  Raises OSError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC)
+    try:
+        return _written(descriptor, tensors)
+    finally:
+        os.close(descriptor)
+
+
+def _written(descriptor: int, tensors: Mapping[str, Tensor]) -> Layout:
+    for tensor in tensors.values():
+        for part in parts_of(tensor):
+            left = memoryview(part)
+            while len(left):  # one call may write less
+                left = left[os.write(descriptor, left) :]
+    return Layout.of(tensors)
+
+
+@cache
+def available() -> bool:
+    """Whether this system has such memory, and lets a process open another's by path (Linux with /proc)."""
+    try:
+        slot = Slot()
+        put(slot.path, {})
+    except (AttributeError, OSError):
+        return False
+    return True

@@ -1,0 +1,115 @@
+"""A synchronous round adds updates up as they land: the same bits, and memory that doesn't grow with the cohort."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tensors import assert_equal_tensors
+
+import edgefl
+from edgefl import registry
+from edgefl.commands.compose import compose
+from edgefl.errors import MethodError
+from edgefl.methods import Kind, Method, ServerState, Update
+from edgefl.methods.aggregation.combine import Folded
+from edgefl.registry.registered import PARTS
+from edgefl.scenario import load
+
+Tiny = Callable[..., dict[str, Any]]
+
+
+class AtOnce(Method):
+    """FedAvg in the old form: all updates at once."""
+
+    def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
+        assert not isinstance(updates, Folded)
+        assert all(value.device.type == "cpu" or value.is_meta for update in updates for _, value in update.sent())
+        return state.changed(self.combine(state, updates, lambda address, cohort: {address: 1.0}))
+
+
+class Reading(Method):
+    """Says that it reads parameters by combine alone, and doesn't."""
+
+    streams = True
+
+    def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
+        return state.changed({address: value for address, value in updates[0].sent() if address in state.tensors})
+
+
+@pytest.fixture(autouse=True)
+def _registered() -> Iterator[None]:
+    edgefl.register("method", "at-once")(AtOnce)
+    edgefl.register("method", "reading")(Reading)
+    yield
+    PARTS.clear()
+    registry.forget()
+
+
+@pytest.fixture
+def small(tiny: Tiny) -> Callable[..., dict[str, Any]]:
+    def make(**sections: Any) -> dict[str, Any]:
+        data = {"source": "glyphs", "clients": {"image": 12, "text": 4}, "partition": {"quantity": 1.0},
+                "samples": 40, "validation": 20, "test": 20}  # fmt: skip
+        schedule = {"name": "end-to-end", "rounds": 2}
+        return tiny(data=data, schedule=schedule, round={"cohort": 1.0}) | sections
+
+    return make
+
+
+def test_who_streams_is_said_by_who_aggregates() -> None:
+    assert Method.streams and not AtOnce.streams and Reading.streams
+    assert type("Deeper", (AtOnce,), {}).streams is False
+    streaming = {name for name in registry.names("method") if registry.get("method", name).streams}
+    assert {"fedavg", "fedprox", "fedcola", "fediot", "fednova", "creamfl", "depthfl", "fedmml"} <= streaming
+    assert not streaming & {"scaffold", "feddyn", "qfedavg", "pmcmfl", "fedmd"}
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {},
+        {"aggregation": {"compensation": True, "clip": 0.5, "optimizer": "adam", "lr": 0.01}},
+        {"schedule": {"name": "heterofl", "rounds": 2}, "fleet": {"budgets": {"memory": "100..400 KiB"}}},
+        {"round": {"cohort": 0.7, "over_selection": 0.5}, "executor": {"clock": "events"}},
+    ],
+    ids=["plain", "compensated", "slices", "over-selected"],
+)
+def test_the_bits_are_those_of_all_updates_at_once(
+    small: Callable[..., dict[str, Any]], tmp_path: Path, sections: dict[str, Any]
+) -> None:
+    streamed = edgefl.run(small(method="fedavg", **sections), output=tmp_path / "streamed")
+    at_once = edgefl.run(small(method="at-once", **sections), output=tmp_path / "at-once")
+    assert_equal_tensors(streamed.weights(), at_once.weights())
+    (first, *_), after = streamed.records("rounds"), streamed.weights()
+    assert first["finished"] >= 4 and any(t.is_floating_point() for t in after.values())
+
+
+def test_parameters_that_were_added_up_can_not_be_read(small: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    with pytest.raises(MethodError, match=r"aggregate\(\).*to a tensor without values: where streams is true"):
+        edgefl.run(small(method="reading"), output=tmp_path / "run")
+
+
+@pytest.mark.parametrize("method", ["fedavg", "at-once"])
+def test_what_is_held_of_a_cohort(small: Callable[..., dict[str, Any]], tmp_path: Path, method: str) -> None:
+    """Tensors in the shape of the image model's head, from the third client that lands to the twelfth."""
+    counts = []
+
+    def count(event: str, facts: Any) -> None:
+        if event == "client" and facts["client"] < 12:
+            tensors = (o for o in gc.get_objects() if type(o) is torch.Tensor and not o.is_meta)
+            counts.append(sum(tuple(t.shape) == head for t in tensors))
+
+    scenario = small(method=method)
+    head = next(s.shape for n, s in kind_of(scenario).parameters().items() if n == "image.head.weight")
+    edgefl.run(scenario, output=tmp_path / "run", on_progress=count)
+    growth = counts[11] - counts[2]
+    assert growth == (0 if method == "fedavg" else 9)
+
+
+def kind_of(scenario: dict[str, Any]) -> Kind:
+    return compose(load({"edgefl": 1, **scenario})).method.setting.kinds["image"]

@@ -1,0 +1,395 @@
+"""tools/bench_peers.py and tools/bench_rounds.py: their arithmetic, their clocks, their models, and a trial of both."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
+
+
+def loaded(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, TOOLS / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # its dataclasses look there for their annotations
+    spec.loader.exec_module(module)
+    return module
+
+
+bench_peers = loaded("bench_peers")
+bench_rounds = loaded("bench_rounds")
+
+from peers import bare, figures, jobs, pairing, parts, plain  # noqa: E402 - the tools put their folder on the path
+
+# --- arithmetic ------------------------------------------------------------------------------------------------------
+
+
+def test_a_spread_is_the_median_and_the_interpolated_quartiles() -> None:
+    assert figures.spread([4.0, 1.0, 3.0, 2.0]) == figures.Spread(2.5, 1.75, 3.25, 4)
+    assert figures.spread([5.0, 1.0, 2.0, 3.0, 4.0]) == figures.Spread(3.0, 2.0, 4.0, 5)
+    assert figures.spread([7.0]) == figures.Spread(7.0, 7.0, 7.0, 1)
+    assert str(figures.spread([4.0, 1.0, 3.0, 2.0])) == "2.50 (1.75 to 3.25)"
+    with pytest.raises(ValueError, match="at least one"):
+        figures.spread([])
+
+
+def test_ratios_are_those_of_the_same_turn() -> None:
+    assert figures.ratios([2.0, 9.0], [4.0, 3.0]) == [0.5, 3.0]
+    with pytest.raises(ValueError, match="3 rounds can't be paired with 2"):
+        figures.ratios([1.0, 1.0, 1.0], [1.0, 1.0])
+
+
+def test_everybody_has_every_place_equally_often() -> None:
+    names = ["a", "b", "c"]
+    assert [figures.in_turn(names, turn) for turn in range(3)] == [["a", "b", "c"], ["b", "c", "a"], ["c", "a", "b"]]
+    assert figures.in_turn([], 5) == []
+
+
+def test_the_rest_is_what_the_parts_leave() -> None:
+    assert figures.shares({"train": 3.0, "copy": 1.5}, 6.0) == {"train": 3.0, "copy": 1.5, "the rest": 1.5}
+
+
+def test_a_table_is_markdown() -> None:
+    assert figures.table(["who", "s"], [["a", "1"], ["b", "2"]]) == "| who | s |\n| --- | ---: |\n| a | 1 |\n| b | 2 |"
+
+
+def test_a_row_pools_the_pairings_of_a_contestant() -> None:
+    def outcome(*rounds: float, pss: int = 0) -> Any:
+        return pairing.Outcome(list(rounds), [2 * s for s in rounds], first=rounds[0], whole=sum(rounds), pss=pss)
+
+    first = bench_peers.Pairing({"bare-1": outcome(1.0, 2.0), "edgefl-1": outcome(1.5, 2.0, pss=5)})
+    second = bench_peers.Pairing({"bare-1": outcome(4.0, 4.0, pss=7), "pfl-1": outcome(8.0, 4.0)})
+    found = bench_peers.row("edgefl-1", [first, second])
+    assert found["to_bare-1"] == {"median": 1.25, "low": 1.125, "high": 1.375, "count": 2}
+    assert found["processor_to_bare-1"] == found["to_bare-1"]  # twice the seconds on both sides
+    assert found["to_bare-2"] is None and found["pss_bytes"] == 5
+    # the bare loop took part in both
+    assert bench_peers.row("bare-1", [first, second])["round_seconds"]["count"] == 4
+    assert bench_peers.row("bare-1", [first, second])["pss_bytes"] == 7
+    assert bench_peers.row("flower-2", [first, second]) is None
+    line = bench_peers.cells("edgefl-1", found)
+    assert line[:4] == ["edgefl, inline", "1.750", "1.25 (1.12 to 1.38)", "–"]
+    assert len(line) == len(bench_peers.HEAD)
+    assert bench_peers.cells("bare-1", bench_peers.row("bare-1", [first, second]))[2] == "1"
+
+
+def test_large_jobs_pair_one_contestant_at_a_time_with_the_bare_loops() -> None:
+    names = ["bare-1", "edgefl-1", "bare-2", "pfl-1"]
+    assert bench_peers.groups(names, jobs.JOBS["vit"]) == [names]
+    assert bench_peers.groups(names, jobs.JOBS["big"]) == [
+        ["bare-1", "bare-2", "edgefl-1"],
+        ["bare-1", "bare-2", "pfl-1"],
+    ]
+    assert bench_peers.groups(["bare-1"], jobs.JOBS["big"]) == [["bare-1"]]
+
+
+def test_rows_of_parts_are_medians_and_shares_of_the_clocked_round() -> None:
+    def seconds(train: float, rest: float) -> dict[str, float]:
+        return {**dict.fromkeys(parts.PARTS, 0.0), "train": train, "the rest": rest}
+
+    found = {
+        "whole": [0.9, 1.0, 5.0],
+        "clocked": [1.0, 2.0, 3.0],
+        "own": [seconds(0.5, 0.5), seconds(1.0, 1.0), seconds(2.5, 0.5)],
+        "workers": [{"train": 0.1}, {"train": 0.3}, {"train": 0.2}],
+    }
+    rows = {line[0]: line[1:] for line in bench_rounds.rows(found)}
+    assert rows["train"] == ["1000.0", "50.0%", "200.0"]
+    assert rows["the rest"] == ["500.0", "25.0%", "–"]
+    assert rows["the round, without"][0] == "1000.0" and rows["the round, with clocks"][0] == "2000.0"
+
+
+# --- clocks ----------------------------------------------------------------------------------------------------------
+
+
+class Seconds:
+    """A clock that stands still until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.at = 0.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
+def test_a_clock_counts_a_part_without_the_parts_inside_it() -> None:
+    now = Seconds()
+    clock = parts.Clock(now=now)
+
+    def copy(seconds: float) -> None:
+        now.at += seconds
+
+    copied, again = (parts.timed(copy, part, clock) for part in ("copy", "train"))
+
+    def both() -> str:
+        now.at += 1
+        copied(4)
+        again(16)  # of the same part
+        now.at += 2
+        return "done"
+
+    now.at += 100  # of no part
+    assert parts.timed(both, "train", clock)() == "done"
+    now.at += 100
+    assert clock.seconds == {"train": 19.0, "copy": 4.0}
+
+
+def test_a_part_ends_with_an_error_too() -> None:
+    now = Seconds()
+    clock = parts.Clock(now=now)
+
+    def fails() -> None:
+        now.at += 1
+        raise KeyError("gone")
+
+    with pytest.raises(KeyError, match="gone"):
+        parts.timed(fails, "copy", clock)()
+    now.at += 5
+    parts.timed(lambda: None, "train", clock)()
+    assert clock.seconds == {"copy": 1.0, "train": 0.0}
+
+
+def test_a_generator_counts_while_it_makes_its_values() -> None:
+    now = Seconds()
+    clock = parts.Clock(now=now)
+
+    def values() -> Iterator[int]:
+        for number in range(3):
+            now.at += 1
+            yield number
+        now.at += 1
+
+    taken = []
+    for number in parts.timed(values, "batches", clock)():
+        now.at += 10  # the caller's time
+        taken.append(number)
+    assert taken == [0, 1, 2]
+    assert clock.seconds == {"batches": 4.0}
+
+
+def test_a_workers_times_are_in_its_file_when_it_waits(tmp_path: Path) -> None:
+    now = Seconds()
+    clock = parts.Clock(tmp_path / "1.json", now)
+    clock.enter("train")
+    now.at += 2
+    clock.leave()
+    now.at += parts.FLUSH / 2
+    clock.enter("copy")
+    now.at += parts.FLUSH / 4
+    clock.leave()
+    assert json.loads((tmp_path / "1.json").read_text()) == {"train": 2.0}  # too soon for another
+    clock.enter("waiting for workers")
+    assert json.loads((tmp_path / "1.json").read_text()) == pytest.approx({"train": 2.0, "copy": parts.FLUSH / 4})
+
+
+def test_the_longest_prefix_says_the_part() -> None:
+    assert parts.part_of("edgefl.work.metering.meter:Meter.step") == "metering"
+    assert parts.part_of("edgefl.work.interpreter:run") == "copy"
+    assert parts.part_of("edgefl.simulation.learning.training:Training.aggregate") == "aggregate"
+    assert parts.part_of("edgefl.simulation.learning.training:Training.send") == "clock and planning"
+    assert parts.part_of("edgefl.runs.directory:RunDirectory.append") == "records"
+    assert parts.part_of("edgefl.report.progress:Progress.line") is None
+
+
+# --- models and loops ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", jobs.JOBS)
+def test_the_plain_models_have_the_parameters_that_the_formula_gives(name: str) -> None:
+    with torch.device("meta"):
+        assert plain.count(plain.plain_model(jobs.JOBS[name])) == jobs.JOBS[name].parameters
+
+
+def test_the_jobs_are_those_of_the_page() -> None:
+    assert jobs.JOBS["vit"].parameters == 214_218 and jobs.JOBS["vit"].steps == 20
+    assert jobs.JOBS["big"].parameters == 21_379_210 and jobs.JOBS["big"].steps == 20
+
+
+def test_the_bare_loop_is_federated_averaging() -> None:
+    job = jobs.JOBS["tiny"]
+    trainer = bare.Trainer(job)
+    base, total = trainer.values(), [torch.zeros_like(p) for p in trainer.parameters]
+    torch.manual_seed(5)
+    assert trainer.add_changes([2, 0], base, total) == 2 * job.samples
+    torch.manual_seed(5)
+    expected = [torch.zeros_like(p) for p in base]
+    for client in (2, 0):
+        with torch.random.fork_rng():
+            module = plain.plain_model(job)
+        for p, value in zip(module.parameters(), base, strict=True):
+            p.data = value.clone()
+        x, y = plain.samples_of(job, client)
+        order = torch.randperm(len(x))
+        for start in range(0, len(x), job.batch):
+            rows = order[start : start + job.batch]
+            module.zero_grad()
+            F.cross_entropy(module(x[rows]), y[rows]).backward()
+            for p in module.parameters():
+                p.data -= jobs.LEARNING_RATE * p.grad
+        for sum_, p, value in zip(expected, module.parameters(), base, strict=True):
+            sum_ += len(x) * (p.detach() - value)
+    for ours, theirs in zip(total, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-4)
+
+
+EDGEFL_MODELS = """
+import json, sys
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+from edgefl import models
+from edgefl.commands.compose import compose, scenario_of
+from peers import edgefl_parts, jobs, plain
+
+def flops(call):
+    with FlopCounterMode(display=False) as counter:
+        call().sum().backward()
+    return counter.get_total_flops()
+
+found = {}
+for name in ("vit", "cnn", "tiny"):
+    job = jobs.JOBS[name]
+    setup = compose(scenario_of(edgefl_parts.scenario(job, 3, 1), []))
+    module = models.build(setup.method.setting.kinds["image"].model)
+    x, own = torch.rand(job.batch, 3, 32, 32), plain.plain_model(job)
+    found[name] = {
+        "parameters": [plain.count(module), plain.count(own)],
+        "flops": [flops(lambda: module.logits("image", x)), flops(lambda: own(x))],
+    }
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.slow
+def test_the_plain_models_do_what_edgefls_do(tmp_path: Path) -> None:
+    # in a process of its own, because the jobs' data sets are registered
+    environment = {**os.environ, "PYTHONPATH": f"{TOOLS}{os.pathsep}{TOOLS.parent}", "EDGEFL_CACHE": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", EDGEFL_MODELS], capture_output=True, text=True, env=environment, cwd=tmp_path
+    )
+    assert not done.returncode, done.stderr
+    for name, found in json.loads(done.stdout).items():
+        assert found["parameters"] == [jobs.JOBS[name].parameters] * 2, name
+        assert found["flops"][0] == found["flops"][1] > 0, name
+
+
+# --- turns -----------------------------------------------------------------------------------------------------------
+
+PLAYER = """
+import sys, time
+from peers.turns import Turns
+turns = Turns()
+print("this goes to stderr")
+for number in range(3):
+    time.sleep(0.1)
+    turns.played(7, 2)
+if sys.argv[1:]:
+    sys.exit("no more: " + sys.argv[1])
+"""
+
+
+def player(folder: Path, *arguments: str) -> Any:
+    environment = {**os.environ, "PYTHONPATH": str(TOOLS)}
+    return pairing.Contestant([sys.executable, "-c", PLAYER, *arguments], environment, folder, "player")
+
+
+def test_a_contestant_plays_a_round_when_it_is_told_to(tmp_path: Path) -> None:
+    began = time.perf_counter()
+    child = player(tmp_path)
+    try:
+        said = child.start()
+        assert (said["round"], said["parameters"], said["clients"]) == (1, 7, 2)
+        time.sleep(0.3)  # it waits meanwhile
+        assert child.turn() >= 0.1
+        child.turn(compared=False)
+        outcome = child.end()
+    finally:
+        child.kill()
+    assert len(outcome.rounds) == len(outcome.processor) == 1
+    assert outcome.pss > 1e6
+    assert outcome.whole >= outcome.first + 0.2 and outcome.first >= 0.1
+    assert outcome.whole <= time.perf_counter() - began - 0.3
+
+
+def test_a_contestant_that_fails_says_why(tmp_path: Path) -> None:
+    child = player(tmp_path, "the data are gone")
+    try:
+        child.start()
+        child.turn()
+        child.turn()
+        with pytest.raises(pairing.Failed, match="no more: the data are gone"):
+            child.end()
+    finally:
+        child.kill()
+    broken = pairing.Contestant([sys.executable, "-c", "1 / 0"], os.environ, tmp_path, "broken")
+    try:
+        with pytest.raises(pairing.Failed, match="ZeroDivisionError"):
+            broken.start()
+    finally:
+        broken.kill()
+
+
+def test_what_cant_be_installed_is_one_line(tmp_path: Path) -> None:
+    from peers import contestants
+
+    with pytest.raises(pairing.Failed, match="it can't be installed: ") as caught:
+        contestants._run([sys.executable, "-c", "import sys; sys.exit('ERROR: no such package\\nmore')"], os.environ)
+    assert str(caught.value) == "it can't be installed: ERROR: no such package"
+
+
+# --- the tools -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_bench_peers_prints_its_table(tmp_path: Path) -> None:
+    command = [
+        sys.executable, str(TOOLS / "bench_peers.py"), "--jobs", "tiny", "--contestants", "bare-1,edgefl-1",
+        "--rounds", "2", "--json", str(tmp_path / "figures.json"),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert not done.returncode, done.stderr
+    lines = [line for line in done.stdout.split("\n") if line.startswith("|")]
+    assert [line.split("|")[1].strip() for line in lines] == [
+        "contestant", "---", "bare loop, one process", "edgefl, inline",
+    ]  # fmt: skip
+    found = json.loads((tmp_path / "figures.json").read_text())["jobs"]["tiny"]
+    assert found["left_out"] == {} and found["rounds"] == 2
+    edgefl = found["figures"]["edgefl-1"]
+    assert edgefl["to_bare-1"]["count"] == 2 and edgefl["to_bare-1"]["median"] > 0
+    assert edgefl["whole_seconds"]["median"] > edgefl["first_seconds"]["median"] > 0
+    assert edgefl["pss_bytes"] > 5e7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_bench_rounds_finds_every_part_of_a_round(tmp_path: Path, workers: str) -> None:
+    command = [
+        sys.executable, str(TOOLS / "bench_rounds.py"), "--jobs", "tiny", "--workers", workers, "--rounds", "2",
+        "--json", str(tmp_path / "parts.json"),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert not done.returncode, done.stderr
+    lines = [line.split("|")[1].strip() for line in done.stdout.split("\n") if line.startswith("|")]
+    assert lines == [
+        "part", "---", *parts.PARTS, "the rest", "the round, with clocks", "the round, without",
+    ]  # fmt: skip
+    found = json.loads((tmp_path / "parts.json").read_text())["tiny"][workers]
+    for own, far, whole in zip(found["own"], found["workers"], found["clocked"], strict=True):
+        assert sum(own.values()) == pytest.approx(whole)
+        for part in ("copy", "aggregate", "checkpoint", "records", "clock and planning"):
+            assert own[part] > 0, part
+        trained = far if workers == "2" else own
+        assert trained["train"] > 0 and trained["batches"] > 0
+        assert own["the rest"] < 0.5 * whole

@@ -1,0 +1,102 @@
+"""Memory shared with worker processes: tensors come through it as they were, and it is free afterwards."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tensors import assert_equal_tensors
+
+import edgefl
+from edgefl.commands.compose import compose
+from edgefl.runs.kept import Layout
+from edgefl.scenario import load
+from edgefl.training import Inline, Processes, Task
+from edgefl.training.shared import Slot, available, put
+
+pytestmark = pytest.mark.skipif(not available(), reason="this system has no memory that processes share by path")
+
+Tiny = Callable[..., dict[str, Any]]
+
+
+def values() -> dict[str, torch.Tensor]:
+    base = torch.arange(12, dtype=torch.float32).reshape(3, 4)
+    return {
+        "w": base, "column": base[:, 1], "turned": base.T, "half": torch.ones(3).bfloat16(), "scalar": torch.tensor(7),
+        "empty": torch.empty(0, 4), "flags": torch.tensor([True, False]), "trained": torch.nn.Parameter(torch.ones(2)),
+    }  # fmt: skip
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_tensors_come_back_as_they_were_and_outlive_the_slot() -> None:
+    slot = Slot()
+    path, back = slot.path, slot.read(put(slot.path, values()))
+    assert Path(path).exists()
+    del slot
+    gc.collect()
+    assert not Path(path).exists() or "edgefl" not in os.readlink(path)  # the number may be another file's by now
+    assert_equal_tensors(back, values())
+
+
+def test_another_process_reads_and_writes_a_slot() -> None:
+    code = (
+        "import json, sys\n"
+        "from edgefl.runs.kept import Stored\n"
+        "from edgefl.training.shared import put\n"
+        "stored, path = json.loads(sys.argv[1])\n"
+        "tensors = Stored.from_json(stored).tensors()\n"
+        "print(json.dumps(put(path, {name: t + t for name, t in tensors.items()}).items))"
+    )
+    inputs, answer = Slot(), Slot()
+    given = {"a": torch.arange(1000.0), "b": torch.ones(2, 3, dtype=torch.float64)}
+    stored = inputs.write(given)
+    text = json.dumps([stored.to_json(), answer.path])
+    out = subprocess.run([sys.executable, "-c", code, text], check=True, capture_output=True, text=True).stdout
+    assert_equal_tensors(answer.read(Layout.read(json.loads(out))), {name: t + t for name, t in given.items()})
+
+
+def test_workers_share_inputs_and_leave_nothing_open(tiny: Tiny) -> None:
+    scenario = load(tiny())
+    setup = compose(scenario)
+    state = setup.method.initial(setup.seed)
+    work = setup.method.client_work("image", 1).fitted(setup.clients.client(0).size)
+    inputs = state.wire(work)
+    tasks = [Task(work, inputs, client, client) for client in setup.of_kind("image").tolist()] * 12
+    with Processes(scenario.data, scenario.seed, scenario.model.tokens, None, 2, "cpu") as executor:
+        first = executor.submit(tasks[0]).result(120)
+        before = open_files()
+        futures = [executor.submit(task) for task in tasks]
+        reports = [future.result(120) for future in futures]
+        assert len(executor._inputs) == 1
+        del futures
+        gc.collect()
+        assert len(tasks) >= 24
+        assert open_files() < before + 8  # those of another worker's pipes, none for each report
+    with Inline(setup.clients, "cpu") as inline:  # type: ignore[arg-type]
+        for task, report in zip(tasks, reports, strict=True):
+            expected = inline.submit(task).result()
+            assert_equal_tensors(report.result.payloads, expected.result.payloads)
+    assert_equal_tensors(first.result.payloads, reports[0].result.payloads)
+
+
+@pytest.mark.slow
+def test_without_such_memory_everything_goes_through_pipes(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = tiny(executor={"name": "processes", "workers": 2, "device": "cpu"})
+    shared = edgefl.run(scenario, output=tmp_path / "shared")
+    monkeypatch.setattr("edgefl.training.processes.available", lambda: False)
+    piped = edgefl.run(scenario, output=tmp_path / "piped")
+    for name in ("weights.safetensors", "rounds.jsonl", "clients.jsonl"):
+        assert (shared.path / name).read_bytes() == (piped.path / name).read_bytes()
