@@ -122,9 +122,10 @@ class Update:
         return {i.source: i.cut for p in self.work.up for i in p.items if i.cut is not None}
 
 
-def changing(update: Update) -> Iterator[tuple[Address, Tensor, Tensor]]:
-    """Address, value and base of every tensor of an update that is averaged."""
-    for address, value in update.sent():
-        base = update.base.get(address)
-        if base is not None and base.is_floating_point() and averaged(address):
-            yield address, value, base
+def changing(update: Update, without: Container[str] = ()) -> Iterator[tuple[Address, Tensor, Tensor]]:
+    """Address, value and base of every tensor of an update that is averaged, of all payloads but ``without``."""
+    for payload in update.work.up:
+        for item in () if payload.name in without else payload.items:
+            base = update.base.get(item.source)
+            if base is not None and base.is_floating_point() and averaged(item.source):
+                yield item.source, update.payloads[payload.name][item.name], base

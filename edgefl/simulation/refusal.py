@@ -12,10 +12,10 @@ from math import isfinite
 from torch import Tensor
 
 from edgefl.methods import ServerState
-from edgefl.methods.aggregation.robust import finite
 from edgefl.training import Report
 from edgefl.work import Payload, TensorSpec, Work
 from edgefl.work.description import DTYPES
+from edgefl.work.packed import Packed, finite, places_of
 
 REPLAYED, TRUNCATED, OVERSIZED = "replayed", "truncated", "oversized"
 WRONG_SHAPE, WRONG_DTYPE, NOT_FINITE = "wrong shape", "wrong dtype", "not finite"
@@ -33,8 +33,10 @@ def why_refused(work: Work, report: Report, seed: int, *, keep_non_finite: bool)
     if payloads.keys() - {payload.name for payload in work.up}:
         return OVERSIZED
     for payload in work.up:
-        specs = _wire_specs(payload)
-        if (reason := _payload_problem(payloads.get(payload.name, {}), specs)) is not None:
+        tensors = payloads.get(payload.name, {})
+        if isinstance(tensors, Packed) and tensors.places is places_of(payload):
+            continue  # made for this payload
+        if (reason := _payload_problem(tensors, _wire_specs(payload))) is not None:
             return reason
     return None if keep_non_finite or finite(payloads) else NOT_FINITE
 
@@ -76,11 +78,13 @@ class FiniteCheck:
 
     def bad(self, state: ServerState) -> list[str]:
         """The addresses whose tensors have a NaN or an infinity, in the state's order."""
-        for address, tensor in state.tensors.items():
-            version = state.versions.get(address, 0)
-            if self._checked.get(address) == version:
-                continue
-            self._checked[address] = version
+        versions = {address: state.versions.get(address, 0) for address in state.tensors}
+        new = {a: state.tensors[a] for a, version in versions.items() if self._checked.get(a) != version}
+        if not self._bad and finite({"": new}):
+            self._checked |= {address: versions[address] for address in new}
+            return []
+        for address, tensor in new.items():
+            self._checked[address] = version = versions[address]
             self._bad.pop(address, None)
             if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
                 self._bad[address] = version

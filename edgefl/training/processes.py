@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
-import signal
 import sys
 import threading
 import time
@@ -19,8 +17,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, InvalidStateError, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, fields
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Self
@@ -28,26 +25,25 @@ from typing import Any, Self
 from torch import Tensor
 
 from edgefl import registry
-from edgefl.data import DataOptions, open_federation
+from edgefl.data import DataOptions
 from edgefl.errors import OutOfHostMemory, TrainingError
 from edgefl.runs.kept import Layout, Stored
-from edgefl.training.shared import Slot, available, put
-from edgefl.training.task import Node, Report, Task
+from edgefl.training.shared import Slot, available
+from edgefl.training.task import Report, Task
+from edgefl.training.worker import MOST_WORKS, Answer, do_nothing, run_task, start
 from edgefl.work import Work
+from edgefl.work.packed import space
 from edgefl.work.torch_device import device_of
 
 PATIENCE = 10.0
 """Seconds that workers have to end by themselves when the executor is closed: their results aren't needed."""
 QUEUED_PER_WORKER = 3
 """Tasks for each worker that are handed to the pool, those that run included; the others wait as they are."""
-MOST_WORKS = 64
-"""Works whose JSON text is kept, here and in a worker: clients of a round share them."""
 LOOKS_PER_TIMEOUT = 20
 """How often per timeout the watch looks whether tasks still end."""
 
 
-Answer = tuple[str, bytes | list[Any]]
-"""A report as a worker sends it: JSON text, and its tensors as safetensors bytes or their layout in a slot."""
+_FIELDS = tuple(field for field in fields(Work) if field.name != "scalars")
 
 
 class _Cancellable(Future[Report]):
@@ -68,14 +64,15 @@ class _Cancellable(Future[Report]):
 class _Entry:
     """A task that hasn't ended, the future of its report, its future in the pool, and whether its memory ran out.
 
-    ``shared`` are the slots of its inputs and of its report, if they don't travel through a pipe.
+    ``shared`` are the slots of its inputs, of its report, and of what describes inputs and work, if they don't travel
+    through a pipe.
     """
 
     task: Task
     future: _Cancellable
     inner: Future[Answer] | None = None
     out_of_memory: bool = False
-    shared: tuple[Slot, Slot] | None = None
+    shared: tuple[Slot, Slot, Slot, Slot] | None = None
 
     @property
     def name(self) -> str:
@@ -113,8 +110,8 @@ class Processes:
         self._workers, self._timeout = workers, timeout
         self.window = QUEUED_PER_WORKER * workers
         self._lock = threading.RLock()
-        self._inputs: dict[int, tuple[Mapping[str, Tensor], Slot, Stored]] = {}
-        self._works: dict[int, tuple[Work, str]] = {}
+        self._inputs: dict[int, tuple[Mapping[str, Tensor], Slot, Slot]] = {}
+        self._works: dict[tuple[int, ...], tuple[Work, Slot]] = {}
         self._entries: list[_Entry] = []
         self._waiting: deque[_Entry] = deque()
         self._closing, self._tried_alone = False, False
@@ -127,7 +124,7 @@ class Processes:
     def warm(self) -> None:
         """Start the workers in the background, so that their imports overlap with other work of this process."""
         for _ in range(self._workers):
-            self._pool.submit(_do_nothing)
+            self._pool.submit(do_nothing)
 
     def submit(self, task: Task) -> Future[Report]:
         """Queue the task for a worker and return the future of its report.
@@ -167,7 +164,7 @@ class Processes:
 
     def _new_pool(self) -> ProcessPoolExecutor:
         spawn = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(self._workers, spawn, initializer=_start, initargs=self._arguments)
+        return ProcessPoolExecutor(self._workers, spawn, initializer=start, initargs=self._arguments)
 
     def _feed(self) -> None:
         """Hand waiting tasks to the pool, as many as keep the workers busy: a task for the pool is a copy of its
@@ -184,7 +181,7 @@ class Processes:
         """Hand a task to the pool; called under the lock."""
         pool = self._pool
         try:
-            entry.inner = pool.submit(_run_task, *self._sent(entry))
+            entry.inner = pool.submit(run_task, *self._sent(entry))
         except (BrokenProcessPool, RuntimeError) as error:
             self._recover(pool, str(error))
             return
@@ -197,21 +194,24 @@ class Processes:
             return task.encode()
         # what a client kept lies in a file, or else travels with the inputs
         given = task.inputs if task.kept is None or isinstance(task.kept, Stored) else task.tensors()
-        if id(given) not in self._inputs:
-            used = {other.shared[0] for other in self._entries if other.shared}
-            self._inputs = {key: known for key, known in self._inputs.items() if known[1] in used}
-            slot = Slot()
-            try:
-                self._inputs[id(given)] = given, slot, slot.write(given)
-            except OSError as error:
-                raise OutOfHostMemory(f"the memory of this machine doesn't hold the inputs of {entry.name}") from error
-        _, inputs, stored = self._inputs[id(given)]
-        if id(task.work) not in self._works:
-            if len(self._works) >= MOST_WORKS:
-                self._works = {}
-            self._works[id(task.work)] = task.work, task.work.encode()
-        entry.shared = inputs, Slot()
-        return self._works[id(task.work)][1], task.facts(), stored.to_json(), entry.shared[1].path
+        try:
+            if id(given) not in self._inputs:
+                used = {other.shared[0] for other in self._entries if other.shared}
+                self._inputs = {key: known for key, known in self._inputs.items() if known[1] in used}
+                slot = Slot()
+                self._inputs[id(given)] = given, slot, _text_slot(json.dumps(slot.write(given).to_json()))
+            # rounds have works with other scalars, and the same objects otherwise
+            parts = tuple(id(getattr(task.work, field.name)) for field in _FIELDS)
+            if parts not in self._works:
+                if len(self._works) >= MOST_WORKS:
+                    self._works = {}
+                self._works[parts] = task.work, _text_slot(task.work.encode())
+        except OSError as error:
+            raise OutOfHostMemory(f"the memory of this machine doesn't hold the inputs of {entry.name}") from error
+        (_, inputs, where), (_, work) = self._inputs[id(given)], self._works[parts]
+        entry.shared = inputs, Slot(), where, work
+        facts = {**task.facts(), "scalars": dict(task.work.scalars)}
+        return (work.number, work.path), facts, (where.number, where.path), entry.shared[1].path
 
     def _done(self, entry: _Entry, inner: Future[Answer], pool: ProcessPoolExecutor) -> None:
         """Pass a task's report on, or its error; recover where the host failed it."""
@@ -309,12 +309,21 @@ class Processes:
                 process.kill()
 
 
-def _report(entry: _Entry, head: str, body: bytes | list[Any]) -> Report:
+def _report(entry: _Entry, head: str, body: bytes | list[Any] | None) -> Report:
     """The report of a worker's answer."""
     if isinstance(body, bytes):
         return Report.decode(head, body)
     assert entry.shared is not None
+    if body is None:
+        work = entry.task.work
+        return Report.in_buffer(json.loads(head), work, entry.shared[1].bytes(space(work.up) or 0))
     return Report.of(json.loads(head), entry.shared[1].read(Layout.read(body)))
+
+
+def _text_slot(text: str) -> Slot:
+    slot = Slot()
+    slot.write_text(text)
+    return slot
 
 
 def _processes_of(pool: ProcessPoolExecutor) -> list[BaseProcess]:
@@ -326,66 +335,3 @@ def _warn(text: str) -> None:
     # a filter may turn warnings into errors, which must not reach the pool's own thread
     with suppress(Warning):
         warnings.warn(text, RuntimeWarning, stacklevel=3)
-
-
-# in a worker ---------------------------------------------------------------------------------------------------------
-
-_node: Node | None = None
-_why_not: str = ""
-"""Why this worker couldn't load plug-ins or open its data; its tasks say so."""
-
-
-def _start(
-    data: str,
-    seed: int,
-    tokens: int,
-    cache: str | None,
-    device: str,
-    path: list[str],
-    held_out: float,
-    registered: registry.ForWorkers,
-) -> None:
-    global _node, _why_not
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the parent process ends the workers
-    sys.path[:] = path
-    try:
-        registry.adopt(registered)
-        federation = open_federation(
-            DataOptions.model_validate_json(data), seed=seed, tokens=tokens, cache=Path(cache) if cache else None
-        )
-        _node = Node(federation.holding_out(held_out, seed), device_of(device))
-    except Exception as error:  # an error here would end the worker without a word
-        _why_not = str(error) or repr(error)
-
-
-def _end_with_parent() -> None:
-    """End this worker when its parent ends: a killed parent can't shut it down, and it would wait for tasks forever."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
-
-
-def _do_nothing() -> None:
-    return None
-
-
-def _run_task(head: str, body: Any, inputs: list[Any] | None = None, slot: str = "") -> Answer:
-    """Run a task: encoded, or the JSON of its work, its facts, where its inputs lie, and the slot for its report."""
-    if _node is None:
-        raise TrainingError(f"a worker process couldn't open the data or load plug-ins: {_why_not}")
-    if inputs is None:
-        return _node.run(Task.decode(head, body)).encode()
-    report = _node.run(Task.of(_work(head), Stored.from_json(inputs).tensors(), body))
-    try:
-        return json.dumps(report.facts()), list(put(slot, report.tensors()).items)
-    except OSError as error:
-        raise OutOfHostMemory(
-            f"the memory of this machine doesn't hold the report of client {body['client']}"
-        ) from error
-
-
-@lru_cache(MOST_WORKS)
-def _work(text: str) -> Work:
-    return Work.decode(text)

@@ -10,24 +10,32 @@ import os
 import weakref
 from collections.abc import Mapping
 from functools import cache
+from itertools import count
 
 import torch
 from torch import Tensor
 
 from edgefl.runs.kept import Layout, Stored, parts_of
 
+_NUMBERS = count()
+
 
 class Slot:
-    """A place for the tensors of one sender."""
+    """A place for the tensors of one sender.  ``number`` is its alone, while another may have its path later."""
 
     def __init__(self) -> None:
         descriptor = os.memfd_create("edgefl")
-        self.descriptor, self.path = descriptor, f"/proc/{os.getpid()}/fd/{descriptor}"
+        self.descriptor, self.path, self.number = descriptor, f"/proc/{os.getpid()}/fd/{descriptor}", next(_NUMBERS)
         weakref.finalize(self, os.close, descriptor)
 
     def write(self, tensors: Mapping[str, Tensor]) -> Stored:
         """Put tensors into the slot; returns where they are, as a worker reads them.  Raises OSError."""
         return Stored(self.path, 0, _written(self.descriptor, tensors), tuple(tensors))
+
+    def write_text(self, text: str) -> None:
+        """Put a text into the slot.  Raises OSError."""
+        with open(self.descriptor, "w", encoding="utf-8", closefd=False) as file:
+            file.write(text)
 
     def read(self, layout: Layout) -> dict[str, Tensor]:
         """The tensors that a worker put there, through a memory map that lasts as long as they do.
@@ -41,6 +49,28 @@ class Slot:
             name: torch.empty(0, dtype=dtype).set_(storage, begin // dtype.itemsize, shape)  # type: ignore[call-overload]
             for name, (begin, dtype, shape) in layout.places.items()
         }
+
+    def bytes(self, size: int) -> Tensor:
+        """The first ``size`` bytes of the slot, through a memory map like that of ``read``."""
+        return _mapped(self.path, size, shared=False)
+
+
+def room(path: str, size: int) -> Tensor:
+    """``size`` zero bytes in the slot of another process, which sees what is written there.  Raises OSError."""
+    descriptor = os.open(path, os.O_RDWR | os.O_TRUNC)
+    try:
+        if size:  # without memory there is an error here, and not a signal at the first write
+            os.posix_fallocate(descriptor, 0, size)
+    finally:
+        os.close(descriptor)
+    return _mapped(path, size, shared=True)
+
+
+def _mapped(path: str, size: int, *, shared: bool) -> Tensor:
+    if not size:
+        return torch.zeros(0, dtype=torch.uint8)
+    storage = torch.UntypedStorage.from_file(path, shared, size)
+    return torch.empty(0, dtype=torch.uint8).set_(storage, 0, (size,))  # type: ignore[call-overload, no-any-return]
 
 
 def put(path: str, tensors: Mapping[str, Tensor]) -> Layout:

@@ -24,7 +24,11 @@ from edgefl.runs.kept import Stored
 from edgefl.training.attack import Attack
 from edgefl.work import CUDA_ROUNDING, AllocatorPeak, Meter, Pass, Result, Source, Trace, Work, digest, run
 from edgefl.work.metering.allocator import profiling
+from edgefl.work.packed import placed, split
 from edgefl.work.torch_device import seeded, warm
+
+MOST_MODELS = 256
+"""Descriptions of models whose digests are kept."""
 
 
 class Kept(Protocol):
@@ -154,6 +158,17 @@ class Report:
                 kept[rest] = tensor
             else:
                 payloads[raw["payloads"][int(side)]][rest] = tensor
+        return cls._of(raw, payloads, kept)
+
+    @classmethod
+    def in_buffer(cls, raw: Mapping[str, Any], work: Work, buffer: Tensor) -> Report:
+        """The report with these facts, of a task whose ``work`` put its payloads into ``buffer``."""
+        return cls._of(raw, {p.name: placed(p).packed(part) for p, part in split(buffer, work.up)}, {})
+
+    @classmethod
+    def _of(
+        cls, raw: Mapping[str, Any], payloads: Mapping[str, Mapping[str, Tensor]], kept: Mapping[str, Tensor]
+    ) -> Report:
         measured = raw["measured"] and Measured(raw["measured"][0], Trace.from_json(raw["measured"][1]))
         result = Result(payloads, raw["metrics"], kept, raw["loss"], updates=raw["updates"])
         return cls(result, measured, raw["seed"], raw["host"])
@@ -207,10 +222,12 @@ class Node:
     def __init__(self, sources: Sources, device: torch.device):
         self.sources, self.device = sources, device
         self._modules: dict[str, tuple[nn.Module, frozenset[str]]] = {}
+        self._keys: dict[int, tuple[Mapping[str, Any], str]] = {}
+        self._process = psutil.Process()
         warm(device)
 
     def _module(self, task: Task, inputs: Mapping[str, Tensor]) -> nn.Module:
-        key = digest(task.work.model)
+        key = self._key(task.work.model)
         module, names = self._modules.get(key, (None, frozenset()))
         # a reused module must not keep parameters or buffers of another client that the inputs don't replace
         if module is None or names - inputs.keys():
@@ -219,8 +236,16 @@ class Node:
             self._modules[key] = module, frozenset(module.state_dict())
         return module
 
-    def run(self, task: Task) -> Report:
-        """Run a task.
+    def _key(self, model: Mapping[str, Any]) -> str:
+        """The digest of a model's description, which many tasks share."""
+        if id(model) not in self._keys:
+            if len(self._keys) >= MOST_MODELS:
+                self._keys.clear()
+            self._keys[id(model)] = model, digest(model)
+        return self._keys[id(model)][1]
+
+    def run(self, task: Task, buffer: Tensor | None = None) -> Report:
+        """Run a task.  Its payloads are put into ``buffer``, if that is given; see ``edgefl.work.run``.
 
         Raises TrainingError, which names the client or the server, if the work fails, OutOfHostMemory if the memory of
         this machine doesn't suffice.
@@ -240,7 +265,7 @@ class Node:
             data = cast(Source, _Lapped(source, watch)) if watch else source
             result = run(
                 task.work, inputs, data, module=module, device=self.device,
-                seed=task.seed, meter=meter, sent=sent, watch=watch,
+                seed=task.seed, meter=meter, sent=sent, watch=watch, buffer=buffer,
             )  # fmt: skip
             measured = Measured(watch.bytes if watch else None, result.trace) if result.trace is not None else None
         except (Exception, SystemExit) as error:
@@ -255,7 +280,7 @@ class Node:
             raise TrainingError(f"the work of kind {task.work.kind!r} failed on {node}: {_said(error)}") from error
         finally:
             torch.set_num_threads(threads)
-        rss = psutil.Process().memory_info().rss
+        rss = self._process.memory_info().rss
         host = {"wall_seconds": time.perf_counter() - started, "rss_bytes": rss, "process": os.getpid()}
         return Report(result, measured, task.seed, host)
 

@@ -24,6 +24,7 @@ from edgefl.work.edits import edited, uploaded
 from edgefl.work.metering.meter import Meter
 from edgefl.work.metering.trace import FINISH, METERED, START, Trace
 from edgefl.work.optimizer.update import Update
+from edgefl.work.packed import places_of, split
 from edgefl.work.paired_batches import batches
 from edgefl.work.step_faults import step_faults
 from edgefl.work.steps import Context, Step
@@ -294,6 +295,7 @@ def run(
     meter: Meter | None = None,
     sent: Callable[[Payload, Mapping[str, Tensor], Mapping[str, Tensor]], dict[str, Tensor]] | None = None,
     watch: AbstractContextManager[object] | None = None,
+    buffer: Tensor | None = None,
 ) -> Result:
     """Execute the work, and collect its encoded payloads and its kept tensors.
 
@@ -302,6 +304,8 @@ def run(
     A kept table is the output of its name, or unchanged if no step wrote that output.
     ``sent(payload, tensors, bases)`` gives what an attacker sends instead of a payload's tensors, by item name.
     ``watch`` is a context around the passes, before payloads are collected, such as an ``AllocatorPeak``.
+    Payloads without a codec are ``Packed`` unless an attacker sends others; they lie in ``buffer``, zeros
+    ``[packed.space(work.up)]``, if it is given.
     Raises MethodError if a payload names a tensor that neither the model nor the outputs hold.
     """
     with seeded(seed, device), watch or nullcontext():
@@ -313,9 +317,14 @@ def run(
             f"a work of kind {work.kind!r} keeps {missing[0]!r}, which neither model, outputs nor tables hold"
         )
     payloads: dict[str, dict[str, Tensor]] = {}
+    buffers = {} if buffer is None else {payload.name: part for payload, part in split(buffer, work.up)}
     for payload in work.up:
         if missing := [item.name for item in payload.items if item.name not in held]:
             raise MethodError(f"payload {payload.name!r} sends {missing[0]!r}, which neither model nor outputs hold")
+        places = places_of(payload)
+        if places is not None and sent is None:
+            payloads[payload.name] = places.copy(held, buffers.get(payload.name))
+            continue
         tensors = {i.name: held[i.name].detach().to("cpu", DTYPES[i.dtype], copy=True) for i in payload.items}
         if sent is not None:
             tensors = sent(payload, tensors, work.bases(inputs))

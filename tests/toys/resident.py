@@ -10,7 +10,7 @@ from typing import Any
 
 from edgefl import registry
 from edgefl.data import DataOptions
-from edgefl.training import Report, Task, processes
+from edgefl.training import Report, Task, worker
 
 Data = tuple[str, int, int, str | None, str, float]
 """Data that a worker opens: options (JSON), seed, tokens, cache, device and held-out share, as ``Processes`` has."""
@@ -89,6 +89,6 @@ def work(data: Data, path: list[str], head: str, body: bytes) -> tuple[str, byte
     """Run an encoded task on ``data``, like a worker of ``Processes``."""
     global _opened
     if data != _opened:
-        processes._start(*data[:5], path, data[5], registry.for_workers())
+        worker.start(*data[:5], path, data[5], registry.for_workers())
         _opened = data
-    return processes._run_task(head, body)
+    return worker.run_task(head, body)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import prod
 
 import torch
@@ -13,12 +14,17 @@ from torch import Tensor
 from edgefl.methods.aggregation import krum
 from edgefl.methods.aggregation.options import KRUM, MEAN, AggregationOptions
 from edgefl.methods.aggregation.robust import centre, clipping
-from edgefl.methods.state import Update, changing
-from edgefl.work import Address
+from edgefl.methods.aggregation.senders import Senders
+from edgefl.methods.state import Update, averaged, changing
+from edgefl.work import Address, Payload
+from edgefl.work.description import DTYPES
+from edgefl.work.packed import Packed, Places, add_change
 from edgefl.work.slices import Cut, covers, put, shape_of, take, within
 
 Mix = Callable[[Address, "Cohort"], Mapping[Address, float]]
 """Maps an address to the addresses whose deltas change it, with their coefficients."""
+MOST_BASES = 4
+"""Starting values of clients that are kept in one piece."""
 Parts = dict[Address, list[tuple[float, Tensor]]]
 """Coefficients and deltas of each address, in order of addition."""
 
@@ -134,21 +140,30 @@ def counted(
     tensors: Mapping[str, Tensor], updates: Sequence[Update], weights: Sequence[float], options: AggregationOptions
 ) -> tuple[Mapping[Address, float], Cohort]:
     """The weights of the senders of each address, and the cohort's counts; tensors may be without values."""
+    return _counted(Senders(updates), tensors, updates, weights, options)
+
+
+def _counted(
+    senders: Senders,
+    tensors: Mapping[str, Tensor],
+    updates: Sequence[Update],
+    weights: Sequence[float],
+    options: AggregationOptions,
+) -> tuple[Mapping[Address, float], Cohort]:
     by_kind: Counter[str] = Counter()
-    senders: Counter[Address] = Counter()
-    kinds_of: dict[Address, set[str]] = {}
-    for update, counts in zip(updates, weights, strict=True):
+    kinds_sending: list[set[str]] = [set() for _ in senders.uploads]
+    for update, counts, number in zip(updates, weights, senders.upload_of, strict=True):
         by_kind[update.kind] += counts  # type: ignore[assignment]
-        for payload in update.work.up:
-            for item in payload.items:
-                senders[item.source] += counts  # type: ignore[assignment]
-                kinds_of.setdefault(item.source, set()).add(update.kind)
-    by_address: Mapping[Address, float] = senders
+        kinds_sending[number].add(update.kind)
+    total = senders.sums(weights)
+    sent = {a: total({number: len(cuts) for number, cuts in by.items()}) for a, by in senders.cuts.items()}
+    by_address: Mapping[Address, float] = sent
     if options.compensation:
         # a parameter that no client of its kind sent has a denominator too, if it is shared with other kinds
+        kinds_of = {a: set().union(*(kinds_sending[number] for number in by)) for a, by in senders.cuts.items()}
         kinds = {a: {a.split("/", 1)[0]} & by_kind.keys() or kinds_of.get(a, set()) for a in {**tensors, **kinds_of}}
         by_address = {a: sum(by_kind[kind] for kind in names) for a, names in kinds.items() if names}
-    return senders, Cohort(by_kind, by_address)
+    return sent, Cohort(by_kind, by_address)
 
 
 class Fold:
@@ -167,23 +182,24 @@ class Fold:
         options: AggregationOptions,
     ):
         self.tensors, self.weight, self.options = tensors, weight, options
-        self._cuts: dict[Address, list[Cut | None]] = {}
-        for update in expected:
-            cuts = update.cuts()
-            for address, _ in update.sent():
-                known = self._cuts.setdefault(address, [])
-                if cuts.get(address) not in known:
-                    known.append(cuts.get(address))
-        self._expected = self._denominators(expected)
+        expected = sorted(expected, key=lambda update: update.client)
+        self._senders = Senders(expected)
+        self._cuts = {a: list(dict.fromkeys(chain(*by.values()))) for a, by in self._senders.cuts.items()}
+        self._expected = self._denominators(self._senders, expected)[0]
         self._means: dict[tuple[Address, Cut | None], Tensor] = {}
+        self._packed: dict[Places, Packed | None] = {}
+        self._bases: dict[tuple[int, Places], tuple[Mapping[Address, Tensor], Packed]] = {}
         self._sent: set[Address] = set()
 
     def add(self, update: Update) -> None:
         """Add an update.  Its parameters aren't read again."""
         weight, cuts = self.weight(update), update.cuts()
         factor = update.weight_factor * clipping(update, self.options.clip)
+        added = self._add_packed(update, weight, factor)
+        if len(added) == len(update.work.up):
+            return
         plain: dict[float, tuple[list[Tensor], list[Tensor], list[Tensor]]] = {}
-        for address, value, base in changing(update):
+        for address, value, base in changing(update, without=added):
             self._sent.add(address)
             if self._cuts[address] == [None]:  # one tensor as a whole: many are added in one call
                 if total := self._expected.get((address, None)):
@@ -207,10 +223,56 @@ class Fold:
         for alpha, (means, values, bases) in plain.items():
             torch._foreach_add_(means, torch._foreach_sub(values, bases), alpha=alpha)
 
+    def _add_packed(self, update: Update, weight: float, factor: float) -> set[str]:
+        """Add the payloads that lie together in memory, each at once; returns their names."""
+        added = set()
+        for payload in update.work.up:
+            value = update.payloads.get(payload.name)
+            if not isinstance(value, Packed) or (mean := self._mean_of(payload, value.places, update)) is None:
+                continue
+            total = self._expected[payload.items[0].source, None]
+            base = self._base_of(payload, value.places, update)
+            for dtype, whole in value.whole.items():
+                add_change(mean.whole[dtype], whole, base.whole[dtype], weight / total * factor)
+            added.add(payload.name)
+        return added
+
+    def _mean_of(self, payload: Payload, places: Places, update: Update) -> Packed | None:
+        """The mean of a payload as a whole; None if its tensors differ in what is added up, or in how."""
+        if places not in self._packed:
+            self._packed[places] = mean = self._new_mean(payload, places, update)
+            if mean is not None:
+                self._means |= {(item.source, None): mean[item.name] for item in payload.items}
+                self._sent |= {item.source for item in payload.items}
+        return self._packed[places]
+
+    def _new_mean(self, payload: Payload, places: Places, update: Update) -> Packed | None:
+        totals = set()
+        for item in payload.items:
+            base, key = update.base.get(item.source), (item.source, None)
+            alone = list(self._senders.cuts.get(item.source, {}).values()) == [[None]]
+            floating = base is not None and base.is_floating_point() and base.dtype == DTYPES[item.dtype]
+            if not (alone and floating and averaged(item.source)) or key in self._means:
+                return None
+            totals.add(self._expected.get(key))
+        if len(totals) != 1 or not totals.pop():
+            return None
+        return places.packed(torch.zeros(places.size, dtype=torch.uint8))
+
+    def _base_of(self, payload: Payload, places: Places, update: Update) -> Packed:
+        """What the tensors of a payload started from, which many clients share."""
+        key = id(update.base), places
+        if key not in self._bases:
+            if len(self._bases) >= MOST_BASES:
+                self._bases.clear()
+            base = places.copy({item.name: update.base[item.source] for item in payload.items})
+            self._bases[key] = update.base, base
+        return self._bases[key][1]
+
     def deltas(self, updates: Sequence[Update]) -> tuple[dict[Address, Tensor], Cohort]:
         """The mean changes over ``updates``, those that were added, and their counts; see ``deltas``."""
-        actual = self._denominators(updates)
-        _, cohort = counted(self.tensors, updates, [self.weight(update) for update in updates], self.options)
+        updates = sorted(updates, key=lambda update: update.client)
+        actual, cohort = self._denominators(Senders(updates), updates)
         sliced = (a for a in self._sent if self._cuts[a] != [None] and cohort.by_address[a])
         changes = {address: torch.zeros_like(self.tensors[address]) for address in sliced}
         for (address, cut), mean in sorted(self._means.items(), key=lambda entry: -entry[1].numel()):
@@ -225,24 +287,24 @@ class Fold:
                 put(changes[address], cut, mean)
         return changes, cohort
 
-    def _denominators(self, updates: Sequence[Update]) -> dict[tuple[Address, Cut | None], float]:
-        """The denominator of each mean: of an address, or of a part of it that some clients send."""
-        updates = sorted(updates, key=lambda update: update.client)
+    def _denominators(
+        self, senders: Senders, updates: Sequence[Update]
+    ) -> tuple[dict[tuple[Address, Cut | None], float], Cohort]:
+        """The denominator of each mean (of an address, or of a part of it that some clients send), and the counts."""
         weights = [self.weight(update) for update in updates]
-        _, cohort = counted(self.tensors, updates, weights, self.options)
+        _, cohort = _counted(senders, self.tensors, updates, weights, self.options)
+        total = senders.sums(weights)
         found: dict[tuple[Address, Cut | None], float] = {}
-        for update, weight in zip(updates, weights, strict=True):
-            cuts = update.cuts()
-            for address, _ in update.sent():
-                for cut in self._cuts.get(address, ()):
-                    if covers(cuts.get(address), cut):
-                        found[address, cut] = found.get((address, cut), 0) + weight
-        for address, cut in found:
+        for address, by in senders.cuts.items():
             if self._cuts[address] == [None]:
-                found[address, cut] = cohort.by_address[address]
-            elif self.options.compensation:
-                found[address, cut] = cohort.by_address[address] if found[address, cut] else 0.0
-        return found
+                found[address, None] = cohort.by_address[address]
+                continue
+            for cut in self._cuts[address]:
+                times = {number: sum(covers(c, cut) for c in cuts) for number, cuts in by.items()}
+                if any(times.values()):
+                    sent = total(times)
+                    found[address, cut] = cohort.by_address[address] if self.options.compensation and sent else sent
+        return found, cohort
 
 
 class Folded(list[Update]):

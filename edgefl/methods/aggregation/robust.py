@@ -1,11 +1,9 @@
-"""Robust aggregation: coordinate-wise median and trimmed mean, norm clipping, and tests for finite values."""
+"""Robust aggregation: coordinate-wise median, trimmed mean and norm clipping."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from math import inf, isfinite
+from math import inf
 
-import torch
 from torch import Tensor
 
 from edgefl.methods.aggregation.options import AggregationOptions
@@ -38,20 +36,3 @@ def clipping(update: Update, largest: float | None) -> float:
         return 1.0
     norm = update.norm()
     return min(1.0, largest / norm) if norm and norm < inf else 1.0
-
-
-def finite(payloads: Mapping[str, Mapping[str, Tensor]]) -> bool:
-    """Whether a client's payloads have neither NaN nor infinity, tables included."""
-    return all(_finite(named.values()) for named in payloads.values())
-
-
-def _finite(tensors: Iterable[Tensor]) -> bool:
-    floating = [tensor for tensor in tensors if tensor.is_floating_point()]
-    sums: dict[torch.dtype, list[Tensor]] = {}
-    for tensor in floating:
-        total = tensor.sum(dtype=torch.promote_types(tensor.dtype, torch.float32))
-        sums.setdefault(total.dtype, []).append(total)
-    # a sum that is finite has finite terms; one that isn't may be of finite terms
-    if all(isfinite(torch.stack(totals).abs().max()) for totals in sums.values()):
-        return True
-    return all(bool(tensor.isfinite().all()) for tensor in floating)

@@ -16,7 +16,7 @@ from edgefl.planning.versions import always
 from edgefl.schedules import Stage
 from edgefl.simulation.inflight.closed_form import Flights
 from edgefl.training import Report
-from edgefl.work import Work
+from edgefl.work import Payload, Work
 
 Floats = NDArray[np.float64]
 Integers = NDArray[Any]
@@ -82,21 +82,23 @@ class Learning(Protocol):
         ...
 
 
+Upload = tuple[Payload, ...]
 MOST_WORKS = 256
 """Works of plans that are remembered with their round's scalars."""
-_PARTS: dict[tuple[int, int], tuple[Work, Stage, Work]] = {}
+_PARTS: dict[tuple[int, int], tuple[Upload, Stage, Upload]] = {}
 
 
 def part_of_stage(work: Work, stage: Stage) -> Work:
     """The work with uploads of what trains at ``stage`` only: an update may have begun at an earlier stage."""
-    known = _PARTS.get((id(work), id(stage)))
+    known = _PARTS.get((id(work.up), id(stage)))
     if known is None:
         if len(_PARTS) >= MOST_WORKS:
             _PARTS.clear()
-        known = _PARTS[id(work), id(stage)] = work, stage, _part_of_stage(work, stage)
-    return known[2]
+        known = _PARTS[id(work.up), id(stage)] = work.up, stage, _part_of_stage(work.up, stage)
+    up = known[2]
+    return work if up is work.up else replace(work, up=up)
 
 
-def _part_of_stage(work: Work, stage: Stage) -> Work:
-    up = tuple(p.only(lambda item: always(item, stage)) for p in work.up)
-    return work if all(a.items == b.items for a, b in zip(up, work.up, strict=True)) else replace(work, up=up)
+def _part_of_stage(upload: Upload, stage: Stage) -> Upload:
+    up = tuple(p.only(lambda item: always(item, stage)) for p in upload)
+    return upload if all(a.items == b.items for a, b in zip(up, upload, strict=True)) else up

@@ -28,6 +28,7 @@ from edgefl.simulation.learning.interface import MOST_WORKS, Arrival, part_of_st
 from edgefl.simulation.refusal import FiniteCheck, why_refused
 from edgefl.training import Executor, Report, Task
 from edgefl.work import Address, Work
+from edgefl.work.packed import Packed
 
 Floats = NDArray[np.float64]
 Integers = NDArray[Any]
@@ -72,6 +73,7 @@ class Training:
         self._of, self._landed_now, self._told = 0, 0, 0
         self._fold: Fold | None = None
         self._added: dict[tuple[int, int], Update] = {}
+        self._expected: dict[tuple[int, int], Update] = {}
         self._stage: Stage | None = None
         self._light: dict[int, tuple[Work, dict[str, dict[str, Tensor]]]] = {}
         self._works: dict[int, tuple[Work, Work, Work]] = {}
@@ -201,7 +203,7 @@ class Training:
             del self._landed[client, number]
         elif self._fold is not None and self._stage is not None:
             del self._landed[client, number]
-            update = self._update(Arrival(client, started.plan, 0, number), started, report, self._stage)
+            update = self._with_report(self._expected.pop((client, number)), started, report)
             self._fold.add(update)
             self._added[client, number] = replace(update, payloads=self._without_parameters(update))
         return reason
@@ -213,17 +215,20 @@ class Training:
         if not method.streams or method.setting.aggregation.rule != "mean":
             return
         expected = [self._update(a, self.under_way[a.client], None, stage) for a in arrivals]
+        self._expected = {(a.client, a.number): update for a, update in zip(arrivals, expected, strict=True)}
         parameters = {a: t for a, t in self.state.tensors.items() if averaged(a)}
         self._fold = Fold(parameters, expected, method.update_weight, method.setting.aggregation)
 
     def _without_parameters(self, update: Update) -> dict[str, dict[str, Tensor]]:
         """The tables of an update, and tensors without values for its parameters."""
-        light, kept = self._light_payloads(update.work), {}
+        light = self._light_payloads(update.work)
+        kept: dict[str, dict[str, Tensor]] = {}
         for payload in update.work.up:
-            values, names = update.payloads[payload.name], light[payload.name]
-            kept[payload.name] = {
-                i.name: names[i.name] if averaged(i.source) else values[i.name] for i in payload.items
-            }
+            kept[payload.name] = light[payload.name]
+            if tables := [i.name for i in payload.items if not averaged(i.source)]:
+                # copies, which don't hold what lies beside them in memory
+                values = update.payloads[payload.name]
+                kept[payload.name] = {**light[payload.name], **{name: values[name].clone() for name in tables}}
         return kept
 
     def _light_payloads(self, work: Work) -> dict[str, dict[str, Tensor]]:
@@ -257,7 +262,7 @@ class Training:
         updates = [update for update in updates if any(p.items for p in update.work.up)]
         if self._fold is not None:
             updates = Folded(updates, self._fold)
-        self._starts, self._fold, self._added = {}, None, {}
+        self._starts, self._fold, self._added, self._expected = {}, None, {}, {}
         if updates:
             self.state = self.setup.method.aggregate(self.state, updates)
 
@@ -265,29 +270,32 @@ class Training:
         self, arrival: Arrival, started: _Started, report: Report | None, stage: Stage, *, at_once: bool = False
     ) -> Update:
         """The update of a client; without its report one that is expected, with tensors without values."""
-        inputs, base = self._start(started)
-        work = part_of_stage(started.work, stage)
-        learnt: dict[str, Any] = {}
-        if report is None:
-            payloads = self._light_payloads(started.work)
-        else:
-            bases, values = started.work.bases(inputs), report.result.payloads
-            payloads = {p.name: p.decoded(values[p.name], bases) for p in started.work.up}
-            result = report.result
-            learnt = {"loss": result.loss, "metrics": result.metrics, "updates": result.updates}
+        _, base = self._start(started)
         if at_once:
             # mixed into the current model: (1 - a) w + a w_client
             base = self.state.base(started.work, self.state.items(started.work))
-        return Update(
-            arrival.client, started.plan.kind, self._private(arrival.client, work), work, payloads, base,
-            arrival.round, arrival.staleness, arrival.weight_factor, self.setup.round.equal, **learnt,
+        work = part_of_stage(started.work, stage)
+        expected = Update(
+            arrival.client, started.plan.kind, self._private(arrival.client, work), work,
+            self._light_payloads(started.work), base,
+            arrival.round, arrival.staleness, arrival.weight_factor, self.setup.round.equal,
         )  # fmt: skip
+        return expected if report is None else self._with_report(expected, started, report)
+
+    def _with_report(self, expected: Update, started: _Started, report: Report) -> Update:
+        """The update that was expected of a client, with what it sent."""
+        result, work = report.result, started.work
+        payloads = result.payloads
+        if any(p.codec for p in work.up) or not all(isinstance(sent, Packed) for sent in payloads.values()):
+            bases = work.bases(self._start(started)[0])
+            payloads = {p.name: p.decoded(result.payloads[p.name], bases) for p in work.up}
+        return replace(expected, payloads=payloads, loss=result.loss, metrics=result.metrics, updates=result.updates)
 
     def forget(self, arrivals: Sequence[Arrival]) -> None:
         """Drop updates that arrived and aren't used."""
         for arrival in arrivals:
             self._landed.pop((arrival.client, arrival.number), None)
-        self._fold, self._added = None, {}
+        self._fold, self._added, self._expected = None, {}, {}
 
     def _start(self, started: _Started) -> tuple[dict[str, Tensor], dict[Address, Tensor]]:
         """Starting values of a client at its dispatch, by item and by address."""

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from edgefl.methods import Update, combine
 from edgefl.methods.aggregation.options import MEAN, AggregationOptions
-from edgefl.methods.aggregation.robust import clipping, finite
+from edgefl.methods.aggregation.robust import clipping
 from edgefl.work import Item, Payload, Work
+from edgefl.work.packed import finite
 
 SHAPE = (3,)
 BASE = {"k/a": torch.tensor([1.0, -2.0, 0.5]), "k/b": torch.zeros(SHAPE), "table/t": torch.zeros(SHAPE)}

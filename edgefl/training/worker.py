@@ -1,0 +1,116 @@
+"""What a worker process of ``Processes`` does: it opens the data once, and runs tasks."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from edgefl import registry
+from edgefl.data import DataOptions, open_federation
+from edgefl.errors import OutOfHostMemory, TrainingError
+from edgefl.runs.kept import Stored
+from edgefl.training.shared import put, room
+from edgefl.training.task import Node, Task
+from edgefl.work import Scalars, Work
+from edgefl.work.packed import space
+from edgefl.work.torch_device import device_of
+
+MOST_WORKS = 64
+"""Works that are kept decoded, as the main process keeps their texts: clients of a round share them."""
+
+Answer = tuple[str, bytes | list[Any] | None]
+"""A report as a worker sends it: JSON text, and its tensors as safetensors bytes or their layout in a slot.
+
+Without either its payloads lie in the slot, as its work says.
+"""
+
+_node: Node | None = None
+_why_not: str = ""
+"""Why this worker couldn't load plug-ins or open its data; its tasks say so."""
+
+
+def start(
+    data: str,
+    seed: int,
+    tokens: int,
+    cache: str | None,
+    device: str,
+    path: list[str],
+    held_out: float,
+    registered: registry.ForWorkers,
+) -> None:
+    """Begin a worker: load plug-ins and open the data.  What fails is said by its tasks."""
+    global _node, _why_not
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the parent process ends the workers
+    sys.path[:] = path
+    try:
+        registry.adopt(registered)
+        federation = open_federation(
+            DataOptions.model_validate_json(data), seed=seed, tokens=tokens, cache=Path(cache) if cache else None
+        )
+        _node = Node(federation.holding_out(held_out, seed), device_of(device))
+    except Exception as error:  # an error here would end the worker without a word
+        _why_not = str(error) or repr(error)
+
+
+def _end_with_parent() -> None:
+    """End this worker when its parent ends: a killed parent can't shut it down, and it would wait for tasks forever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def do_nothing() -> None:
+    """Start the worker that gets this, if it isn't there yet."""
+    return None
+
+
+def run_task(work: str | tuple[int, str], body: Any, inputs: tuple[int, str] | None = None, slot: str = "") -> Answer:
+    """Run a task: encoded, or the numbers and paths of the slots that describe its work and where its inputs lie, its
+    facts, and the slot for its report."""
+    if _node is None:
+        raise TrainingError(f"a worker process couldn't open the data or load plug-ins: {_why_not}")
+    if inputs is None:
+        assert isinstance(work, str)
+        return _node.run(Task.decode(work, body)).encode()
+    assert not isinstance(work, str)
+    task = Task.of(replace(_work(*work), scalars=Scalars(body["scalars"])), _inputs(*inputs), body)
+    size = None if task.work.keep or task.attack else space(task.work.up)
+    try:
+        buffer = None if size is None else room(slot, size)
+    except OSError as error:
+        raise _no_room(task) from error
+    report = _node.run(task, buffer)
+    try:
+        layout = None if buffer is not None else list(put(slot, report.tensors()).items)
+    except OSError as error:
+        raise _no_room(task) from error
+    return json.dumps(report.facts()), layout
+
+
+def _no_room(task: Task) -> OutOfHostMemory:
+    return OutOfHostMemory(f"the memory of this machine doesn't hold the report of client {task.client}")
+
+
+@lru_cache(MOST_WORKS)
+def _work(number: int, path: str) -> Work:
+    return Work.decode(Path(path).read_text(encoding="utf-8"))
+
+
+@lru_cache(1)
+def _inputs(number: int, path: str) -> Mapping[str, Tensor]:
+    """Inputs that many tasks of a round share.  Works read them, and never write into them."""
+    return Stored.from_json(json.loads(Path(path).read_text(encoding="utf-8"))).tensors()

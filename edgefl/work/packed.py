@@ -1,0 +1,138 @@
+"""Tensors of a payload that lie one after the other in memory, so that they are copied, checked and added at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import isfinite, prod
+
+import torch
+from torch import Tensor
+
+from edgefl.work.description import DTYPES, Payload
+
+ALIGNMENT = 64
+"""Tensors begin at multiples of so many bytes, as those that torch allocates do."""
+CHUNK = 1 << 17
+"""Elements that are treated at a time where a value is read more than once: they stay in the processor's cache."""
+MOST_PLACES = 256
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Where the tensors of a payload lie in a buffer: those of one dtype lie together, in the payload's order."""
+
+    payload: Payload
+
+    @cached_property
+    def _found(self) -> tuple[dict[torch.dtype, tuple[int, int]], dict[str, tuple[torch.dtype, int]], int]:
+        parts, offsets, end = {}, {}, 0
+        for dtype in dict.fromkeys(DTYPES[item.dtype] for item in self.payload.items):
+            begin, step = end, ALIGNMENT // dtype.itemsize
+            for item in self.payload.items:
+                if DTYPES[item.dtype] is dtype:
+                    offsets[item.name] = dtype, (end - begin) // dtype.itemsize
+                    end += -(-prod(item.shape) // step) * ALIGNMENT
+            parts[dtype] = begin, end
+        return parts, offsets, end
+
+    @property
+    def parts(self) -> dict[torch.dtype, tuple[int, int]]:
+        """Where the tensors of each dtype begin and end, in bytes."""
+        return self._found[0]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the buffer."""
+        return self._found[2]
+
+    def packed(self, buffer: Tensor) -> Packed:
+        """The tensors that lie in a buffer ``[size]`` of bytes."""
+        _, offsets, _ = self._found
+        whole = {dtype: buffer[begin:end].view(dtype) for dtype, (begin, end) in self.parts.items()}
+        tensors = {}
+        for item in self.payload.items:
+            dtype, at = offsets[item.name]
+            tensors[item.name] = whole[dtype][at : at + prod(item.shape)].view(item.shape)
+        return Packed(tensors, buffer, whole, self)
+
+    def copy(self, tensors: Mapping[str, Tensor], buffer: Tensor | None = None) -> Packed:
+        """These tensors, of any device and dtype, in this buffer of the CPU, zeros ``[size]``, or in a new one."""
+        new = self.packed(torch.zeros(self.size, dtype=torch.uint8) if buffer is None else buffer)
+        if new:
+            torch._foreach_copy_(list(new.values()), [tensors[name].detach() for name in new])
+        return new
+
+
+class Packed(dict[str, Tensor]):
+    """Tensors of a payload by name, which lie in one ``buffer``: ``whole`` has all of one dtype, as ``places`` say.
+
+    The gaps between them are zeros.
+    """
+
+    def __init__(
+        self, tensors: Mapping[str, Tensor], buffer: Tensor, whole: Mapping[torch.dtype, Tensor], places: Places
+    ):
+        super().__init__(tensors)
+        self.buffer, self.whole, self.places = buffer, whole, places
+
+
+_PLACES: dict[int, Places] = {}
+
+
+def places_of(payload: Payload) -> Places | None:
+    """Where the tensors of a payload lie together; None if a codec encodes them."""
+    if payload.codec is not None:
+        return None
+    known = _PLACES.get(id(payload))
+    if known is None:
+        if len(_PLACES) >= MOST_PLACES:
+            _PLACES.clear()
+        known = _PLACES[id(payload)] = Places(payload)
+    return known
+
+
+def placed(payload: Payload) -> Places:
+    """Where the tensors of a payload without a codec lie together."""
+    places = places_of(payload)
+    assert places is not None
+    return places
+
+
+def space(payloads: Iterable[Payload]) -> int | None:
+    """Bytes of a buffer for the tensors of these payloads; None if a codec encodes some."""
+    found = [places_of(payload) for payload in payloads]
+    return None if None in found else sum(places.size for places in found if places is not None)
+
+
+def split(buffer: Tensor, payloads: Iterable[Payload]) -> Iterator[tuple[Payload, Tensor]]:
+    """The part of a buffer of ``space(payloads)`` bytes for each payload."""
+    end = 0
+    for payload in payloads:
+        begin, end = end, end + placed(payload).size
+        yield payload, buffer[begin:end]
+
+
+def finite(payloads: Mapping[str, Mapping[str, Tensor]]) -> bool:
+    """Whether a client's payloads have neither NaN nor infinity, tables included."""
+    return all(_finite(n.whole.values() if isinstance(n, Packed) else n.values()) for n in payloads.values())
+
+
+def _finite(tensors: Iterable[Tensor]) -> bool:
+    floating = [tensor for tensor in tensors if tensor.is_floating_point()]
+    sums: dict[torch.dtype, list[Tensor]] = {}
+    for tensor in floating:
+        total = tensor.sum(dtype=torch.promote_types(tensor.dtype, torch.float32))
+        sums.setdefault(total.dtype, []).append(total)
+    # a sum that is finite has finite terms; one that isn't may be of finite terms
+    if all(isfinite(torch.stack(totals).abs().max()) for totals in sums.values()):
+        return True
+    return all(bool(tensor.isfinite().all()) for tensor in floating)
+
+
+def add_change(mean: Tensor, value: Tensor, base: Tensor, alpha: float) -> None:
+    """``mean += alpha (value - base)``, for tensors ``[n]`` of one dtype."""
+    for begin in range(0, len(mean), CHUNK):
+        part = slice(begin, begin + CHUNK)
+        mean[part].add_(value[part] - base[part], alpha=alpha)
