@@ -316,7 +316,7 @@ def run(
         raise MethodError(
             f"a work of kind {work.kind!r} keeps {missing[0]!r}, which neither model, outputs nor tables hold"
         )
-    payloads: dict[str, dict[str, Tensor]] = {}
+    payloads: dict[str, Mapping[str, Tensor]] = {}
     buffers = {} if buffer is None else {payload.name: part for payload, part in split(buffer, work.up)}
     for payload in work.up:
         if missing := [item.name for item in payload.items if item.name not in held]:

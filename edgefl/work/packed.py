@@ -65,7 +65,7 @@ class Places:
         return new
 
 
-class Packed(dict[str, Tensor]):
+class Packed(Mapping[str, Tensor]):
     """Tensors of a payload by name, which lie in one ``buffer``: ``whole`` has all of one dtype, as ``places`` say.
 
     The gaps between them are zeros.
@@ -74,8 +74,17 @@ class Packed(dict[str, Tensor]):
     def __init__(
         self, tensors: Mapping[str, Tensor], buffer: Tensor, whole: Mapping[torch.dtype, Tensor], places: Places
     ):
-        super().__init__(tensors)
+        self._tensors = tensors
         self.buffer, self.whole, self.places = buffer, whole, places
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
 
 
 _PLACES: dict[int, Places] = {}

@@ -43,12 +43,12 @@ class Poisoned(Inline):
         future = super().submit(task)
         wanted = self.bad.get(task.client) if task.client is not None else None
         if wanted is not None:
-            for named in (found := future.result().result.payloads):
+            for named in list(found := future.result().result.payloads):
                 if named == wanted:
                     name = next(iter(found[named]))
                     value = found[named][name].clone()
                     value.view(-1)[0] = float("nan")
-                    found[named][name] = value  # type: ignore[index]
+                    found[named] = {**found[named], name: value}  # type: ignore[index]
         return future
 
 
