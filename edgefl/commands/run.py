@@ -327,6 +327,7 @@ def _run_one(
             models={name: kind.model for name, kind in setup.method.setting.kinds.items()},
         )
     directory.keep = scenario.executor.checkpoints
+    directory.in_background = True
     with directory:
         federation = federation_of(scenario, on_message)
         directory.write_evaluation(**evaluation_of(read_run(folder), federation.server_samples))

@@ -72,7 +72,7 @@ def _write(
     synced: bool = True,
 ) -> Path:
     """Write the checkpoint of ``round`` in place of one that is there, and return its folder."""
-    text = _json(state)
+    text = state_text(state)
     final = folder / name(round)
     with writing(final), replacing(final, durable=True, synced=synced) as partial:
         folder.mkdir(exist_ok=True)
@@ -265,7 +265,7 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     from safetensors.torch import load_file
 
     manifest = manifest_of(path)
-    if text_digest(_json(manifest["state"]).encode()) != manifest["state_blake2b"]:
+    if text_digest(state_text(manifest["state"]).encode()) != manifest["state_blake2b"]:
         raise ValueError("state.json doesn't match its checksum")
     if file_digest(path / "state.safetensors")["blake2b"] != manifest["tensors_blake2b"]:
         raise ValueError("state.safetensors doesn't match its checksum")
@@ -296,7 +296,8 @@ def _remove(path: Path) -> None:
     shutil.rmtree(hidden)
 
 
-def _json(state: Any) -> str:
+def state_text(state: Any) -> str:
+    """A checkpoint's state as JSON.  Raises TypeError for a key that isn't text, or a value JSON can't hold."""
     _check_keys(state)
     return json.dumps(state, sort_keys=True)
 

@@ -25,6 +25,8 @@ import json
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
@@ -58,6 +60,10 @@ class RunDirectory:
         """Digests of its data and initial weights, which each checkpoint holds too."""
         self._synced_round: int | None = None
         self._synced_at = 0.0
+        self.in_background = False
+        """Whether checkpoints are written while the caller goes on; their errors are raised by a later call."""
+        self._writer: ThreadPoolExecutor | None = None
+        self._writing: Future[None] | None = None
         self.keep = 1
         """Number of checkpoints that the run keeps when it is finished; under way it keeps two at least."""
         self._digests: dict[Table, digests.TableDigest] = {}
@@ -181,22 +187,44 @@ class RunDirectory:
 
         ``state`` is JSON data; tuples are read back as lists.  It and the records are synced to the disk if
         ``SYNC_SECONDS`` have passed since the last time: a process that is killed loses nothing, a power cut no more
-        than the rounds since then, because the checkpoint that was synced last stays.  Raises RunError if the
-        checkpoint can't be written, TypeError for a state that JSON can't represent.
+        than the rounds since then, because the checkpoint that was synced last stays.  The tensors must not change
+        afterwards if it is written ``in_background``.  Raises RunError if this checkpoint, or the last one in the
+        background, can't be written, TypeError for a state that JSON can't represent.
         """
+        self.settle()
         synced = self._synced_round is None or time.monotonic() - self._synced_at > SYNC_SECONDS
         for table in TABLES:
             with writing(self.table(table)):
                 self.table(table).touch()
-                if synced:
-                    sync(self.table(table))
         records = {table: self._digest(table).record() for table in TABLES}
         facts = {"made_of": self.made_of, "inputs": self.inputs, "records": records}
         if not synced:
             facts["written_since_boot"] = boot()
-        keep = max(self.keep, checkpoints.KEEP)
+        manifest = tables.plain(facts)
+        if not self.in_background or self.kept_folder.exists():
+            # what clients keep is written and removed beside the checkpoints, one after the other
+            self._write(round, tensors, state, manifest, synced=synced)
+            return
+        state = json.loads(checkpoints.state_text(state))  # the caller may change its own
+        if self._writer is None:
+            self._writer = ThreadPoolExecutor(1, "checkpoints")
+        self._writing = self._writer.submit(self._write, round, dict(tensors), state, manifest, synced=synced)
+
+    def _write(
+        self,
+        round: int,
+        tensors: Mapping[str, Tensor],
+        state: Mapping[str, Any],
+        facts: Mapping[str, Any],
+        *,
+        synced: bool,
+    ) -> None:
+        if synced:
+            for table in TABLES:
+                with writing(self.table(table)):
+                    sync(self.table(table))
         checkpoints.write(
-            self.path / CHECKPOINTS, round, tensors, state, tables.plain(facts), keep,
+            self.path / CHECKPOINTS, round, tensors, state, facts, max(self.keep, checkpoints.KEEP),
             synced=synced, besides=self._synced_round,
         )  # fmt: skip
         if synced:
@@ -205,11 +233,18 @@ class RunDirectory:
         self._kept_files[round] = frozenset(kept.files_of(state))
         self._sweep()
 
+    def settle(self) -> None:
+        """Wait for the checkpoint that is being written in the background.  Raises RunError if it can't be written."""
+        pending, self._writing = self._writing, None
+        if pending is not None:
+            pending.result()
+
     def keep_best(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Write the best weights so far, ``{address: tensor}``; they count from the next checkpoint on.
 
         ``facts`` are their ``metric``, ``value`` and ``round``.  Raises RunError if the file can't be written.
         """
+        self.settle()
         best.write(self.path, tensors, tables.plain(facts))
 
     def latest(self) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
@@ -219,6 +254,7 @@ class RunDirectory:
         synced to the disk before the machine went down, if records of theirs are lost.  Raises RunError if all are
         damaged.
         """
+        self.settle()
         return checkpoints.latest(self.path / CHECKPOINTS, why_not=self._lost_by_power_cut)
 
     def _lost_by_power_cut(self, round: int) -> str:
@@ -251,6 +287,7 @@ class RunDirectory:
         Removes later records, incomplete last lines, later checkpoints, the final weights, the result, and best weights
         that aren't those of ``best_round``.  Raises RunError for a table that is damaged before its last line.
         """
+        self.settle()
         checkpoints.whole(self.path / CHECKPOINTS, round)
         with writing(self.path):
             for name in ("result.json", "files.json", "weights.safetensors"):
@@ -269,6 +306,7 @@ class RunDirectory:
         Of its checkpoints the newest ``keep`` remain; the last one leaves what equals the weights to their file.
         Raises RunError if a file can't be written, TypeError for a result that JSON can't represent.
         """
+        self.settle()
         text = json_text(tables.plain(result))
         # clones prevent aliases: the file must hold every address, so that other tools can read it
         weights = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
@@ -304,7 +342,19 @@ class RunDirectory:
         return self._digests[table]
 
     def close(self) -> None:
-        """Release the lock, so that another process can open the run."""
+        """Release the lock, so that another process can open the run.
+
+        Raises RunError if the last checkpoint in the background can't be written.
+        """
+        try:
+            self.settle()
+        finally:
+            self._unlock()
+
+    def _unlock(self) -> None:
+        if self._writer is not None:
+            self._writer.shutdown()
+            self._writer = None
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -315,7 +365,11 @@ class RunDirectory:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        if error is None:
+            self.close()
+            return
+        with suppress(RunError):  # the error of the body says more
+            self.close()
 
     def __del__(self) -> None:
         if getattr(self, "_lock", None) is not None:
