@@ -11,6 +11,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from edgefl import models
 from edgefl.commands.compose import compose, errors_at, federation_of, predictor_of, scenario_of
 from edgefl.commands.followed import check_followed
@@ -361,11 +363,13 @@ def _run_one(
         for record in tables.each(directory.table("rounds")) if scenario.tracker.name != "none" else ():
             tracked.round(record)
         on_progress("start", {"rounds": setup.schedule.rounds, "round": simulation.round, **_sizes(setup)})
-        if not trains:
-            gc.freeze()  # the set-up stays alive, and collecting over it takes as long as the events
+        gc.freeze()  # the set-up stays alive, and collecting over it takes as long as many events
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # more would only wait: what the server adds up is small, or workers use the cores
         try:
             result = simulation.run()
         finally:
+            torch.set_num_threads(threads)
             tracked.close(finished=simulation.over)
             gc.unfreeze()  # the next combination of a comparison needs the memory of this one
         if trains:

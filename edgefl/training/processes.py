@@ -28,7 +28,7 @@ from edgefl import registry
 from edgefl.data import DataOptions
 from edgefl.errors import OutOfHostMemory, TrainingError
 from edgefl.runs.kept import Layout, Stored
-from edgefl.training.shared import Slot, available
+from edgefl.training.shared import Slot, Slots, available
 from edgefl.training.task import Report, Task
 from edgefl.training.worker import MOST_WORKS, Answer, do_nothing, run_task, start
 from edgefl.work import Work
@@ -112,6 +112,7 @@ class Processes:
         self._lock = threading.RLock()
         self._inputs: dict[int, tuple[Mapping[str, Tensor], Slot, Slot]] = {}
         self._works: dict[tuple[int, ...], tuple[Work, Slot]] = {}
+        self._slots = Slots()
         self._entries: list[_Entry] = []
         self._waiting: deque[_Entry] = deque()
         self._closing, self._tried_alone = False, False
@@ -209,9 +210,10 @@ class Processes:
         except OSError as error:
             raise OutOfHostMemory(f"the memory of this machine doesn't hold the inputs of {entry.name}") from error
         (_, inputs, where), (_, work) = self._inputs[id(given)], self._works[parts]
-        entry.shared = inputs, Slot(), where, work
+        slot = self._slots.take()
+        entry.shared = inputs, slot, where, work
         facts = {**task.facts(), "scalars": dict(task.work.scalars)}
-        return (work.number, work.path), facts, (where.number, where.path), entry.shared[1].path
+        return (work.number, work.path), facts, (where.number, where.path), (slot.number, slot.path)
 
     def _done(self, entry: _Entry, inner: Future[Answer], pool: ProcessPoolExecutor) -> None:
         """Pass a task's report on, or its error; recover where the host failed it."""
@@ -237,7 +239,7 @@ class Processes:
             if error is not None:
                 entry.future.set_exception(error)
             else:
-                entry.future.set_result(_report(entry, *inner.result()))
+                entry.future.set_result(_report(entry, self._slots, *inner.result()))
         entry.future.entry = entry.inner = entry.shared = (
             None  # tensors of the task and of its report, which refer to each other
         )
@@ -309,14 +311,14 @@ class Processes:
                 process.kill()
 
 
-def _report(entry: _Entry, head: str, body: bytes | list[Any] | None) -> Report:
-    """The report of a worker's answer."""
+def _report(entry: _Entry, slots: Slots, head: str, body: bytes | list[Any] | None) -> Report:
+    """The report of a worker's answer, whose slot is one of ``slots``."""
     if isinstance(body, bytes):
         return Report.decode(head, body)
     assert entry.shared is not None
     if body is None:
         work = entry.task.work
-        return Report.in_buffer(json.loads(head), work, entry.shared[1].bytes(space(work.up) or 0))
+        return Report.in_buffer(json.loads(head), work, slots.bytes(entry.shared[1], space(work.up) or 0))
     return Report.of(json.loads(head), entry.shared[1].read(Layout.read(body)))
 
 

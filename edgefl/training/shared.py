@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Mapping
-from functools import cache
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import cache, lru_cache
 from itertools import count
 
 import torch
@@ -18,6 +19,10 @@ from torch import Tensor
 from edgefl.runs.kept import Layout, Stored, parts_of
 
 _NUMBERS = count()
+MOST_REUSED = 16 << 20
+"""Bytes up to which a slot keeps its memory for the next report; a larger one frees it at once."""
+MOST_LENT = 12
+"""Slots that come back when no report refers to them: each is an open file, of which a process may have a thousand."""
 
 
 class Slot:
@@ -27,6 +32,7 @@ class Slot:
         descriptor = os.memfd_create("edgefl")
         self.descriptor, self.path, self.number = descriptor, f"/proc/{os.getpid()}/fd/{descriptor}", next(_NUMBERS)
         weakref.finalize(self, os.close, descriptor)
+        self._map: Tensor | None = None
 
     def write(self, tensors: Mapping[str, Tensor]) -> Stored:
         """Put tensors into the slot; returns where they are, as a worker reads them.  Raises OSError."""
@@ -54,16 +60,58 @@ class Slot:
         """The first ``size`` bytes of the slot, through a memory map like that of ``read``."""
         return _mapped(self.path, size, shared=False)
 
+    def lent(self, size: int, back: Callable[[Slot], None]) -> Tensor:
+        """The same through the slot's own memory map; ``back`` gets the slot when no tensor refers to it any more."""
+        if self._map is None or len(self._map) != size:
+            self._map = _mapped(self.path, size, shared=True)
+        view = memoryview(self._map.numpy())  # type: ignore[arg-type]
+        weakref.finalize(view, back, self)
+        return torch.frombuffer(view, dtype=torch.uint8)
 
-def room(path: str, size: int) -> Tensor:
-    """``size`` zero bytes in the slot of another process, which sees what is written there.  Raises OSError."""
-    descriptor = os.open(path, os.O_RDWR | os.O_TRUNC)
+
+class Slots:
+    """Slots for reports.  Small ones keep their memory for the next report, which saves the time to allocate it."""
+
+    def __init__(self) -> None:
+        self._free: deque[Slot] = deque()
+        self._lent = 0
+
+    def take(self) -> Slot:
+        """A slot that nothing refers to."""
+        return self._free.pop() if self._free else Slot()
+
+    def bytes(self, slot: Slot, size: int) -> Tensor:
+        """The first ``size`` bytes of a slot, which is free again when no tensor refers to them any more."""
+        if not 0 < size <= MOST_REUSED or self._lent >= MOST_LENT:
+            return slot.bytes(size)
+        self._lent += 1
+        return slot.lent(size, self._back)
+
+    def _back(self, slot: Slot) -> None:
+        self._lent -= 1
+        self._free.append(slot)
+
+
+def room(number: int, path: str, size: int) -> Tensor:
+    """``size`` bytes in the slot of another process, which sees what is written there.  Raises OSError."""
+    return _room(number, path, size) if size <= MOST_REUSED else _new_room(path, size)
+
+
+def _new_room(path: str, size: int) -> Tensor:
+    descriptor = os.open(path, os.O_RDWR)
     try:
-        if size:  # without memory there is an error here, and not a signal at the first write
-            os.posix_fallocate(descriptor, 0, size)
+        if size != os.fstat(descriptor).st_size:
+            os.ftruncate(descriptor, 0)
+            if size:  # without memory there is an error here, and not a signal at the first write
+                os.posix_fallocate(descriptor, 0, size)
     finally:
         os.close(descriptor)
     return _mapped(path, size, shared=True)
+
+
+@lru_cache(16)
+def _room(number: int, path: str, size: int) -> Tensor:
+    return _new_room(path, size)
 
 
 def _mapped(path: str, size: int, *, shared: bool) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import multiprocessing
 import os
@@ -61,6 +62,7 @@ def start(
             DataOptions.model_validate_json(data), seed=seed, tokens=tokens, cache=Path(cache) if cache else None
         )
         _node = Node(federation.holding_out(held_out, seed), device_of(device))
+        gc.freeze()  # what was imported stays, and collecting over it takes long
     except Exception as error:  # an error here would end the worker without a word
         _why_not = str(error) or repr(error)
 
@@ -78,7 +80,9 @@ def do_nothing() -> None:
     return None
 
 
-def run_task(work: str | tuple[int, str], body: Any, inputs: tuple[int, str] | None = None, slot: str = "") -> Answer:
+def run_task(
+    work: str | tuple[int, str], body: Any, inputs: tuple[int, str] | None = None, slot: tuple[int, str] = (0, "")
+) -> Answer:
     """Run a task: encoded, or the numbers and paths of the slots that describe its work and where its inputs lie, its
     facts, and the slot for its report."""
     if _node is None:
@@ -90,12 +94,12 @@ def run_task(work: str | tuple[int, str], body: Any, inputs: tuple[int, str] | N
     task = Task.of(replace(_work(*work), scalars=Scalars(body["scalars"])), _inputs(*inputs), body)
     size = None if task.work.keep or task.attack else space(task.work.up)
     try:
-        buffer = None if size is None else room(slot, size)
+        buffer = None if size is None else room(*slot, size)
     except OSError as error:
         raise _no_room(task) from error
     report = _node.run(task, buffer)
     try:
-        layout = None if buffer is not None else list(put(slot, report.tensors()).items)
+        layout = None if buffer is not None else list(put(slot[1], report.tensors()).items)
     except OSError as error:
         raise _no_room(task) from error
     return json.dumps(report.facts()), layout

@@ -304,7 +304,7 @@ def run(
     A kept table is the output of its name, or unchanged if no step wrote that output.
     ``sent(payload, tensors, bases)`` gives what an attacker sends instead of a payload's tensors, by item name.
     ``watch`` is a context around the passes, before payloads are collected, such as an ``AllocatorPeak``.
-    Payloads without a codec are ``Packed`` unless an attacker sends others; they lie in ``buffer``, zeros
+    Payloads without a codec are ``Packed`` unless an attacker sends others; they lie in ``buffer``, bytes
     ``[packed.space(work.up)]``, if it is given.
     Raises MethodError if a payload names a tensor that neither the model nor the outputs hold.
     """

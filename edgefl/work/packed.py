@@ -49,19 +49,40 @@ class Places:
 
     def packed(self, buffer: Tensor) -> Packed:
         """The tensors that lie in a buffer ``[size]`` of bytes."""
-        _, offsets, _ = self._found
         whole = {dtype: buffer[begin:end].view(dtype) for dtype, (begin, end) in self.parts.items()}
+        return Packed(buffer, whole, self)
+
+    def views(self, whole: Mapping[torch.dtype, Tensor]) -> dict[str, Tensor]:
+        """The tensors by name, which lie in ``whole``."""
         tensors = {}
         for item in self.payload.items:
-            dtype, at = offsets[item.name]
+            dtype, at = self._found[1][item.name]
             tensors[item.name] = whole[dtype][at : at + prod(item.shape)].view(item.shape)
-        return Packed(tensors, buffer, whole, self)
+        return tensors
+
+    @cached_property
+    def _pieces(self) -> dict[torch.dtype, list[str | int]]:
+        """What lies one after the other in the part of each dtype: tensors by name, and gaps by their elements."""
+        pieces: dict[torch.dtype, list[str | int]] = {dtype: [] for dtype in self.parts}
+        for item in self.payload.items:
+            dtype, size = DTYPES[item.dtype], prod(item.shape)
+            pieces[dtype] += [item.name, -size % (ALIGNMENT // dtype.itemsize)]
+        return pieces
 
     def copy(self, tensors: Mapping[str, Tensor], buffer: Tensor | None = None) -> Packed:
-        """These tensors, of any device and dtype, in this buffer of the CPU, zeros ``[size]``, or in a new one."""
-        new = self.packed(torch.zeros(self.size, dtype=torch.uint8) if buffer is None else buffer)
-        if new:
-            torch._foreach_copy_(list(new.values()), [tensors[name].detach() for name in new])
+        """These tensors, of any device and dtype, in this buffer ``[size]`` of the CPU, or in a new one."""
+        new = self.packed(torch.empty(self.size, dtype=torch.uint8) if buffer is None else buffer)
+        for dtype, pieces in self._pieces.items():
+            gaps = torch.zeros(ALIGNMENT // dtype.itemsize, dtype=dtype)
+            parts = [gaps[:p] if isinstance(p, int) else tensors[p].detach().reshape(-1) for p in pieces]
+            if not len(new.whole[dtype]):
+                continue
+            if all(part.dtype == dtype and part.device.type == "cpu" for part in parts):
+                torch.cat([part for part in parts if len(part)], out=new.whole[dtype])
+            else:
+                new.whole[dtype].zero_()
+                names = [piece for piece in pieces if isinstance(piece, str)]
+                torch._foreach_copy_([new[name] for name in names], [tensors[name].detach() for name in names])
         return new
 
 
@@ -71,11 +92,12 @@ class Packed(Mapping[str, Tensor]):
     The gaps between them are zeros.
     """
 
-    def __init__(
-        self, tensors: Mapping[str, Tensor], buffer: Tensor, whole: Mapping[torch.dtype, Tensor], places: Places
-    ):
-        self._tensors = tensors
+    def __init__(self, buffer: Tensor, whole: Mapping[torch.dtype, Tensor], places: Places):
         self.buffer, self.whole, self.places = buffer, whole, places
+
+    @cached_property
+    def _tensors(self) -> dict[str, Tensor]:
+        return self.places.views(self.whole)
 
     def __getitem__(self, name: str) -> Tensor:
         return self._tensors[name]
