@@ -21,6 +21,8 @@ from edgefl.runs.kept import Layout, Stored, parts_of
 _NUMBERS = count()
 MOST_REUSED = 16 << 20
 """Bytes up to which a slot keeps its memory for the next report; a larger one frees it at once."""
+MOST_PARTS = 512
+"""Parts that are written in one call."""
 MOST_LENT = 12
 """Slots that come back when no report refers to them: each is an open file, of which a process may have a thousand."""
 
@@ -131,11 +133,15 @@ def put(path: str, tensors: Mapping[str, Tensor]) -> Layout:
 
 
 def _written(descriptor: int, tensors: Mapping[str, Tensor]) -> Layout:
-    for tensor in tensors.values():
-        for part in parts_of(tensor):
-            left = memoryview(part)
-            while len(left):  # one call may write less
-                left = left[os.write(descriptor, left) :]
+    parts = [part for tensor in tensors.values() for part in parts_of(tensor) if len(part)]
+    for begin in range(0, len(parts), MOST_PARTS):
+        left: list[memoryview | bytes] = parts[begin : begin + MOST_PARTS]
+        while left:
+            written = os.writev(descriptor, left)
+            while left and written >= len(left[0]):
+                written -= len(left.pop(0))
+            if written:  # one call may write less
+                left[0] = memoryview(left[0])[written:]
     return Layout.of(tensors)
 
 

@@ -75,7 +75,7 @@ class Training:
         self._added: dict[tuple[int, int], Update] = {}
         self._expected: dict[tuple[int, int], Update] = {}
         self._stage: Stage | None = None
-        self._light: dict[int, tuple[Work, dict[str, dict[str, Tensor]]]] = {}
+        self._light: dict[int, tuple[Work, dict[str, dict[str, Tensor]], bool]] = {}
         self._works: dict[int, tuple[Work, Work, Work]] = {}
         self._starts: dict[tuple[int, Start], tuple[dict[str, Tensor], dict[Address, Tensor]]] = {}
 
@@ -222,6 +222,8 @@ class Training:
     def _without_parameters(self, update: Update) -> dict[str, dict[str, Tensor]]:
         """The tables of an update, and tensors without values for its parameters."""
         light = self._light_payloads(update.work)
+        if not self._light[id(update.work.up)][2]:
+            return light
         kept: dict[str, dict[str, Tensor]] = {}
         for payload in update.work.up:
             kept[payload.name] = light[payload.name]
@@ -239,7 +241,8 @@ class Training:
                 self._light = {}
             with torch.device("meta"):
                 payloads = {p.name: {i.name: i.spec.empty() for i in p.items} for p in work.up}
-            self._light[key] = work, payloads
+            tables = any(not averaged(item.source) for payload in work.up for item in payload.items)
+            self._light[key] = work, payloads, tables
         return self._light[key][1]
 
     def non_finite(self) -> list[str]:
