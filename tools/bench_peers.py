@@ -1,10 +1,10 @@
 """Rounds of edgefl beside those of a bare loop, pfl-research and Flower, as ratios of paired rounds.
 
     python tools/bench_peers.py [--jobs vit,cnn,big] [--contestants bare-1,bare-2,edgefl-1,...] [--rounds 20]
-                                [--big-rounds 5] [--json FILE] [--keep-environments DIR]
+                                [--in-a-row 5] [--big-rounds 5] [--json FILE] [--keep-environments DIR]
 
-Contestants take turns: each plays one round while the others wait.  docs/explanation/performance.md says what is
-measured.  A contestant that can't be installed or fails is listed with its reason.  Needs Linux.
+Contestants take turns: each plays some rounds in a row while the others wait.  docs/explanation/performance.md says what
+is measured.  A contestant that can't be installed or fails is listed with its reason.  Needs Linux.
 """
 
 from __future__ import annotations
@@ -106,22 +106,22 @@ def _playing(pairing: Pairing, name: str, children: dict[str, Contestant]) -> It
             children.pop(name).kill()
 
 
-def play(job: Job, names: Sequence[str], pythons: dict[str, str], rounds: int, folder: Path) -> Pairing:
-    """Let these contestants take turns: a first round each, ``rounds`` compared ones, and a last one."""
+def play(job: Job, names: Sequence[str], pythons: dict[str, str], turns: int, row: int, folder: Path) -> Pairing:
+    """Let these contestants take turns: a first round each, ``turns`` of ``row`` compared rounds, and a last round."""
     pairing, children = Pairing(), {}
     try:
         for name in names:
             with _playing(pairing, name, children):
-                command = ENTRIES[name].command(pythons[name], job.name, rounds + 2)
+                command = ENTRIES[name].command(pythons[name], job.name, turns * row + 2)
                 children[name] = Contestant(command, variables(folder, ENTRIES[name].environment), folder, name)
                 said = children[name].start()
                 if (said["parameters"], said["clients"]) != (job.parameters, job.cohort):
                     raise Failed(f"it trained {said['clients']} clients with {said['parameters']} parameters")
-        for turn in range(rounds):
+        for turn in range(turns):
             before, busy = psutil.cpu_times(), _own_seconds(children)
             for name in in_turn(list(children), turn):
                 with _playing(pairing, name, children):
-                    children[name].turn()
+                    children[name].turn(rounds=row)
             pairing.others.append(_others(before, busy, children))
         for name in list(children):
             with _playing(pairing, name, children):
@@ -153,7 +153,7 @@ def warm_up(job: Job, names: Sequence[str], pythons: dict[str, str], folder: Pat
     reasons = {}
     for name in names:
         print(f"{job.name}: warming up {name}", file=sys.stderr, flush=True)
-        reasons |= play(job, [name], pythons, 0, folder).reasons
+        reasons |= play(job, [name], pythons, 0, 1, folder).reasons
     return reasons
 
 
@@ -186,7 +186,14 @@ def _chosen() -> argparse.Namespace:
 
     parser.add_argument("--jobs", type=several(list(JOBS)), default=["vit", "cnn", "big"], help=f"of {', '.join(JOBS)}")
     parser.add_argument("--contestants", type=several(list(ENTRIES)), default=list(ENTRIES), help=", ".join(ENTRIES))
-    parser.add_argument("--rounds", type=int, default=20, help="compared rounds of each contestant (default 20)")
+    parser.add_argument("--rounds", type=int, default=20, help="compared turns of each contestant (default 20)")
+    parser.add_argument(
+        "--in-a-row",
+        type=int,
+        default=5,
+        metavar="N",
+        help="rounds that each plays in a turn (default 5; big: 1)",
+    )
     parser.add_argument("--big-rounds", type=int, default=5, help="the same for the job big (default 5)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
     parser.add_argument(
@@ -214,31 +221,39 @@ def main() -> None:
             + "".join(f", {each}" for each in dict.fromkeys(facts.get("peers", {}).values()))
         )
         for job in (JOBS[name] for name in chosen.jobs):
-            rounds = chosen.big_rounds if job.name == "big" else chosen.rounds
-            report["jobs"][job.name] = _measured(job, rounds, pythons, dict(absent), Path(made))
+            turns, in_a_row = (chosen.big_rounds, 1) if job.name == "big" else (chosen.rounds, chosen.in_a_row)
+            report["jobs"][job.name] = _measured(job, turns, in_a_row, pythons, dict(absent), Path(made))
     if chosen.json is not None:
         chosen.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
-def _measured(job: Job, rounds: int, pythons: dict[str, str], reasons: dict[str, str], made: Path) -> dict[str, Any]:
+def _measured(
+    job: Job, turns: int, in_a_row: int, pythons: dict[str, str], reasons: dict[str, str], made: Path
+) -> dict[str, Any]:
     """Measure a job, print its table, and return its figures."""
     folder = made / job.name
     folder.mkdir()
     reasons |= warm_up(job, list(pythons), pythons, folder)
     pairings = []
     for group in groups([name for name in pythons if name not in reasons], job):
-        print(f"{job.name}: {rounds} rounds of {', '.join(group)}", file=sys.stderr, flush=True)
-        pairings.append(play(job, group, pythons, rounds, folder))
+        print(f"{job.name}: {turns} turns of {in_a_row} rounds: {', '.join(group)}", file=sys.stderr, flush=True)
+        pairings.append(play(job, group, pythons, turns, in_a_row, folder))
         reasons |= pairings[-1].reasons
     figures = {name: found for name in pythons if (found := row(name, pairings)) is not None}
     others = spread([cores for pairing in pairings for cores in pairing.others] or [0.0])
     print(f"\n**{job.title}**: {job.cohort} of {job.clients} clients a round, {job.steps} steps of batch {job.batch}\n")
     print(table(HEAD, [cells(name, found) for name, found in figures.items()]))
-    print(f"\n{rounds} paired rounds; other programs used {others} of the cores meanwhile.")
+    print(f"\n{turns} turns of {in_a_row} rounds in a row; other programs used {others} of the cores meanwhile.")
     for name, reason in reasons.items():
         print(f"{ENTRIES[name].title}: left out, {reason}")
     sys.stdout.flush()
-    return {"figures": figures, "left_out": reasons, "rounds": rounds, "others_cores": asdict(others)}
+    return {
+        "figures": figures,
+        "left_out": reasons,
+        "turns": turns,
+        "in_a_row": in_a_row,
+        "others_cores": asdict(others),
+    }
 
 
 if __name__ == "__main__":

@@ -95,21 +95,24 @@ class Contestant:
         self._look()
         return self.facts
 
-    def turn(self, compared: bool = True) -> float:
-        """Let it play a round; returns its seconds.  A round that isn't compared is looked at for memory.
+    def turn(self, compared: bool = True, rounds: int = 1) -> float:
+        """Let it play ``rounds`` without a pause; returns the seconds of one, their mean.
 
-        Raises Failed.
+        What isn't compared is looked at for memory.  Raises Failed.
         """
         watch = None if compared else _Watch(self._process)
         used = self.processor_seconds()
         began = time.perf_counter()
-        self._go()
-        self.facts = self._answer()
-        seconds = time.perf_counter() - began
-        self.outcome.whole += seconds
+        for _ in range(rounds):
+            self._go()
+        for _ in range(rounds):
+            self.facts = self._answer()
+        whole = time.perf_counter() - began
+        seconds = whole / rounds
+        self.outcome.whole += whole
         if compared:
             self.outcome.rounds.append(seconds)
-            self.outcome.processor.append(self.processor_seconds() - used)
+            self.outcome.processor.append((self.processor_seconds() - used) / rounds)
         if watch is not None:
             self.outcome.pss = max(self.outcome.pss, watch.end())
             self._look()
