@@ -58,7 +58,7 @@ def killed(scenario: dict[str, Any], output: Path, number: int) -> None:
 def files(run: Run) -> dict[str, bytes]:
     """The files of a run that don't name the time or the machine."""
     found = {str(p.relative_to(run.path)): p.read_bytes() for p in run.path.rglob("*") if p.is_file()}
-    state = next((name for name in found if name.endswith("state.json")))
+    state = next(name for name in found if name.endswith("state.json"))
     manifest = json.loads(found.pop(state))
     found["state"] = json.dumps({**manifest["state"], "written": manifest["tensors_blake2b"]}).encode()
     return {name: content for name, content in found.items() if name not in UNEQUAL}
@@ -88,7 +88,7 @@ def small(tiny: Tiny) -> Small:
 CASES = {
     "mean": {},
     "kept": {"method": {"name": "fedavg", "personal": ["norm"]}},
-    "tables": {"method": "fedproto"},
+    "tables": {"method": {"name": "fedhkd", "prototypes_of": "all"}, "model": {"multiway": {"blocks": 2, "width": 16, "heads": 2}}},
     "slices": {"schedule": {"name": "heterofl", "rounds": 2}, "fleet": {"budgets": {"memory": "100..400 KiB"}}},
     "two attempts": {"round": {"cohort": 1.0, "quorum": 7, "below_quorum": "wait", "retry": 0.1, "patience": 1e5},
                      "fleet": {"failures": {"training": "15%"}}},
@@ -101,15 +101,16 @@ CASES = {
 def test_the_bytes_are_those_of_an_uninterrupted_run(small: Small, tmp_path: Path, case: str) -> None:
     scenario = small(**({"method": "fedavg"} | CASES[case]))
     whole = edgefl.run(scenario, output=tmp_path / "whole")
-    killed(scenario, tmp_path / "run", 13)
+    number = 3 if case == "slices" else 13  # few clients are eligible there
+    killed(scenario, tmp_path / "run", number)
     run, trained = resumed(tmp_path / "run")
     assert files(run) == files(whole)
-    assert trained and trained[0] == 12  # the thirteenth trains again: it wasn't added up when the process ended
+    assert trained[0] == number - 1  # the last one trains again: it wasn't added up when the process ended
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "before, after", [(WORKERS, "executor.name=inline"), ({"name": "inline"}, "executor.name=processes")]
+    ("before", "after"), [(WORKERS, "executor.name=inline"), ({"name": "inline"}, "executor.name=processes")]
 )
 def test_the_executor_may_change_in_a_round(small: Small, tmp_path: Path, before: dict[str, Any], after: str) -> None:
     scenario = small(method="fedavg")
