@@ -88,7 +88,8 @@ def small(tiny: Tiny) -> Small:
 CASES = {
     "mean": {},
     "kept": {"method": {"name": "fedavg", "personal": ["norm"]}},
-    "tables": {"method": {"name": "fedhkd", "prototypes_of": "all"}, "model": {"multiway": {"blocks": 2, "width": 16, "heads": 2}}},
+    "tables": {"method": {"name": "fedhkd", "prototypes_of": "all"},
+               "model": {"multiway": {"blocks": 2, "width": 16, "heads": 2}}},
     "slices": {"schedule": {"name": "heterofl", "rounds": 2}, "fleet": {"budgets": {"memory": "100..400 KiB"}}},
     "two attempts": {"round": {"cohort": 1.0, "quorum": 7, "below_quorum": "wait", "retry": 0.1, "patience": 1e5},
                      "fleet": {"failures": {"training": "15%"}}},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -24,8 +25,9 @@ Parts = dict[Address, list[tuple[float, Tensor]]]
 """Coefficients and deltas of each address, in order of addition."""
 MEANS = "mean:"
 """Prefix of the names of a fold's tensors."""
-_AT_ONCE = 2**22
-"""Numbers of all clients together that a robust rule compares at a time."""
+_AT_ONCE, _ALIGNED = 2**22, 2**12
+"""Numbers of all clients together that a robust rule compares at a time, in parts of a multiple of so many coordinates:
+more than the processor adds up at once, so that the bits are those of one part."""
 
 
 @dataclass(frozen=True)
@@ -299,9 +301,11 @@ def delta(sent: Sequence[Contribution], senders: float, total: float, options: A
 def _centre_of(sent: Sequence[Contribution], like: Tensor, options: AggregationOptions) -> Tensor:
     """The centre of the changes of an address, computed for so many coordinates at a time that copies stay small."""
     size, found = like.numel(), torch.empty_like(like, memory_format=torch.contiguous_format).flatten()
-    step = size if like.is_meta else max(1, _AT_ONCE // len(sent))
-    for first in range(0, size, step):
-        part = slice(first, first + step)
+    step = max(1, size) if like.is_meta else max(1, _AT_ONCE // len(sent) // _ALIGNED) * _ALIGNED
+    # the last part is the longest: torch adds a few coordinates up in another order than many
+    ends = [*range(step, size - step + 1, step), size]
+    for first, end in pairwise([0, *ends]):
+        part = slice(first, end)
         changes = [
             (item.value.flatten()[part].to(like.dtype) - item.base.flatten()[part]) * item.factor for item in sent
         ]
