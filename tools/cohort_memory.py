@@ -3,8 +3,9 @@
     python tools/cohort_memory.py --clients 20 200 [--workers 0 2] [--rule mean] [--updates-memory "1 GiB"]
 
 A run of one round, in which each client trains one step on one picture, is a process of its own.  This one looks at its
-memory four times a second: the resident set, and the private part of it, which no other process and no file holds.
-Pages of files that are read through memory maps, such as updates on disk, count to the resident set and aren't private.
+memory four times a second: the resident set, and the part of it that is no page of a file or of memory which processes
+share.  Updates on disk are read through a memory map: their pages count to the resident set as long as the system has
+room for them, and aren't private.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ if __name__ == "__main__":
 
 @dataclass
 class Peak:
-    """Largest bytes seen: the run's own process, resident and private, and the PSS of it and its workers together."""
+    """Largest bytes seen: the run's own process, resident and without files, and the PSS of it and its workers."""
 
     rss: int = 0
     private: int = 0
@@ -51,7 +52,7 @@ class Peak:
                 together += child.memory_full_info().pss
         except psutil.Error:  # one of them has just ended
             return
-        self.rss, self.private = max(self.rss, own.rss), max(self.private, own.uss)
+        self.rss, self.private = max(self.rss, own.rss), max(self.private, own.rss - own.shared)
         self.pss = max(self.pss, together)
 
 

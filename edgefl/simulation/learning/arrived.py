@@ -32,7 +32,7 @@ Key = tuple[int, int]
 """A client and the number of its dispatch."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Started:
     """A client under way: its work, starting state and training; ``number`` is its dispatch's.
 
