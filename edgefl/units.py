@@ -247,6 +247,7 @@ def _bytes_range(value: object) -> tuple[int, int]:
 
 
 # Types of pydantic fields: each accepts a number in the base unit or a text with a unit.
+Bytes = Annotated[int, _validator(BYTES.parse), _schema(BYTES)]
 BitsPerSecond = Annotated[float, _validator(BITS_PER_SECOND.parse), _schema(BITS_PER_SECOND)]
 Seconds = Annotated[float, _validator(SECONDS.parse), _schema(SECONDS)]
 Watts = Annotated[float, _validator(WATTS.parse), _schema(WATTS)]

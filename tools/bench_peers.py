@@ -3,8 +3,8 @@
     python tools/bench_peers.py [--jobs vit,cnn,big] [--contestants bare-1,bare-2,edgefl-1,...] [--rounds 20]
                                 [--in-a-row 5] [--big-rounds 5] [--json FILE] [--keep-environments DIR]
 
-Contestants take turns: each plays some rounds in a row while the others wait.  docs/explanation/performance.md says what
-is measured.  A contestant that can't be installed or fails is listed with its reason.  Needs Linux.
+Contestants take turns: each plays some rounds in a row while the others wait.  docs/explanation/performance.md has
+what is measured.  A contestant that can't be installed or fails is listed with its reason.  Needs Linux.
 """
 
 from __future__ import annotations

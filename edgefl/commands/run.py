@@ -18,16 +18,10 @@ from edgefl.commands.compose import compose, errors_at, federation_of, predictor
 from edgefl.commands.followed import check_followed
 from edgefl.commands.history.trackers import Tracked, check_installed, log_of
 from edgefl.commands.kept_scratch import keep_scratch
-from edgefl.commands.made_of import (
-    MAY_CHANGE,
-    check_importable,
-    fixed_part,
-    inputs_of,
-    made_of,
-    report_changed_inputs,
-)
+from edgefl.commands.made_of import MAY_CHANGE, check_importable, fixed_part, inputs_of, made_of, report_changed_inputs
 from edgefl.commands.plug_in_files import check_plug_in_files
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
+from edgefl.commands.updates_need import check_updates, memory_for_updates
 from edgefl.data import Federation
 from edgefl.errors import DataError, DivergedError, RunError
 from edgefl.planning import Setup
@@ -141,11 +135,11 @@ def run(
         assert scenario is not None
         whole = scenario_of(scenario, overrides)
         combinations = whole.combinations()
+        folder = Path(output) if output is not None else free_folder(whole.name)
         # every combination is checked before anything is written
         on_progress("prepare", {"what": f"preparing {whole.name}"})
         for _, combination in combinations:
-            check(combination, on_message)
-        folder = Path(output) if output is not None else free_folder(whole.name)
+            check(combination, on_message, folder)
         made = [path for path in (folder, *folder.parents) if not path.exists()]
         parts = _created(folder, whole, combinations)
     with _nothing_left(folder, made, on_progress) as on_event:
@@ -182,11 +176,12 @@ def _nothing_left(folder: Path, made: Sequence[Path] | None, on_progress: OnProg
         raise
 
 
-def check(scenario: Scenario, on_message: Callable[[str], None]) -> Setup:
+def check(scenario: Scenario, on_message: Callable[[str], None], folder: Path = Path("runs")) -> Setup:
     """Compose a scenario, and raise the errors with which ``run`` refuses it before it writes anything.
 
     Beside those of ``compose``: a device that this machine lacks, data without samples, a tracker that isn't installed,
-    a metric to follow that the evaluation lacks, and weights that are missing or belong to another model.
+    a metric to follow that the evaluation lacks, weights that are missing or belong to another model, and updates that
+    neither the memory nor the disk of the run's ``folder`` holds.
     """
     check_installed(scenario.tracker.name)
     setup = compose(scenario, on_message)
@@ -200,6 +195,7 @@ def check(scenario: Scenario, on_message: Callable[[str], None]) -> Setup:
             "edgefl profile and edgefl sweep predict its cost, and --set training.mode=none simulates it"
         )
     check_followed(scenario, setup)
+    check_updates(scenario, setup, folder, on_message)
     checked = set()  # kinds share towers
     for kind in setup.method.setting.kinds.values():
         for tower, source in kind.weights.items():
@@ -315,6 +311,8 @@ def _run_one(
     setup = compose(scenario, on_message)
     check_importable(scenario, setup)  # a resumed run may set workers
     continued = begun(folder)
+    if continued and trains:
+        check_updates(scenario, setup, folder, on_message)  # another machine may go on with it
     if continued:
         if differences := changed_parts(fixed_part(load(folder / "scenario.yaml")), fixed_part(scenario)):
             raise RunError(f"{folder / 'scenario.yaml'} isn't what its comparison says: {'; '.join(differences[:5])}")
@@ -348,6 +346,7 @@ def _run_one(
             directory,
             tracked,
             events=scenario.executor.clock == "events",
+            updates_memory=memory_for_updates(scenario),
             on_divergence=scenario.training.on_divergence,
         )
         directory.made_of = made_of(scenario, setup, predictor.device)
@@ -357,6 +356,8 @@ def _run_one(
         directory.rewind(latest[0] if latest else 0, best_round(latest[2] if latest else {}))
         if latest:
             simulation.restore(*latest)
+        if part := directory.part((latest[0] if latest else 0) + 1):
+            simulation.restore_part(*part)
         if continued:
             directory.record_resume(latest[0] if latest else 0, scenario.to_yaml(), overrides, environment())
         tracked.open(log_of(scenario.tracker.name, folder, label, scenario.resolved()))

@@ -51,7 +51,7 @@ class Method:
     """Whether ``aggregate`` reads parameters by ``combine`` with ``update_weight`` alone.
 
     Then each update is added up as it arrives, and memory doesn't grow with the cohort.  A class with an ``aggregate``
-    of its own, which doesn't say so, gets all updates at once.
+    of its own, which doesn't say so, gets all updates at once, those that the memory doesn't hold through memory maps.
     """
 
     @property

@@ -91,7 +91,7 @@ def _write(
         }
         replace_file(partial / "state.json", json.dumps(manifest).encode(), synced=synced)
         if final.exists():
-            _remove(final)
+            remove(final)
     return final
 
 
@@ -135,7 +135,7 @@ def whole(folder: Path, round: int) -> None:
         manifest = manifest_of(path)
         if SHARED not in manifest:
             return
-        tensors, state = _read(path)
+        tensors, state = read(path)
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise RunError(f"the checkpoint {path} is damaged: {error}") from error
     _write(folder, round, tensors, state, {k: v for k, v in manifest.items() if k not in (*_OWN, *_SHARING)})
@@ -158,7 +158,7 @@ def keep_newest(folder: Path, keep: int, besides: int | None = None) -> None:
     with writing(folder):
         for old in rounds(folder)[:-keep]:
             if old != besides:
-                _remove(folder / name(old))
+                remove(folder / name(old))
 
 
 def latest(
@@ -174,7 +174,7 @@ def latest(
     for round in reversed(available):
         path = folder / name(round)
         try:
-            tensors, state = _read(path)
+            tensors, state = read(path)
             kept.check(folder.parent / KEPT, state, hashes=hashes)
             if round != available[0] and (reason := why_not(round)):
                 raise ValueError(reason)
@@ -213,7 +213,7 @@ def drop_after(folder: Path, round: int) -> None:
     with writing(folder):
         for later in rounds(folder):
             if later > round:
-                _remove(folder / name(later))
+                remove(folder / name(later))
 
 
 def write_tensors(
@@ -261,7 +261,11 @@ def manifest_of(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """``(tensors, state)`` of a checkpoint's folder.
+
+    Raises OSError, ValueError, KeyError, TypeError or SafetensorError if it is damaged.
+    """
     from safetensors.torch import load_file
 
     manifest = manifest_of(path)
@@ -287,7 +291,8 @@ def check_weights_name(name: Any) -> str:
     return WEIGHTS
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
+    """Remove a checkpoint's folder.  Raises OSError."""
     # rename first, so that a kill can't leave a partial folder that looks like a checkpoint
     hidden = path.with_name(f".partial-removed-{path.name}")
     if hidden.exists():

@@ -15,8 +15,9 @@ from typing import Any
 from edgefl.errors import RunError
 from edgefl.files import read_regular
 
-CHECKPOINTS, KEPT = "checkpoints", "kept"
-"""The only folders in a run's folder that edgefl reads and writes files in: its checkpoints, and what clients keep."""
+CHECKPOINTS, KEPT, UNFINISHED = "checkpoints", "kept", "unfinished"
+"""The only folders in a run's folder that edgefl reads and writes files in: its checkpoints, what clients keep, and the
+round under way."""
 
 
 _SUFFIXES = (".json", ".jsonl", ".yaml", ".safetensors", ".png", ".lock", ".bin")
@@ -24,7 +25,7 @@ _SUFFIXES = (".json", ".jsonl", ".yaml", ".safetensors", ".png", ".lock", ".bin"
 
 def check_contents(folder: Path) -> None:
     """Raise RunError if ``folder`` or the folders in it hold anything but plain files and folders."""
-    for path in (folder, *_folders(folder / CHECKPOINTS), *_folders(folder / KEPT)):
+    for path in (folder, *(each for name in (CHECKPOINTS, KEPT, UNFINISHED) for each in _folders(folder / name))):
         try:
             with os.scandir(path) as entries:
                 for entry in entries:

@@ -12,6 +12,7 @@
     host.jsonl           wall time, memory and ids of processes: differ between equal runs
     checkpoints/round-000012/{state.safetensors,state.json}
     kept/round-000012-<hash>.bin    what clients keep, if the method lets them: checkpoints refer to these files
+    unfinished/round-000013/        what clients of a long round have trained, until its checkpoint is written
     weights.safetensors  {address: tensor}, written at the end
     best.safetensors     the same at the best evaluation, if the scenario follows a metric
     files.json           digests of all these files, written at the end
@@ -20,7 +21,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import time
@@ -29,13 +29,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from edgefl.errors import RunError
 from edgefl.files import sync
-from edgefl.runs import best, checkpoints, digests, kept, tables
-from edgefl.runs.contents import CHECKPOINTS, KEPT, not_following, read_json
-from edgefl.runs.durable import boot, replace_file, writing
+from edgefl.runs import best, checkpoints, digests, kept, tables, unfinished
+from edgefl.runs.contents import CHECKPOINTS, KEPT, read_json
+from edgefl.runs.durable import boot, locked, replace_file, writing
 from edgefl.runs.folders import FILES, FORMAT, TABLES, Table, check_format, check_run_folder, json_text, new_folder
 
 if TYPE_CHECKING:
@@ -68,7 +68,8 @@ class RunDirectory:
         """Number of checkpoints that the run keeps when it is finished; under way it keeps two at least."""
         self._digests: dict[Table, digests.TableDigest] = {}
         self._kept_files: dict[int, frozenset[str]] = {}
-        self._lock = _lock(path)
+        self._part_files: frozenset[str] | None = None
+        self._lock = locked(path)
 
     @classmethod
     def create(
@@ -230,7 +231,8 @@ class RunDirectory:
         if synced:
             self._synced_round, self._synced_at = round, time.monotonic()
         best.settle(self.path)
-        self._kept_files[round] = frozenset(kept.files_of(state))
+        unfinished.drop(self.path)
+        self._kept_files[round], self._part_files = frozenset(kept.files_of(state)), frozenset()
         self._sweep()
 
     def settle(self) -> None:
@@ -238,6 +240,26 @@ class RunDirectory:
         pending, self._writing = self._writing, None
         if pending is not None:
             pending.result()
+
+    def write_part(self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Write what clients of a round under way have trained; it goes with the round's checkpoint.
+
+        Raises RunError if it can't be written, TypeError for a state that JSON can't represent.
+        """
+        self.settle()
+        unfinished.write(self.path, round, tensors, state, self._facts())
+        self._part_files = frozenset(kept.files_of(state))
+
+    def part(self, round: int) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """``(tensors, state)`` of a round under way as it was written last; None if there is nothing of it.
+
+        Warns of one that is damaged.
+        """
+        return unfinished.read(self.path, round, self._facts())
+
+    def _facts(self) -> dict[str, Any]:
+        facts: dict[str, Any] = tables.plain({"made_of": self.made_of, "inputs": self.inputs})
+        return facts
 
     def keep_best(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Write the best weights so far, ``{address: tensor}``; they count from the next checkpoint on.
@@ -285,7 +307,8 @@ class RunDirectory:
         """Restore the folder to its state after ``round``.
 
         Removes later records, incomplete last lines, later checkpoints, the final weights, the result, and best weights
-        that aren't those of ``best_round``.  Raises RunError for a table that is damaged before its last line.
+        that aren't those of ``best_round``.  What was written of the next round while it was under way stays.  Raises
+        RunError for a table that is damaged before its last line.
         """
         self.settle()
         checkpoints.whole(self.path / CHECKPOINTS, round)
@@ -296,6 +319,8 @@ class RunDirectory:
             tables.rewind(self.table(table), round)
         self._digests.clear()
         checkpoints.drop_after(self.path / CHECKPOINTS, round)
+        unfinished.drop(self.path, but=round + 1)
+        self._part_files = None
         best.rewind(self.path, best_round)
         self._kept_files.clear()
         self._sweep()
@@ -324,11 +349,13 @@ class RunDirectory:
         checkpoints.share_weights(self.path / CHECKPOINTS, self.path / checkpoints.WEIGHTS)
 
     def _needed(self, newest: int = 0) -> set[str]:
-        """The files of what clients keep to which the ``newest`` checkpoints refer; 0: all."""
+        """The files of what clients keep to which the ``newest`` checkpoints refer, 0: all, and the round under way."""
         for round in (rounds := checkpoints.rounds(self.path / CHECKPOINTS)[-newest:]):
             if round not in self._kept_files:
                 self._kept_files[round] = checkpoints.kept_files(self.path / CHECKPOINTS, round)
-        return set().union(*(self._kept_files[round] for round in rounds))
+        if self._part_files is None:
+            self._part_files = unfinished.kept_files(self.path)
+        return set(self._part_files).union(*(self._kept_files[round] for round in rounds))
 
     def _sweep(self) -> None:
         """Remove what no checkpoint refers to any more.  Raises RunError if it can't be removed."""
@@ -374,27 +401,3 @@ class RunDirectory:
     def __del__(self) -> None:
         if getattr(self, "_lock", None) is not None:
             self.close()
-
-
-def _lock(path: Path) -> IO[bytes] | None:
-    """Lock the run against a second writer.  The system releases the lock when this process ends.
-
-    Returns the locked file, or None if the system or file system has no locks.  Raises RunError if another process
-    holds the lock.
-    """
-    try:
-        import fcntl
-    except ImportError:  # Windows has no fcntl
-        return None
-    with writing(path):
-        file = open(path / "writer.lock", "ab", opener=not_following)  # noqa: SIM115 - held until close
-    try:
-        # Forked workers don't inherit a POSIX record lock (lockf).  A worker that outlives a killed run therefore can't
-        # block its resume.
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        file.close()
-        if error.errno in (errno.EACCES, errno.EAGAIN):
-            raise RunError(f"another process is writing the run at {path}") from error
-        return None  # a file system without locks
-    return file

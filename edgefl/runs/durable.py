@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import IO
 
 import psutil
 
 from edgefl.errors import RunError
 from edgefl.files import replacing
+from edgefl.runs.contents import not_following
 
 
 @cache
@@ -35,3 +38,27 @@ def replace_file(path: Path, content: bytes, *, synced: bool = True) -> None:
     """Write ``content`` to ``path`` atomically.  Raises RunError if the file can't be written."""
     with writing(path), replacing(path, durable=True, synced=synced) as partial:
         partial.write_bytes(content)
+
+
+def locked(path: Path) -> IO[bytes] | None:
+    """Lock the run against a second writer.  The system releases the lock when this process ends.
+
+    Returns the locked file, or None if the system or file system has no locks.  Raises RunError if another process
+    holds the lock.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows has no fcntl
+        return None
+    with writing(path):
+        file = open(path / "writer.lock", "ab", opener=not_following)  # noqa: SIM115 - held until close
+    try:
+        # Forked workers don't inherit a POSIX record lock (lockf).  A worker that outlives a killed run therefore can't
+        # block its resume.
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        if error.errno in (errno.EACCES, errno.EAGAIN):
+            raise RunError(f"another process is writing the run at {path}") from error
+        return None  # a file system without locks
+    return file

@@ -17,6 +17,7 @@ from edgefl.simulation.client_evaluation import ScoredClients
 from edgefl.simulation.inflight.closed_form import EMPTY, FINISHED, REJECTED, Dispatch, Landings
 from edgefl.simulation.inflight.events import Flight, landings
 from edgefl.simulation.learning import Arrival, Training
+from edgefl.simulation.part_saving import PartSaver
 from edgefl.simulation.records import UNMEASURED, Learnt, outcomes, sums
 from edgefl.simulation.run_state import RunState
 
@@ -74,12 +75,14 @@ def process_arrivals(
     finished = (landed.outcome == FINISHED).tolist()
     of = zip(landed.client.tolist(), plans, finished, strict=True)
     run.learning.expect([Arrival(c, plan, dispatch.round, dispatch.number) for c, plan, there in of if there], stage)
+    part = PartSaver(run, round)
     for index, (client, outcome) in enumerate(zip(landed.client.tolist(), landed.outcome.tolist(), strict=True)):
         plan, arrived = plans[index], outcome == FINISHED
         if trains:
             learnt[index] = await_report(run, client, plan, arrived, round, tally)
             if arrived and not accepted(run, client, plan, dispatch.number, learnt[index], tally):
                 arrived, landed.outcome[index] = False, REJECTED
+            part.landed()
         if arrived:
             arrivals.append(Arrival(client, plan, dispatch.round, dispatch.number))
             if needs_loss:

@@ -49,7 +49,7 @@ class _Spill:
         self._folder, self._end, self._lock = folder, 0, Lock()
         weakref.finalize(self, self._file.close)
 
-    def add(self, tensors: Mapping[str, Tensor]) -> _Left:
+    def add(self, tensors: Mapping[str, Tensor]) -> Left:
         """Append tensors; threads may do so at once.  Raises RunError, such as on a full disk."""
         layout = Layout.of(tensors)
         with self._lock, writing(self._folder):
@@ -59,7 +59,7 @@ class _Spill:
                     while len(part):  # one call may write less
                         part = part[self._file.write(part) :]
             self._end = begin + layout.size
-        return _Left(self, begin, layout)
+        return Left(self, begin, layout)
 
     def read(self, offset: int, layout: Layout, names: Sequence[str]) -> dict[str, Tensor]:
         """Some of the tensors of a client.  Raises RunError."""
@@ -70,7 +70,7 @@ class _Spill:
 
 
 @dataclass(frozen=True)
-class _Left:
+class Left:
     """What one training left: its place in a temporary file."""
 
     spill: _Spill
@@ -78,6 +78,7 @@ class _Left:
     layout: Layout
 
     def tensors(self, names: Sequence[str]) -> dict[str, Tensor]:
+        """The tensors of these names.  Raises RunError if they can't be read."""
         return self.spill.read(self.offset, self.layout, names)
 
 
@@ -85,7 +86,7 @@ class _Left:
 class _Since:
     """What a client keeps that left values since the last checkpoint: these, and the others as tensors."""
 
-    lefts: Mapping[str, _Left]
+    lefts: Mapping[str, Left]
     others: Mapping[str, Tensor]
 
     @property
@@ -96,9 +97,9 @@ class _Since:
         return {**self.others, **_read(self.lefts)}
 
 
-def _read(lefts: Mapping[str, _Left]) -> dict[str, Tensor]:
+def _read(lefts: Mapping[str, Left]) -> dict[str, Tensor]:
     """The tensors of these names, each from where it was left."""
-    by_place: dict[int, tuple[_Left, list[str]]] = {}
+    by_place: dict[int, tuple[Left, list[str]]] = {}
     for name, left in lefts.items():
         by_place.setdefault(id(left), (left, []))[1].append(name)
     return {name: tensor for left, names in by_place.values() for name, tensor in left.tensors(names).items()}
@@ -112,13 +113,13 @@ class KeptValues:
 
     def __init__(self, folder: Path):
         self._saved = Index(folder.absolute())
-        self._since: dict[int, dict[str, _Left]] = {}
+        self._since: dict[int, dict[str, Left]] = {}
         self._layouts: dict[Layout, Layout] = {}
         self._spill: _Spill | None = None
         self._untrimmed = 0
         self._lock = Lock()
 
-    def put(self, tensors: Mapping[str, Tensor]) -> _Left:
+    def put(self, tensors: Mapping[str, Tensor]) -> Left:
         """Write what a training left to the disk; threads may do so at once.  Raises RunError if that fails."""
         with self._lock:
             self._spill = self._spill or _Spill(self._saved.folder)
@@ -132,7 +133,7 @@ class KeptValues:
             _trim()
         return left
 
-    def settle(self, client: int, left: _Left) -> None:
+    def settle(self, client: int, left: Left) -> None:
         """The client keeps these values from now on.  Others that it keeps stay: a shallower stage has fewer blocks."""
         self._since.setdefault(client, {}).update(dict.fromkeys(left.layout.names, left))
 
@@ -172,6 +173,24 @@ class KeptValues:
             self._since, self._spill = {}, None
         return self._saved.written() if clients else None
 
+    def add_to(self, index: Index, lefts: Mapping[int, Left], round: int) -> None:
+        """Write what these clients left to a file of ``index``; the clients' own values stay as they are.
+
+        Raises RunError if it can't be written.
+        """
+        if not lefts:
+            return
+        new = {}
+        with new_file(index.folder, round) as writer:
+            for client, left in sorted(lefts.items()):
+                names, tensors = left.layout.names, left.tensors(left.layout.names)
+                new[client] = Stored("", writer.add(tensors.values()), left.layout, names)
+        index.clients.update((client, replace(stored, path=str(writer.path))) for client, stored in new.items())
+
+    def index(self) -> Index:
+        """An index of no clients' values, in the same folder."""
+        return Index(self._saved.folder)
+
     def _scattered(self, busy: Collection[int]) -> set[int]:
         """Clients whose values should move, because most of their file belongs to no client any more."""
         needed: dict[str, int] = {}
@@ -191,7 +210,7 @@ class Deposited(Future[Report]):
 
     def __init__(self, training: Future[Report], store: KeptValues):
         super().__init__()
-        self.left: _Left | None = None
+        self.left: Left | None = None
         self._training: Future[Report] | None = training
         self._store = store
         training.add_done_callback(self._deposit)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Generator, Mapping, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -56,6 +57,10 @@ class Journal(Protocol):
         """Write the best weights so far, which count from the next checkpoint on."""
         ...
 
+    def write_part(self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Write what clients of a round under way have trained, until the round's checkpoint."""
+        ...
+
     def checkpoint(self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Write a checkpoint of everything that the next round depends on."""
         ...
@@ -67,7 +72,8 @@ class RunState:
     ``now`` is the exact virtual time in seconds; the SimPy clock beside it orders the events.  Without an ``executor``
     nothing is trained.  ``events`` plays every flight event by event even where a closed form exists; records don't
     depend on it.  A checkpoint is written after the last round, and after each round that ends ``checkpoint_seconds``
-    of wall time or more after the previous one; None: 0 s with training, else 5 s.
+    of wall time or more after the previous one; None: 0 s with training, else 5 s.  Updates that wait for the end of
+    their round take ``updates_memory`` bytes at most; the others lie on disk.
     """
 
     def __init__(
@@ -80,14 +86,24 @@ class RunState:
         *,
         events: bool = False,
         checkpoint_seconds: float | None = None,
+        updates_memory: float = inf,
         on_divergence: Literal["stop", "continue"] = "stop",
     ):
         self.setup, self.journal, self.on_progress = setup, journal, on_progress
         self.planner = Planner(setup, predictor)
         self.policy: Policy = registry.get("round policy", setup.round.policy)(setup.round)
         self.selection: Selection = registry.get("selection", setup.round.selection_name)(setup.round, setup.seed)
+        kept = KeptValues(journal.kept_folder)
         self.learning: Learning = (
-            Training(setup, self.planner, executor, setup.method.initial(setup.seed), KeptValues(journal.kept_folder))
+            Training(
+                setup,
+                self.planner,
+                executor,
+                setup.method.initial(setup.seed),
+                kept,
+                folder=journal.kept_folder.parent,
+                most=updates_memory,
+            )
             if executor is not None
             else NoTraining(setup)
         )

@@ -22,6 +22,7 @@ from edgefl.simulation.checkpoint import checkpoint_of, restore
 from edgefl.simulation.client_evaluation import score_clients
 from edgefl.simulation.inflight.clock import Clock
 from edgefl.simulation.inflight.events import EventEngine
+from edgefl.simulation.learning import Training
 from edgefl.simulation.rounds.overlapping import overlapping, take
 from edgefl.simulation.rounds.synchronous import synchronous
 from edgefl.simulation.run_state import Events, RunState
@@ -41,6 +42,11 @@ class Simulation(RunState):
     def restore(self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Restore the checkpoint written after ``round``.  Raises RunError if it doesn't match this setup."""
         restore(self, round, tensors, state)
+
+    def restore_part(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Go on in the middle of the next round, with the clients that had trained in it."""
+        if isinstance(self.learning, Training):
+            self.learning.resume_part(tensors, state)
 
     def run(self) -> dict[str, Any]:
         """Play the remaining rounds; return the run's final metrics and totals."""

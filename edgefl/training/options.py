@@ -32,6 +32,12 @@ class ExecutorOptions(BaseModel):
     checkpoints: PositiveInt = Field(
         1, description="checkpoints that a finished run keeps, the newest; a run under way keeps two at least"
     )
+    updates_memory: units.Bytes | None = Field(
+        None,
+        description="memory for the updates that the server holds until a round ends, where it can't add them up as "
+        "they land (rules other than mean, some methods, buffered and semi-synchronous rounds); those beyond lie in a "
+        "temporary file in the run's folder; null: half of the memory that is free when the run begins",
+    )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="device that trains; auto takes CUDA where there is one"
     )

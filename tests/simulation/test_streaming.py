@@ -69,24 +69,50 @@ def test_who_streams_is_said_by_who_aggregates() -> None:
     assert not streaming & {"scaffold", "feddyn", "qfedavg", "pmcmfl", "fedmd"}
 
 
-@pytest.mark.parametrize(
-    "sections",
-    [
-        {},
-        {"aggregation": {"compensation": True, "clip": 0.5, "optimizer": "adam", "lr": 0.01}},
-        {"schedule": {"name": "heterofl", "rounds": 2}, "fleet": {"budgets": {"memory": "100..400 KiB"}}},
-        {"round": {"cohort": 0.7, "over_selection": 0.5}, "executor": {"clock": "events"}},
-    ],
-    ids=["plain", "compensated", "slices", "over-selected"],
-)
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "compensated": {"aggregation": {"compensation": True, "clip": 0.5, "optimizer": "adam", "lr": 0.01}},
+    "slices": {"schedule": {"name": "heterofl", "rounds": 2}, "fleet": {"budgets": {"memory": "100..400 KiB"}}},
+    "over-selected": {"round": {"cohort": 0.7, "over_selection": 0.5}, "executor": {"clock": "events"}},
+    "two bytes": {"payload": {"up": "bfloat16"}},
+    "sparse": {"payload": {"up": {"top_k": 0.2}}, "aggregation": {"clip": 0.1}},
+    "batch norm": {
+        "model": {"image": {"tower": "resnet", "stem": "small"}},
+        "data": {"source": "glyphs", "clients": {"image": 4}, "samples": 10, "validation": 20, "test": 20},
+    },
+    "personal": {"personal": ["norm"]},
+    "attacked": {"fleet": {"failures": {"attack": {"kind": "sign-flip", "share": 0.3}}}},
+    "everyone": {"round": {"cohort": 1.0, "gate": "everyone"}, "fleet": {"budgets": {"memory": "0.3..6 MiB"}}},
+}  # fmt: skip
+SLOW = ("two bytes", "personal", "attacked", "everyone", "batch norm")
+
+
+@pytest.mark.parametrize("case", [pytest.param(c, marks=pytest.mark.slow) if c in SLOW else c for c in CASES])
 def test_the_bits_are_those_of_all_updates_at_once(
-    small: Callable[..., dict[str, Any]], tmp_path: Path, sections: dict[str, Any]
+    small: Callable[..., dict[str, Any]], tmp_path: Path, case: str
 ) -> None:
-    streamed = edgefl.run(small(method="fedavg", **sections), output=tmp_path / "streamed")
-    at_once = edgefl.run(small(method="at-once", **sections), output=tmp_path / "at-once")
+    sections = dict(CASES[case])
+    personal = {"personal": personal} if (personal := sections.pop("personal", None)) else {}
+    streamed = edgefl.run(small(method={"name": "fedavg", **personal}, **sections), output=tmp_path / "streamed")
+    at_once = edgefl.run(small(method={"name": "at-once", **personal}, **sections), output=tmp_path / "at-once")
     assert_equal_tensors(streamed.weights(), at_once.weights())
+    assert streamed.records("clients") == at_once.records("clients")
     (first, *_), after = streamed.records("rounds"), streamed.weights()
     assert first["finished"] >= 4 and any(t.is_floating_point() for t in after.values())
+
+
+def test_the_mean_is_over_those_whose_update_is_finite(small: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    """It is scaled to their weights, and so agrees to rounding."""
+    attack = {"kind": "scaling", "share": 0.3, "factor": 1e300}
+    sections = {"fleet": {"failures": {"attack": attack}}, "schedule": {"name": "end-to-end", "rounds": 1}}
+    streamed = edgefl.run(small(method="fedavg", **sections), output=tmp_path / "streamed")
+    at_once = edgefl.run(small(method="at-once", **sections), output=tmp_path / "at-once")
+    (first,), (second,) = streamed.records("rounds"), at_once.records("rounds")
+    assert first["rejected"] == second["rejected"] and first["rejections"] == {"not finite": 5}
+    assert streamed.records("clients") == at_once.records("clients")
+    expected = at_once.weights()
+    for address, value in streamed.weights().items():
+        torch.testing.assert_close(value, expected[address], rtol=1e-4, atol=1e-6)
 
 
 def test_parameters_that_were_added_up_can_not_be_read(small: Callable[..., dict[str, Any]], tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, pairwise
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,6 +28,11 @@ MOST_BASES = 4
 """Starting values of clients that are kept in one piece."""
 Parts = dict[Address, list[tuple[float, Tensor]]]
 """Coefficients and deltas of each address, in order of addition."""
+MEANS = "mean:"
+"""Prefix of the names of a fold's tensors."""
+_AT_ONCE, _ALIGNED = 2**22, 2**12
+"""Numbers of all clients together that a robust rule compares at a time, in parts of a multiple of so many coordinates:
+more than the processor adds up at once, so that the bits are those of one part."""
 
 
 @dataclass(frozen=True)
@@ -287,6 +293,19 @@ class Fold:
                 put(changes[address], cut, mean)
         return changes, cohort
 
+    def written(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The sums so far, as tensors by name and plain data, from which ``restore`` goes on."""
+        keys = list(self._means)
+        tensors = {f"{MEANS}{number}": self._means[key] for number, key in enumerate(keys)}
+        return tensors, {"means": keys, "sent": sorted(self._sent)}
+
+    def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Go on with sums that ``written`` returned, when nothing is added yet; ``facts`` may have been JSON."""
+        for number, (address, raw) in enumerate(facts["means"]):
+            cut = None if raw is None else tuple(tuple((start, stop) for start, stop in ranges) for ranges in raw)
+            self._means[address, cut] = tensors[f"{MEANS}{number}"].clone()
+        self._sent = set(facts["sent"])
+
     def _denominators(
         self, senders: Senders, updates: Sequence[Update]
     ) -> tuple[dict[tuple[Address, Cut | None], float], Cohort]:
@@ -336,8 +355,23 @@ def delta(sent: Sequence[Contribution], senders: float, total: float, options: A
             alpha = item.share / whole * item.factor * (senders / total)
             mean.add_(item.value.to(mean.dtype) - item.base, alpha=alpha)
         return mean
-    changes = [(item.value.to(mean.dtype) - item.base) * item.factor for item in sent if item.weight]
-    return centre(torch.stack(changes), options) * (senders / total) if changes else mean
+    counting = [item for item in sent if item.weight]
+    return _centre_of(counting, mean, options) * (senders / total) if counting else mean
+
+
+def _centre_of(sent: Sequence[Contribution], like: Tensor, options: AggregationOptions) -> Tensor:
+    """The centre of the changes of an address, computed for so many coordinates at a time that copies stay small."""
+    size, found = like.numel(), torch.empty_like(like, memory_format=torch.contiguous_format).flatten()
+    step = max(1, size) if like.is_meta else max(1, _AT_ONCE // len(sent) // _ALIGNED) * _ALIGNED
+    # the last part is the longest: torch adds a few coordinates up in another order than many
+    ends = [*range(step, size - step + 1, step), size]
+    for first, end in pairwise([0, *ends]):
+        part = slice(first, end)
+        changes = [
+            (item.value.flatten()[part].to(like.dtype) - item.base.flatten()[part]) * item.factor for item in sent
+        ]
+        found[part] = centre(torch.stack(changes), options)
+    return found.view(like.shape)
 
 
 def delta_by_element(

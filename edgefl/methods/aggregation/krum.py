@@ -14,8 +14,8 @@ from edgefl.methods.state import Update, changing
 FEWEST = 3
 """Updates of a group that Krum can compare: with fewer, no attacker is tolerated, and all are kept."""
 
-_AT_ONCE = 2**20
-"""Elements of each update that are compared at a time, which bounds the memory of the copies in float64."""
+_AT_ONCE, _TOGETHER = 2**20, 2**24
+"""Elements of each update, and of all together, that are compared at a time: it bounds the memory of their copies."""
 
 
 def shares(
@@ -70,16 +70,18 @@ def squared_distances(updates: Sequence[Update], factors: Sequence[float]) -> Te
     An update is what its client changed, times its factor, over all tensors that are averaged.
     """
     found = torch.zeros(len(updates), len(updates), dtype=torch.float64, device="cpu")
-    changes: dict[str, list[Tensor]] = {}
+    sent: dict[str, list[tuple[Tensor, Tensor, float]]] = {}
     for update, factor in zip(updates, factors, strict=True):
         for address, value, base in changing(update):
-            changes.setdefault(address, []).append(((value.to(base.dtype) - base) * factor).flatten())
-    for address in sorted(changes):
-        rows = changes.pop(address)
-        if any(row.is_meta for row in rows):
+            sent.setdefault(address, []).append((value.flatten(), base.flatten(), factor))
+    step = max(1, min(_AT_ONCE, _TOGETHER // len(updates)))
+    for address in sorted(sent):
+        rows = sent.pop(address)
+        if any(value.is_meta or base.is_meta for value, base, _ in rows):
             return None
-        for first in range(0, len(rows[0]), _AT_ONCE):
-            part = torch.stack([row[first : first + _AT_ONCE].double() for row in rows])
+        for first in range(0, len(rows[0][0]), step):
+            at = slice(first, first + step)
+            part = torch.stack([((v[at].to(b.dtype) - b[at]) * factor).double() for v, b, factor in rows])
             # not by products of matrices, which lose the small distances between large updates
             found += torch.cdist(part, part, compute_mode="donot_use_mm_for_euclid_dist").square()
     return found

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from math import inf
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from edgefl import seeds
-from edgefl.methods import ServerState, Update
-from edgefl.methods.aggregation.combine import Fold, Folded
-from edgefl.methods.state import averaged
+from edgefl.methods import ServerState
 from edgefl.planning.planner import Plan, Planner, Start
 from edgefl.planning.setup import Setup
 from edgefl.planning.versions import preinstalled
@@ -24,30 +23,15 @@ from edgefl.schedules import Stage
 from edgefl.simulation.attackers import attack_of
 from edgefl.simulation.inflight.closed_form import Dispatch, Flights
 from edgefl.simulation.kept import Deposited, KeptValues
-from edgefl.simulation.learning.interface import MOST_WORKS, Arrival, part_of_stage
+from edgefl.simulation.learning.arrived import Arrived, Key, Started
+from edgefl.simulation.learning.interface import MOST_WORKS, Arrival
+from edgefl.simulation.learning.part import KnownPart, Part
 from edgefl.simulation.refusal import FiniteCheck, why_refused
 from edgefl.training import Executor, Report, Task
-from edgefl.work import Address, Work
-from edgefl.work.packed import Packed
+from edgefl.work import Work
 
 Floats = NDArray[np.float64]
 Integers = NDArray[Any]
-
-
-@dataclass
-class _Started:
-    """A client under way: its work, starting state and training; ``number`` is its dispatch's.
-
-    ``task`` is None if it doesn't train; ``future`` is its training, once the executor has it.
-    """
-
-    number: int
-    plan: Plan
-    work: Work
-    state: ServerState
-    metered: bool
-    task: Task | None
-    future: Future[Report] | None = None
 
 
 LOOK_SECONDS = 0.5
@@ -57,27 +41,35 @@ LOOK_SECONDS = 0.5
 class Training:
     """Real training.  ``kept`` has what clients keep, ``metered`` the cost keys of measured works.
 
-    ``on_trained(done, of)`` is called when more of the clients under way have trained, as far as somebody waits.
+    Updates that wait for the end of their round take at most ``most`` bytes of memory; the others lie in a file in
+    ``folder``.  ``on_trained(done, of)`` is called when more of the clients under way have trained, as far as somebody
+    waits.
     """
 
-    def __init__(self, setup: Setup, planner: Planner, executor: Executor, state: ServerState, kept: KeptValues):
+    def __init__(
+        self,
+        setup: Setup,
+        planner: Planner,
+        executor: Executor,
+        state: ServerState,
+        kept: KeptValues,
+        folder: Path,
+        most: float = inf,
+    ):
         self.setup, self.planner, self.executor, self.state, self.kept = setup, planner, executor, state, kept
         self.metered: set[str] = set()
-        self.under_way: dict[int, _Started] = {}
-        self._landed: dict[tuple[int, int], tuple[_Started, Report]] = {}
+        self.under_way: dict[int, Started] = {}
+        self._landed: dict[Key, tuple[Started, Report]] = {}
         self._finite = FiniteCheck()
         self.on_trained: Callable[[int, int], None] = lambda done, of: None
-        self._waiting: deque[_Started] = deque()
+        self._waiting: deque[Started] = deque()
         self._submitted: list[Future[Report]] = []
         self._window = executor.window
         self._of, self._landed_now, self._told = 0, 0, 0
-        self._fold: Fold | None = None
-        self._added: dict[tuple[int, int], Update] = {}
-        self._expected: dict[tuple[int, int], Update] = {}
-        self._stage: Stage | None = None
-        self._light: dict[int, tuple[Work, dict[str, dict[str, Tensor]], bool]] = {}
+        self._arrived = Arrived(setup, folder, most)
+        self._part: Part | None = None
+        self._known: KnownPart | None = None
         self._works: dict[int, tuple[Work, Work, Work]] = {}
-        self._starts: dict[tuple[int, Start], tuple[dict[str, Tensor], dict[Address, Tensor]]] = {}
 
     def send(self, flights: Flights, go: NDArray[np.bool_], *, in_order: bool = False) -> None:
         """Submit the works of the flights in ``go``, and of those that are the first with their cost key.
@@ -119,13 +111,13 @@ class Training:
         current, _ = self.planner.work(plan.kind, dispatch.round, plan.stage)
         work = self._with_scalars(plan.work, current)
         task = None
-        if trains:
+        if trains and not self._has_trained(client, dispatch.number):
             if plan.start not in wires:
                 wires[plan.start] = state.wire(work, preinstalled(work, plan.down, state.versions))
             inputs, kept = wires[plan.start], self.kept.of(client, work.keep) if work.keep else None
             seed, attack = self._seed(client, dispatch.number), attack_of(self.setup, client)
             task = Task(work, inputs, client, seed, metered, attack, kept)
-        self.under_way[client] = started = _Started(dispatch.number, plan, work, state, metered, task)
+        self.under_way[client] = started = Started(dispatch.number, plan, work, state, metered, task)
         if task is not None:
             self._of += 1
             self._waiting.append(started)
@@ -136,7 +128,7 @@ class Training:
         while self._waiting and (self._window is None or len(self._submitted) < self._window):
             self._submit(self._waiting.popleft())
 
-    def _submit(self, started: _Started) -> Future[Report]:
+    def _submit(self, started: Started) -> Future[Report]:
         assert started.task is not None
         future = self.executor.submit(started.task)
         started.future = Deposited(future, self.kept) if started.work.keep else future
@@ -156,26 +148,35 @@ class Training:
     def land(self, client: int, arrived: bool) -> Report | None:
         """Report of a client; None if its update doesn't arrive and its measurement isn't needed."""
         started = self.under_way.pop(client)
-        if started.task is None:
+        left = None
+        if self._known is not None and self._has_trained(client, started.number):
+            report = self._known.report(client)
+            if tensors := self._known.kept(client):
+                left = self.kept.put(tensors)
+        elif started.task is None:
             return None
-        future = started.future
-        if future is None:  # one that has not begun: those before it haven't landed, or aren't needed
-            self._waiting.remove(started)
-        if not arrived and not started.metered:
-            if future is not None:
-                future.cancel()  # no effect on a training that has begun; its result is ignored
-                self._leave_window(future)
-            return None
-        future = future or self._submit(started)
-        while not wait((future,), timeout=LOOK_SECONDS).done:
-            self._tell()
-        report = future.result()
-        started.future = started.task = None  # the report may be large
-        self._leave_window(future)
+        else:
+            future = started.future
+            if future is None:  # one that has not begun: those before it haven't landed, or aren't needed
+                self._waiting.remove(started)
+            if not arrived and not started.metered:
+                if future is not None:
+                    future.cancel()  # no effect on a training that has begun; its result is ignored
+                    self._leave_window(future)
+                return None
+            future = future or self._submit(started)
+            while not wait((future,), timeout=LOOK_SECONDS).done:
+                self._tell()
+            report = future.result()
+            started.future = started.task = None  # the report may be large
+            self._leave_window(future)
+            left = future.left if isinstance(future, Deposited) else None
         if arrived:
             self._landed[client, started.number] = started, report
-            if isinstance(future, Deposited) and future.left is not None:
-                self.kept.settle(client, future.left)
+            if left is not None:
+                self.kept.settle(client, left)
+        if self._part is not None:
+            self._part.note(client, report, arrived, left)
         return report
 
     def _leave_window(self, future: Future[Report]) -> None:
@@ -195,55 +196,46 @@ class Training:
 
     def rejects(self, client: int, number: int) -> str | None:
         """Why an arrived update is refused, which drops it; None if it is accepted."""
-        started, report = self._landed[client, number]
-        seed = self._seed(client, number)
-        keep = self.setup.method.setting.aggregation.non_finite == "keep"
-        reason = why_refused(started.work, report, seed, keep_non_finite=keep)
-        if reason is not None:
-            del self._landed[client, number]
-        elif self._fold is not None and self._stage is not None:
-            del self._landed[client, number]
-            update = self._with_report(self._expected.pop((client, number)), started, report)
-            self._fold.add(update)
-            self._added[client, number] = replace(update, payloads=self._without_parameters(update))
+        started, report = self._landed.pop((client, number))
+        known = self._known if self._has_trained(client, number) else None
+        if known is not None:
+            reason = known.landed[client].reason
+        else:
+            seed = self._seed(client, number)
+            keep = self.setup.method.setting.aggregation.non_finite == "keep"
+            reason = why_refused(started.work, report, seed, keep_non_finite=keep)
+        if self._part is not None:
+            self._part.landed[client].reason = reason
+        if reason is None and known is not None:
+            self._arrived.add_again(client, started, report.result, known.tables(client))
+        elif reason is None:
+            self._arrived.add(client, started, report.result)
         return reason
 
     def expect(self, arrivals: Sequence[Arrival], stage: Stage) -> None:
         """Add updates up as they land, if the method and the rule of aggregation let that be."""
-        self._fold, self._added, self._stage = None, {}, stage
-        method = self.setup.method
-        if not method.streams or method.setting.aggregation.rule != "mean":
-            return
-        expected = [self._update(a, self.under_way[a.client], None, stage) for a in arrivals]
-        self._expected = {(a.client, a.number): update for a, update in zip(arrivals, expected, strict=True)}
-        parameters = {a: t for a, t in self.state.tensors.items() if averaged(a)}
-        self._fold = Fold(parameters, expected, method.update_weight, method.setting.aggregation)
+        self._arrived.expect(self.state, arrivals, self.under_way, stage)
+        fold, self._part = self._arrived.fold, None
+        if fold is not None and arrivals:
+            number = arrivals[0].number
+            self._part = Part(number, self.kept.index())
+            if self._known is not None and self._known.number == number:
+                fold.restore(self._known.tensors, self._known.fold)
+                self._known.tensors = {}
 
-    def _without_parameters(self, update: Update) -> dict[str, dict[str, Tensor]]:
-        """The tables of an update, and tensors without values for its parameters."""
-        light = self._light_payloads(update.work)
-        if not self._light[id(update.work.up)][2]:
-            return light
-        kept: dict[str, dict[str, Tensor]] = {}
-        for payload in update.work.up:
-            kept[payload.name] = light[payload.name]
-            if tables := [i.name for i in payload.items if not averaged(i.source)]:
-                # copies, which don't hold what lies beside them in memory
-                values = update.payloads[payload.name]
-                kept[payload.name] = {**light[payload.name], **{name: values[name].clone() for name in tables}}
-        return kept
+    def part(self, round: int) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """The clients that have landed of the round under way, from which ``resume_part`` goes on.
 
-    def _light_payloads(self, work: Work) -> dict[str, dict[str, Tensor]]:
-        """The uploads of a work as tensors without values, which clients with the same work share."""
-        key = id(work.up)
-        if key not in self._light:
-            if len(self._light) >= MOST_WORKS:
-                self._light = {}
-            with torch.device("meta"):
-                payloads = {p.name: {i.name: i.spec.empty() for i in p.items} for p in work.up}
-            tables = any(not averaged(item.source) for payload in work.up for item in payload.items)
-            self._light[key] = work, payloads, tables
-        return self._light[key][1]
+        None where updates aren't added up as they land.  Raises RunError if what clients left can't be written.
+        """
+        return None if self._part is None else self._part.written(self._arrived, self.kept, round)
+
+    def resume_part(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Go on with clients that have landed, as ``part`` returned them: they don't train again."""
+        self._known = KnownPart(tensors, state, self.kept)
+
+    def _has_trained(self, client: int, number: int) -> bool:
+        return self._known is not None and self._known.has(client, number)
 
     def non_finite(self) -> list[str]:
         """The addresses of the state whose tensors have a NaN or an infinity."""
@@ -255,69 +247,15 @@ class Training:
 
     def aggregate(self, arrivals: Sequence[Arrival], stage: Stage, *, at_once: bool = False) -> None:
         """Decode these updates and aggregate them, each with its starting values."""
-        updates: list[Update] = []
-        for arrival in arrivals:
-            key = arrival.client, arrival.number
-            if self._fold is not None:
-                updates.append(replace(self._added.pop(key), base_round=arrival.round))
-            else:
-                updates.append(self._update(arrival, *self._landed.pop(key), stage, at_once=at_once))
-        updates = [update for update in updates if any(p.items for p in update.work.up)]
-        if self._fold is not None:
-            updates = Folded(updates, self._fold)
-        self._starts, self._fold, self._added, self._expected = {}, None, {}, {}
+        updates = self._arrived.take(self.state, arrivals, stage, at_once=at_once)
+        self._part = self._known = None
         if updates:
             self.state = self.setup.method.aggregate(self.state, updates)
 
-    def _update(
-        self, arrival: Arrival, started: _Started, report: Report | None, stage: Stage, *, at_once: bool = False
-    ) -> Update:
-        """The update of a client; without its report one that is expected, with tensors without values."""
-        _, base = self._start(started)
-        if at_once:
-            # mixed into the current model: (1 - a) w + a w_client
-            base = self.state.base(started.work, self.state.items(started.work))
-        work = part_of_stage(started.work, stage)
-        expected = Update(
-            arrival.client, started.plan.kind, self._private(arrival.client, work), work,
-            self._light_payloads(started.work), base,
-            arrival.round, arrival.staleness, arrival.weight_factor, self.setup.round.equal,
-        )  # fmt: skip
-        return expected if report is None else self._with_report(expected, started, report)
-
-    def _with_report(self, expected: Update, started: _Started, report: Report) -> Update:
-        """The update that was expected of a client, with what it sent."""
-        result, work = report.result, started.work
-        payloads = result.payloads
-        if any(p.codec for p in work.up) or not all(isinstance(sent, Packed) for sent in payloads.values()):
-            bases = work.bases(self._start(started)[0])
-            payloads = {p.name: p.decoded(result.payloads[p.name], bases) for p in work.up}
-        return replace(expected, payloads=payloads, loss=result.loss, metrics=result.metrics, updates=result.updates)
-
     def forget(self, arrivals: Sequence[Arrival]) -> None:
         """Drop updates that arrived and aren't used."""
-        for arrival in arrivals:
-            self._landed.pop((arrival.client, arrival.number), None)
-        self._fold, self._added, self._expected = None, {}, {}
-
-    def _start(self, started: _Started) -> tuple[dict[str, Tensor], dict[Address, Tensor]]:
-        """Starting values of a client at its dispatch, by item and by address."""
-        key = id(started.state), started.plan.start
-        if key not in self._starts:
-            inputs = started.state.inputs(
-                started.work, preinstalled(started.work, started.plan.down, started.state.versions)
-            )
-            self._starts[key] = inputs, started.state.base(started.work, inputs)
-        return self._starts[key]
-
-    def _private(self, client: int, work: Work) -> dict[str, int]:
-        source = self.setup.clients.client(client)
-        return {
-            pattern: source.size(replace(p, patterns=(pattern,)))
-            for p in work.passes
-            if p.data == "private"
-            for pattern in p.patterns
-        }
+        self._arrived.forget(arrivals)
+        self._part = None
 
     def submit(self, work: Work, when: str, round: int, index: int) -> Future[Report] | None:
         """Submit a work of the server."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -82,6 +83,27 @@ def test_the_bits_are_those_of_all_updates_at_once(rows: list[Any], options: Agg
     assert found.keys() == expected.keys()
     for address, value in expected.items():
         assert torch.equal(found[address], value), address
+
+
+@settings(deadline=None)
+@given(ROWS, OPTIONS, st.data())
+def test_sums_that_were_written_go_on_to_the_same_bits(rows: list[Any], options: AggregationOptions, data: Any) -> None:
+    tensors = state(0)
+    updates = updates_of(rows, tensors)
+    light = [without_values(u) for u in updates]
+    first = Fold(tensors, light, usual_weight, options)
+    count = data.draw(st.integers(0, len(updates)))
+    for update in updates[:count]:
+        first.add(update)
+    sums, facts = first.written()
+    second = Fold(tensors, light, usual_weight, options)
+    second.restore({name: value.clone() for name, value in sums.items()}, json.loads(json.dumps(facts)))
+    for update in updates[count:]:
+        first.add(update)
+        second.add(update)
+    found, expected = (Folded(light, fold).deltas()[0] for fold in (second, first))
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[address], value) for address, value in expected.items())
 
 
 @settings(deadline=None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib import import_module
 from itertools import permutations
 from statistics import fmean, median
 
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from edgefl.methods import Update, combine
 from edgefl.methods.aggregation.options import MEAN, AggregationOptions
-from edgefl.methods.aggregation.robust import clipping
+from edgefl.methods.aggregation.robust import centre, clipping
 from edgefl.work import Item, Payload, Work
 from edgefl.work.packed import finite
 
@@ -32,8 +33,8 @@ def update(client: int, samples: int, changes: Mapping[str, Tensor], kind: str =
     """A client's update by what it changes, address by address."""
     items = tuple(Item(a, tuple(t.shape), "float32", a) for a, t in changes.items())
     payload = Payload("model", items)
-    values = {a: BASE.get(a, torch.zeros(SHAPE)) + t for a, t in changes.items()}
-    base = {a: BASE.get(a, torch.zeros(SHAPE)) for a in changes}
+    values = {a: BASE.get(a, torch.zeros(t.shape)) + t for a, t in changes.items()}
+    base = {a: BASE.get(a, torch.zeros(t.shape)) for a, t in changes.items()}
     return Update(
         client, kind, {kind: samples}, Work(kind, {}, (), (), (payload,), (payload,)), {"model": values}, base
     )
@@ -71,6 +72,26 @@ def test_equal_clients_average_to_any_one_of_them(samples: list[int], seed: int,
     found = combine(BASE, updates, own, options=options(rule=rule))
     for address, value in updates[0].payloads["model"].items():
         torch.testing.assert_close(found[address], value, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("rule", ["median", "trimmed-mean"])
+@pytest.mark.parametrize("shape", [(12289,), (137, 151), (7, 50, 47), (5,), ()])
+@pytest.mark.parametrize("count", [2, 5, 16])
+def test_large_tensors_are_compared_piece_by_piece(
+    rule: str, shape: tuple[int, ...], count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bits are those of all coordinates at once, also where tensors lie in memory in another order."""
+    module = import_module("edgefl.methods.aggregation.combine")  # the package has a function of this name
+    torch.manual_seed(count)
+    changes = [torch.randn(shape) for _ in range(count)]
+    updates = [update(c, c + 1, {"k/w": change}) for c, change in enumerate(changes)]
+    if len(shape) == 2:
+        updates = [replace(u, base={"k/w": torch.zeros(shape[::-1]).t()}) for u in updates]
+    tensors = {"k/w": torch.zeros(shape)}
+    expected = centre(torch.stack([u.payloads["model"]["k/w"] for u in updates]), options(rule=rule))
+    for together in (2**22, 9000 * count, 1):
+        monkeypatch.setattr(module, "_AT_ONCE", together)
+        assert torch.equal(combine(tensors, updates, own, options=options(rule=rule))["k/w"], expected)
 
 
 def test_a_few_wild_clients_move_neither() -> None:

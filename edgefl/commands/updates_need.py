@@ -1,0 +1,100 @@
+"""What the updates of a round need on this machine where the server needs all of them at once."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+
+from edgefl import registry
+from edgefl.machine.host import free_bytes
+from edgefl.planning import Setup
+from edgefl.planning.places import places
+from edgefl.scenario import Scenario
+from edgefl.units import show_bytes
+
+
+@dataclass(frozen=True)
+class Held:
+    """The updates that the server holds until a round ends, at most, and their bytes as the server reads them."""
+
+    updates: int
+    bytes: int
+
+
+def held_updates(setup: Setup) -> Held:
+    """The updates that the server holds at a time: none if it adds them up, or mixes them in, as they land."""
+    method, options = setup.method, setup.round
+    policy = registry.get("round policy", options.policy)
+    streams = not policy.overlapping and method.streams and method.setting.aggregation.rule == "mean"
+    if streams or policy.at_once:
+        return Held(0, 0)
+    kinds = [kind for kind in setup.clients.kinds if kind not in options.leave_out]
+    population = {kind: len(setup.of_kind(kind)) for kind in kinds}
+    sizes = {kind: _upload_bytes(setup, kind) for kind in kinds}
+    if not sum(population.values()):
+        return Held(0, 0)
+    if options.stratify:
+        counts = {k: min(n, population[k]) for k, n in places(options.cohort, population).items()}
+    else:
+        counts = {"": min(*places(options.cohort, {"": sum(population.values())}).values(), sum(population.values()))}
+    total = sum(counts.values())
+    if policy.overlapping:
+        total = options.buffer if options.policy == "buffered" else options.concurrency or total
+    elif options.stratify:
+        return Held(total, sum(n * sizes[kind] for kind, n in counts.items()))
+    return Held(total, total * max(sizes.values()))
+
+
+def _upload_bytes(setup: Setup, kind: str) -> int:
+    """Bytes of a client's decoded upload at the stage at which they are most."""
+    schedule, most = setup.schedule, 0
+    for first in accumulate((stage.rounds for stage in schedule.stages[:-1]), initial=1):
+        if first > schedule.rounds or not setup.participates(kind, first):
+            continue
+        full = setup.method.client_work(kind, first)
+        staged = schedule.offered is schedule.stages
+        for stage in (schedule.stage(first),) if staged else schedule.offered:
+            work = setup.staged(full, stage)
+            most = max(most, sum(item.spec.bytes for payload in work.up for item in payload.items))
+    return most
+
+
+def memory_for_updates(scenario: Scenario) -> int:
+    """Bytes of memory that updates may take which wait for the end of their round."""
+    asked = scenario.executor.updates_memory
+    return free_bytes() // 2 if asked is None else asked
+
+
+def check_updates(scenario: Scenario, setup: Setup, folder: Path, on_message: Callable[[str], None]) -> None:
+    """Compare the updates that a round holds with this machine's memory and with its disk at ``folder``.
+
+    ``on_message`` is told where they are to lie if the memory doesn't hold them.  Raises ScenarioError with the numbers
+    if the disk doesn't either.
+    """
+    need, memory = held_updates(setup), memory_for_updates(scenario)
+    if need.bytes <= memory:
+        return
+    place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    disk = shutil.disk_usage(place).free
+    facts = (
+        f"the {need.updates:,} updates of a round need {show_bytes(need.bytes)} on the server; this machine has "
+        f"{show_bytes(memory)} for them in memory (executor.updates_memory) and {show_bytes(disk)} at {place}"
+    )
+    if need.bytes - memory > disk:
+        buffered = scenario.round.policy == "buffered"
+        field = ("round", "buffer" if buffered else "cohort")
+        raise scenario.error(field, f"{facts}; allowed: {_allowed(scenario, setup, '.'.join(field))}")
+    on_message(f"{facts}: those beyond the memory lie in a temporary file there")
+
+
+def _allowed(scenario: Scenario, setup: Setup, field: str) -> str:
+    """What a scenario may change so that the server holds fewer updates."""
+    smaller = f"a smaller {field}"
+    if not setup.method.streams:
+        return f"{smaller}, or a method that adds updates up as they land ({scenario.method_name} reads all at once)"
+    if scenario.aggregation.rule != "mean":
+        return f"{smaller}, or a rule that averages (aggregation.rule: mean)"
+    return f"{smaller}, or round.policy: synchronous, which adds updates up as they land"

@@ -1,0 +1,250 @@
+"""A round's updates at the server: added up as they land, or held until the round ends.
+
+Held updates lie in memory up to a number of bytes, and those beyond on disk.  Results don't depend on where they lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from math import inf
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from edgefl.methods import ServerState, Update
+from edgefl.methods.aggregation.combine import Fold, Folded
+from edgefl.methods.state import averaged
+from edgefl.planning.planner import Plan, Start
+from edgefl.planning.setup import Setup
+from edgefl.planning.versions import preinstalled
+from edgefl.schedules import Stage
+from edgefl.simulation.learning.interface import MOST_WORKS, Arrival, part_of_stage
+from edgefl.simulation.learning.spilled import Place, Spill
+from edgefl.training import Report, Task
+from edgefl.work import Address, Result, Work
+from edgefl.work.packed import Packed
+
+Payloads = Mapping[str, Mapping[str, Tensor]]
+Key = tuple[int, int]
+"""A client and the number of its dispatch."""
+
+
+@dataclass(eq=False)
+class Started:
+    """A client under way: its work, starting state and training; ``number`` is its dispatch's.
+
+    ``task`` is None if it doesn't train; ``future`` is its training, once the executor has it.
+    """
+
+    number: int
+    plan: Plan
+    work: Work
+    state: ServerState
+    metered: bool
+    task: Task | None
+    future: Future[Report] | None = None
+
+
+class _Held(NamedTuple):
+    """An update that waits for the end of its round; on disk its tensors lie at ``place``, else in ``result``."""
+
+    started: Started
+    result: Result
+    bytes: int
+    place: Place | None
+
+
+class _Light(NamedTuple):
+    """A work with its uploads without values, their bytes, and the names of those that aren't averaged, by payload."""
+
+    work: Work
+    payloads: Payloads
+    bytes: int
+    tables: Mapping[str, Sequence[str]]
+
+
+class Arrived:
+    """The updates that arrived and aren't aggregated.
+
+    ``folder`` gets the file of those that don't fit into ``most`` bytes of memory.
+    """
+
+    def __init__(self, setup: Setup, folder: Path, most: float = inf):
+        self._setup, self._folder, self._most = setup, folder, most
+        self._held: dict[Key, _Held] = {}
+        self._bytes = 0
+        self._spill: Spill | None = None
+        self.fold: Fold | None = None
+        self._added: dict[Key, Update] = {}
+        self._stage: Stage | None = None
+        self._expected: dict[Key, Update] = {}
+        self._light: dict[int, _Light] = {}
+        self._starts: dict[tuple[int, Start], tuple[dict[str, Tensor], dict[Address, Tensor]]] = {}
+
+    def expect(
+        self, state: ServerState, arrivals: Sequence[Arrival], under_way: Mapping[int, Started], stage: Stage
+    ) -> None:
+        """Add updates up as they land, if the method and the rule of aggregation let that be."""
+        self.fold, self._added, self._expected, self._stage = None, {}, {}, stage
+        method = self._setup.method
+        if not method.streams or method.setting.aggregation.rule != "mean":
+            return
+        for arrival in arrivals:
+            started = under_way[arrival.client]
+            expected = self._update(arrival, started, stage, self.light(started.work))
+            self._expected[arrival.client, started.number] = expected
+        parameters = {a: t for a, t in state.tensors.items() if averaged(a)}
+        self.fold = Fold(parameters, list(self._expected.values()), method.update_weight, method.setting.aggregation)
+
+    def add(self, client: int, started: Started, result: Result) -> None:
+        """Take an update that is accepted.  Raises RunError if it has to lie on disk and can't be written."""
+        if self.fold is None:
+            self._hold((client, started.number), started, result)
+            return
+        key = client, started.number
+        update = _with_result(self._expected.pop(key), result, self._decoded(started, result))
+        self.fold.add(update)
+        light = self._known(update.work)
+        payloads = light.payloads
+        if light.tables:
+            # copies, which don't hold what lies beside them in memory
+            tables = {
+                name: {n: update.payloads[name][n].clone() for n in names} for name, names in light.tables.items()
+            }
+            payloads = {name: {**of, **tables.get(name, {})} for name, of in payloads.items()}
+        self._added[key] = replace(update, payloads=payloads)
+
+    def add_again(self, client: int, started: Started, result: Result, tables: Payloads) -> None:
+        """Take an update whose parameters the restored sums already have; ``tables`` are its other tensors."""
+        expected = self._expected.pop((client, started.number))
+        payloads = {name: {**of, **tables.get(name, {})} for name, of in self.light(expected.work).items()}
+        self._added[client, started.number] = _with_result(expected, result, payloads)
+
+    def tables(self, client: int, number: int) -> dict[str, dict[str, Tensor]]:
+        """The tensors that are left of an update which was added up."""
+        payloads = self._added[client, number].payloads
+        return {name: {n: t for n, t in named.items() if not t.is_meta} for name, named in payloads.items()}
+
+    def take(self, state: ServerState, arrivals: Sequence[Arrival], stage: Stage, *, at_once: bool) -> list[Update]:
+        """The updates to aggregate, decoded, each with its starting values; they are held no longer.
+
+        ``at_once``: each is mixed into the current model, ``(1 - a) w + a w_client``.
+        """
+        updates: list[Update] = []
+        for arrival in arrivals:
+            key = arrival.client, arrival.number
+            if self.fold is not None:
+                updates.append(replace(self._added.pop(key), base_round=arrival.round))
+                continue
+            held = self._held.pop(key)
+            self._bytes -= held.bytes
+            payloads = self._decoded(held.started, held.result) if held.place is None else self._read(held)
+            base = state.base(held.started.work, state.items(held.started.work)) if at_once else None
+            updates.append(self._update(arrival, held.started, stage, payloads, held.result, base))
+        updates = [update for update in updates if any(p.items for p in update.work.up)]
+        fold = self.fold
+        self._end()
+        return updates if fold is None else Folded(updates, fold)
+
+    def forget(self, arrivals: Sequence[Arrival]) -> None:
+        """Drop updates that aren't used."""
+        for arrival in arrivals:
+            if (held := self._held.pop((arrival.client, arrival.number), None)) is not None:
+                self._bytes -= held.bytes
+        self._end()
+
+    def _end(self) -> None:
+        self._starts, self.fold, self._added, self._expected = {}, None, {}, {}
+        if not any(held.place for held in self._held.values()):
+            self._spill = None
+
+    # one update -----------------------------------------------------------------------------------------------------
+
+    def light(self, work: Work) -> Payloads:
+        """The uploads of a work as tensors without values, which clients with the same work share."""
+        return self._known(work).payloads
+
+    def _known(self, work: Work) -> _Light:
+        key = id(work.up)
+        if key not in self._light:
+            if len(self._light) >= MOST_WORKS:
+                self._light = {}
+            with torch.device("meta"):
+                payloads = {p.name: {i.name: i.spec.empty() for i in p.items} for p in work.up}
+            tables = {p.name: [i.name for i in p.items if not averaged(i.source)] for p in work.up}
+            self._light[key] = _Light(
+                work, payloads, sum(item.spec.bytes for p in work.up for item in p.items),
+                {name: names for name, names in tables.items() if names},
+            )  # fmt: skip
+        return self._light[key]
+
+    def _hold(self, key: Key, started: Started, result: Result) -> None:
+        size, place = self._known(started.work).bytes, None
+        if self._bytes + size > self._most:
+            self._spill = self._spill or Spill(self._folder)
+            # decoded, because all of them are read together in the end
+            decoded = self._decoded(started, result)
+            place = self._spill.add({f"{p}/{n}": t for p, named in decoded.items() for n, t in named.items()})
+            result, size = replace(result, payloads={}), 0
+        self._held[key] = _Held(started, result, size, place)
+        self._bytes += size
+
+    def _read(self, held: _Held) -> Payloads:
+        assert self._spill is not None and held.place is not None
+        payloads: dict[str, dict[str, Tensor]] = {p.name: {} for p in held.started.work.up}
+        for name, tensor in self._spill.read(held.place).items():
+            payload, item = name.split("/", 1)
+            payloads[payload][item] = tensor
+        return payloads
+
+    def _decoded(self, started: Started, result: Result) -> Payloads:
+        if all(isinstance(sent, Packed) for sent in result.payloads.values()):
+            return result.payloads  # without a codec
+        bases = started.work.bases(self._start(started)[0])
+        return {p.name: p.decoded(result.payloads[p.name], bases) for p in started.work.up}
+
+    def _update(
+        self,
+        arrival: Arrival,
+        started: Started,
+        stage: Stage,
+        payloads: Payloads,
+        result: Result | None = None,
+        base: dict[Address, Tensor] | None = None,
+    ) -> Update:
+        """The update of a client; without its result one that is expected."""
+        work = part_of_stage(started.work, stage)
+        expected = Update(
+            arrival.client, started.plan.kind, self._private(arrival.client, work), work, payloads,
+            self._start(started)[1] if base is None else base,
+            arrival.round, arrival.staleness, arrival.weight_factor, self._setup.round.equal,
+        )  # fmt: skip
+        return expected if result is None else _with_result(expected, result, payloads)
+
+    def _start(self, started: Started) -> tuple[dict[str, Tensor], dict[Address, Tensor]]:
+        """Starting values of a client at its dispatch, by item and by address."""
+        key = id(started.state), started.plan.start
+        if key not in self._starts:
+            inputs = started.state.inputs(
+                started.work, preinstalled(started.work, started.plan.down, started.state.versions)
+            )
+            self._starts[key] = inputs, started.state.base(started.work, inputs)
+        return self._starts[key]
+
+    def _private(self, client: int, work: Work) -> dict[str, int]:
+        source = self._setup.clients.client(client)
+        return {
+            pattern: source.size(replace(p, patterns=(pattern,)))
+            for p in work.passes
+            if p.data == "private"
+            for pattern in p.patterns
+        }
+
+
+def _with_result(expected: Update, result: Result, payloads: Payloads) -> Update:
+    """The update that was expected of a client, with what it sent."""
+    return replace(expected, payloads=payloads, loss=result.loss, metrics=result.metrics, updates=result.updates)

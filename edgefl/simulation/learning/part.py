@@ -1,0 +1,98 @@
+"""What the clients of a round under way have done, so that an interrupted run goes on in the middle of a round.
+
+The round is played again on the virtual clock, which is quick, and the clients that are listed here don't train again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from edgefl.runs.kept import FACTS, ROWS, Index, Stored
+from edgefl.simulation.kept import KeptValues, Left
+from edgefl.simulation.learning.arrived import Arrived
+from edgefl.training import Report
+
+TABLE = "of:"
+"""Prefix of the names of clients' own tensors."""
+
+
+@dataclass
+class Landed:
+    """A client whose training is known: its report as plain data, why its update was refused, and what it left."""
+
+    facts: Mapping[str, Any]
+    arrived: bool
+    reason: str | None = None
+    left: Left | None = None
+
+
+@dataclass
+class Part:
+    """The clients of one dispatch that have landed, in their order, and where what they left is written."""
+
+    number: int
+    index: Index
+    landed: dict[int, Landed] = field(default_factory=dict)
+
+    def note(self, client: int, report: Report, arrived: bool, left: Left | None) -> None:
+        """Note a client that landed with this report."""
+        self.landed[client] = Landed(report.facts(), arrived, None, left)
+
+    def written(self, arrived: Arrived, kept: KeptValues, round: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors and JSON data from which ``KnownPart`` is read; what clients left is written to a file at once.
+
+        Raises RunError if that can't be written.
+        """
+        assert arrived.fold is not None
+        tensors, fold = arrived.fold.written()
+        rows = []
+        for client, landed in self.landed.items():
+            rows.append([client, landed.facts, landed.arrived, landed.reason])
+            if landed.arrived and landed.reason is None:
+                for name, named in arrived.tables(client, self.number).items():
+                    tensors |= {f"{TABLE}{client}:{name}/{item}": tensor for item, tensor in named.items()}
+        lefts = {client: landed.left for client, landed in self.landed.items() if landed.left is not None}
+        kept.add_to(self.index, {c: left for c, left in lefts.items() if c not in self.index.clients}, round)
+        state = {"number": self.number, "landed": rows, "fold": fold}
+        if self.index.clients:
+            tensors[ROWS], state[FACTS] = self.index.written()
+        return tensors, state
+
+
+class KnownPart:
+    """A part of a round that an interrupted run wrote."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any], kept: KeptValues):
+        self.number: int = state["number"]
+        self.landed = {client: Landed(facts, arrived, reason) for client, facts, arrived, reason in state["landed"]}
+        self.fold: Mapping[str, Any] = state["fold"]
+        self.tensors = tensors
+        self._kept: Mapping[int, Stored] = {}
+        if FACTS in state:
+            self._kept = Index.read(kept.index().folder, tensors[ROWS], state[FACTS]).clients
+        self._tables: dict[int, dict[str, dict[str, Tensor]]] = {}
+        for name, tensor in tensors.items():
+            if name.startswith(TABLE):
+                client, rest = name.removeprefix(TABLE).split(":", 1)
+                payload, item = rest.split("/", 1)
+                self._tables.setdefault(int(client), {}).setdefault(payload, {})[item] = tensor
+
+    def has(self, client: int, number: int) -> bool:
+        """Whether the client trained in this dispatch."""
+        return number == self.number and client in self.landed
+
+    def report(self, client: int) -> Report:
+        """The report of a client, without tensors."""
+        return Report.of(self.landed[client].facts, {})
+
+    def kept(self, client: int) -> Mapping[str, Tensor]:
+        """What the client left.  Raises RunError if it can't be read."""
+        return self._kept[client].tensors() if client in self._kept else {}
+
+    def tables(self, client: int) -> Mapping[str, Mapping[str, Tensor]]:
+        """The tensors of a client's update that aren't added up, by payload and item."""
+        return self._tables.get(client, {})
