@@ -201,15 +201,15 @@ class RunDirectory:
         facts = {"made_of": self.made_of, "inputs": self.inputs, "records": records}
         if not synced:
             facts["written_since_boot"] = boot()
-        manifest = tables.plain(facts)
+        facts = tables.plain(facts)
         if not self.in_background or self.kept_folder.exists():
             # what clients keep is written and removed beside the checkpoints, one after the other
-            self._write(round, tensors, state, manifest, synced=synced)
+            self._write(round, tensors, state, facts, synced=synced)
             return
         state = json.loads(checkpoints.state_text(state))  # the caller may change its own
         if self._writer is None:
             self._writer = ThreadPoolExecutor(1, "checkpoints")
-        self._writing = self._writer.submit(self._write, round, dict(tensors), state, manifest, synced=synced)
+        self._writing = self._writer.submit(self._write, round, dict(tensors), state, facts, synced=synced)
 
     def _write(
         self,
@@ -369,10 +369,7 @@ class RunDirectory:
         return self._digests[table]
 
     def close(self) -> None:
-        """Release the lock, so that another process can open the run.
-
-        Raises RunError if the last checkpoint in the background can't be written.
-        """
+        """Let other processes open the run.  Raises RunError if a checkpoint in the background can't be written."""
         try:
             self.settle()
         finally:
