@@ -43,7 +43,7 @@ class Context:
     outputs: dict[str, Tensor] = field(default_factory=dict)
     metrics: dict[str, Tensor] = field(default_factory=dict)
     notes: dict[Any, Any] = field(default_factory=dict)
-    trained: Mapping[str, nn.Parameter] = field(default_factory=dict)
+    trained: Mapping[str, Tensor] = field(default_factory=dict)
     optimizer: torch.optim.Optimizer | None = None
     updates: int = 0
 

@@ -136,7 +136,7 @@ class Stacked:
     ) -> tuple[Tensor, int, int]:
         """Train ``tensors.trained`` in place; returns the summed losses [places], the steps and the updates."""
         parameters = list(tensors.trained.values())
-        optimizer = make_optimizer(work, tensors.trained)  # type: ignore[arg-type]
+        optimizer = make_optimizer(work, tensors.trained)
         order, occurrences = distinct(work), Counter[int]()
         total, steps, updates = torch.zeros(places, device=self.device), 0, 0
         for pass_ in work.passes:
