@@ -2,8 +2,8 @@
 
     python tools/bench_stack.py [--job small] [--stacks off,4,8,16] [--workers 1] [--rounds 20] [--json FILE]
 
-The bare loop trains one client after the other in one process (``peers.bare``).  All take turns: one plays a round while
-the others wait.  Ratios are of rounds of the same turn, edgefl's with virtual clock, records and a checkpoint each.
+The bare loop trains one client after the other in one process (``peers.bare``).  All take turns: one plays a round
+while the others wait.  Ratios are of rounds of the same turn, edgefl's with clock, records and a checkpoint each.
 docs/explanation/performance.md has the table.  Needs Linux.
 """
 
