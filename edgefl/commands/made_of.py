@@ -49,6 +49,8 @@ def fixed_part(scenario: Scenario) -> dict[str, Any]:
             resolved[section] = {key: value for key, value in resolved[section].items() if key != name}
         else:
             del resolved[section]
+    if resolved["training"]["stack"] == "off":  # as runs of a time before it had it
+        del resolved["training"]["stack"]
     return resolved
 
 

@@ -20,6 +20,8 @@ class Proximal(Wrapper):
     ``proximal_norm: tensor`` adds ``mu / 2 sum_t ||w_t - w0_t||`` instead, as FedCola's public code does.
     """
 
+    stacks = True
+
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor | None:
         """The inner step's loss and the proximal term; w0 is the work's ``reference``."""
         loss, mu = super().loss(ctx, batch, pattern, pass_), float(pass_.args["proximal"])

@@ -10,7 +10,8 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from typing import Any, Protocol, cast
 
 import psutil
@@ -25,7 +26,8 @@ from edgefl.training.attack import Attack
 from edgefl.work import CUDA_ROUNDING, AllocatorPeak, Meter, Pass, Result, Source, Trace, Work, digest, run
 from edgefl.work.metering.allocator import profiling
 from edgefl.work.packed import placed, split
-from edgefl.work.torch_device import seeded, warm
+from edgefl.work.stacking import CantStack, Stacked, told_alone
+from edgefl.work.torch_device import ran_out, seeded, warm
 
 MOST_MODELS = 256
 """Descriptions of models whose digests are kept."""
@@ -51,6 +53,8 @@ class Task:
     ``client`` is None for the server.  ``inputs`` maps item names (or names that a payload's codec makes) to tensors.
     With ``kept``, what the client kept for itself, they hold the complete model of the stage.
     ``seed`` is specific to this client and round.  ``attack`` is what an attacker does, None for an honest client.
+    ``others`` are tasks of other clients with this work and these inputs that are trained at once with it, on
+    ``places`` places.
     """
 
     work: Work
@@ -60,6 +64,8 @@ class Task:
     metered: bool = False
     attack: Attack | None = None
     kept: Kept | None = None
+    others: tuple[Task, ...] = ()
+    places: int = 0
 
     def tensors(self) -> Mapping[str, Tensor]:
         """The inputs with what the client kept.  Raises RunError if its file can't be read."""
@@ -84,6 +90,8 @@ class Task:
             "metered": self.metered,
             "attack": self.attack and asdict(self.attack),
             "kept": self.kept.to_json() if isinstance(self.kept, Stored) else None,
+            "others": [task.facts() for task in self.others],
+            "places": self.places,
         }
 
     @classmethod
@@ -91,7 +99,10 @@ class Task:
         """The task with these ``facts``."""
         attack = facts["attack"] and Attack(**facts["attack"])
         kept = facts["kept"] and Stored.from_json(facts["kept"])
-        return cls(work, inputs, facts["client"], facts["seed"], facts["metered"], attack, kept)
+        others = tuple(cls.of(work, inputs, each) for each in facts["others"])
+        return cls(
+            work, inputs, facts["client"], facts["seed"], facts["metered"], attack, kept, others, facts["places"]
+        )
 
 
 @dataclass(frozen=True)
@@ -111,13 +122,14 @@ class Report:
     """The outcome of a task: its result, the measurement if the task was metered, and figures of the host.
 
     ``seed`` is the task's, by which a report is known to answer it.  ``host`` has wall time, memory and process id,
-    which differ between equal runs.
+    which differ between equal runs.  ``others`` are the reports of the task's ``others``.
     """
 
     result: Result
     measured: Measured | None = None
     seed: int | None = None
     host: Mapping[str, Any] = field(default_factory=dict)
+    others: tuple[Report, ...] = ()
 
     def encode(self) -> tuple[str, bytes]:
         """The report as JSON text and safetensors bytes, to be sent to another process."""
@@ -127,7 +139,10 @@ class Report:
         """What is sent and kept, by names that ``of`` knows."""
         r = self.result
         tensors = {f"{i}/{n}": t for i, named in enumerate(r.payloads.values()) for n, t in named.items()}
-        return tensors | {f"kept/{n}": t for n, t in r.kept.items()}
+        tensors |= {f"kept/{n}": t for n, t in r.kept.items()}
+        for i, other in enumerate(self.others):
+            tensors |= {f"others/{i}/{n}": t for n, t in other.tensors().items()}
+        return tensors
 
     def facts(self) -> dict[str, Any]:
         """All but the tensors, as plain data."""
@@ -140,6 +155,7 @@ class Report:
             "seed": self.seed,
             "measured": self.measured and [self.measured.peak_memory_bytes, self.measured.trace.to_json()],
             "host": self.host,
+            "others": [other.facts() for other in self.others],
         }
 
     @classmethod
@@ -152,13 +168,18 @@ class Report:
         """The report with these facts and tensors."""
         payloads: dict[str, dict[str, Tensor]] = {name: {} for name in raw["payloads"]}
         kept = {}
+        theirs: list[dict[str, Tensor]] = [{} for _ in raw["others"]]
         for key, tensor in tensors.items():
             side, rest = key.split("/", 1)
-            if side == "kept":
+            if side == "others":
+                index, name = rest.split("/", 1)
+                theirs[int(index)][name] = tensor
+            elif side == "kept":
                 kept[rest] = tensor
             else:
                 payloads[raw["payloads"][int(side)]][rest] = tensor
-        return cls._of(raw, payloads, kept)
+        others = tuple(cls.of(each, own) for each, own in zip(raw["others"], theirs, strict=True))
+        return cls._of(raw, payloads, kept, others)
 
     @classmethod
     def in_buffer(cls, raw: Mapping[str, Any], work: Work, buffer: Tensor) -> Report:
@@ -167,11 +188,15 @@ class Report:
 
     @classmethod
     def _of(
-        cls, raw: Mapping[str, Any], payloads: Mapping[str, Mapping[str, Tensor]], kept: Mapping[str, Tensor]
+        cls,
+        raw: Mapping[str, Any],
+        payloads: Mapping[str, Mapping[str, Tensor]],
+        kept: Mapping[str, Tensor],
+        others: tuple[Report, ...] = (),
     ) -> Report:
         measured = raw["measured"] and Measured(raw["measured"][0], Trace.from_json(raw["measured"][1]))
         result = Result(payloads, raw["metrics"], kept, raw["loss"], updates=raw["updates"])
-        return cls(result, measured, raw["seed"], raw["host"])
+        return cls(result, measured, raw["seed"], raw["host"], others)
 
 
 def _packed(tensors: Mapping[str, Tensor]) -> bytes:
@@ -202,13 +227,6 @@ class Sources(Protocol):
         ...
 
 
-def _ran_out(error: BaseException) -> bool:
-    """Whether an error says that memory couldn't be allocated."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
-
-
 def free_memory() -> None:
     """Free what this process can free: unreachable objects, and what torch keeps of the GPU's memory."""
     gc.collect()
@@ -223,7 +241,7 @@ class Node:
         self.sources, self.device = sources, device
         self._modules: dict[str, tuple[nn.Module, frozenset[str]]] = {}
         self._keys: dict[int, tuple[Mapping[str, Any], str]] = {}
-        self._process = psutil.Process()
+        self._stacked = Stacked(device)
         warm(device)
 
     def _module(self, task: Task, inputs: Mapping[str, Tensor]) -> nn.Module:
@@ -250,6 +268,8 @@ class Node:
         Raises TrainingError, which names the client or the server, if the work fails, OutOfHostMemory if the memory of
         this machine doesn't suffice.
         """
+        if task.others:
+            return self._together(task)
         started = time.perf_counter()
         source = self.sources.server() if task.client is None else self.sources.client(task.client)
         threads = torch.get_num_threads()
@@ -272,17 +292,37 @@ class Node:
             self._modules.clear()  # a failed work may leave its module in an undefined state
             if isinstance(error, EdgeflError):
                 raise
-            node = "the server" if task.client is None else f"client {task.client}"
-            if _ran_out(error):
-                raise OutOfHostMemory(
-                    f"the memory of this machine doesn't suffice for the work of kind {task.work.kind!r} of {node}"
-                ) from error
-            raise TrainingError(f"the work of kind {task.work.kind!r} failed on {node}: {_said(error)}") from error
+            raise _failure(task, error) from error
         finally:
             torch.set_num_threads(threads)
-        rss = self._process.memory_info().rss
-        host = {"wall_seconds": time.perf_counter() - started, "rss_bytes": rss, "process": os.getpid()}
-        return Report(result, measured, task.seed, host)
+        return Report(result, measured, task.seed, _host(started))
+
+    def _together(self, task: Task) -> Report:
+        """Run a task and its ``others`` at once; one by one if their work can't be stacked, which is told once."""
+        started, tasks = time.perf_counter(), (replace(task, others=(), places=0), *task.others)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            inputs = task.work.received(task.inputs)
+            sources = [self.sources.server() if t.client is None else self.sources.client(t.client) for t in tasks]
+            results = self._stacked.run(
+                task.work, inputs, sources, [t.seed for t in tasks], self._module(task, inputs), task.places
+            )
+        except CantStack as error:
+            torch.set_num_threads(threads)
+            told_alone(task.work.kind, str(error))
+            reports = [self.run(each) for each in tasks]
+            return replace(reports[0], others=tuple(reports[1:]))
+        except (Exception, SystemExit) as error:
+            self._modules.clear()
+            if isinstance(error, EdgeflError):
+                raise
+            raise _failure(task, error) from error
+        finally:
+            torch.set_num_threads(threads)
+        host = _host(started, len(tasks))
+        reports = [Report(result, None, t.seed, host) for result, t in zip(results, tasks, strict=True)]
+        return replace(reports[0], others=tuple(reports[1:]))
 
     def _watch(self, work: Work, module: nn.Module, inputs: Mapping[str, Tensor]) -> AllocatorPeak | None:
         """The watch on the allocator for a work; None while another profiler is running."""
@@ -317,6 +357,30 @@ class _Lapped:
             del batch
             yield pattern, owned
             del owned
+
+
+def _host(started: float, tasks: int = 1) -> dict[str, Any]:
+    """Figures of the host for each of the ``tasks`` that began at ``started``."""
+    rss = _process(os.getpid()).memory_info().rss
+    return {"wall_seconds": (time.perf_counter() - started) / tasks, "rss_bytes": rss, "process": os.getpid()}
+
+
+@cache
+def _process(pid: int) -> psutil.Process:
+    return psutil.Process(pid)
+
+
+def _failure(task: Task, error: BaseException) -> EdgeflError:
+    """The error of a task whose work failed."""
+    clients = [t.client for t in (task, *task.others)]
+    node = "the server" if clients == [None] else f"client {clients[0]}"
+    if len(clients) > 1:
+        node = f"clients {', '.join(map(str, clients))}"
+    if ran_out(error):
+        return OutOfHostMemory(
+            f"the memory of this machine doesn't suffice for the work of kind {task.work.kind!r} of {node}"
+        )
+    return TrainingError(f"the work of kind {task.work.kind!r} failed on {node}: {_said(error)}")
 
 
 def _said(error: BaseException) -> str:

@@ -92,7 +92,7 @@ def run_task(
         return _node.run(Task.decode(work, body)).encode()
     assert not isinstance(work, str)
     task = Task.of(replace(_work(*work), scalars=Scalars(body["scalars"])), _inputs(*inputs), body)
-    size = None if task.work.keep or task.attack else space(task.work.up)
+    size = None if task.work.keep or task.attack or task.others else space(task.work.up)
     try:
         buffer = None if size is None else room(*slot, size)
     except OSError as error:

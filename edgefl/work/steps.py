@@ -43,7 +43,7 @@ class Context:
     outputs: dict[str, Tensor] = field(default_factory=dict)
     metrics: dict[str, Tensor] = field(default_factory=dict)
     notes: dict[Any, Any] = field(default_factory=dict)
-    trained: Mapping[str, nn.Parameter] = field(default_factory=dict)
+    trained: Mapping[str, Tensor] = field(default_factory=dict)
     optimizer: torch.optim.Optimizer | None = None
     updates: int = 0
 
@@ -87,7 +87,14 @@ class Context:
 
 
 class Step(ABC):
-    """Base class: what runs at the start, for each batch, before each update and at the finish of a pass."""
+    """Base class: what runs at the start, for each batch, before each update and at the finish of a pass.
+
+    ``stacks`` says that ``loss`` computes with nothing but the batch, ``ctx.model``, ``ctx.trained``, ``ctx.reference``
+    and the arguments of work and pass, and writes nothing: several clients may be trained at once
+    (``training.stack``).  A class that overrides ``loss`` says it again.
+    """
+
+    stacks: bool = False
 
     def start(self, ctx: Context, pass_: Pass) -> None:
         """Allocate outputs; called before the first batch, without gradients."""
@@ -150,6 +157,8 @@ class Classify(Step):
     ``args.mask`` (``zero`` or ``random``) replaces a modality that the pattern lacks.
     """
 
+    stacks = True
+
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
         """Mean over the batch; a repeated sample, whose label is -1, doesn't count."""
         logits = ctx.client_model.classify(pattern, batch, pass_.args.get("mask", "zero")).float()
@@ -168,6 +177,8 @@ def clip_loss(a: Tensor, b: Tensor, scale: float = CLIP_SCALE) -> Tensor:
 
 class Contrast(Step):
     """CLIP's loss between the two modalities of a pair."""
+
+    stacks = True
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
         """Mean over both directions."""

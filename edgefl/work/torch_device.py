@@ -42,6 +42,13 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
             generator.set_state(state)
 
 
+def ran_out(error: BaseException) -> bool:
+    """Whether an error says that memory couldn't be allocated."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+
+
 def warm(device: torch.device) -> None:
     """Allocate a GPU's workspaces for matrix products, forward and backward, so that no work is charged for them.
 

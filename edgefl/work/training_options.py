@@ -21,6 +21,12 @@ from edgefl.work.optimizer.learning_rates import Rate, check_key, scaled, stated
 from edgefl.work.optimizer.rate_schedules import RateSchedule, parse_rate_schedule
 
 
+def _parse_stack(value: Any) -> Any:
+    if value == "off" or (isinstance(value, int) and not isinstance(value, bool) and value >= 2):
+        return value
+    raise ValueError(f"must be off, or a number of clients of at least 2, not {value!r}")
+
+
 class TrainingOptions(BaseModel):
     """How a client trains in a round."""
 
@@ -90,6 +96,12 @@ class TrainingOptions(BaseModel):
     checkpointing: bool = Field(False, description="recompute each block in the backward pass: less memory, more FLOPs")
     measure: Literal["first", "all"] = Field(
         "first", description="works that are metered while they train: the first of each distinct cost, or all"
+    )
+    stack: Annotated[Annotated[int, Field(ge=2)] | Literal["off"], BeforeValidator(_parse_stack)] = Field(
+        "off",
+        description="clients with equal works that are trained at once by stacked parameters, such as 8: faster for "
+        "tiny models; results are those of off but for rounding; what can't be stacked trains one by one. off: "
+        "everything trains one by one",
     )
     _factors: tuple[float, ...] = PrivateAttr(())
 

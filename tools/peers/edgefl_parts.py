@@ -35,6 +35,7 @@ def pictures(job: Job, size: int | None, on_message: Callable[[str], None]) -> C
 VIT = edgefl.register("data set", "bench-vit")(DataSet(partial(pictures, JOBS["vit"])))
 CNN = edgefl.register("data set", "bench-cnn")(DataSet(partial(pictures, JOBS["cnn"])))
 BIG = edgefl.register("data set", "bench-big")(DataSet(partial(pictures, JOBS["big"])))
+SMALL = edgefl.register("data set", "bench-small")(DataSet(partial(pictures, JOBS["small"])))
 TINY = edgefl.register("data set", "bench-tiny")(DataSet(partial(pictures, JOBS["tiny"])))
 
 
@@ -77,8 +78,11 @@ class Cnn:
         return CnnTower(description["channels"], description["size"])
 
 
-def scenario(job: Job, rounds: int, workers: int) -> dict[str, Any]:
-    """The job as a scenario: ``rounds`` rounds, in this process (1) or with so many workers."""
+def scenario(job: Job, rounds: int, workers: int, stack: int = 0) -> dict[str, Any]:
+    """The job as a scenario: ``rounds`` rounds, in this process (1) or with so many workers.
+
+    ``stack`` clients are trained at once; with 0 they train one by one.
+    """
     image: dict[str, Any] = {"tower": "bench-cnn"}
     if job.vit is not None:
         image = {"tower": "vit", **dict(zip(("blocks", "width", "heads", "patch"), job.vit, strict=True))}
@@ -92,7 +96,7 @@ def scenario(job: Job, rounds: int, workers: int) -> dict[str, Any]:
         "model": {"image": image},
         "method": "fedavg",
         "schedule": {"name": "end-to-end", "rounds": rounds},
-        "training": {"optimizer": "sgd", "lr": LEARNING_RATE, "batch": job.batch, "epochs": 1},
+        "training": {"optimizer": "sgd", "lr": LEARNING_RATE, "batch": job.batch, "epochs": 1, "stack": stack or "off"},
         "round": {"cohort": job.cohort},
         "executor": "inline" if workers == 1 else {"name": "processes", "workers": workers},
         "evaluation": {"every": rounds},

@@ -1,6 +1,6 @@
 """edgefl as a contestant: ``edgefl.run`` with a callback that waits after each round's record.
 
-    python -m peers.edgefl_run JOB --rounds N [--processes 1 | 2]
+    python -m peers.edgefl_run JOB --rounds N [--processes 1 | 2] [--stack K]
 
 With ``EDGEFL_BENCH_PARTS``, a folder, it also tells each round's time by part (``peers.parts``).
 
@@ -23,7 +23,7 @@ from peers.jobs import JOBS, Job
 from peers.turns import Turns
 
 
-def play(job: Job, rounds: int, workers: int) -> None:
+def play(job: Job, rounds: int, workers: int, stack: int) -> None:
     """Play the rounds, and tell the end of each."""
     turns = Turns()
     folder_of_parts = os.environ.get("EDGEFL_BENCH_PARTS")
@@ -39,7 +39,8 @@ def play(job: Job, rounds: int, workers: int) -> None:
                 turns.played(facts["upload_bytes"] // finished // 4, facts["finished"], by_part)
 
     with tempfile.TemporaryDirectory() as folder:
-        edgefl.run(edgefl_parts.scenario(job, rounds, workers), output=Path(folder) / "run", on_progress=on_progress)
+        scenario = edgefl_parts.scenario(job, rounds, workers, stack)
+        edgefl.run(scenario, output=Path(folder) / "run", on_progress=on_progress)
 
 
 def main() -> None:
@@ -48,8 +49,9 @@ def main() -> None:
     parser.add_argument("job", choices=JOBS)
     parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--stack", type=int, default=0)
     chosen = parser.parse_args()
-    play(JOBS[chosen.job], chosen.rounds, chosen.processes)
+    play(JOBS[chosen.job], chosen.rounds, chosen.processes, chosen.stack)
 
 
 if __name__ == "__main__":

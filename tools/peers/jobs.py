@@ -53,6 +53,7 @@ JOBS = {
         Job("vit", "ViT of 214 k parameters", 100, 64, 10, 32, (4, 64, 4, 8)),
         Job("cnn", "CNN of 104 k parameters", 100, 64, 10, 32, None),
         Job("big", "ViT of 21 M parameters, 85 MB", 20, 4, 20, 4, (12, 384, 6, 8), alone=True),
+        Job("small", "ViT of 33 k parameters", 100, 64, 32, 8, (2, 32, 4, 8)),
         Job("tiny", "tiny ViT, for a trial of the tool", 6, 8, 3, 4, (1, 16, 2, 8)),
     )
 }

@@ -37,7 +37,8 @@ Key = tuple[int, int]
 class Started:
     """A client under way: its work, starting state and training; ``number`` is its dispatch's.
 
-    ``task`` is None if it doesn't train; ``future`` is its training, once the executor has it.
+    ``task`` is None if it doesn't train; ``future`` is its training, once the executor has it.  ``together`` are the
+    clients that train at once with it, itself among them, until the executor has them.
     """
 
     number: int
@@ -47,6 +48,7 @@ class Started:
     metered: bool
     task: Task | None
     future: Future[Report] | None = None
+    together: Sequence[Started] = ()
 
 
 class _Held(NamedTuple):

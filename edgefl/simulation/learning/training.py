@@ -28,7 +28,8 @@ from edgefl.simulation.learning.interface import MOST_WORKS, Arrival
 from edgefl.simulation.learning.part import KnownPart, Part
 from edgefl.simulation.refusal import FiniteCheck, why_refused
 from edgefl.training import Executor, Report, Task
-from edgefl.work import Work
+from edgefl.training.stacked import grouped, submit_together
+from edgefl.work import Work, distinct
 
 Floats = NDArray[np.float64]
 Integers = NDArray[Any]
@@ -65,6 +66,8 @@ class Training:
         self._waiting: deque[Started] = deque()
         self._submitted: list[Future[Report]] = []
         self._window = executor.window
+        stack = setup.method.setting.training.stack
+        self._stack = 1 if stack == "off" else stack
         self._of, self._landed_now, self._told = 0, 0, 0
         self._arrived = Arrived(setup, folder, most)
         self._part: Part | None = None
@@ -79,6 +82,7 @@ class Training:
         self._submitted = [future for future in self._submitted if not future.done()]
         self._of, self._landed_now, self._told = len(self._submitted), 0, 0
         few = self.executor.window
+        few = None if few is None else few * self._stack
         self._window = few if few == 0 or (few is not None and in_order and len(flights.plans) > 2 * few) else None
         chosen = []
         for client, plan, trains in zip(flights.client.tolist(), flights.plans, go.tolist(), strict=True):
@@ -91,12 +95,31 @@ class Training:
             chosen.sort(key=lambda entry: -entry[1].cost.budgets()["flops"])
         for client, plan, metered, trains in chosen:
             self._begin(client, plan, self.state, flights.dispatch, metered, trains or metered, wires)
+        if self._stack > 1 and in_order:  # these have all landed when a checkpoint is written
+            self._group([self.under_way[client] for client in flights.client.tolist()])
+        self._feed()
+
+    def _group(self, started: Sequence[Started]) -> None:
+        """Decide which of these clients train at once: by the dispatch alone, whatever the executor."""
+        training = [(each, each.task) for each in started if each.task is not None]
+        counts: dict[int, tuple[int, ...]] = {}
+        for each, task in training:
+            if each.plan.group not in counts and task.client is not None:
+                source = self.setup.clients.client(task.client)
+                passes = distinct(each.work)
+                counts[each.plan.group] = tuple(n for p in passes for n in source.counts(p).values())
+        classes = [(each.plan.kind, counts[each.plan.group]) for each, _ in training]
+        for members in grouped([task for _, task in training], classes, self._stack):
+            together = [training[member][0] for member in members]
+            for each in together:
+                each.together = together
 
     def resume(
         self, client: int, plan: Plan, state: ServerState, dispatch: Dispatch, metered: bool, trains: bool
     ) -> None:
         """Restart the training of a client under way."""
         self._begin(client, plan, state, dispatch, metered, trains, {})
+        self._feed()
 
     def _begin(
         self,
@@ -121,7 +144,6 @@ class Training:
         if task is not None:
             self._of += 1
             self._waiting.append(started)
-            self._feed()
 
     def _feed(self) -> None:
         """Give the executor what waits: all, or so much that ``_window`` trainings haven't landed."""
@@ -130,10 +152,26 @@ class Training:
 
     def _submit(self, started: Started) -> Future[Report]:
         assert started.task is not None
+        if started.together:
+            return self._submit_together(started)
         future = self.executor.submit(started.task)
         started.future = Deposited(future, self.kept) if started.work.keep else future
         self._submitted.append(started.future)
         self._tell()
+        return started.future
+
+    def _submit_together(self, started: Started) -> Future[Report]:
+        """Give the executor all clients that train at once with ``started``, of whom some may not be waited for."""
+        together = started.together
+        tasks = [each.task for each in together if each.task is not None]
+        for each, future in zip(together, submit_together(self.executor, tasks, self._stack), strict=True):
+            each.future, each.together = future, ()
+            if each is started or each in self._waiting:
+                self._submitted.append(future)
+            if each in self._waiting:
+                self._waiting.remove(each)
+        self._tell()
+        assert started.future is not None
         return started.future
 
     def _with_scalars(self, planned: Work, current: Work) -> Work:
@@ -226,9 +264,10 @@ class Training:
     def part(self, round: int) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """The clients that have landed of the round under way, from which ``resume_part`` goes on.
 
-        None where updates aren't added up as they land.  Raises RunError if what clients left can't be written.
+        None where updates aren't added up as they land, and where clients train at once, whose numbers differ in other
+        groups.  Raises RunError if what clients left can't be written.
         """
-        return None if self._part is None else self._part.written(self._arrived, self.kept, round)
+        return None if self._part is None or self._stack > 1 else self._part.written(self._arrived, self.kept, round)
 
     def resume_part(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Go on with clients that have landed, as ``part`` returned them: they don't train again."""

@@ -18,7 +18,7 @@ from edgefl.work.optimizer.light import light
 from edgefl.work.steps import Context
 
 
-def make_optimizer(work: Work, named: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer:
+def make_optimizer(work: Work, named: Mapping[str, Tensor]) -> torch.optim.Optimizer:
     """The optimizer of a work for parameters by name, in groups where rates differ by part.
 
     Raises MethodError for an unknown optimizer.
