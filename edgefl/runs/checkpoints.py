@@ -72,7 +72,7 @@ def _write(
     synced: bool = True,
 ) -> Path:
     """Write the checkpoint of ``round`` in place of one that is there, and return its folder."""
-    text = state_text(state)
+    text = _json(state)
     final = folder / name(round)
     with writing(final), replacing(final, durable=True, synced=synced) as partial:
         folder.mkdir(exist_ok=True)
@@ -269,7 +269,7 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     from safetensors.torch import load_file
 
     manifest = manifest_of(path)
-    if text_digest(state_text(manifest["state"]).encode()) != manifest["state_blake2b"]:
+    if text_digest(_json(manifest["state"]).encode()) != manifest["state_blake2b"]:
         raise ValueError("state.json doesn't match its checksum")
     if file_digest(path / "state.safetensors")["blake2b"] != manifest["tensors_blake2b"]:
         raise ValueError("state.safetensors doesn't match its checksum")
@@ -301,8 +301,14 @@ def remove(path: Path) -> None:
     shutil.rmtree(hidden)
 
 
-def state_text(state: Any) -> str:
-    """A checkpoint's state as JSON.  Raises TypeError for a key that isn't text, or a value JSON can't hold."""
+def copied(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A state as it is read back, in its own order.  Raises TypeError for one that JSON can't represent."""
+    _check_keys(state)
+    copy: dict[str, Any] = json.loads(json.dumps(state))
+    return copy
+
+
+def _json(state: Any) -> str:
     _check_keys(state)
     return json.dumps(state, sort_keys=True)
 

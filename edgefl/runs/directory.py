@@ -206,7 +206,7 @@ class RunDirectory:
             # what clients keep is written and removed beside the checkpoints, one after the other
             self._write(round, tensors, state, facts, synced=synced)
             return
-        state = json.loads(checkpoints.state_text(state))  # the caller may change its own
+        state = checkpoints.copied(state)
         if self._writer is None:
             self._writer = ThreadPoolExecutor(1, "checkpoints")
         self._writing = self._writer.submit(self._write, round, dict(tensors), state, facts, synced=synced)

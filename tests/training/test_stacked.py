@@ -218,7 +218,7 @@ def test_what_draws_random_numbers_trains_one_by_one_with_the_same_bits(tiny: Ti
         ({"training": {"attention": "flash"}}, "kernel flash"),
         ({"method": "fedper"}, "keep values"),
         ({"method": "scaffold"}, "keep values"),
-        ({"method": {"name": "pmcmfl", "contrast": 0}}, "tables or tensors beside"),
+        ({"method": "fedhkd"}, "tables or tensors beside"),
         ({"training": {}}, None),
     ],
 )
