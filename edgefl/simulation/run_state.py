@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import simpy
 from torch import Tensor
@@ -28,6 +28,9 @@ from edgefl.simulation.roster import Roster
 from edgefl.simulation.selection.base import Selection
 from edgefl.simulation.watch import Watch
 from edgefl.training import Executor
+
+if TYPE_CHECKING:
+    from edgefl.simulation.ahead import Ahead
 
 OnProgress = Callable[[str, Mapping[str, Any]], None]
 Events = Generator[simpy.Event, Any, Any]
@@ -135,6 +138,8 @@ class RunState:
         self._by_event = events or self.policy.overlapping or any(wire is not None for wire in self.wires)
         self.engine: EventEngine | None = None
         self.resumed: list[Flight] = []
+        self.ahead: Ahead | None = None
+        """Choices drawn beforehand, for a policy that replaces clients one by one, without training."""
 
     @property
     def over(self) -> bool:

@@ -17,11 +17,13 @@ from torch import Tensor
 from edgefl.errors import DivergedError
 from edgefl.runs import SUMMED
 from edgefl.schedules import Stage
+from edgefl.simulation.ahead import Ahead
 from edgefl.simulation.arrivals import Tally
 from edgefl.simulation.checkpoint import checkpoint_of, restore
 from edgefl.simulation.client_evaluation import score_clients
 from edgefl.simulation.inflight.clock import Clock
 from edgefl.simulation.inflight.events import EventEngine
+from edgefl.simulation.learning import Training
 from edgefl.simulation.rounds.overlapping import overlapping, take
 from edgefl.simulation.rounds.synchronous import synchronous
 from edgefl.simulation.run_state import Events, RunState
@@ -48,6 +50,8 @@ class Simulation(RunState):
         if self._by_event:
             self.engine = EventEngine(env, self.wires)
             self.engine.restore(self.resumed)
+            if self.policy.refills and not isinstance(self.learning, Training):
+                self.ahead = Ahead()
         if self.diverged is not None and self.on_divergence == "stop":
             raise self.divergence_error()  # a resumed run
         if not self.over:

@@ -33,13 +33,18 @@ def fill(run: RunState, round: int, kinds: Sequence[str], tally: Tally) -> None:
         return
     if run.client_versions.keeping:
         run.judge(round)  # landed clients hold newer copies
+    deadline = run.setup.round.deadline
+    until = inf if deadline is None else run.now + deadline
+    if free == 1 and run.ahead is not None and (flight := run.ahead.dispatch(run, round, kinds, tally, until)):
+        tally.unfilled_at = -inf
+        run.engine.begin(flight)
+        return
     chosen = choose(run, round, kinds, tally, free)
     tally.unfilled_at = -inf if len(chosen.clients) else run.now
     if len(chosen.clients):
         flights = dispatch_clients(run, chosen.clients, round)
         run.learning.send(flights, may_arrive(flights))
-        deadline = run.setup.round.deadline
-        run.engine.launch(flights, inf if deadline is None else run.now + deadline)
+        run.engine.launch(flights, until)
     tally.short = len(chosen.clients) < free and chosen.unready > busy
 
 

@@ -17,12 +17,11 @@ from edgefl.simulation.selection.base import (
     Floats,
     Integers,
     Places,
-    RandomOrder,
     Selection,
-    by_weight,
     contains,
     first_ready,
 )
+from edgefl.simulation.selection.orders import RandomOrder, by_weight
 from edgefl.units import Share
 
 POOL = 3
