@@ -117,6 +117,8 @@ class RunState:
         self.batteries = setup.fleet.battery.fresh() if setup.fleet.battery is not None else None
         self.client_lines = ClientLines(setup)
         self.cohorts: dict[tuple[str, ...], int] = {}
+        self.weight_factors: dict[int, float] = {}
+        """The policy's factor on an update's weight by its staleness, as far as it was asked for."""
         self.round, self.now = 0, 0.0
         self.dispatches = self.version = 0
         self.totals: Counter[str] = Counter()

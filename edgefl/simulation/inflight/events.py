@@ -138,6 +138,8 @@ class EventEngine:
     def take(self) -> list[Flight]:
         """Flights that have landed since the last call, sorted by time and client."""
         landed, self.landed, self.arrivals = self.landed, [], 0
+        if not landed:
+            return landed
         if self.env.pending > SPARE + 4 * len(self.flying):
             # outdated events of flights that were cut short may lie far in the future
             self.env.drop(lambda held: isinstance(held, tuple) and held[0].token != held[1])
