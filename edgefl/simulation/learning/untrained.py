@@ -39,6 +39,7 @@ class Raised(Mapping[Address, int]):
 
     def __init__(self, base: Mapping[Address, int], steps: Mapping[int, tuple[Mapping[Address, Any], int]]):
         self._base, self._steps = base, steps
+        self._whole: dict[Address, int] | None = None
 
     def raised(self, addresses: Mapping[Address, Any]) -> Raised:
         """These versions with the addresses at their next."""
@@ -48,13 +49,22 @@ class Raised(Mapping[Address, int]):
         return Raised(self._base, {**self._steps, id(addresses): (addresses, times + 1)})
 
     def __getitem__(self, address: Address) -> int:
-        return self._base[address] + sum(times for addresses, times in self._steps.values() if address in addresses)
+        return self._all()[address]
 
     def __iter__(self) -> Iterator[Address]:
         return iter(self._base)
 
     def __len__(self) -> int:
         return len(self._base)
+
+    def _all(self) -> dict[Address, int]:
+        """All versions, which are added up when one is asked for: of most steps nobody asks."""
+        if self._whole is None:
+            self._whole = dict(self._base)
+            for addresses, times in self._steps.values():
+                for address in addresses:
+                    self._whole[address] += times
+        return self._whole
 
 
 def _spec(tensor: Tensor) -> tuple[Any, ...]:

@@ -203,10 +203,18 @@ class Selection(ABC):
         total = sum(population[name] for name in groups)
         if not total or len(groups) == 1:
             return dict.fromkeys(groups, count if total else 0)
+        return dict(zip(groups, self._seats(self._shares(count, groups, population), turn), strict=True))
+
+    def _shares(self, count: int, groups: Mapping[str, Integers], population: Mapping[str, int]) -> list[float]:
+        """Running sums of the groups' exact shares of ``count`` places."""
+        total = sum(population[name] for name in groups)
+        return [round(n * count / max(total, 1), 9) for n in accumulate(population[name] for name in groups)]
+
+    def _seats(self, shares: list[float], turn: int) -> list[int]:
+        """Whole places of each group, by one draw."""
         offset = (seeds.key(self.seed, "cohort places", self._round, self._call, turn) >> 10) / 2**53
-        ends = (round(n * count / total, 9) for n in accumulate(population[name] for name in groups))
-        places = [int(end + offset) for end in ends]
-        return {name: end - start for name, start, end in zip(groups, [0, *places], places, strict=False)}
+        ends = [int(share + offset) for share in shares]
+        return [end - start for start, end in zip([0, *ends], ends, strict=False)]
 
     def _union(self, groups: Mapping[str, Integers]) -> Integers:
         arrays = tuple(groups.values())
@@ -237,19 +245,23 @@ class Random(Selection):
         if (own.choose, own.pick, own.process_arrivals) != (Random.choose, Random.pick, Random.process_arrivals):
             return []  # a subclass that chooses in another way
         groups, population = self._grouped(candidates)
-        before, generators, asked = self.call, seeds.Generators(), []
+        before, generators = self.call, seeds.Generators()
+        members, shares = list(groups.values()), self._shares(1, groups, population)
+        asked: list[Integers] = []
         for _ in range(count):
             self._begin(round)
-            seats = self._apportioned(1, groups, population, 0)
-            index = next((index for index, name in enumerate(groups) if seats.get(name)), None)
-            clients = NO_CLIENTS if index is None else list(groups.values())[index]
-            taken = [NO_CLIENTS]
-            if len(clients):
-                order = RandomOrder(generators.generator(self.seed, "cohort", *self._indices(index)), len(clients))
-                taken = [order.take(1)]
-                if pieces > 1:
-                    taken.append(order.take(further(1, 1, 0)))
-            asked.append(clients[np.concatenate(taken)] if len(taken) > 1 else clients[taken[0]])
+            seats = self._seats(shares, 0) if len(members) > 1 else [1]
+            index = seats.index(1) if 1 in seats else -1
+            if index < 0 or not len(members[index]):
+                asked.append(NO_CLIENTS)
+                continue
+            clients = members[index]
+            draw = generators.generator(self.seed, "cohort", *self._indices(index))
+            order = RandomOrder(draw, len(clients))
+            positions = order.take(1)
+            if pieces > 1:
+                positions = np.concatenate([positions, order.take(further(1, 1, 0))])
+            asked.append(clients[positions])
         self._round, self._call = before
         return asked
 

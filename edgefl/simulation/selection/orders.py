@@ -12,6 +12,9 @@ Floats = NDArray[np.float64]
 
 NO_CLIENTS = np.empty(0, dtype=np.int64)
 
+FEW = 64
+"""Up to so many positions, sets are faster than sorting."""
+
 
 class Order(Protocol):
     """An order of distinct positions in a group, returned in pieces."""
@@ -40,10 +43,7 @@ class RandomOrder:
         if self._remaining is None and self._sums is None and not len(self._taken):
             return self._marked_taken(self._draw.choice(self._size, min(wanted, self._size), replace=False))
         while self._remaining is None and self._sparse(wanted):
-            positions = self._drawn(wanted)
-            _, first = np.unique(positions, return_index=True)
-            positions = positions[np.sort(first)]
-            positions = positions[~np.isin(positions, self._taken)]
+            positions = self._new(self._drawn(wanted))
             if len(positions):
                 return self._marked_taken(positions)
         if self._remaining is None:
@@ -52,6 +52,15 @@ class RandomOrder:
             self._remaining = self._shuffled(free.nonzero()[0])
         positions, self._remaining = self._remaining[:wanted], self._remaining[wanted:]
         return positions
+
+    def _new(self, positions: Integers) -> Integers:
+        """The distinct ones of these positions that aren't taken, in order."""
+        if len(positions) + len(self._taken) <= FEW:
+            taken = set(self._taken.tolist())
+            return np.array([p for p in dict.fromkeys(positions.tolist()) if p not in taken], dtype=np.int64)
+        _, first = np.unique(positions, return_index=True)
+        positions = positions[np.sort(first)]
+        return positions[~np.isin(positions, self._taken)]
 
     def _sparse(self, wanted: int) -> bool:
         if 2 * (len(self._taken) + wanted) > self._size:
