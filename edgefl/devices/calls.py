@@ -8,6 +8,7 @@ as the answer needs.
 from __future__ import annotations
 
 from math import inf
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,7 +106,7 @@ def _cell(times: Floats, length: float) -> Integers:
 
 
 def _around(
-    keys: NDArray[np.uint64], lengths: Floats | np.float64, rows: Integers, cells: Integers, times: Floats
+    keys: NDArray[np.uint64], lengths: Any, rows: Integers, cells: Integers, times: Floats
 ) -> tuple[Floats, Floats]:
     """``Calls._around`` by keys and lengths of cells: one for all or one for each."""
     before, after = np.full(len(rows), -inf), np.full(len(rows), inf)

@@ -124,9 +124,9 @@ def _draw(run: RunState, round: int, kinds: Sequence[str], count: int) -> list[D
             begin = end
         start += width
     places = list(chosen)
-    clients: NDArray[np.int64] = np.array([chosen[i][0] for i in places], dtype=np.int64)
-    cells = run.roster.cell[clients].tolist()
-    flights = drawn_ahead(run.setup, run.roster, clients, [run.dispatches + 1 + i for i in places])
+    takers: NDArray[np.int64] = np.array([chosen[i][0] for i in places], dtype=np.int64)
+    cells = run.roster.cell[takers].tolist()
+    flights = drawn_ahead(run.setup, run.roster, takers, [run.dispatches + 1 + i for i in places])
     drawn: list[Drawn | None] = [None] * len(asked)
     for i, cell, course in zip(places, cells, courses(flights), strict=True):
         client, unready, lasts, leaves = chosen[i]

@@ -22,7 +22,7 @@ FAILURES = {"before_download": 0.1, "training": 0.1, "corrupted": 0.1, "slow_dow
 FLEETS: dict[str, dict[str, Any]] = {
     "always": {},
     "switching": {"availability": HALF},
-    "rarely there": {"availability": {"markov": {"on": 1.0, "off": 3.0}}},
+    "rarely there": {"availability": {"markov": {"on": 2.0, "off": 3.0}}},
     "days": {"availability": {"diurnal": {"hours": 8, "start": "spread", "jitter": "2 h"}}},
     "failures": {"failures": FAILURES, "availability": HALF},
     "batteries": {"battery": {"capacity": "1..4 J", "reserve": "20%", "charge_watts": 2.0}, "availability": HALF},

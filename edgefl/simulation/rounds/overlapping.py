@@ -20,7 +20,8 @@ FLIGHTS_PER_UPDATE = 20
 def take(run: RunState) -> None:
     """Queue landed uploads for processing."""
     if run.engine is not None:
-        run.queue.update((flight.client, flight) for flight in run.engine.take())
+        for flight in run.engine.take():
+            run.queue[flight.client] = flight
 
 
 def fill(run: RunState, round: int, kinds: Sequence[str], tally: Tally) -> None:
@@ -104,9 +105,10 @@ def overlapping(run: RunState, env: Clock, round: int, stage: Stage, kinds: Sequ
             over = run.policy.over(run.now)
             take(run)
             fill(run, round, kinds, tally)
+        elif run.engine.flying and run.policy.refills and not tally.short:
+            run.engine.play()
         elif run.engine.flying and run.policy.refills:
-            event = run.engine.wait(inf, landings=1)
-            yield event | env.moment(run.now + options.retry) if tally.short else event
+            yield run.engine.wait(inf, landings=1) | env.moment(run.now + options.retry)
             run.engine.stop_waiting()
             if not run.engine.landed:
                 run.now = max(run.now, env.now)

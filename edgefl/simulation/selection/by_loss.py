@@ -12,7 +12,6 @@ from pydantic import Field
 
 from edgefl.planning.round_options import RoundOptions
 from edgefl.simulation.selection.base import (
-    NO_CLIENTS,
     Chosen,
     Floats,
     Integers,
@@ -21,7 +20,7 @@ from edgefl.simulation.selection.base import (
     contains,
     first_ready,
 )
-from edgefl.simulation.selection.orders import RandomOrder, by_weight
+from edgefl.simulation.selection.orders import NO_CLIENTS, RandomOrder, by_weight
 from edgefl.units import Share
 
 POOL = 3
