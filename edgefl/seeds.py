@@ -7,6 +7,7 @@ order in which tasks complete.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from math import pi
 
 import numpy as np
@@ -17,6 +18,8 @@ Floats = NDArray[np.float64]
 _WORD, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 _MULTIPLIERS = np.array([[0xD2511F53], [0xCD9E8D57]], dtype=np.uint64)
 _KEY_STEPS = np.array([[0x9E3779B9], [0xBB67AE85]], dtype=np.uint64)
+(_MULTIPLIER_0,), (_MULTIPLIER_1,) = _MULTIPLIERS.tolist()
+(_KEY_STEP_0,), (_KEY_STEP_1,) = _KEY_STEPS.tolist()
 _ROUNDS = 10
 _BLOCKS_AT_ONCE = 8192
 """Counters in one array operation: few enough for the arrays to stay in a core's cache."""
@@ -38,34 +41,81 @@ def generator(seed: int, purpose: str, *indices: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=int.from_bytes(_digest(16, seed, purpose, *indices), "big")))
 
 
-def uniforms(seed: int, purpose: str, *indices: int, of: ArrayLike, block: ArrayLike = 0) -> Floats:
+class Generators:
+    """The generators of ``generator``, one after another in one object, which costs a quarter of making each.
+
+    Each call of ``generator`` ends the use of the one before.
+    """
+
+    def __init__(self) -> None:
+        self._bits = np.random.Philox(key=0)
+        self._state = self._bits.state
+        self._generator = np.random.Generator(self._bits)
+
+    def generator(self, seed: int, purpose: str, *indices: int) -> np.random.Generator:
+        """The generator for this draw, at its start."""
+        digest = _digest(16, seed, purpose, *indices)
+        self._state["state"]["key"][:] = int.from_bytes(digest[8:], "big"), int.from_bytes(digest[:8], "big")
+        self._bits.state = self._state
+        return self._generator
+
+
+def uniforms(seed: int, purpose: str, *indices: int | Sequence[int], of: ArrayLike, block: ArrayLike = 0) -> Floats:
     """Four uniform numbers from the open interval (0, 1) for each integer in ``of``: `[len(of), 4]`.
 
     The integers are indices, such as client indices. A row depends only on its own integer and its ``block``, not on
     which others are in ``of``. ``block`` is one integer for all rows or one for each row, and counts the groups of four
-    numbers of the same index. Neighbouring values are 2^-32 apart.
+    numbers of the same index. The last of the ``indices`` may be a sequence with one for each row. Neighbouring values
+    are 2^-32 apart.
+    """
+    return np.ascontiguousarray(columns_of(counter_key(seed, purpose, *indices), of, block).T)
+
+
+def counter_key(seed: int, purpose: str, *indices: int | Sequence[int]) -> NDArray[np.uint64]:
+    """The key of ``columns_of`` under which ``uniforms`` draws: two words of 32 bits, `[2, 1]`.
+
+    If the last index is a sequence, one key for each of its numbers: `[2, n]`.
+    """
+    *before, last = indices or ((),)
+    if isinstance(last, Sequence) and indices:
+        digest = b"".join([_digest(8, seed, purpose, *before, index) for index in last])
+    else:
+        digest = _digest(8, seed, purpose, *indices)
+    return np.frombuffer(digest, dtype=">u4").astype(np.uint64).reshape(-1, 2).T
+
+
+def columns_of(keys: NDArray[np.uint64], of: ArrayLike, block: ArrayLike = 0) -> Floats:
+    """``uniforms`` by their keys, transposed: `[4, len(of)]`.
+
+    ``keys`` hold one ``counter_key`` for all integers in ``of``, `[2, 1]`, or one for each, `[2, len(of)]`.
     """
     numbers = np.ascontiguousarray(of, dtype=np.int64)
     blocks = np.ascontiguousarray(np.broadcast_to(np.asarray(block, dtype=np.int64), numbers.shape))
-    digest = _digest(8, seed, purpose, *indices)
     if len(numbers) <= _FEW:
-        key_words = int.from_bytes(digest[:4], "big"), int.from_bytes(digest[4:], "big")
-        words = [philox_of(*counter, key_words) for counter in zip(numbers.tolist(), blocks.tolist(), strict=True)]
-        return (np.array(words, dtype=float).reshape(-1, 4) + 0.5) * 2.0**-32
-    drawn = np.empty((len(numbers), 4))
-    key = np.frombuffer(digest, dtype=">u4").astype(np.uint64)
-    for first in range(0, len(numbers), _BLOCKS_AT_ONCE):
-        part = slice(first, first + _BLOCKS_AT_ONCE)
-        counters = np.stack([numbers[part].view(np.uint64), blocks[part].view(np.uint64)])
-        drawn[part] = philox(counters & _WORD, counters >> _HALF, key[:, None]).T
+        first, second = keys.tolist()
+        if len(first) == 1:
+            first, second = first * len(numbers), second * len(numbers)
+        counters = zip(numbers.tolist(), blocks.tolist(), zip(first, second, strict=True), strict=True)
+        words = [philox_of(*counter) for counter in counters]
+        return (np.array(words, dtype=float).reshape(-1, 4).T + 0.5) * 2.0**-32
+    drawn = np.empty((4, len(numbers)))
+    for start in range(0, len(numbers), _BLOCKS_AT_ONCE):
+        part = slice(start, start + _BLOCKS_AT_ONCE)
+        counters_of_part = np.stack([numbers[part].view(np.uint64), blocks[part].view(np.uint64)])
+        part_keys = keys if keys.shape[1] == 1 else keys[:, part]
+        drawn[:, part] = philox(counters_of_part & _WORD, counters_of_part >> _HALF, part_keys)
     drawn += 0.5
     drawn *= 2.0**-32
     return drawn
 
 
-def normals(seed: int, purpose: str, *indices: int, of: ArrayLike, block: ArrayLike = 0) -> Floats:
+def normals(seed: int, purpose: str, *indices: int | Sequence[int], of: ArrayLike, block: ArrayLike = 0) -> Floats:
     """As ``uniforms``, but four independent standard normal numbers per row (Box and Muller 1958): `[len(of), 4]`."""
-    uniform = uniforms(seed, purpose, *indices, of=of, block=block)
+    return normals_of(uniforms(seed, purpose, *indices, of=of, block=block))
+
+
+def normals_of(uniform: Floats) -> Floats:
+    """Four independent standard normal numbers for each row of four uniform ones: `[n, 4]`."""
     # columns are made contiguous: numpy may take another code path for strided arrays, with other rounding
     radius = np.sqrt(-2 * np.log(np.ascontiguousarray(uniform[:, :2])))
     angle = (2 * pi) * np.ascontiguousarray(uniform[:, 2:])
@@ -75,7 +125,8 @@ def normals(seed: int, purpose: str, *indices: int, of: ArrayLike, block: ArrayL
 def philox(even: NDArray[np.uint64], odd: NDArray[np.uint64], key: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Philox4x32-10 (Salmon, Moraes, Dror and Shaw 2011): four random words of 32 bits for each counter, `[4, n]`.
 
-    ``even`` `[2, n]` holds words 0 and 2 of the counters, ``odd`` `[2, n]` words 1 and 3, ``key`` `[2, 1]` two words.
+    ``even`` `[2, n]` holds words 0 and 2 of the counters, ``odd`` `[2, n]` words 1 and 3, ``key`` two words for all,
+    `[2, 1]`, or for each, `[2, n]`.
     """
     for _ in range(_ROUNDS):
         product = (even * _MULTIPLIERS)[::-1]
@@ -87,17 +138,15 @@ def philox(even: NDArray[np.uint64], odd: NDArray[np.uint64], key: NDArray[np.ui
 
 def philox_of(number: int, block: int, key: tuple[int, int]) -> tuple[int, int, int, int]:
     """``philox`` for one counter, without arrays: ``number`` is its words 0 and 1, ``block`` its words 2 and 3."""
-    (first_multiplier,), (second_multiplier,) = _MULTIPLIERS.tolist()
-    (first_step,), (second_step,) = _KEY_STEPS.tolist()
     mask, first, second = 0xFFFFFFFF, *key
     a, b, c, d = number & mask, number >> 32 & mask, block & mask, block >> 32 & mask
     for _ in range(_ROUNDS):
-        product, partner = c * second_multiplier, a * first_multiplier
+        product, partner = c * _MULTIPLIER_1, a * _MULTIPLIER_0
         a, b, c, d = product >> 32 ^ b ^ first, product & mask, partner >> 32 ^ d ^ second, partner & mask
-        first, second = first + first_step & mask, second + second_step & mask
+        first, second = first + _KEY_STEP_0 & mask, second + _KEY_STEP_1 & mask
     return a, b, c, d
 
 
-def _digest(size: int, seed: int, purpose: str, *indices: int) -> bytes:
+def _digest(size: int, seed: int, purpose: str, *indices: int | Sequence[int]) -> bytes:
     text = "/".join([str(seed), purpose, *map(str, indices)])
     return hashlib.blake2b(text.encode(), digest_size=size).digest()

@@ -31,6 +31,23 @@ def test_published_vectors(counter, key, result):
     assert " ".join(f"{word:08x}" for word in alone) == result
 
 
+@pytest.mark.parametrize("many", [1, 5, 300])
+def test_an_index_for_each_row(many):
+    rounds, numbers = list(range(many)), np.arange(many) * 7
+    for draw in (seeds.uniforms, seeds.normals):
+        alone = [draw(3, "some purpose", 5, round_, of=[number]) for round_, number in zip(rounds, numbers)]
+        assert np.array_equal(draw(3, "some purpose", 5, rounds, of=numbers), np.concatenate(alone))
+
+
+def test_one_object_gives_the_generators_of_all_draws():
+    reused = seeds.Generators()
+    for index in range(5):
+        again, made = reused.generator(1, "some purpose", index), seeds.generator(1, "some purpose", index)
+        assert again.choice(400_000, 3, replace=False).tolist() == made.choice(400_000, 3, replace=False).tolist()
+        assert again.integers(10**12, size=7).tolist() == made.integers(10**12, size=7).tolist()
+        assert again.random() == made.random()
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=40), st.integers(0, 2**62), st.integers(0, 9))
 def test_a_draw_depends_on_its_own_number_alone(numbers, seed, round_):

@@ -31,6 +31,8 @@ FAILURES = {
     "truncated": 0.005, "slow_down": {"share": 0.1, "factor": 3},
 }  # fmt: skip
 TROUBLE = {"fleet.failures": FAILURES, "round.deadline": "20 min", "round.over_selection": 0.3}
+MARKOV = {"fleet.availability": {"markov": {"on": "2 h", "off": "10 h"}}}
+ONE_BY_ONE = {"round.policy": "asynchronous", "round.concurrency": 200, "round.cohort": 200}
 VARIANTS: dict[str, dict[str, Any]] = {
     "contention off": {"fleet.server_link": None},
     "shared link": {"fleet.server_link": SHARED},
@@ -38,6 +40,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "event by event": {"fleet.server_link": None, "executor.clock": "events"},
     "event by event, failures, deadline": {"fleet.server_link": None, "executor.clock": "events", **TROUBLE},
     "shared link, failures, deadline": {"fleet.server_link": SHARED, **TROUBLE},
+    "on and off by chance": MARKOV,
+    "asynchronous, 200 under way": ONE_BY_ONE,
+    "asynchronous, on and off by chance": {**ONE_BY_ONE, **MARKOV},
 }
 NEEDED = {"contention off": 50_000, "shared link": 10_000, "event by event, failures, deadline": 20_000}
 """Required client-rounds per second on one core, for the scenario of a million clients."""

@@ -243,7 +243,10 @@ class Federation:
         return sorted(name for part in self._parts for name in part.names(data))
 
     def rows(self, number: int, pattern: str | None = None) -> IntArray:
-        """Positions of a client's samples in its data set, of one pattern if one is given: no two clients share one."""
+        """Positions of a client's samples in its data set, of one pattern if one is given.
+
+        No two clients share one, except under the partition ``shared``.
+        """
         kind = self.kinds[self.client_kind[number]]
         part, first = self._part_offset(kind)
         return part.rows(number + first, pattern)

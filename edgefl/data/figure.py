@@ -8,6 +8,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+MOST_CLIENTS = 2000
+"""Clients that are drawn; of more, every second, every third ... is."""
+
 COLOURS = {"image": "#4477aa", "text": "#ee6677", "image-text": "#228833", "audio": "#ccbb44", "image-audio": "#aa3377"}
 
 
@@ -23,7 +26,8 @@ def draw(
     """Save a bubble chart: clients on the x axis, classes on the y axis, colour by kind.
 
     ``counts`` is ``[clients, classes + 1]``, the last column for samples of no class; ``client_kind`` [clients]
-    indexes ``kinds``.  Areas are relative to the kind's largest, since texts are far fewer than pictures.
+    indexes ``kinds``.  Of more than MOST_CLIENTS, clients at equal distances stand for all.  Areas are relative
+    to the kind's largest, since texts are far fewer than pictures.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -32,6 +36,8 @@ def draw(
     if not counts[:, -1].any():
         counts, names = counts[:, :-1], names[:-1]
     clients, classes = counts.shape
+    step = max(-(-clients // MOST_CLIENTS), 1)
+    counts, client_kind = counts[::step], client_kind[::step]
     figure = Figure(figsize=(2.5 + 0.26 * min(clients, 120), 1.6 + 0.3 * classes))
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
@@ -39,9 +45,10 @@ def draw(
         x, y = np.nonzero(counts * (client_kind == index)[:, None])
         largest = max(int(counts[x, y].max(initial=0)), 1)
         area = 220 * counts[x, y] / largest
-        axes.scatter(x, y, s=area, color=COLOURS[kind], label=f"{kind} (largest: {largest})", linewidths=0)
+        axes.scatter(x * step, y, s=area, color=COLOURS[kind], label=f"{kind} (largest: {largest})", linewidths=0)
     axes.set(xlabel="client", xlim=(-1, clients), ylim=(-1, classes), yticks=range(classes), yticklabels=names)
-    axes.set_title(f"{title}: samples of each class by client")
+    shown = "by client" if step == 1 else f"at {len(counts):,} of {clients:,} clients"
+    axes.set_title(f"{title}: samples of each class {shown}")
     axes.grid(alpha=0.25)
     axes.set_axisbelow(True)
     legend = axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)

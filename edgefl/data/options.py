@@ -112,9 +112,9 @@ class DataOptions(BaseModel):
     partition: Partition = Field(
         default={"dirichlet": 0.5},
         description="how the samples of a kind are spread over its clients: iid, {dirichlet: alpha}, "
-        "{dirichlet-equal: alpha}, {quantity: alpha}, groups (all captions of a picture at one client), natural (the "
-        "clients that the data name); or a mapping with one of these for each kind: {image: {dirichlet: 0.5}, "
-        "image-text: iid}",
+        "{dirichlet-equal: alpha}, {quantity: alpha}, {shared: N} (N samples each, which several clients may hold), "
+        "groups (all captions of a picture at one client), natural (the clients that the data name); or a mapping with "
+        "one of these for each kind: {image: {dirichlet: 0.5}, image-text: iid}",
     )
     samples: Count | CountRange | dict[Kind, Count | CountRange] | None = Field(
         default=None,

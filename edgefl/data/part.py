@@ -83,7 +83,7 @@ class Part:
         return "client_pattern" in self.arrays
 
     def rows(self, client: int, pattern: str | None = None) -> IntArray:
-        """Positions of a client's samples, optionally of one pattern; clients have disjoint positions."""
+        """Positions of a client's samples, optionally of one pattern; under ``shared`` clients may share some."""
         first, last = self.arrays["client_offset"][client : client + 2]
         rows: IntArray = self.arrays["client_rows"][first:last]
         if pattern is None:

@@ -1,10 +1,10 @@
 """How the samples of one kind are spread over its clients.
 
 A partition is ``f(labels [n], clients, argument, rng) -> one array of sample positions per client``: every position
-in exactly one array.  A label of -1 marks a sample of no class.  The attribute ``reads`` of a partition replaces the
-labels: "owner" by the clients that the data name, "group" by the groups that are held out together.  Such a partition
-may leave samples out, and so may ``dirichlet-equal``.  Partitions are registered by name (entry points
-``edgefl.partitions``); a user writes ``{name: argument}``.
+in exactly one array, except under ``shared``.  A label of -1 marks a sample of no class.  The attribute ``reads`` of a
+partition replaces the labels: "owner" by the clients that the data name, "group" by the groups that are held out
+together.  Such a partition may leave samples out, and so may ``dirichlet-equal``.  Partitions are registered by name
+(entry points ``edgefl.partitions``); a user writes ``{name: argument}``.
 """
 
 from __future__ import annotations
@@ -117,6 +117,20 @@ def quantity(labels: IntArray, clients: int, argument: Any, rng: np.random.Gener
     cuts = np.minimum((share[:-1] * spare).astype(np.int64), spare)
     sizes = np.diff(cuts, prepend=0, append=spare) + MINIMUM
     return _by_owner(rng.permutation(np.repeat(np.arange(clients), sizes)), clients, rng)
+
+
+def shared(labels: IntArray, clients: int, argument: Any, rng: np.random.Generator) -> list[IntArray]:
+    """``argument`` distinct samples for each client, drawn from all: several clients may hold the same ones.
+
+    So a fleet may have more clients than the data have samples.  Raises DataError if there are fewer samples than a
+    client holds.
+    """
+    if isinstance(argument, bool) or not isinstance(argument, int) or not MINIMUM <= argument <= len(labels):
+        raise DataError(
+            f"shared needs the number of samples of a client, from {MINIMUM} to the {len(labels)} that there are, e.g. "
+            f"{{shared: 64}}; found {argument!r}"
+        )
+    return [rng.choice(len(labels), argument, replace=False) for _ in range(clients)]
 
 
 def natural(owners: IntArray, clients: int, argument: Any, rng: np.random.Generator) -> list[IntArray]:

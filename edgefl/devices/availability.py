@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import Literal, Protocol, TypeVar
 
@@ -16,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from edgefl import seeds
 from edgefl.devices.availability_options import AvailabilityOptions, DiurnalOptions, MarkovOptions
+from edgefl.devices.calls import Calls
 from edgefl.devices.trace import Trace, read_trace
 
 Floats = NDArray[np.float64]
@@ -43,6 +45,13 @@ class Availability(Protocol):
 
     def returns(self, clients: ArrayLike, at: ArrayLike) -> Floats:
         """The first time from ``at`` on at which each client is available, inf if there is none: `[clients]`."""
+        ...
+
+    def state(self, clients: ArrayLike, at: ArrayLike) -> tuple[Booleans, Floats]:
+        """Whether each client is available, and until when it stays so: both `[clients]`.
+
+        As long as it stays so, ``leaves`` and ``returns`` of one that is (isn't) available are that time.
+        """
         ...
 
 
@@ -73,6 +82,10 @@ class Always:
     def returns(self, clients: ArrayLike, at: ArrayLike) -> Floats:
         """The given time for every client: `[clients]`."""
         return _rows_and_times(clients, at)[1]
+
+    def state(self, clients: ArrayLike, at: ArrayLike) -> tuple[Booleans, Floats]:
+        """True and infinity for every client: both `[clients]`."""
+        return self.available(clients, at), self.leaves(clients, at)
 
 
 @dataclass(frozen=True)
@@ -117,6 +130,10 @@ class Diurnal:
 
         return _in_chunks(start, clients, at)
 
+    def state(self, clients: ArrayLike, at: ArrayLike) -> tuple[Booleans, Floats]:
+        """Whether ``at`` lies in a window, and the end of that window or the start of the next: both `[clients]`."""
+        return _state(self, clients, at)
+
     def _windows(self, rows: Integers, times: Floats) -> tuple[Floats, Floats]:
         """Starts and ends of the windows of four days around each time: `[clients, 4]`.
 
@@ -153,97 +170,37 @@ class Markov:
 
     def available(self, clients: ArrayLike, at: ArrayLike) -> Booleans:
         """Whether the last call was "on": `[clients]`."""
-        return _in_chunks(self._is_on, clients, at)
+        return _in_chunks(lambda rows, times: self._at(rows, times)[0], clients, at)
 
     def leaves(self, clients: ArrayLike, at: ArrayLike) -> Floats:
         """The time of the next call "off", or ``at`` if the client is off: `[clients]`."""
-
-        def end(rows: Integers, times: Floats) -> Floats:
-            on = self._is_on(rows, times)
-            times[on] = self._next("off", rows[on], times[on])
-            return times
-
-        return _in_chunks(end, clients, at)
+        return _in_chunks(partial(self._switch, True), clients, at)
 
     def returns(self, clients: ArrayLike, at: ArrayLike) -> Floats:
         """The time of the next call "on", or ``at`` if the client is on: `[clients]`."""
+        return _in_chunks(partial(self._switch, False), clients, at)
 
-        def start(rows: Integers, times: Floats) -> Floats:
-            off = ~self._is_on(rows, times)
-            times[off] = self._next("on", rows[off], times[off])
-            return times
+    def state(self, clients: ArrayLike, at: ArrayLike) -> tuple[Booleans, Floats]:
+        """Whether the last call was "on", and the time of the next other call: both `[clients]`."""
 
-        return _in_chunks(start, clients, at)
+        def switches(rows: Integers, times: Floats) -> Floats:
+            on, calls = self._at(rows, times)
+            until = calls.after(on.astype(np.int64))
+            return np.where(on, until, -until)  # the sign says whether it is on
 
-    def _is_on(self, rows: Integers, times: Floats) -> Booleans:
-        return self._last("on", rows, times) >= self._last("off", rows, times)
+        signed = _in_chunks(switches, clients, at)
+        return ~np.signbit(signed), np.abs(signed)
 
-    def _mean_gap(self, call: Literal["on", "off"]) -> float:
-        return self.options.off if call == "on" else self.options.on
+    def _switch(self, of_on: bool, rows: Integers, times: Floats) -> Floats:
+        on, calls = self._at(rows, times)
+        wanted = np.flatnonzero(on == of_on)
+        times[wanted] = calls.after(np.full(len(wanted), int(of_on)), wanted)
+        return times
 
-    def _last(self, call: Literal["on", "off"], rows: Integers, times: Floats) -> Floats:
-        """The time of the last call at or before each time; there is always one, because cells extend before time 0."""
-        return self._search(call, rows, times, -1)
-
-    def _next(self, call: Literal["on", "off"], rows: Integers, times: Floats) -> Floats:
-        """The time of the first call after each time."""
-        return self._search(call, rows, times, 1)
-
-    def _search(self, call: Literal["on", "off"], rows: Integers, times: Floats, step: int) -> Floats:
-        length = _MEANS_A_CELL * self._mean_gap(call)
-        cell = np.floor(times / length).astype(np.int64)
-        # Rounding may have moved the quotient across the boundary of a cell.
-        cell -= cell * length > times
-        cell += (cell + 1) * length <= times
-        call_times = np.empty(len(rows))
-        pending = np.arange(len(rows))
-        while len(pending):
-            calls = self._calls(call, rows[pending], cell[pending])
-            query = times[pending, None]
-            if step > 0:
-                nearest = np.where(calls > query, calls, inf).min(axis=1)
-            else:
-                nearest = np.where(calls <= query, calls, -inf).max(axis=1)
-            call_times[pending] = nearest
-            pending = pending[np.isinf(nearest)]
-            cell[pending] += step
-        return call_times
-
-    def _calls(self, call: Literal["on", "off"], rows: Integers, cell: Integers) -> Floats:
-        """Times of the calls of one kind, in one cell per client: `[clients, most calls]`, padded with inf.
-
-        A Poisson process has no memory, so the gaps of every cell can be drawn independently from its start.
-        """
-        length, purpose = _MEANS_A_CELL * self._mean_gap(call), f"availability calls {call}"
-        last = np.nextafter((cell + 1) * length, -inf)  # keeps a call in its cell despite rounding
-        batches: list[Floats] = []
-        reached = np.zeros(len(rows))  # position of the last call in its cell, as a fraction of the cell
-        pending = np.arange(len(rows))
-        while len(pending):
-            first_block = cell[pending, None] * _MOST_DRAWS_A_CELL + len(batches) * _DRAWS_AT_ONCE
-            blocks = first_block + np.arange(_DRAWS_AT_ONCE)
-            drawn = seeds.uniforms(
-                self.seed, purpose, of=np.repeat(rows[pending], _DRAWS_AT_ONCE), block=blocks.reshape(-1)
-            )
-            gaps = np.log(drawn).reshape(len(pending), -1) / -_MEANS_A_CELL
-            positions = reached[pending, None] + np.cumsum(gaps, axis=1)
-            at = np.minimum((cell[pending, None] + positions) * length, last[pending, None])
-            calls = np.full((len(rows), gaps.shape[1]), inf)
-            calls[pending] = np.where(positions < 1, at, inf)
-            batches.append(calls)
-            reached[pending] = positions[:, -1]
-            pending = pending[positions[:, -1] < 1]
-        return batches[0] if len(batches) == 1 else np.concatenate(batches, axis=1)
-
-
-_MEANS_A_CELL = 4
-"""Mean number of calls in a cell: few cells are empty, and few have more calls than the first draws provide."""
-
-_DRAWS_AT_ONCE, _MOST_DRAWS_A_CELL = 4, 48
-"""Blocks of four gaps: how many are drawn together, and the most per cell.
-
-A cell with more than 48 * 4 calls, where 4 are expected, has a probability below 10^-240.
-"""
+    def _at(self, rows: Integers, times: Floats) -> tuple[Booleans, Calls]:
+        """Whether these clients are on, and the calls around the times."""
+        calls = Calls(self.seed, (self.options.off, self.options.on), rows, times)
+        return calls.on(), calls
 
 
 @dataclass(frozen=True)
@@ -268,9 +225,18 @@ class Traced:
         rows, times = _rows_and_times(clients, at)
         return self.trace.next(self._record(rows), times)
 
+    def state(self, clients: ArrayLike, at: ArrayLike) -> tuple[Booleans, Floats]:
+        """Whether ``at`` lies in an interval, and that interval's end or the start of the next: both `[clients]`."""
+        return _state(self, clients, at)
+
     def _record(self, rows: Integers) -> Integers:
         drawn = seeds.uniforms(self.seed, "availability trace", of=rows)[:, 0]
         return np.asarray(drawn * len(self.trace), dtype=np.int64)
+
+
+def _state(availability: Availability, clients: ArrayLike, at: ArrayLike) -> tuple[Booleans, Floats]:
+    on = availability.available(clients, at)
+    return on, np.where(on, availability.leaves(clients, at), availability.returns(clients, at))
 
 
 def _rows_and_times(clients: ArrayLike, at: ArrayLike) -> tuple[Integers, Floats]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
@@ -113,11 +113,11 @@ class Fleet:
         """
         return _available_memory(self.devices, self.device_index)
 
-    def jitter(self, seed: int, round: int, clients: ArrayLike) -> dict[str, Floats]:
+    def jitter(self, seed: int, round: int | Sequence[int], clients: ArrayLike) -> dict[str, Floats]:
         """Lognormal factors with median 1 on the durations "download", "compute" and "upload" in this round.
 
-        Each is `[clients]`. The sigmas are the jitter of the client's link and device profiles. A client's factors
-        don't depend on the other clients.
+        Each is `[clients]`; ``round`` is one number for all or one for each. The sigmas are the jitter of the client's
+        link and device profiles. A client's factors don't depend on the other clients.
         """
         drawn = seeds.normals(seed, "jitter", round, of=clients)
         compute, transfer = self.of_devices("jitter", clients), self.of_links("jitter", clients)

@@ -319,7 +319,12 @@ def _check_keys(value: Any) -> None:
         for key, item in value.items():
             if not isinstance(key, str):  # JSON would turn the key 3 into "3"
                 raise TypeError(f"keys of a checkpoint's state must be strings, not {key!r}")
-            _check_keys(item)
+            if type(item) not in _SCALARS:
+                _check_keys(item)
     elif isinstance(value, list | tuple):
         for item in value:
-            _check_keys(item)
+            if type(item) not in _SCALARS:
+                _check_keys(item)
+
+
+_SCALARS = frozenset((int, float, str, bool, type(None)))

@@ -94,8 +94,11 @@ def process_arrivals(
 def process_arrival(run: RunState, flight: Flight, round: int, tally: Tally) -> Arrival | None:
     """Process one flight of an overlapping policy, except for its record; return its update, if it arrived."""
     stale = run.version - flight.dispatch.version
-    discount = run.setup.round.staleness.discount(stale)
-    factor = float(mixed(run.setup.round.mixing, discount) if run.policy.at_once else discount)
+    factor = run.weight_factors.get(stale)
+    if factor is None:
+        discount = run.setup.round.staleness.discount(stale)
+        factor = float(mixed(run.setup.round.mixing, discount) if run.policy.at_once else discount)
+        run.weight_factors[stale] = factor
     if run.client_versions.keeping or run.batteries is not None:
         update_clients(run, landings([flight]), [flight.plan], [flight.dispatch])
     arrived, learnt = flight.outcome == FINISHED, UNTRAINED

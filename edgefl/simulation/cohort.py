@@ -12,7 +12,8 @@ from edgefl.simulation.arrivals import Tally
 from edgefl.simulation.inflight.closed_form import Dispatch, Flights, Integers
 from edgefl.simulation.inflight.dispatch import flights_of
 from edgefl.simulation.run_state import RunState
-from edgefl.simulation.selection.base import NO_CLIENTS, Candidates, Chosen
+from edgefl.simulation.selection.base import Candidates, Chosen
+from edgefl.simulation.selection.orders import NO_CLIENTS
 
 
 def candidates(run: RunState, round: int, kinds: Sequence[str]) -> Candidates:

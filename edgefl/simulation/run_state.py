@@ -6,7 +6,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Generator, Mapping, Sequence
 from math import inf
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import simpy
 from torch import Tensor
@@ -29,6 +29,9 @@ from edgefl.simulation.roster import Roster
 from edgefl.simulation.selection.base import Selection
 from edgefl.simulation.watch import Watch
 from edgefl.training import Executor
+
+if TYPE_CHECKING:
+    from edgefl.simulation.ahead import Ahead
 
 OnProgress = Callable[[str, Mapping[str, Any]], None]
 Events = Generator[simpy.Event, Any, Any]
@@ -130,6 +133,8 @@ class RunState:
         self.batteries = setup.fleet.battery.fresh() if setup.fleet.battery is not None else None
         self.client_lines = ClientLines(setup)
         self.cohorts: dict[tuple[str, ...], int] = {}
+        self.weight_factors: dict[int, float] = {}
+        """The policy's factor on an update's weight by its staleness, as far as it was asked for."""
         self.round, self.now = 0, 0.0
         self.dispatches = self.version = 0
         self.totals: Counter[str] = Counter()
@@ -151,6 +156,8 @@ class RunState:
         self._by_event = events or self.policy.overlapping or any(wire is not None for wire in self.wires)
         self.engine: EventEngine | None = None
         self.resumed: list[Flight] = []
+        self.ahead: Ahead | None = None
+        """Choices drawn beforehand, for a policy that replaces clients one by one, without training."""
 
     @property
     def over(self) -> bool:

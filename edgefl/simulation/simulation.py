@@ -17,6 +17,7 @@ from torch import Tensor
 from edgefl.errors import DivergedError
 from edgefl.runs import SUMMED
 from edgefl.schedules import Stage
+from edgefl.simulation.ahead import Ahead
 from edgefl.simulation.arrivals import Tally
 from edgefl.simulation.checkpoint import checkpoint_of, restore
 from edgefl.simulation.client_evaluation import score_clients
@@ -54,6 +55,8 @@ class Simulation(RunState):
         if self._by_event:
             self.engine = EventEngine(env, self.wires)
             self.engine.restore(self.resumed)
+            if self.policy.refills and not isinstance(self.learning, Training):
+                self.ahead = Ahead()
         if self.diverged is not None and self.on_divergence == "stop":
             raise self.divergence_error()  # a resumed run
         if not self.over:

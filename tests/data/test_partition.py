@@ -39,6 +39,19 @@ def test_every_sample_is_held_once_and_every_client_holds_ten(seed, clients, spa
     assert min(map(len, parts)) >= partition.MINIMUM
 
 
+def test_clients_may_share_samples_and_be_more_than_there_are():
+    parts = partition.shared(np.zeros(40, int), 3000, 10, np.random.default_rng(0))
+    assert len(parts) == 3000
+    assert all(len(set(part.tolist())) == 10 for part in parts)  # a client holds a sample once
+    held = np.bincount(np.concatenate(parts), minlength=40)
+    assert held.sum() == 30_000 and abs(held - 750).max() < 5 * (3000 * 0.25 * 0.75) ** 0.5  # as likely each
+    again = partition.shared(np.zeros(40, int), 3000, 10, np.random.default_rng(0))
+    assert all(np.array_equal(*both) for both in zip(parts, again))
+    for argument in (None, 9, 41, 12.0, True, "12"):
+        with pytest.raises(DataError, match="from 10 to the 40 that there are"):
+            partition.shared(np.zeros(40, int), 3, argument, np.random.default_rng(0))
+
+
 def test_groups_stay_together_and_each_client_keeps_its_share():
     of = np.repeat(np.arange(103), 5)
     parts = partition.groups(of, 10, None, np.random.default_rng(0))

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from edgefl import seeds
 from edgefl.devices import AvailabilityOptions, FleetOptions, availability_of
 from edgefl.errors import DeviceError
 
@@ -38,6 +39,8 @@ def _consistent(made, clients, at):
     assert not made.available(clients[ends], leaves[ends]).any()
     back = np.isfinite(returns)
     assert made.available(clients[back], returns[back]).all()
+    on, until = made.state(clients, at)
+    assert np.array_equal(on, there) and np.array_equal(until, np.where(there, leaves, returns))
     away = back & ~there
     for share in (0.0, 0.3, 0.999):  # nothing happens in between
         assert made.available(clients[ends], times[ends] + share * (leaves[ends] - times[ends])).all()
@@ -135,6 +138,45 @@ def test_a_chain_is_in_equilibrium(on, off):
     lag = 0.5 * min(on, off)
     kept = np.corrcoef(there, made.available(everybody, DAY + lag))[0, 1]
     assert kept == pytest.approx(np.exp(-lag * (1 / on + 1 / off)), abs=0.05)
+
+
+@pytest.mark.parametrize(("on", "off"), [(60.0, 60.0), (5.0, 400.0), (1000.0, 3.0)])
+@pytest.mark.parametrize("many", [1, 700, 2500])
+def test_a_chain_follows_its_calls(on, off, many):
+    def calls(kind, gap, client, first, last):
+        """All calls of one client from cell ``first`` to ``last``, by a loop over their gaps."""
+        times, length = [], 4 * gap
+        for cell in range(first, last + 1):
+            position, block = 0.0, 0
+            while position < 1:
+                batch = position  # gaps of four blocks are added up before
+                drawn = seeds.uniforms(
+                    7, f"availability calls {kind}", of=[client] * 4, block=48 * cell + block + np.arange(4)
+                )
+                inside = 0.0
+                for uniform in drawn.reshape(-1):
+                    inside += np.log(np.array([uniform]))[0] / -4
+                    position = batch + inside
+                    if position >= 1:
+                        break
+                    times.append(min((cell + position) * length, np.nextafter((cell + 1) * length, -inf)))
+                block += 4
+        return np.array(times)
+
+    made = _made(seed=7, markov={"on": on, "off": off})
+    rng = np.random.default_rng(0)
+    clients, at = rng.integers(0, 10**6, many), rng.uniform(0, 1e4, many)
+    there, until = made.state(clients, at)
+    assert np.array_equal(made.available(clients, at), there)
+    for index in range(0, many, max(many // 12, 1)):
+        ons, offs = (
+            calls(kind, gap, int(clients[index]), int(at[index] // (4 * gap)) - 8, int(at[index] // (4 * gap)) + 8)
+            for kind, gap in (("on", off), ("off", on))
+        )
+        is_on = ons[ons <= at[index]].max() >= offs[offs <= at[index]].max(initial=-inf)
+        following = offs if is_on else ons
+        assert there[index] == is_on
+        assert until[index] == following[following > at[index]].min()
 
 
 def test_whole_stays_are_exponential():

@@ -139,6 +139,8 @@ PARTITIONS = {
                         "are drawn from a Dirichlet distribution"),
     "quantity": ("concentration, above 0", "Every client has the same mix of classes; sizes are drawn from a Dirichlet "
                  "distribution"),
+    "shared": ("samples of a client", "As many distinct samples for each client, drawn from all; several clients may "
+               "hold the same, so a fleet may have more clients than samples"),
     "groups": ("none, or `[LOW, HIGH]`", "Equal parts of the pictures, each with all its captions; with an argument a "
                "client keeps a share from LOW to HIGH of its own samples"),
     "natural": ("none", "The clients that the data name, such as the writer of a text"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edgefl.methods import Update
+from edgefl.methods import ServerState, Update
 from edgefl.planning.meta_state import shapes, shapes_alone
 from edgefl.planning.setup import Setup
 from edgefl.schedules import Stage
@@ -27,6 +27,49 @@ Integers = NDArray[Any]
 MOST_CHANGES = 256
 """Number of cached aggregations; a method whose works differ in every round would add to them without end."""
 
+MOST_STEPS = 8
+"""Number of different steps that versions are kept apart for."""
+
+
+class Raised(Mapping[Address, int]):
+    """Versions of which some addresses were raised by one, so many times each: a step takes no copy of all.
+
+    ``steps`` has by identity the addresses of a step and how often it was taken; they are all in ``base``.
+    """
+
+    def __init__(self, base: Mapping[Address, int], steps: Mapping[int, tuple[Mapping[Address, Any], int]]):
+        self._base, self._steps = base, steps
+        self._whole: dict[Address, int] | None = None
+
+    def raised(self, addresses: Mapping[Address, Any]) -> Raised:
+        """These versions with the addresses at their next."""
+        if len(self._steps) >= MOST_STEPS and id(addresses) not in self._steps:
+            return Raised(dict(self), {}).raised(addresses)
+        _, times = self._steps.get(id(addresses), (addresses, 0))
+        return Raised(self._base, {**self._steps, id(addresses): (addresses, times + 1)})
+
+    def __getitem__(self, address: Address) -> int:
+        return self._all()[address]
+
+    def __iter__(self) -> Iterator[Address]:
+        return iter(self._base)
+
+    def __len__(self) -> int:
+        return len(self._base)
+
+    def _all(self) -> dict[Address, int]:
+        """All versions, which are added up when one is asked for: of most steps nobody asks."""
+        if self._whole is None:
+            self._whole = dict(self._base)
+            for addresses, times in self._steps.values():
+                for address in addresses:
+                    self._whole[address] += times
+        return self._whole
+
+
+def _spec(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.dtype
+
 
 class NoTraining:
     """No training: a state of shapes without values, whose versions change as with training.
@@ -39,6 +82,8 @@ class NoTraining:
         self.setup = setup
         self.state = shapes(setup.method)
         self._changes: dict[tuple[int, frozenset[int]], tuple[list[Any], dict[Address, Tensor]]] = {}
+        self._alike: dict[int, bool] = {}
+        """By aggregation: that it changes versions alone, because the state has tensors of its shapes."""
 
     def send(self, flights: Flights, go: NDArray[np.bool_], *, in_order: bool = False) -> None:
         """Do nothing: no client is trained."""
@@ -64,11 +109,26 @@ class NoTraining:
         key = stage.index, frozenset(alike)
         if key not in self._changes:
             if len(self._changes) >= MOST_CHANGES:
-                self._changes = {}
+                self._changes, self._alike = {}, {}
             self._changes[key] = list(alike.values()), self._changed(list(alike.values()), stage)
         changed = self._changes[key][1]
         if changed:
-            self.state = self.state.changed(changed)
+            self.state = self._with(changed)
+
+    def _with(self, changed: dict[Address, Tensor]) -> ServerState:
+        """The state with these tensors at their next version."""
+        before = self.state
+        alike = self._alike.get(id(changed))
+        if alike is None:
+            held = before.tensors
+            alike = all(a in held and (held[a].is_meta, *_spec(held[a])) == (True, *_spec(changed[a])) for a in changed)
+            # others may have been compared with what this one replaces
+            self._alike = {**self._alike, id(changed): True} if alike else {}
+        if not alike:
+            return before.changed(changed)
+        versions = before.versions
+        raised = versions.raised(changed) if isinstance(versions, Raised) else Raised(versions, {}).raised(changed)
+        return ServerState(before.tensors, raised)
 
     def _changed(self, arrivals: Sequence[Arrival], stage: Stage) -> dict[Address, Tensor]:
         updates = []

@@ -20,7 +20,8 @@ FLIGHTS_PER_UPDATE = 20
 def take(run: RunState) -> None:
     """Queue landed uploads for processing."""
     if run.engine is not None:
-        run.queue.update((flight.client, flight) for flight in run.engine.take())
+        for flight in run.engine.take():
+            run.queue[flight.client] = flight
 
 
 def fill(run: RunState, round: int, kinds: Sequence[str], tally: Tally) -> None:
@@ -33,13 +34,18 @@ def fill(run: RunState, round: int, kinds: Sequence[str], tally: Tally) -> None:
         return
     if run.client_versions.keeping:
         run.judge(round)  # landed clients hold newer copies
+    deadline = run.setup.round.deadline
+    until = inf if deadline is None else run.now + deadline
+    if free == 1 and run.ahead is not None and (flight := run.ahead.dispatch(run, round, kinds, tally, until)):
+        tally.unfilled_at = -inf
+        run.engine.begin(flight)
+        return
     chosen = choose(run, round, kinds, tally, free)
     tally.unfilled_at = -inf if len(chosen.clients) else run.now
     if len(chosen.clients):
         flights = dispatch_clients(run, chosen.clients, round)
         run.learning.send(flights, may_arrive(flights))
-        deadline = run.setup.round.deadline
-        run.engine.launch(flights, inf if deadline is None else run.now + deadline)
+        run.engine.launch(flights, until)
     tally.short = len(chosen.clients) < free and chosen.unready > busy
 
 
@@ -99,9 +105,10 @@ def overlapping(run: RunState, env: Clock, round: int, stage: Stage, kinds: Sequ
             over = run.policy.over(run.now)
             take(run)
             fill(run, round, kinds, tally)
+        elif run.engine.flying and run.policy.refills and not tally.short:
+            run.engine.play()
         elif run.engine.flying and run.policy.refills:
-            event = run.engine.wait(inf, landings=1)
-            yield event | env.moment(run.now + options.retry) if tally.short else event
+            yield run.engine.wait(inf, landings=1) | env.moment(run.now + options.retry)
             run.engine.stop_waiting()
             if not run.engine.landed:
                 run.now = max(run.now, env.now)

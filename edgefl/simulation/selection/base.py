@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from math import ceil
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +20,11 @@ from pydantic import BaseModel, ConfigDict
 from edgefl import seeds
 from edgefl.planning.places import places
 from edgefl.planning.round_options import RoundOptions
+from edgefl.simulation.selection.orders import NO_CLIENTS, Circle, Order, RandomOrder
 
 Integers = NDArray[np.integer[Any]]
 Floats = NDArray[np.float64]
 Booleans = NDArray[np.bool_]
-
-NO_CLIENTS = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -66,14 +65,6 @@ class Places:
     generator: Callable[[], np.random.Generator]
 
 
-class Order(Protocol):
-    """An order of distinct positions in a group, returned in pieces."""
-
-    def take(self, wanted: int) -> Integers:
-        """The next positions, about ``wanted`` of them; empty at the end of the order."""
-        ...
-
-
 class Selection(ABC):
     """Draws a cohort from each kind of clients, or from their union.
 
@@ -109,10 +100,8 @@ class Selection(ABC):
         ``count`` is met exactly while clients are ready: it is apportioned to the groups by size, fractions by a draw,
         and places that a group can't fill go to the others.
         """
-        self._round, self._call = round, self._call + 1 if round == self._round else 0
-        groups, population = dict(candidates.groups), dict(candidates.population)
-        if not self.options.stratify:
-            groups, population = {"": self._union(groups)}, {"": sum(population.values())}
+        self._begin(round)
+        groups, population = self._grouped(candidates)
         seats = self._cohort(population) if count is None else self._apportioned(count, groups, population, 0)
         chosen: dict[str, Chosen] = {}
         open_places, turn = seats, 0
@@ -134,6 +123,33 @@ class Selection(ABC):
             self.process_arrivals(name, choice.clients)
         clients = np.sort(np.concatenate([NO_CLIENTS, *(c.clients for c in chosen.values())]))
         return Chosen(clients, sum(c.asked for c in chosen.values()), sum(c.unready for c in chosen.values()))
+
+    def _grouped(self, candidates: Candidates) -> tuple[dict[str, Integers], dict[str, int]]:
+        """The groups that places go to, and the clients of each, counting those that can't be chosen."""
+        groups, population = dict(candidates.groups), dict(candidates.population)
+        if self.options.stratify:
+            return groups, population
+        return {"": self._union(groups)}, {"": sum(population.values())}
+
+    def upcoming(self, candidates: Candidates, round: int, count: int, pieces: int) -> list[Integers]:
+        """The clients that each of the next ``count`` choices of one client asks first, in order.
+
+        Each entry has up to ``pieces`` pieces of an order, and is empty where they aren't known beforehand; so is the
+        list if the selection can't tell.
+        """
+        return []
+
+    def skip(self, round: int) -> None:
+        """Note that the next choice was made from ``upcoming``."""
+        self._begin(round)
+
+    @property
+    def call(self) -> tuple[int, int]:
+        """The round of the last choice, and the number of the choice in it."""
+        return self._round, self._call
+
+    def _begin(self, round: int) -> None:
+        self._round, self._call = round, self._call + 1 if round == self._round else 0
 
     @abstractmethod
     def pick(self, share: Places) -> Chosen:
@@ -159,9 +175,11 @@ class Selection(ABC):
         self._round, self._call = int(rows["round"]), int(rows["call"])
 
     def _draws(self, index: int) -> Callable[[], np.random.Generator]:
-        later = (self._call,) if self._call else ()
-        round = self._round  # a caller may use the generator later
-        return lambda: seeds.generator(self.seed, "cohort", round, index, *later)
+        indices = self._indices(index)  # a caller may use the generator later
+        return lambda: seeds.generator(self.seed, "cohort", *indices)
+
+    def _indices(self, index: int) -> tuple[int, ...]:
+        return self._round, index, *((self._call,) if self._call else ())
 
     def _cohort(self, population: Mapping[str, int]) -> dict[str, int]:
         """Places of each group: the cohort's, times 1 + over-selection, rounded up."""
@@ -185,10 +203,18 @@ class Selection(ABC):
         total = sum(population[name] for name in groups)
         if not total or len(groups) == 1:
             return dict.fromkeys(groups, count if total else 0)
+        return dict(zip(groups, self._seats(self._shares(count, groups, population), turn), strict=True))
+
+    def _shares(self, count: int, groups: Mapping[str, Integers], population: Mapping[str, int]) -> list[float]:
+        """Running sums of the groups' exact shares of ``count`` places."""
+        total = sum(population[name] for name in groups)
+        return [round(n * count / max(total, 1), 9) for n in accumulate(population[name] for name in groups)]
+
+    def _seats(self, shares: list[float], turn: int) -> list[int]:
+        """Whole places of each group, by one draw."""
         offset = (seeds.key(self.seed, "cohort places", self._round, self._call, turn) >> 10) / 2**53
-        ends = (round(n * count / total, 9) for n in accumulate(population[name] for name in groups))
-        places = [int(end + offset) for end in ends]
-        return {name: end - start for name, start, end in zip(groups, [0, *places], places, strict=False)}
+        ends = [int(share + offset) for share in shares]
+        return [end - start for start, end in zip([0, *ends], ends, strict=False)]
 
     def _union(self, groups: Mapping[str, Integers]) -> Integers:
         arrays = tuple(groups.values())
@@ -213,6 +239,32 @@ class Random(Selection):
         """The first ready clients of a random order."""
         return first_ready(RandomOrder(share.generator(), len(share.clients)), share)
 
+    def upcoming(self, candidates: Candidates, round: int, count: int, pieces: int) -> list[Integers]:
+        """The first clients of the random orders."""
+        own = type(self)
+        if (own.choose, own.pick, own.process_arrivals) != (Random.choose, Random.pick, Random.process_arrivals):
+            return []  # a subclass that chooses in another way
+        groups, population = self._grouped(candidates)
+        before, generators = self.call, seeds.Generators()
+        members, shares = list(groups.values()), self._shares(1, groups, population)
+        asked: list[Integers] = []
+        for _ in range(count):
+            self._begin(round)
+            seats = self._seats(shares, 0) if len(members) > 1 else [1]
+            index = seats.index(1) if 1 in seats else -1
+            if index < 0 or not len(members[index]):
+                asked.append(NO_CLIENTS)
+                continue
+            clients = members[index]
+            draw = generators.generator(self.seed, "cohort", *self._indices(index))
+            order = RandomOrder(draw, len(clients))
+            positions = order.take(1)
+            if pieces > 1:
+                positions = np.concatenate([positions, order.take(further(1, 1, 0))])
+            asked.append(clients[positions])
+        self._round, self._call = before
+        return asked
+
 
 class RoundRobin(Selection):
     """Each group in the order of its clients, from where the last round stopped; clients not ready are skipped."""
@@ -229,7 +281,7 @@ class RoundRobin(Selection):
     def pick(self, share: Places) -> Chosen:
         """The next ready clients after the last one that took part."""
         start = int(np.searchsorted(share.clients, self._last.get(share.name, -1), side="right"))
-        return first_ready(_Circle(len(share.clients), start), share)
+        return first_ready(Circle(len(share.clients), start), share)
 
     def process_arrivals(self, group: str, clients: Integers) -> None:
         """Note the last client, after which the next round starts."""
@@ -246,7 +298,7 @@ class RoundRobin(Selection):
         self._last = {group: int(client) for group, client in rows["last"].items()}
 
 
-# --- orders ----------------------------------------------------------------------------------------------------------
+# --- asking ----------------------------------------------------------------------------------------------------------
 
 
 def first_ready(order: Order, share: Places, count: int | None = None, known: Integers | None = None) -> Chosen:
@@ -273,8 +325,13 @@ def first_ready(order: Order, share: Places, count: int | None = None, known: In
         left -= len(taken[-1])
         asked, unready = asked + len(clients), unready + len(clients) - len(taken[-1])
         # estimated from the share of ready clients so far, with a margin
-        wanted = int(1.2 * left * (seen + 1) / (asked - unready + 1)) + 16
+        wanted = further(left, seen, asked - unready)
     return Chosen(np.concatenate(taken), asked, unready)
+
+
+def further(left: int, seen: int, ready: int) -> int:
+    """How many positions of an order are taken next: for ``left`` places, after ``ready`` of ``seen`` were ready."""
+    return int(1.2 * left * (seen + 1) / (ready + 1)) + 16
 
 
 def contains(clients: Integers, wanted: Integers) -> Booleans:
@@ -283,89 +340,3 @@ def contains(clients: Integers, wanted: Integers) -> Booleans:
         return np.zeros(len(wanted), dtype=bool)
     mask: Booleans = clients[np.minimum(np.searchsorted(clients, wanted), len(clients) - 1)] == wanted
     return mask
-
-
-class RandomOrder:
-    """Positions 0 to ``size`` - 1 in random order: uniform, or drawn by weight without replacement.
-
-    ``sums`` `[size]` are the cumulative weights.  The cost scales with the positions taken, until half of them (by
-    weight) are; then the remaining ones are ordered at once.  The first piece of a uniform order is
-    ``draw.choice(size, wanted, replace=False)``.
-    """
-
-    def __init__(self, draw: np.random.Generator, size: int, sums: Floats | None = None):
-        self._draw, self._size, self._sums = draw, size, sums
-        self._taken = NO_CLIENTS
-        self._weight = 0.0
-        self._remaining: Integers | None = None
-
-    def take(self, wanted: int) -> Integers:
-        """The next positions, about ``wanted`` of them; empty when all are taken."""
-        if self._remaining is None and self._sums is None and not len(self._taken):
-            return self._marked_taken(self._draw.choice(self._size, min(wanted, self._size), replace=False))
-        while self._remaining is None and self._sparse(wanted):
-            positions = self._drawn(wanted)
-            _, first = np.unique(positions, return_index=True)
-            positions = positions[np.sort(first)]
-            positions = positions[~np.isin(positions, self._taken)]
-            if len(positions):
-                return self._marked_taken(positions)
-        if self._remaining is None:
-            free = np.ones(self._size, dtype=bool)
-            free[self._taken] = False
-            self._remaining = self._shuffled(free.nonzero()[0])
-        positions, self._remaining = self._remaining[:wanted], self._remaining[wanted:]
-        return positions
-
-    def _sparse(self, wanted: int) -> bool:
-        if 2 * (len(self._taken) + wanted) > self._size:
-            return False
-        return self._sums is None or 2 * self._weight < self._sums[-1]
-
-    def _drawn(self, wanted: int) -> Integers:
-        if self._sums is None:
-            return self._draw.integers(self._size, size=wanted)
-        positions: Integers = np.searchsorted(self._sums, self._draw.random(wanted) * self._sums[-1], side="right")
-        positions = np.minimum(positions, self._size - 1)  # a product may round up to the last sum
-        return positions
-
-    def _shuffled(self, positions: Integers) -> Integers:
-        if self._sums is None:
-            return self._draw.permutation(positions)
-        return positions[by_weight(self._draw, self._weights(positions))]
-
-    def _weights(self, positions: Integers) -> Floats:
-        assert self._sums is not None
-        return self._sums[positions] - np.where(positions > 0, self._sums[positions - 1], 0.0)
-
-    def _marked_taken(self, positions: Integers) -> Integers:
-        self._taken = np.concatenate([self._taken, positions])
-        if self._sums is not None:
-            self._weight += float(self._weights(positions).sum())
-        return positions
-
-
-def by_weight(draw: np.random.Generator, weights: Floats) -> Integers:
-    """All positions of ``weights``, drawn by weight without replacement; zero weights come last.
-
-    Positions are sorted by exponential waiting times whose rates are the weights: each comes first with a probability
-    proportional to its weight (Efraimidis and Spirakis 2006).
-    """
-    order = draw.permutation(len(weights))
-    with np.errstate(divide="ignore"):
-        waits = draw.exponential(size=len(weights)) / weights[order]
-    return order[np.argsort(waits, kind="stable")]
-
-
-class _Circle:
-    """Positions in cyclic order from ``start``."""
-
-    def __init__(self, size: int, start: int):
-        self._size, self._start, self._given = size, start, 0
-
-    def take(self, wanted: int) -> Integers:
-        """The next ``wanted`` positions; empty after one cycle."""
-        count = min(wanted, self._size - self._given)
-        positions = (self._start + self._given + np.arange(count)) % max(self._size, 1)
-        self._given += count
-        return positions

@@ -12,17 +12,15 @@ from pydantic import Field
 
 from edgefl.planning.round_options import RoundOptions
 from edgefl.simulation.selection.base import (
-    NO_CLIENTS,
     Chosen,
     Floats,
     Integers,
     Places,
-    RandomOrder,
     Selection,
-    by_weight,
     contains,
     first_ready,
 )
+from edgefl.simulation.selection.orders import NO_CLIENTS, RandomOrder, by_weight
 from edgefl.units import Share
 
 POOL = 3

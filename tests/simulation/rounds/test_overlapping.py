@@ -241,6 +241,10 @@ class Shifts:
     def returns(self, clients: Any, at: Any) -> Any:
         return np.where(at < self.ends[clients], np.maximum(self.begins[clients], at), np.inf)
 
+    def state(self, clients: Any, at: Any) -> Any:
+        there = self.available(clients, at)
+        return there, np.where(there, self.leaves(clients, at), self.returns(clients, at))
+
 
 def test_a_place_that_nobody_can_take_is_offered_again(games: Games, setup: Setup, longest: float) -> None:
     """One of two leaves early, when the third client isn't there yet: it is asked before the other is back."""

@@ -22,12 +22,11 @@ from edgefl.simulation.selection.base import (
     Candidates,
     Places,
     Random,
-    RandomOrder,
     RoundRobin,
     Selection,
-    by_weight,
     first_ready,
 )
+from edgefl.simulation.selection.orders import RandomOrder, by_weight
 
 POPULATION = {"image": 12, "text": 10, "image-text": 8}
 EVERYONE = {"image": list(range(12)), "text": list(range(12, 22)), "image-text": list(range(22, 30))}
