@@ -39,6 +39,8 @@ PATIENCE = 10.0
 """Seconds that workers have to end by themselves when the executor is closed: their results aren't needed."""
 QUEUED_PER_WORKER = 3
 """Tasks for each worker that are handed to the pool, those that run included; the others wait as they are."""
+LARGE, LARGE_PER_WORKER = 16 << 20, 2
+"""Bytes of an update beyond which only so many are handed on, as each has memory for its report."""
 LOOKS_PER_TIMEOUT = 20
 """How often per timeout the watch looks whether tasks still end."""
 
@@ -170,8 +172,11 @@ class Processes:
     def _feed(self) -> None:
         """Hand waiting tasks to the pool, as many as keep the workers busy: a task for the pool is a copy of its
         tensors.  Called under the lock."""
-        most = QUEUED_PER_WORKER * self._workers
-        while self._waiting and len(self._entries) - len(self._waiting) < most:
+        while self._waiting:
+            large = (space(self._waiting[0].task.work.up) or 0) > LARGE
+            most = (LARGE_PER_WORKER if large else QUEUED_PER_WORKER) * self._workers
+            if len(self._entries) - len(self._waiting) >= most:
+                return
             entry = self._waiting.popleft()
             if entry.future.cancelled():
                 self._remove(entry)

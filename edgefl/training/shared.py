@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from edgefl.runs.kept import Layout, Stored, parts_of
+from edgefl.work.packed import lent
 
 _NUMBERS = count()
-MOST_REUSED = 16 << 20
+MOST_REUSED = 256 << 20
 """Bytes up to which a slot keeps its memory for the next report; a larger one frees it at once."""
 MOST_PARTS = 512
 """Parts that are written in one call."""
@@ -66,9 +67,7 @@ class Slot:
         """The same through the slot's own memory map; ``back`` gets the slot when no tensor refers to it any more."""
         if self._map is None or len(self._map) != size:
             self._map = _mapped(self.path, size, shared=True)
-        view = memoryview(self._map.numpy())  # type: ignore[arg-type]
-        weakref.finalize(view, back, self)
-        return torch.frombuffer(view, dtype=torch.uint8)
+        return lent(self._map, lambda: back(self))
 
 
 class Slots:

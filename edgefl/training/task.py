@@ -25,7 +25,7 @@ from edgefl.runs.kept import Stored
 from edgefl.training.attack import Attack
 from edgefl.work import CUDA_ROUNDING, AllocatorPeak, Meter, Pass, Result, Source, Trace, Work, digest, run
 from edgefl.work.metering.allocator import profiling
-from edgefl.work.packed import placed, split
+from edgefl.work.packed import Buffers, placed, space, split
 from edgefl.work.stacking import CantStack, Stacked, told_alone
 from edgefl.work.torch_device import ran_out, seeded, warm
 
@@ -242,6 +242,7 @@ class Node:
         self._modules: dict[str, tuple[nn.Module, frozenset[str]]] = {}
         self._keys: dict[int, tuple[Mapping[str, Any], str]] = {}
         self._stacked = Stacked(device)
+        self._buffers = Buffers()
         warm(device)
 
     def _module(self, task: Task, inputs: Mapping[str, Tensor]) -> nn.Module:
@@ -283,6 +284,8 @@ class Node:
             if task.attack is not None:
                 source, sent = task.attack.source(source), task.attack.sent
             data = cast(Source, _Lapped(source, watch)) if watch else source
+            if buffer is None and task.attack is None and (size := space(task.work.up)) is not None:
+                buffer = self._buffers.take(size)
             result = run(
                 task.work, inputs, data, module=module, device=self.device,
                 seed=task.seed, meter=meter, sent=sent, watch=watch, buffer=buffer,

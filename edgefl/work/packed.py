@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from math import isfinite, prod
 
 import torch
@@ -17,6 +19,8 @@ ALIGNMENT = 64
 CHUNK = 1 << 17
 """Elements that are treated at a time where a value is read more than once: they stay in the processor's cache."""
 MOST_PLACES = 256
+MOST_FREE = 2
+"""Buffers that wait to be used again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +111,32 @@ class Packed(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self._tensors)
+
+
+def lent(memory: Tensor, back: Callable[[], None]) -> Tensor:
+    """A tensor in the same memory, bytes of the CPU; ``back`` is called when nothing refers to it any more."""
+    view = memoryview(memory.numpy())  # type: ignore[arg-type]
+    weakref.finalize(view, back)
+    return torch.frombuffer(view, dtype=torch.uint8)
+
+
+class Buffers:
+    """Memory for payloads that is used again, which saves the time to allocate it; the last ``MOST_FREE`` are kept."""
+
+    def __init__(self) -> None:
+        self._free: deque[Tensor] = deque(maxlen=MOST_FREE)
+
+    def take(self, size: int) -> Tensor:
+        """A buffer of so many bytes, of any values."""
+        memory = next((free for free in self._free if len(free) == size), None)
+        if memory is None:
+            memory = torch.empty(size, dtype=torch.uint8)
+        else:
+            self._free = deque((free for free in self._free if free is not memory), maxlen=MOST_FREE)
+        return lent(memory, partial(self._back, memory)) if size else memory
+
+    def _back(self, memory: Tensor) -> None:
+        self._free.append(memory)
 
 
 _PLACES: dict[int, Places] = {}
