@@ -19,7 +19,7 @@ from edgefl.planning import Setup
 from edgefl.scenario import load
 from edgefl.training import Attack, Node, Report, Sources, Task
 from edgefl.training.stacked import grouped, submit_together
-from edgefl.work import Context, Pass, Source, Step, Wrapper, distinct
+from edgefl.work import Context, Item, Pass, Payload, Source, Step, Wrapper, distinct
 from edgefl.work.stacking import loop, why_alone
 from edgefl.work.stacking.loop import clip_stacked
 from edgefl.work.stacking.operators import StackedOperators
@@ -218,13 +218,19 @@ def test_what_draws_random_numbers_trains_one_by_one_with_the_same_bits(tiny: Ti
         ({"training": {"attention": "flash"}}, "kernel flash"),
         ({"method": "fedper"}, "keep values"),
         ({"method": "scaffold"}, "keep values"),
-        ({"method": "fedhkd"}, "tables or tensors beside"),
         ({"training": {}}, None),
     ],
 )
 def test_a_work_says_why_it_trains_alone(tiny: Tiny, sections: dict[str, Any], why: str | None) -> None:
     said = why_alone(tasks_of(setup_of(tiny, **sections))[0].work)
     assert said is None if why is None else said is not None and why in said
+
+
+def test_a_work_with_a_table_trains_alone(tiny: Tiny) -> None:
+    work = tasks_of(setup_of(tiny))[0].work
+    table = Payload("tables", (Item("table", (2, 3), "float32", "table/of"),))
+    said = why_alone(replace(work, down=(*work.down, table)))
+    assert said is not None and "tables or tensors beside" in said
 
 
 class Other(Classify):
