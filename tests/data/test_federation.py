@@ -300,6 +300,18 @@ def test_a_million_declared_clients_are_arrays():
     assert fed.client(999_999).counts(training("text")) == {"text": 15}
 
 
+def test_more_clients_than_samples_share_them(data_cache, tmp_path):
+    options = DataOptions(source="glyphs", clients={"image": 5000}, partition={"shared": 12}, size=8)
+    fed = open_federation(options, seed=1, tokens=12, cache=data_cache)
+    held = np.concatenate([fed.rows(client) for client in range(5000)])
+    assert set(fed.client_samples.tolist()) == {12}
+    assert len(np.unique(held)) < len(held) / 4
+    batch = next(fed.client(4999).batches(training("image"), 1))[1]
+    assert len(batch["label"]) and (np.bincount(fed.client_group) == 5000).all()  # all have the cost of one
+    fed.partition_figure(tmp_path / "partition.png")
+    assert (tmp_path / "partition.png").stat().st_size > 10_000
+
+
 def test_quantity_sizes_differ(data_cache):
     options = DataOptions(source="names", clients={"text": 6}, partition={"quantity": 0.5})
     sizes = np.sort(open_federation(options, seed=1, tokens=12, cache=data_cache).client_samples)
