@@ -20,7 +20,7 @@ from edgefl.runs.kept import Layout, Stored, parts_of
 from edgefl.work.packed import lent
 
 _NUMBERS = count()
-MOST_REUSED = 256 << 20
+MOST_REUSED = 16 << 20
 """Bytes up to which a slot keeps its memory for the next report; a larger one frees it at once."""
 MOST_PARTS = 512
 """Parts that are written in one call."""
