@@ -205,6 +205,7 @@ class RunDirectory:
         if not self.in_background or self.kept_folder.exists():
             # what clients keep is written and removed beside the checkpoints, one after the other
             self._write(round, tensors, state, facts, synced=synced)
+            self._sweep()
             return
         state = checkpoints.copied(state)
         if self._writer is None:
@@ -233,7 +234,6 @@ class RunDirectory:
         best.settle(self.path)
         unfinished.drop(self.path)
         self._kept_files[round], self._part_files = frozenset(kept.files_of(state)), frozenset()
-        self._sweep()
 
     def settle(self) -> None:
         """Wait for the checkpoint that is being written in the background.  Raises RunError if it can't be written."""

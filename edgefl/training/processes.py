@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import signal
 import sys
 import threading
 import time
@@ -188,7 +189,10 @@ class Processes:
         pool = self._pool
         try:
             entry.inner = pool.submit(run_task, *self._sent(entry))
-        except (BrokenProcessPool, RuntimeError) as error:
+        except BrokenProcessPool:
+            self._recover(pool, _how_ended(pool))
+            return
+        except RuntimeError as error:
             self._recover(pool, str(error))
             return
         entry.inner.add_done_callback(lambda inner: self._done(entry, inner, pool))
@@ -233,7 +237,7 @@ class Processes:
             with self._lock:
                 if pool is not self._pool:
                     return  # another task's failure came first, and this one is queued again
-                reason = "a worker process ended unexpectedly, perhaps because memory ran out"
+                reason = _how_ended(pool)
                 if isinstance(error, OutOfHostMemory):
                     entry.out_of_memory, reason = True, str(error)
                     self._end_workers(pool)
@@ -336,6 +340,17 @@ def _text_slot(text: str) -> Slot:
 def _processes_of(pool: ProcessPoolExecutor) -> list[BaseProcess]:
     """The workers of a pool, which has no public name for them."""
     return list((getattr(pool, "_processes", None) or {}).values())
+
+
+def _how_ended(pool: ProcessPoolExecutor) -> str:
+    """What is known of a worker that ended by itself: the signal or the exit code."""
+    # the pool ends the others with SIGTERM
+    codes = {process.exitcode for process in _processes_of(pool)} - {None, 0, -signal.SIGTERM}
+    code = min((code for code in codes if code is not None), default=None)
+    if code is None or code in (-signal.SIGKILL, -signal.SIGBUS):
+        return "a worker process ended unexpectedly, perhaps because memory ran out"
+    how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+    return f"a worker process ended unexpectedly, {how}"
 
 
 def _warn(text: str) -> None:

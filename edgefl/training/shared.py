@@ -101,10 +101,9 @@ def room(number: int, path: str, size: int) -> Tensor:
 def _new_room(path: str, size: int) -> Tensor:
     descriptor = os.open(path, os.O_RDWR)
     try:
-        if size != os.fstat(descriptor).st_size:
-            os.ftruncate(descriptor, 0)
-            if size:  # without memory there is an error here, and not a signal at the first write
-                os.posix_fallocate(descriptor, 0, size)
+        # a slot never shrinks: a worker may have mapped more of it, for the report of another task
+        if size > os.fstat(descriptor).st_size:  # without memory there is an error here, not a signal at a write
+            os.posix_fallocate(descriptor, 0, size)
     finally:
         os.close(descriptor)
     return _mapped(path, size, shared=True)

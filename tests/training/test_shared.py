@@ -20,7 +20,7 @@ from edgefl.commands.compose import compose
 from edgefl.runs.kept import Layout
 from edgefl.scenario import load
 from edgefl.training import Inline, Processes, Task
-from edgefl.training.shared import MOST_LENT, Slot, available, put
+from edgefl.training.shared import MOST_LENT, Slot, available, put, room
 
 pytestmark = pytest.mark.skipif(not available(), reason="this system has no memory that processes share by path")
 
@@ -64,6 +64,13 @@ def test_another_process_reads_and_writes_a_slot() -> None:
     text = json.dumps([stored.to_json(), answer.path])
     out = subprocess.run([sys.executable, "-c", code, text], check=True, capture_output=True, text=True).stdout
     assert_equal_tensors(answer.read(Layout.read(json.loads(out))), {name: t + t for name, t in given.items()})
+
+
+def test_a_slot_that_reports_of_several_sizes_use_keeps_what_is_mapped() -> None:
+    slot = Slot()
+    for size in (1 << 16, 64, 1 << 16):
+        assert len(room(slot.number, slot.path, size)) == size
+        assert os.fstat(slot.descriptor).st_size >= 1 << 16, "a write to a page that the file lacks ends the process"
 
 
 def test_workers_share_inputs_and_leave_nothing_open(tiny: Tiny) -> None:
