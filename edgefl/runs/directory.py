@@ -25,8 +25,8 @@ import json
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 from edgefl.errors import RunError
 from edgefl.files import sync
 from edgefl.runs import best, checkpoints, digests, kept, tables, unfinished
+from edgefl.runs.background import Background
 from edgefl.runs.contents import CHECKPOINTS, KEPT, read_json
 from edgefl.runs.durable import boot, locked, replace_file, writing
 from edgefl.runs.folders import FILES, FORMAT, TABLES, Table, check_format, check_run_folder, json_text, new_folder
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 
 SYNC_SECONDS = 5.0
 """Wall time after which a checkpoint and its records are synced to the disk again."""
+PAUSE_SECONDS = 2.0
+"""Wall time between two checkpoints in the background; rounds may be shorter."""
 
 
 class RunDirectory:
@@ -62,8 +65,7 @@ class RunDirectory:
         self._synced_at = 0.0
         self.in_background = False
         """Whether checkpoints are written while the caller goes on; their errors are raised by a later call."""
-        self._writer: ThreadPoolExecutor | None = None
-        self._writing: Future[None] | None = None
+        self._background: Background | None = None
         self.keep = 1
         """Number of checkpoints that the run keeps when it is finished; under way it keeps two at least."""
         self._digests: dict[Table, digests.TableDigest] = {}
@@ -187,44 +189,38 @@ class RunDirectory:
         """Write a checkpoint with everything that the next round needs.
 
         ``state`` is JSON data; tuples are read back as lists.  It and the records are synced to the disk if
-        ``SYNC_SECONDS`` have passed since the last time: a process that is killed loses nothing, a power cut no more
-        than the rounds since then, because the checkpoint that was synced last stays.  The tensors must not change
-        afterwards if it is written ``in_background``.  Raises RunError if this checkpoint, or the last one in the
-        background, can't be written, TypeError for a state that JSON can't represent.
+        ``SYNC_SECONDS`` have passed since the last time: after a power cut the checkpoint that was synced last is
+        there.  The tensors must not change afterwards if it is written ``in_background``, where the newest is written
+        every ``PAUSE_SECONDS``, unless a finished run keeps several.  Raises RunError if this checkpoint, or one in
+        the background, can't be written, TypeError for a state that JSON can't represent.
         """
-        self.settle()
-        synced = self._synced_round is None or time.monotonic() - self._synced_at > SYNC_SECONDS
         for table in TABLES:
             with writing(self.table(table)):
                 self.table(table).touch()
         records = {table: self._digest(table).record() for table in TABLES}
-        facts = {"made_of": self.made_of, "inputs": self.inputs, "records": records}
-        if not synced:
-            facts["written_since_boot"] = boot()
-        facts = tables.plain(facts)
+        facts = tables.plain({"made_of": self.made_of, "inputs": self.inputs, "records": records})
         if not self.in_background or self.kept_folder.exists():
             # what clients keep is written and removed beside the checkpoints, one after the other
-            self._write(round, tensors, state, facts, synced=synced)
+            self.settle()
+            self._write(round, tensors, state, facts)
             self._sweep()
             return
-        state = checkpoints.copied(state)
-        if self._writer is None:
-            self._writer = ThreadPoolExecutor(1, "checkpoints")
-        self._writing = self._writer.submit(self._write, round, dict(tensors), state, facts, synced=synced)
+        if self._background is None:
+            self._background = Background(PAUSE_SECONDS if self.keep == 1 else 0.0)
+        if self.keep > 1:
+            self.settle()
+        self._background.give(partial(self._write, round, dict(tensors), checkpoints.copied(state), facts))
 
     def _write(
-        self,
-        round: int,
-        tensors: Mapping[str, Tensor],
-        state: Mapping[str, Any],
-        facts: Mapping[str, Any],
-        *,
-        synced: bool,
+        self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any], facts: dict[str, Any]
     ) -> None:
+        synced = self._synced_round is None or time.monotonic() - self._synced_at > SYNC_SECONDS
         if synced:
             for table in TABLES:
                 with writing(self.table(table)):
                     sync(self.table(table))
+        else:
+            facts = {**facts, "written_since_boot": boot()}
         checkpoints.write(
             self.path / CHECKPOINTS, round, tensors, state, facts, max(self.keep, checkpoints.KEEP),
             synced=synced, besides=self._synced_round,
@@ -236,10 +232,9 @@ class RunDirectory:
         self._kept_files[round], self._part_files = frozenset(kept.files_of(state)), frozenset()
 
     def settle(self) -> None:
-        """Wait for the checkpoint that is being written in the background.  Raises RunError if it can't be written."""
-        pending, self._writing = self._writing, None
-        if pending is not None:
-            pending.result()
+        """Write the checkpoint that waits in the background.  Raises RunError if it can't be written."""
+        if self._background is not None:
+            self._background.settle()
 
     def write_part(self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Write what clients of a round under way have trained; it goes with the round's checkpoint.
@@ -376,9 +371,9 @@ class RunDirectory:
             self._unlock()
 
     def _unlock(self) -> None:
-        if self._writer is not None:
-            self._writer.shutdown()
-            self._writer = None
+        if self._background is not None:
+            self._background.close()
+            self._background = None
         if self._lock is not None:
             self._lock.close()
             self._lock = None

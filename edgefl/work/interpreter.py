@@ -24,7 +24,7 @@ from edgefl.work.edits import edited, uploaded
 from edgefl.work.metering.meter import Meter
 from edgefl.work.metering.trace import FINISH, METERED, START, Trace
 from edgefl.work.optimizer.update import Update
-from edgefl.work.packed import places_of, split
+from edgefl.work.packed import Parts, Places, places_of, split
 from edgefl.work.paired_batches import batches
 from edgefl.work.step_faults import step_faults
 from edgefl.work.steps import Context, Step
@@ -143,6 +143,29 @@ def named_tensors(module: nn.Module) -> Named:
     return _NAMED[module]
 
 
+Known = tuple[Places, dict[str, Tensor], list[int], Parts]
+_PARTS: WeakKeyDictionary[nn.Module, dict[int, Known]] = WeakKeyDictionary()
+MOST_PARTS = 16
+"""Payloads of a module whose tensors are kept lined up."""
+
+
+def _lined_up(module: nn.Module, places: Places) -> Parts | None:
+    """The tensors of a module that a payload sends, lined up once; None if it sends others, or if they can't be."""
+    known = _PARTS.setdefault(module, {})
+    if id(places) not in known:
+        parameters, buffers = named_tensors(module)
+        sent = {item.name: parameters.get(item.name, buffers.get(item.name)) for item in places.payload.items}
+        tensors = {name: tensor for name, tensor in sent.items() if tensor is not None}
+        if len(tensors) < len(sent) or (parts := places.lined_up(tensors)) is None:
+            return None
+        if len(known) >= MOST_PARTS:
+            known.clear()
+        known[id(places)] = places, tensors, [tensor.data_ptr() for tensor in tensors.values()], parts
+    _, tensors, pointers, parts = known[id(places)]
+    # a step may have put other memory behind a parameter
+    return parts if all(t.data_ptr() == at for t, at in zip(tensors.values(), pointers, strict=True)) else None
+
+
 def _check_sent(ctx: Context) -> None:
     """Raise MethodError for a payload item whose output or tensor of the model has another shape than described."""
     parameters, buffers = named_tensors(ctx.model)
@@ -191,7 +214,8 @@ def _passes(ctx: Context, seed: int, meter: Meter | None) -> tuple[Tensor, int]:
         step = step_of(pass_)
         if update:
             update.before = partial(step.gradient, ctx, pass_) if step.changes_gradients else None
-        ctx.model.train(pass_.train)
+        if any(module.training is not pass_.train for module in ctx.model.modules()):  # setting it takes longer
+            ctx.model.train(pass_.train)
         with torch.no_grad(), _once(ctx, metered, index), step_faults(pass_):
             step.start(ctx, pass_)
         counts: Counter[str] = Counter()
@@ -323,7 +347,7 @@ def run(
             raise MethodError(f"payload {payload.name!r} sends {missing[0]!r}, which neither model nor outputs hold")
         places = places_of(payload)
         if places is not None and sent is None:
-            payloads[payload.name] = places.copy(held, buffers.get(payload.name))
+            payloads[payload.name] = places.copy(held, buffers.get(payload.name), _lined_up(module, places))
             continue
         tensors = {i.name: held[i.name].detach().to("cpu", DTYPES[i.dtype], copy=True) for i in payload.items}
         if sent is not None:

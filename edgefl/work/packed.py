@@ -18,6 +18,8 @@ ALIGNMENT = 64
 """Tensors begin at multiples of so many bytes, as those that torch allocates do."""
 CHUNK = 1 << 17
 """Elements that are treated at a time where a value is read more than once: they stay in the processor's cache."""
+Parts = dict[torch.dtype, list[Tensor]]
+"""Tensors ``[n]`` of each dtype, that lie one after the other in a buffer."""
 MOST_PLACES = 256
 MOST_FREE = 2
 """Buffers that wait to be used again."""
@@ -73,16 +75,36 @@ class Places:
             pieces[dtype] += [item.name, -size % (ALIGNMENT // dtype.itemsize)]
         return pieces
 
-    def copy(self, tensors: Mapping[str, Tensor], buffer: Tensor | None = None) -> Packed:
-        """These tensors, of any device and dtype, in this buffer ``[size]`` of the CPU, or in a new one."""
-        new = self.packed(torch.empty(self.size, dtype=torch.uint8) if buffer is None else buffer)
+    def lined_up(self, tensors: Mapping[str, Tensor]) -> Parts | None:
+        """These tensors as ``[n]`` with the gaps between them, in which they can be copied at once, by dtype.
+
+        None if one has another dtype, isn't contiguous, or isn't on the CPU.
+        """
+        found: Parts = {}
         for dtype, pieces in self._pieces.items():
             gaps = torch.zeros(ALIGNMENT // dtype.itemsize, dtype=dtype)
-            parts = [gaps[:p] if isinstance(p, int) else tensors[p].detach().reshape(-1) for p in pieces]
+            found[dtype] = parts = []
+            for piece in pieces:
+                whole = gaps[:piece] if isinstance(piece, int) else tensors[piece].detach()
+                if whole.dtype != dtype or whole.device.type != "cpu" or not whole.is_contiguous():
+                    return None
+                if whole.numel():
+                    parts.append(whole.view(-1))
+        return found
+
+    def copy(self, tensors: Mapping[str, Tensor], buffer: Tensor | None = None, parts: Parts | None = None) -> Packed:
+        """These tensors, of any device and dtype, in this buffer ``[size]`` of the CPU, or in a new one.
+
+        ``parts`` are they as ``lined_up`` returned them, if that is known.
+        """
+        new = self.packed(torch.empty(self.size, dtype=torch.uint8) if buffer is None else buffer)
+        if parts is None:
+            parts = self.lined_up(tensors)
+        for dtype, pieces in self._pieces.items():
             if not len(new.whole[dtype]):
                 continue
-            if all(part.dtype == dtype and part.device.type == "cpu" for part in parts):
-                torch.cat([part for part in parts if len(part)], out=new.whole[dtype])
+            if parts is not None:
+                torch.cat(parts[dtype], out=new.whole[dtype])
             else:
                 new.whole[dtype].zero_()
                 names = [piece for piece in pieces if isinstance(piece, str)]
