@@ -198,7 +198,7 @@ class RunDirectory:
             with writing(self.table(table)):
                 self.table(table).touch()
         records = {table: self._digest(table).record() for table in TABLES}
-        facts = tables.plain({"made_of": self.made_of, "inputs": self.inputs, "records": records})
+        facts = {"made_of": self.made_of, "inputs": self.inputs, "records": records}
         if not self.in_background or self.kept_folder.exists():
             # what clients keep is written and removed beside the checkpoints, one after the other
             self.settle()
@@ -222,7 +222,7 @@ class RunDirectory:
         else:
             facts = {**facts, "written_since_boot": boot()}
         checkpoints.write(
-            self.path / CHECKPOINTS, round, tensors, state, facts, max(self.keep, checkpoints.KEEP),
+            self.path / CHECKPOINTS, round, tensors, state, tables.plain(facts), max(self.keep, checkpoints.KEEP),
             synced=synced, besides=self._synced_round,
         )  # fmt: skip
         if synced:
