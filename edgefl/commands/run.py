@@ -11,8 +11,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from edgefl import models
 from edgefl.commands.compose import compose, errors_at, federation_of, predictor_of, scenario_of
 from edgefl.commands.followed import check_followed
@@ -49,7 +47,7 @@ from edgefl.simulation.watch import best_round
 from edgefl.training import Inline, Processes, make_executor
 from edgefl.training.pretraining import Pretraining
 from edgefl.work.description import digest
-from edgefl.work.torch_device import device_of
+from edgefl.work.torch_device import device_of, threads
 
 
 class _Executors:
@@ -365,12 +363,10 @@ def _run_one(
             tracked.round(record)
         on_progress("start", {"rounds": setup.schedule.rounds, "round": simulation.round, **_sizes(setup)})
         gc.freeze()  # the set-up stays alive, and collecting over it takes as long as many events
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # more would only wait: what the server adds up is small, or workers use the cores
         try:
-            result = simulation.run()
+            with threads(1):  # more would only wait: what the server adds up is small, or workers use the cores
+                result = simulation.run()
         finally:
-            torch.set_num_threads(threads)
             tracked.close(finished=simulation.over)
             gc.unfreeze()  # the next combination of a comparison needs the memory of this one
         if trains:

@@ -12,6 +12,7 @@ import torch
 
 from edgefl.work import Call, Held, Inside
 from edgefl.work.metering.allocator import AllocatorPeak, Balance, MemoryEvents
+from edgefl.work.torch_device import threads
 
 PROBED_BYTES = 512 * 2**20
 """Calls whose arguments take more are not run; their scratch is assumed."""
@@ -53,13 +54,9 @@ def probe(held: Sequence[Held], device: str) -> list[Inside]:
     """
     if device == "cuda" and not torch.cuda.is_available():
         return [_without_gpu(each) for each in held]
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with torch.random.fork_rng([torch.device(device)] if device == "cuda" else []), torch.no_grad():
-            measured = (_on_cuda if device == "cuda" else _on_cpu)([_probed(each.call) for each in held])
-    finally:
-        torch.set_num_threads(threads)
+    generators = torch.random.fork_rng([torch.device(device)] if device == "cuda" else [])
+    with threads(1), generators, torch.no_grad():
+        measured = (_on_cuda if device == "cuda" else _on_cpu)([_probed(each.call) for each in held])
     return [_inside(each, bytes_) for each, bytes_ in zip(held, measured, strict=True)]
 
 

@@ -27,6 +27,7 @@ from torch.nn import functional as F
 
 from edgefl.devices import Device
 from edgefl.work import Meter
+from edgefl.work.torch_device import threads
 
 NAME = "this-machine"
 SECONDS = 3.5
@@ -237,13 +238,8 @@ def step_overheads(budget: float, watch: Stopwatch, device: torch.device) -> NDA
 @contextmanager
 def threads_of(count: int) -> Iterator[None]:
     """Run the body with ``count`` threads of torch and without gradients; restore the thread count afterwards."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        torch.set_num_threads(before)
+    with threads(count), torch.no_grad():
+        yield
 
 
 def rate(acts: list[Act], seconds: NDArray[np.float64], quantity: str) -> Any:

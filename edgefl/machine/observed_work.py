@@ -32,7 +32,7 @@ from edgefl.work import (
     metered_steps,
 )
 from edgefl.work.description import DTYPES
-from edgefl.work.torch_device import warm
+from edgefl.work.torch_device import threads, warm
 
 
 @dataclass
@@ -134,9 +134,7 @@ def run_observed(
     ``work`` should be ``shortened``.  Only the shapes of ``source`` are used.  ``on_message`` is called with the
     name of each of the three runs.
     """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with threads(1):
         warm(device)
         # the bare run is first: memory that the C library retains would hide the growth of a later run
         on_message("bare")
@@ -150,8 +148,6 @@ def run_observed(
         on_message("watching torch's allocator")
         peak = _run(work, RandomBatches(source, work.model, metered_steps(work)), device, seed, None, watched=True)
         return Observed(meter.trace(), peak, _fastest(work, timed), resident.before, resident.peak, resident.after)
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _nothing() -> None:

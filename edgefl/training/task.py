@@ -10,6 +10,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from typing import Any, Protocol, cast
@@ -27,7 +28,7 @@ from edgefl.work import CUDA_ROUNDING, AllocatorPeak, Meter, Pass, Result, Sourc
 from edgefl.work.metering.allocator import profiling
 from edgefl.work.packed import Buffers, placed, space, split
 from edgefl.work.stacking import CantStack, Stacked, told_alone
-from edgefl.work.torch_device import ran_out, seeded, warm
+from edgefl.work.torch_device import ran_out, seeded, threads, warm
 
 MOST_MODELS = 256
 """Descriptions of models whose digests are kept."""
@@ -273,9 +274,7 @@ class Node:
             return self._together(task)
         started = time.perf_counter()
         source = self.sources.server() if task.client is None else self.sources.client(task.client)
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # with several threads the order of sums, and so rounding, depends on the machine
-        try:
+        with self._failing(task), threads(1):
             inputs = task.work.received(task.tensors())
             module = self._module(task, inputs)
             meter = Meter(CUDA_ROUNDING if self.device.type == "cuda" else 1) if task.metered else None
@@ -291,41 +290,38 @@ class Node:
                 seed=task.seed, meter=meter, sent=sent, watch=watch, buffer=buffer,
             )  # fmt: skip
             measured = Measured(watch.bytes if watch else None, result.trace) if result.trace is not None else None
-        except (Exception, SystemExit) as error:
-            self._modules.clear()  # a failed work may leave its module in an undefined state
-            if isinstance(error, EdgeflError):
-                raise
-            raise _failure(task, error) from error
-        finally:
-            torch.set_num_threads(threads)
         return Report(result, measured, task.seed, _host(started))
 
     def _together(self, task: Task) -> Report:
         """Run a task and its ``others`` at once; one by one if their work can't be stacked, which is told once."""
         started, tasks = time.perf_counter(), (replace(task, others=(), places=0), *task.others)
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
         try:
-            inputs = task.work.received(task.inputs)
-            sources = [self.sources.server() if t.client is None else self.sources.client(t.client) for t in tasks]
-            results = self._stacked.run(
-                task.work, inputs, sources, [t.seed for t in tasks], self._module(task, inputs), task.places
-            )
+            with self._failing(task), threads(1):
+                inputs = task.work.received(task.inputs)
+                sources = [self.sources.server() if t.client is None else self.sources.client(t.client) for t in tasks]
+                results = self._stacked.run(
+                    task.work, inputs, sources, [t.seed for t in tasks], self._module(task, inputs), task.places
+                )
         except CantStack as error:
-            torch.set_num_threads(threads)
             told_alone(task.work.kind, str(error))
             reports = [self.run(each) for each in tasks]
             return replace(reports[0], others=tuple(reports[1:]))
-        except (Exception, SystemExit) as error:
-            self._modules.clear()
-            if isinstance(error, EdgeflError):
-                raise
-            raise _failure(task, error) from error
-        finally:
-            torch.set_num_threads(threads)
         host = _host(started, len(tasks))
         reports = [Report(result, None, t.seed, host) for result, t in zip(results, tasks, strict=True)]
         return replace(reports[0], others=tuple(reports[1:]))
+
+    @contextmanager
+    def _failing(self, task: Task) -> Iterator[None]:
+        """Name the client or the server in the error of a task that fails."""
+        try:
+            yield
+        except CantStack:
+            raise
+        except (Exception, SystemExit) as error:
+            self._modules.clear()  # a failed work may leave its module in an undefined state
+            if isinstance(error, EdgeflError):
+                raise
+            raise _failure(task, error) from error
 
     def _watch(self, work: Work, module: nn.Module, inputs: Mapping[str, Tensor]) -> AllocatorPeak | None:
         """The watch on the allocator for a work; None while another profiler is running."""

@@ -42,6 +42,20 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
             generator.set_state(state)
 
 
+@contextmanager
+def threads(count: int = 1) -> Iterator[None]:
+    """So many threads of torch, and afterwards as many as before.
+
+    With several the order of sums, and so rounding, depends on the machine.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def ran_out(error: BaseException) -> bool:
     """Whether an error says that memory couldn't be allocated."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):

@@ -22,7 +22,7 @@ from edgefl.cost import Predictor
 from edgefl.errors import EdgeflError, MethodError, UnknownName
 from edgefl.methods import Method
 from edgefl.training import Node
-from edgefl.work.torch_device import device_of
+from edgefl.work.torch_device import device_of, threads
 
 
 def check_method(
@@ -129,10 +129,5 @@ def _options(noun: str, name: str, owner: Any, fields: Mapping[str, Any]) -> Any
 @contextmanager
 def _one_thread() -> Iterator[None]:
     """Run with one thread, as training does, and restore the global random generator."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with torch.random.fork_rng([]):
-            yield
-    finally:
-        torch.set_num_threads(threads)
+    with threads(1), torch.random.fork_rng([]):
+        yield

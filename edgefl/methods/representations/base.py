@@ -6,8 +6,7 @@ their representations in common.  Subclasses define how the tables are used.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
@@ -22,6 +21,7 @@ from edgefl.methods.setting import Kind, Setting
 from edgefl.methods.state import ServerState, Update
 from edgefl.models import MODALITIES, ModelOptions
 from edgefl.work import Item, Pass, Payload, Work
+from edgefl.work.torch_device import threads
 
 SERVER = "server"
 """The kind of the server's own model, and the first part of its addresses."""
@@ -291,17 +291,6 @@ def best_match(table: Tensor, other: Tensor, *, rows: int = 1024) -> Tensor:
 
     ``rows`` of ``[samples, samples]`` are in memory at a time; the result doesn't depend on it.
     """
-    with one_thread():
+    with threads(1):  # with more, sums in matrix products may differ between machines
         parts = [(table[start : start + rows].float() @ other.T).argmax(1) for start in range(0, len(table), rows)]
     return torch.cat(parts)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Limit torch to one thread; with more, sums in matrix products may differ between machines."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

@@ -18,10 +18,11 @@ from torch import Tensor
 
 from edgefl.errors import MethodError
 from edgefl.methods.protocol import Method
-from edgefl.methods.representations.base import Exchange, Sent, mixed, one_thread
+from edgefl.methods.representations.base import Exchange, Sent, mixed
 from edgefl.methods.setting import Kind, Setting
 from edgefl.methods.state import ServerState, Update
 from edgefl.work import Pass, Work
+from edgefl.work.torch_device import threads
 
 IOT = 100.0
 """FedIoT's weight factor of clients with pairs."""
@@ -221,7 +222,7 @@ class CreamFL(Exchange):
         options = self.options
         if options.aggregation == "gca":
             other = state.tensors[f"table/public.{self.other(modality)}"]
-            with one_thread():
+            with threads(1):
                 scores = [gca_scores(table, other, own_pair=options.denominator == "all") for _, table in sent]
             return torch.stack(scores).softmax(0)
         counts = torch.ones(len(sent))
