@@ -67,8 +67,9 @@ class Raised(Mapping[Address, int]):
         return self._whole
 
 
-def _spec(tensor: Tensor) -> tuple[Any, ...]:
-    return tensor.shape, tensor.dtype
+def _alike(held: Tensor | None, new: Tensor) -> bool:
+    """Whether two tensors are without values and equal."""
+    return held is not None and held.is_meta and new.is_meta and (held.shape, held.dtype) == (new.shape, new.dtype)
 
 
 class NoTraining:
@@ -120,8 +121,7 @@ class NoTraining:
         before = self.state
         alike = self._alike.get(id(changed))
         if alike is None:
-            held = before.tensors
-            alike = all(a in held and (held[a].is_meta, *_spec(held[a])) == (True, *_spec(changed[a])) for a in changed)
+            alike = all(_alike(before.tensors.get(address), tensor) for address, tensor in changed.items())
             # others may have been compared with what this one replaces
             self._alike = {**self._alike, id(changed): True} if alike else {}
         if not alike:
