@@ -78,3 +78,10 @@ def test_functions_that_name_themselves_hide_no_event() -> None:
     with AllocatorPeak(CPU) as peak, torch.profiler.record_function("outer"), torch.profiler.record_function("inner"):
         floats(2)
     assert peak.bytes == 2 * MIB
+
+
+def test_tensors_in_a_buffer_with_others_count_as_themselves() -> None:
+    buffer, own = torch.empty(1000), torch.empty(10)
+    with AllocatorPeak(torch.device("cpu"), [buffer[:100], buffer[200:250], buffer[:100], own, own.view(2, 5)]) as peak:
+        pass
+    assert peak.bytes == 4 * (100 + 50 + 10)

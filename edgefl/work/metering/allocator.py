@@ -119,8 +119,7 @@ class AllocatorPeak:
         self.device = device
         self.bytes = 0
         rounding = CUDA_ROUNDING if device.type == "cuda" else 1
-        storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in resident}
-        self._resident = sum(-(-size // rounding) * rounding for size in storages.values())
+        self._resident = sum(-(-size // rounding) * rounding for size in _sizes(resident))
         self._others = 0
         self._balance = Balance()
         self._events = MemoryEvents()
@@ -151,6 +150,17 @@ class AllocatorPeak:
     def _add_up(self) -> None:
         (events,) = self._events.stop()
         self._balance.add(events)
+
+
+def _sizes(tensors: Iterable[Tensor]) -> Iterator[int]:
+    """Bytes that these tensors take of each storage, which may hold others too, as the buffer of a payload does."""
+    storages: dict[int, tuple[int, dict[tuple[int, int], int]]] = {}
+    for tensor in tensors:
+        storage = tensor.untyped_storage()
+        _, parts = storages.setdefault(storage._cdata, (storage.nbytes(), {}))
+        parts[tensor.storage_offset(), tensor.nbytes] = tensor.nbytes
+    for size, parts in storages.values():
+        yield min(size, sum(parts.values()))
 
 
 @contextmanager
