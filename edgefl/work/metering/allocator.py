@@ -158,7 +158,7 @@ def _sizes(tensors: Iterable[Tensor]) -> Iterator[int]:
     for tensor in tensors:
         storage = tensor.untyped_storage()
         _, parts = storages.setdefault(storage._cdata, (storage.nbytes(), {}))
-        parts[tensor.storage_offset(), tensor.nbytes] = tensor.nbytes
+        parts[int(tensor.storage_offset()), tensor.nbytes] = tensor.nbytes
     for size, parts in storages.values():
         yield min(size, sum(parts.values()))
 
