@@ -29,9 +29,9 @@ from edgefl import registry
 from edgefl.data import DataOptions
 from edgefl.errors import OutOfHostMemory, TrainingError
 from edgefl.runs.kept import Layout, Stored
-from edgefl.training.shared import Slot, Slots, available
+from edgefl.training.shared import MOST_LENT, Slot, Slots, available
 from edgefl.training.task import Report, Task
-from edgefl.training.worker import MOST_WORKS, Answer, do_nothing, run_task, start
+from edgefl.training.worker import MOST_WORKS, Answer, do_nothing, in_one_piece, run_task, start
 from edgefl.work import Work
 from edgefl.work.packed import space
 from edgefl.work.torch_device import device_of
@@ -111,11 +111,11 @@ class Processes:
             registry.for_workers(),
         )  # fmt: skip
         self._workers, self._timeout = workers, timeout
-        self.window = QUEUED_PER_WORKER * workers
         self._lock = threading.RLock()
         self._inputs: dict[int, tuple[Mapping[str, Tensor], Slot, Slot]] = {}
         self._works: dict[tuple[int, ...], tuple[Work, Slot]] = {}
-        self._slots = Slots()
+        self.window = QUEUED_PER_WORKER * workers
+        self._slots = Slots(max(MOST_LENT, self.window + workers))
         self._entries: list[_Entry] = []
         self._waiting: deque[_Entry] = deque()
         self._closing, self._tried_alone = False, False
@@ -219,16 +219,22 @@ class Processes:
         except OSError as error:
             raise OutOfHostMemory(f"the memory of this machine doesn't hold the inputs of {entry.name}") from error
         (_, inputs, where), (_, work) = self._inputs[id(given)], self._works[parts]
-        slot = self._slots.take()
+        slot = self._slots.take(reused=in_one_piece(task) is not None)
         entry.shared = inputs, slot, where, work
         facts = {**task.facts(), "scalars": dict(task.work.scalars)}
-        return (work.number, work.path), facts, (where.number, where.path), (slot.number, slot.path)
+        return (
+            (work.number, work.path),
+            facts,
+            (where.number, where.path),
+            (slot.number if slot.reused else None, slot.path),
+        )
 
     def _done(self, entry: _Entry, inner: Future[Answer], pool: ProcessPoolExecutor) -> None:
         """Pass a task's report on, or its error; recover where the host failed it."""
         if inner.cancelled():
             if inner is entry.inner:
                 self._remove(entry)
+                self._give_back(entry)
                 entry.future.follow()
                 self._next()
             return
@@ -246,6 +252,7 @@ class Processes:
         self._remove(entry)
         with suppress(InvalidStateError):
             if error is not None:
+                self._give_back(entry)
                 entry.future.set_exception(error)
             else:
                 entry.future.set_result(_report(entry, self._slots, *inner.result()))
@@ -253,6 +260,11 @@ class Processes:
             None  # tensors of the task and of its report, which refer to each other
         )
         self._next()
+
+    def _give_back(self, entry: _Entry) -> None:
+        """Free the slot of a task that no worker runs and that has no report."""
+        if entry.shared is not None:
+            self._slots.back(entry.shared[1])
 
     def _next(self) -> None:
         with self._lock:

@@ -20,18 +20,22 @@ from edgefl.runs.kept import Layout, Stored, parts_of
 from edgefl.work.packed import lent
 
 _NUMBERS = count()
-MOST_REUSED = 16 << 20
-"""Bytes up to which a slot keeps its memory for the next report; a larger one frees it at once."""
 MOST_PARTS = 512
 """Parts that are written in one call."""
 MOST_LENT = 12
 """Slots that come back when no report refers to them: each is an open file, of which a process may have a thousand."""
+MOST_ROOMS = 256
+"""Slots of its parent that a worker keeps mapped: more than the parent has at a time."""
 
 
 class Slot:
-    """A place for the tensors of one sender.  ``number`` is its alone, while another may have its path later."""
+    """A place for the tensors of one sender.  ``number`` is its alone, while another may have its path later.
 
-    def __init__(self) -> None:
+    One that is ``reused`` keeps its memory, and processes keep it mapped, from one report to the next.
+    """
+
+    def __init__(self, reused: bool = False) -> None:
+        self.reused = reused
         descriptor = os.memfd_create("edgefl")
         self.descriptor, self.path, self.number = descriptor, f"/proc/{os.getpid()}/fd/{descriptor}", next(_NUMBERS)
         weakref.finalize(self, os.close, descriptor)
@@ -71,31 +75,42 @@ class Slot:
 
 
 class Slots:
-    """Slots for reports.  Small ones keep their memory for the next report, which saves the time to allocate it."""
+    """Slots for reports.  So many keep their memory for the next report: to allocate and map it takes as long as to
+    write into it."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST_LENT) -> None:
+        self._most = most
         self._free: deque[Slot] = deque()
-        self._lent = 0
+        self._reused: weakref.WeakSet[Slot] = weakref.WeakSet()
 
-    def take(self) -> Slot:
-        """A slot that nothing refers to."""
-        return self._free.pop() if self._free else Slot()
+    def take(self, *, reused: bool) -> Slot:
+        """A slot that nothing refers to; with ``reused`` one that keeps its memory, if there may be another."""
+        if reused and self._free:
+            return self._free.pop()
+        slot = Slot(reused and len(self._reused) < self._most)
+        if slot.reused:
+            self._reused.add(slot)
+        return slot
 
     def bytes(self, slot: Slot, size: int) -> Tensor:
         """The first ``size`` bytes of a slot, which is free again when no tensor refers to them any more."""
-        if not 0 < size <= MOST_REUSED or self._lent >= MOST_LENT:
-            return slot.bytes(size)
-        self._lent += 1
-        return slot.lent(size, self._back)
+        if slot.reused and size:
+            return slot.lent(size, self.back)
+        self.back(slot)
+        return slot.bytes(size)
 
-    def _back(self, slot: Slot) -> None:
-        self._lent -= 1
-        self._free.append(slot)
+    def back(self, slot: Slot) -> None:
+        """Take a slot back in which nobody reads or writes any more."""
+        if slot.reused:
+            self._free.append(slot)
 
 
-def room(number: int, path: str, size: int) -> Tensor:
-    """``size`` bytes in the slot of another process, which sees what is written there.  Raises OSError."""
-    return _room(number, path, size) if size <= MOST_REUSED else _new_room(path, size)
+def room(number: int | None, path: str, size: int) -> Tensor:
+    """``size`` bytes in the slot of another process, which sees what is written there.  Raises OSError.
+
+    They stay mapped for the slot's next report, unless ``number`` is None.
+    """
+    return _new_room(path, size) if number is None else _room(number, path, size)
 
 
 def _new_room(path: str, size: int) -> Tensor:
@@ -109,7 +124,7 @@ def _new_room(path: str, size: int) -> Tensor:
     return _mapped(path, size, shared=True)
 
 
-@lru_cache(16)
+@lru_cache(MOST_ROOMS)
 def _room(number: int, path: str, size: int) -> Tensor:
     return _new_room(path, size)
 

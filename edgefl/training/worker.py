@@ -81,7 +81,10 @@ def do_nothing() -> None:
 
 
 def run_task(
-    work: str | tuple[int, str], body: Any, inputs: tuple[int, str] | None = None, slot: tuple[int, str] = (0, "")
+    work: str | tuple[int, str],
+    body: Any,
+    inputs: tuple[int, str] | None = None,
+    slot: tuple[int | None, str] = (0, ""),
 ) -> Answer:
     """Run a task: encoded, or the numbers and paths of the slots that describe its work and where its inputs lie, its
     facts, and the slot for its report."""
@@ -92,7 +95,7 @@ def run_task(
         return _node.run(Task.decode(work, body)).encode()
     assert not isinstance(work, str)
     task = Task.of(replace(_work(*work), scalars=Scalars(body["scalars"])), _inputs(*inputs), body)
-    size = None if task.work.keep or task.attack or task.others else space(task.work.up)
+    size = in_one_piece(task)
     try:
         buffer = None if size is None else room(*slot, size)
     except OSError as error:
@@ -103,6 +106,11 @@ def run_task(
     except OSError as error:
         raise _no_room(task) from error
     return json.dumps(report.facts()), layout
+
+
+def in_one_piece(task: Task) -> int | None:
+    """Bytes of the slot for a task's report if nothing but its payloads lies there, as its work says; else None."""
+    return None if task.work.keep or task.attack or task.others else space(task.work.up)
 
 
 def _no_room(task: Task) -> OutOfHostMemory:

@@ -20,7 +20,7 @@ from edgefl.commands.compose import compose
 from edgefl.runs.kept import Layout
 from edgefl.scenario import load
 from edgefl.training import Inline, Processes, Task
-from edgefl.training.shared import MOST_LENT, Slot, available, put, room
+from edgefl.training.shared import MOST_LENT, Slot, Slots, available, put, room
 
 pytestmark = pytest.mark.skipif(not available(), reason="this system has no memory that processes share by path")
 
@@ -33,6 +33,13 @@ def values() -> dict[str, torch.Tensor]:
         "w": base, "column": base[:, 1], "turned": base.T, "half": torch.ones(3).bfloat16(), "scalar": torch.tensor(7),
         "empty": torch.empty(0, 4), "flags": torch.tensor([True, False]), "trained": torch.nn.Parameter(torch.ones(2)),
     }  # fmt: skip
+
+
+def shared_bytes() -> int:
+    """Bytes of memfds that this process has mapped."""
+    lines = Path("/proc/self/smaps").read_text().splitlines()
+    found = [i for i, line in enumerate(lines) if "memfd:edgefl" in line]
+    return sum(int(lines[i + 1].split()[1]) * 1024 for i in found)
 
 
 def open_files() -> int:
@@ -71,6 +78,44 @@ def test_a_slot_that_reports_of_several_sizes_use_keeps_what_is_mapped() -> None
     for size in (1 << 16, 64, 1 << 16):
         assert len(room(slot.number, slot.path, size)) == size
         assert os.fstat(slot.descriptor).st_size >= 1 << 16, "a write to a page that the file lacks ends the process"
+
+
+def test_a_slot_comes_back_when_nothing_refers_to_its_report() -> None:
+    slots, size = Slots(2), 1 << 12
+    first, second = slots.take(reused=True), slots.take(reused=True)
+    assert first.reused
+    assert second.reused
+    third = slots.take(reused=True)
+    assert not third.reused, "there are as many as there may be"
+    assert not slots.take(reused=False).reused
+    written = room(first.number, first.path, size)
+    written.fill_(7)
+    report = slots.bytes(first, size)
+    part = report[:10].view(torch.int16)
+    del report
+    assert slots.take(reused=True) is not first, "a report refers to it"
+    assert part.tolist() == [7 * 257] * 5
+    del part
+    gc.collect()
+    again = slots.take(reused=True)
+    assert again is first
+    assert room(again.number, again.path, size).data_ptr() == written.data_ptr(), "a worker maps it once"
+    slots.back(again)
+    assert slots.take(reused=True) is first
+
+
+def test_memory_of_a_slot_that_is_not_reused_is_free_when_its_report_is() -> None:
+    slots, size = Slots(0), 1 << 24
+    before = shared_bytes()
+    for _ in range(8):
+        slot = slots.take(reused=True)
+        room(slot.number if slot.reused else None, slot.path, size).fill_(1)
+        report = slots.bytes(slot, size)
+        assert shared_bytes() >= before + size
+        assert int(report[-1]) == 1
+        del slot, report
+        gc.collect()
+    assert shared_bytes() < before + size
 
 
 def test_workers_share_inputs_and_leave_nothing_open(tiny: Tiny) -> None:
