@@ -23,13 +23,13 @@ from edgefl.errors import DataError, MethodError
 from edgefl.machine.kernel_scratch import kernels, probe
 from edgefl.memo import cache_folder
 from edgefl.methods import Kind, Method, Setting
-from edgefl.methods.state import averaged
 from edgefl.planning import Planner, Setup
 from edgefl.planning.payload_options import encoded
 from edgefl.scenario import Scenario, load
 from edgefl.schedules import Schedule, restrict
 from edgefl.training.pretraining import Pretraining, descriptions_of
 from edgefl.work.description import digest
+from edgefl.work.sums import averaged
 from edgefl.work.torch_device import device_of
 
 Profile = TypeVar("Profile", Device, Link)

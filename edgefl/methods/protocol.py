@@ -17,10 +17,11 @@ from edgefl.methods.aggregation.server_optimizers import stepped
 from edgefl.methods.answers import check_answers
 from edgefl.methods.personal.parts import check_parts, keep_personal
 from edgefl.methods.setting import Setting
-from edgefl.methods.state import ServerState, Update, averaged
+from edgefl.methods.state import ServerState, Update
 from edgefl.work import Address, Item, Pass, Payload, Result, Work
 from edgefl.work.description import HELD_OUT
 from edgefl.work.slices import add
+from edgefl.work.sums import averaged
 
 
 class Method:

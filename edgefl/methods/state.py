@@ -10,11 +10,7 @@ from torch import Tensor
 
 from edgefl.work import Address, Item, Work
 from edgefl.work.slices import Cut, take
-
-
-def averaged(address: Address) -> bool:
-    """Whether the tensor at an address is averaged; tables are aggregated by methods."""
-    return not address.startswith("table/")
+from edgefl.work.sums import changing
 
 
 @dataclass(frozen=True)
@@ -108,11 +104,16 @@ class Update:
             for item in payload.items:
                 yield item.source, self.payloads[payload.name][item.name]
 
+    def changing(self) -> Iterator[tuple[Address, Tensor, Tensor]]:
+        """Address, value and starting value of every tensor sent up that is averaged: floating, and no table."""
+        for address, _, value, base in changing(self.work.up, self.payloads, self.base):
+            yield address, value, base
+
     def norm(self, without: Container[Address] = ()) -> float:
         """L2 norm of the change of all floating tensors sent but tables and those ``without``; 0 for meta tensors."""
         changes = (
             value.to(base.dtype) - base
-            for address, value, base in changing(self)
+            for address, value, base in self.changing()
             if address not in without and not value.is_meta
         )
         return math.sqrt(sum(float(change.double().square().sum()) for change in changes))
@@ -120,12 +121,3 @@ class Update:
     def cuts(self) -> dict[Address, Cut]:
         """The part of the server's tensor that was sent, for addresses of which not all was sent."""
         return {i.source: i.cut for p in self.work.up for i in p.items if i.cut is not None}
-
-
-def changing(update: Update, without: Container[str] = ()) -> Iterator[tuple[Address, Tensor, Tensor]]:
-    """Address, value and base of every tensor of an update that is averaged, of all payloads but ``without``."""
-    for payload in update.work.up:
-        for item in () if payload.name in without else payload.items:
-            base = update.base.get(item.source)
-            if base is not None and base.is_floating_point() and averaged(item.source):
-                yield item.source, update.payloads[payload.name][item.name], base

@@ -16,16 +16,13 @@ from edgefl.methods.aggregation import krum
 from edgefl.methods.aggregation.options import KRUM, MEAN, AggregationOptions
 from edgefl.methods.aggregation.robust import centre, clipping
 from edgefl.methods.aggregation.senders import Senders
-from edgefl.methods.state import Update, averaged, changing
-from edgefl.work import Address, Payload
-from edgefl.work.description import DTYPES
-from edgefl.work.packed import Packed, Places, add_change
+from edgefl.methods.state import Update
+from edgefl.work import Address
 from edgefl.work.slices import Cut, covers, put, shape_of, take, within
+from edgefl.work.sums import Means, Sums, Totals, listed, unlisted
 
 Mix = Callable[[Address, "Cohort"], Mapping[Address, float]]
 """Maps an address to the addresses whose deltas change it, with their coefficients."""
-MOST_BASES = 4
-"""Starting values of clients that are kept in one piece."""
 Parts = dict[Address, list[tuple[float, Tensor]]]
 """Coefficients and deltas of each address, in order of addition."""
 MEANS = "mean:"
@@ -189,100 +186,39 @@ class Fold:
     ):
         self.tensors, self.weight, self.options = tensors, weight, options
         expected = sorted(expected, key=lambda update: update.client)
-        self._senders = Senders(expected)
-        self._cuts = {a: list(dict.fromkeys(chain(*by.values()))) for a, by in self._senders.cuts.items()}
-        self._expected = self._denominators(self._senders, expected)[0]
-        self._means: dict[tuple[Address, Cut | None], Tensor] = {}
-        self._packed: dict[Places, Packed | None] = {}
-        self._bases: dict[tuple[int, Places], tuple[Mapping[Address, Tensor], Packed]] = {}
-        self._sent: set[Address] = set()
+        senders = Senders(expected)
+        self._cuts = {a: list(dict.fromkeys(chain(*by.values()))) for a, by in senders.cuts.items()}
+        alone = frozenset(a for a, by in senders.cuts.items() if list(by.values()) == [[None]])
+        totals = {key: float(total) for key, total in self._denominators(senders, expected)[0].items()}
+        self._sums = Sums(Totals(self._cuts, totals, alone))
 
     def add(self, update: Update) -> None:
         """Add an update.  Its parameters aren't read again."""
-        weight, cuts = self.weight(update), update.cuts()
         factor = update.weight_factor * clipping(update, self.options.clip)
-        added = self._add_packed(update, weight, factor)
-        if len(added) == len(update.work.up):
-            return
-        plain: dict[float, tuple[list[Tensor], list[Tensor], list[Tensor]]] = {}
-        for address, value, base in changing(update, without=added):
-            self._sent.add(address)
-            if self._cuts[address] == [None]:  # one tensor as a whole: many are added in one call
-                if total := self._expected.get((address, None)):
-                    mean = self._means.get((address, None))
-                    if mean is None:
-                        mean = self._means[address, None] = torch.zeros_like(base)
-                    lists = plain.setdefault(weight / total * factor, ([], [], []))
-                    for entries, tensor in zip(lists, (mean, value.to(mean.dtype), base), strict=True):
-                        entries.append(tensor)
-                continue
-            whole = Contribution(value, base, weight, factor, cuts.get(address))
-            for cut in self._cuts.get(address, ()):
-                total = self._expected.get((address, cut))
-                if not total or not covers(whole.cut, cut):
-                    continue
-                part = whole.within(cut) if whole.cut != cut else whole
-                if (address, cut) not in self._means:
-                    self._means[address, cut] = torch.zeros_like(part.base)
-                mean = self._means[address, cut]
-                mean.add_(part.value.to(mean.dtype) - part.base, alpha=weight / total * factor)
-        for alpha, (means, values, bases) in plain.items():
-            torch._foreach_add_(means, torch._foreach_sub(values, bases), alpha=alpha)
+        self._sums.add(update.work.up, update.payloads, update.base, float(self.weight(update)), factor)
 
-    def _add_packed(self, update: Update, weight: float, factor: float) -> set[str]:
-        """Add the payloads that lie together in memory, each at once; returns their names."""
-        added = set()
-        for payload in update.work.up:
-            value = update.payloads.get(payload.name)
-            if not isinstance(value, Packed) or (mean := self._mean_of(payload, value.places, update)) is None:
-                continue
-            total = self._expected[payload.items[0].source, None]
-            base = self._base_of(payload, value.places, update)
-            for dtype, whole in value.whole.items():
-                add_change(mean.whole[dtype], whole, base.whole[dtype], weight / total * factor)
-            added.add(payload.name)
-        return added
+    def shared(self, updates: Sequence[Update]) -> tuple[Totals, list[tuple[float, float]]]:
+        """What one needs to add up updates with equal uploads elsewhere: totals, and weights and factors.
 
-    def _mean_of(self, payload: Payload, places: Places, update: Update) -> Packed | None:
-        """The mean of a payload as a whole; None if its tensors differ in what is added up, or in how."""
-        if places not in self._packed:
-            self._packed[places] = mean = self._new_mean(payload, places, update)
-            if mean is not None:
-                self._means |= {(item.source, None): mean[item.name] for item in payload.items}
-                self._sent |= {item.source for item in payload.items}
-        return self._packed[places]
+        Their norms aren't known, so ``aggregation.clip`` must be unset.
+        """
+        assert self.options.clip is None
+        pairs = [(float(self.weight(update)), float(update.weight_factor)) for update in updates]
+        return self._sums.totals.of(updates[0].work.up), pairs
 
-    def _new_mean(self, payload: Payload, places: Places, update: Update) -> Packed | None:
-        totals = set()
-        for item in payload.items:
-            base, key = update.base.get(item.source), (item.source, None)
-            alone = list(self._senders.cuts.get(item.source, {}).values()) == [[None]]
-            floating = base is not None and base.is_floating_point() and base.dtype == DTYPES[item.dtype]
-            if not (alone and floating and averaged(item.source)) or key in self._means:
-                return None
-            totals.add(self._expected.get(key))
-        if len(totals) != 1 or not totals.pop():
-            return None
-        return places.packed(torch.zeros(places.size, dtype=torch.uint8))
-
-    def _base_of(self, payload: Payload, places: Places, update: Update) -> Packed:
-        """What the tensors of a payload started from, which many clients share."""
-        key = id(update.base), places
-        if key not in self._bases:
-            if len(self._bases) >= MOST_BASES:
-                self._bases.clear()
-            base = places.copy({item.name: update.base[item.source] for item in payload.items})
-            self._bases[key] = update.base, base
-        return self._bases[key][1]
+    def merge(self, update: Update, means: Means) -> None:
+        """Add the means over several updates like ``update``, which were added up elsewhere."""
+        self._sums.merge(means)
+        self._sums.sent |= {address for address, _, _ in update.changing()}
 
     def deltas(self, updates: Sequence[Update]) -> tuple[dict[Address, Tensor], Cohort]:
         """The mean changes over ``updates``, those that were added, and their counts; see ``deltas``."""
         updates = sorted(updates, key=lambda update: update.client)
         actual, cohort = self._denominators(Senders(updates), updates)
-        sliced = (a for a in self._sent if self._cuts[a] != [None] and cohort.by_address[a])
+        sliced = (a for a in self._sums.sent if self._cuts[a] != [None] and cohort.by_address[a])
         changes = {address: torch.zeros_like(self.tensors[address]) for address in sliced}
-        for (address, cut), mean in sorted(self._means.items(), key=lambda entry: -entry[1].numel()):
-            total, expected = actual.get((address, cut)), self._expected[address, cut]
+        for (address, cut), mean in sorted(self._sums.means.items(), key=lambda entry: -entry[1].numel()):
+            total, expected = actual.get((address, cut)), self._sums.totals.expected[address, cut]
             if not total:
                 continue
             if total != expected:
@@ -295,16 +231,15 @@ class Fold:
 
     def written(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The sums so far, as tensors by name and plain data, from which ``restore`` goes on."""
-        keys = list(self._means)
-        tensors = {f"{MEANS}{number}": self._means[key] for number, key in enumerate(keys)}
-        return tensors, {"means": keys, "sent": sorted(self._sent)}
+        tensors, keys = listed(self._sums.means)
+        named = {f"{MEANS}{number}": tensor for number, tensor in enumerate(tensors)}
+        return named, {"means": keys, "sent": sorted(self._sums.sent)}
 
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Go on with sums that ``written`` returned, when nothing is added yet; ``facts`` may have been JSON."""
-        for number, (address, raw) in enumerate(facts["means"]):
-            cut = None if raw is None else tuple(tuple((start, stop) for start, stop in ranges) for ranges in raw)
-            self._means[address, cut] = tensors[f"{MEANS}{number}"].clone()
-        self._sent = set(facts["sent"])
+        keys = facts["means"]
+        self._sums.means = unlisted([tensors[f"{MEANS}{number}"].clone() for number in range(len(keys))], keys)
+        self._sums.sent = set(facts["sent"])
 
     def _denominators(
         self, senders: Senders, updates: Sequence[Update]

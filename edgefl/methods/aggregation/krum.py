@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from edgefl.methods.aggregation.options import AggregationOptions
-from edgefl.methods.state import Update, changing
+from edgefl.methods.state import Update
 
 FEWEST = 3
 """Updates of a group that Krum can compare: with fewer, no attacker is tolerated, and all are kept."""
@@ -30,7 +30,7 @@ def shares(
     for index, update in enumerate(updates):
         if weights[index]:
             cuts = update.cuts()
-            sent = frozenset((address, cuts.get(address)) for address, _, _ in changing(update))
+            sent = frozenset((address, cuts.get(address)) for address, _, _ in update.changing())
             groups.setdefault((update.kind, sent), []).append(index)
     found = [0.0] * len(updates)
     for group in groups.values():
@@ -72,7 +72,7 @@ def squared_distances(updates: Sequence[Update], factors: Sequence[float]) -> Te
     found = torch.zeros(len(updates), len(updates), dtype=torch.float64, device="cpu")
     sent: dict[str, list[tuple[Tensor, Tensor, float]]] = {}
     for update, factor in zip(updates, factors, strict=True):
-        for address, value, base in changing(update):
+        for address, value, base in update.changing():
             sent.setdefault(address, []).append((value.flatten(), base.flatten(), factor))
     step = max(1, min(_AT_ONCE, _TOGETHER // len(updates)))
     for address in sorted(sent):

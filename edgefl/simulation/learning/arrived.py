@@ -17,7 +17,6 @@ from torch import Tensor
 
 from edgefl.methods import ServerState, Update
 from edgefl.methods.aggregation.combine import Fold, Folded
-from edgefl.methods.state import averaged
 from edgefl.planning.planner import Plan, Start
 from edgefl.planning.setup import Setup
 from edgefl.planning.versions import preinstalled
@@ -27,6 +26,7 @@ from edgefl.simulation.learning.spilled import Place, Spill
 from edgefl.training import Report, Task
 from edgefl.work import Address, Result, Work
 from edgefl.work.packed import Packed
+from edgefl.work.sums import averaged
 
 Payloads = Mapping[str, Mapping[str, Tensor]]
 Key = tuple[int, int]

@@ -1,0 +1,189 @@
+"""Weighted means of clients' changes, which grow as updates arrive, at the server or where several clients train."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from edgefl.work.description import DTYPES, Address, Payload
+from edgefl.work.packed import Packed, Places, add_change
+from edgefl.work.slices import Cut, covers, take, within
+
+MOST_BASES = 4
+"""Starting values of clients that are kept in one piece."""
+
+Upload = tuple[Payload, ...]
+Payloads = Mapping[str, Mapping[str, Tensor]]
+Key = tuple[Address, Cut | None]
+"""An address, and the part of its tensor over which a mean goes (None: all of it)."""
+Means = Mapping[Key, Tensor]
+
+
+def averaged(address: Address) -> bool:
+    """Whether the tensor at an address is averaged; tables are aggregated by methods."""
+    return not address.startswith("table/")
+
+
+def changing(
+    upload: Upload, payloads: Payloads, base: Mapping[Address, Tensor]
+) -> Iterator[tuple[Address, Cut | None, Tensor, Tensor]]:
+    """Address, cut, value and base of every tensor of an upload that is averaged."""
+    for payload in upload:
+        for item in payload.items:
+            start = base.get(item.source)
+            if start is not None and start.is_floating_point() and averaged(item.source):
+                yield item.source, item.cut, payloads[payload.name][item.name], start
+
+
+@dataclass(frozen=True)
+class Totals:
+    """The denominators of means, by address and part of it.
+
+    ``cuts`` are the parts over which an address has means: those that clients send.  ``alone`` are the addresses that
+    one kind of upload sends, once and as a whole.
+    """
+
+    cuts: Mapping[Address, Sequence[Cut | None]]
+    expected: Mapping[Key, float]
+    alone: frozenset[Address]
+
+    def of(self, upload: Upload) -> Totals:
+        """Those of the addresses that an upload sends."""
+        sent = {item.source for payload in upload for item in payload.items}
+        cuts = {a: its for a, its in self.cuts.items() if a in sent}
+        return Totals(cuts, {k: total for k, total in self.expected.items() if k[0] in sent}, self.alone & sent)
+
+    def to_json(self) -> list[Any]:
+        """As plain data, from which ``from_json`` makes it again."""
+        rows = [
+            [a, a in self.alone, [[cut, self.expected.get((a, cut))] for cut in its]] for a, its in self.cuts.items()
+        ]
+        return rows
+
+    @classmethod
+    def from_json(cls, raw: Sequence[Any]) -> Totals:
+        """The totals of which ``to_json`` made this; it may have been JSON."""
+        rows = [(address, alone, [(read_cut(cut), total) for cut, total in its]) for address, alone, its in raw]
+        return cls(
+            {address: [cut for cut, _ in its] for address, _, its in rows},
+            {(address, cut): total for address, _, its in rows for cut, total in its if total is not None},
+            frozenset(address for address, alone, _ in rows if alone),
+        )
+
+
+class Sums:
+    """Means ``sum_i n_i f_i (w_i - base_i) / total`` over the updates that are added, in order.
+
+    ``means`` has them by address and part, ``sent`` the addresses that were sent.
+    """
+
+    def __init__(self, totals: Totals):
+        self.totals = totals
+        self.means: dict[Key, Tensor] = {}
+        self.sent: set[Address] = set()
+        self._packed: dict[Places, Packed | None] = {}
+        self._bases: dict[tuple[int, Places], tuple[Mapping[Address, Tensor], Packed]] = {}
+
+    def add(
+        self, upload: Upload, payloads: Payloads, base: Mapping[Address, Tensor], weight: float, factor: float
+    ) -> None:
+        """Add an update: its decoded ``payloads``, the values ``base`` that it began with, its weight and factor."""
+        added = self._add_packed(upload, payloads, base, weight, factor)
+        left = tuple(payload for payload in upload if payload.name not in added)
+        plain: dict[float, tuple[list[Tensor], list[Tensor], list[Tensor]]] = {}
+        for address, cut, value, start in changing(left, payloads, base):
+            self.sent.add(address)
+            if self.totals.cuts[address] == [None]:  # one tensor as a whole: many are added in one call
+                if total := self.totals.expected.get((address, None)):
+                    mean = self.means.get((address, None))
+                    if mean is None:
+                        mean = self.means[address, None] = torch.zeros_like(start)
+                    lists = plain.setdefault(weight / total * factor, ([], [], []))
+                    for entries, tensor in zip(lists, (mean, value.to(mean.dtype), start), strict=True):
+                        entries.append(tensor)
+                continue
+            for part in self.totals.cuts[address]:
+                total = self.totals.expected.get((address, part))
+                if not total or not covers(cut, part):
+                    continue
+                inner = within(cut, part)
+                its, began = (value, start) if cut == part else (take(value, inner), take(start, inner))
+                if (address, part) not in self.means:
+                    self.means[address, part] = torch.zeros_like(began)
+                mean = self.means[address, part]
+                mean.add_(its.to(mean.dtype) - began, alpha=weight / total * factor)
+        for alpha, (means, values, bases) in plain.items():
+            torch._foreach_add_(means, torch._foreach_sub(values, bases), alpha=alpha)
+
+    def merge(self, means: Means) -> None:
+        """Add means over other updates, with the same totals."""
+        both = [key for key in means if key in self.means]
+        if both:
+            torch._foreach_add_([self.means[key] for key in both], [means[key] for key in both])
+        # copies: those that come from another process lie in memory that it uses again
+        self.means |= {key: mean.clone() for key, mean in means.items() if key not in self.means}
+
+    def _add_packed(
+        self, upload: Upload, payloads: Payloads, base: Mapping[Address, Tensor], weight: float, factor: float
+    ) -> set[str]:
+        """Add the payloads that lie together in memory, each at once; returns their names."""
+        added = set()
+        for payload in upload:
+            value = payloads.get(payload.name)
+            if not isinstance(value, Packed) or (mean := self._mean_of(payload, value.places, base)) is None:
+                continue
+            total = self.totals.expected[payload.items[0].source, None]
+            started = self._base_of(payload, value.places, base)
+            for dtype, whole in value.whole.items():
+                add_change(mean.whole[dtype], whole, started.whole[dtype], weight / total * factor)
+            added.add(payload.name)
+        return added
+
+    def _mean_of(self, payload: Payload, places: Places, base: Mapping[Address, Tensor]) -> Packed | None:
+        """The mean of a payload as a whole; None if its tensors differ in what is added up, or in how."""
+        if places not in self._packed:
+            self._packed[places] = mean = self._new_mean(payload, places, base)
+            if mean is not None:
+                self.means |= {(item.source, None): mean[item.name] for item in payload.items}
+                self.sent |= {item.source for item in payload.items}
+        return self._packed[places]
+
+    def _new_mean(self, payload: Payload, places: Places, base: Mapping[Address, Tensor]) -> Packed | None:
+        totals = set()
+        for item in payload.items:
+            start, key = base.get(item.source), (item.source, None)
+            floating = start is not None and start.is_floating_point() and start.dtype == DTYPES[item.dtype]
+            if not (floating and item.source in self.totals.alone and averaged(item.source)) or key in self.means:
+                return None
+            totals.add(self.totals.expected.get(key))
+        if len(totals) != 1 or not totals.pop():
+            return None
+        return places.packed(torch.zeros(places.size, dtype=torch.uint8))
+
+    def _base_of(self, payload: Payload, places: Places, base: Mapping[Address, Tensor]) -> Packed:
+        """What the tensors of a payload started from, which many clients share."""
+        key = id(base), places
+        if key not in self._bases:
+            if len(self._bases) >= MOST_BASES:
+                self._bases.clear()
+            self._bases[key] = base, places.copy({item.name: base[item.source] for item in payload.items})
+        return self._bases[key][1]
+
+
+def listed(means: Means) -> tuple[list[Tensor], list[Key]]:
+    """Means as tensors and plain data, from which ``unlisted`` makes them again."""
+    return list(means.values()), list(means)
+
+
+def unlisted(tensors: Sequence[Tensor], keys: Sequence[Any]) -> dict[Key, Tensor]:
+    """The means of which ``listed`` made these; ``keys`` may have been JSON."""
+    return {(a, read_cut(cut)): tensor for tensor, (a, cut) in zip(tensors, keys, strict=True)}
+
+
+def read_cut(raw: Any) -> Cut | None:
+    """A cut that may have been JSON."""
+    return None if raw is None else tuple(tuple((start, stop) for start, stop in ranges) for ranges in raw)
