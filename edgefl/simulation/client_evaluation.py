@@ -21,9 +21,9 @@ from edgefl.planning.client_evaluation import Scored, Scoring, ScoringPlanner
 from edgefl.planning.versions import frozen, older, preinstalled
 from edgefl.runs.tables import plain
 from edgefl.schedules import Stage
+from edgefl.simulation.finite import finite_metrics
 from edgefl.simulation.learning import Training
 from edgefl.simulation.records import scored_record
-from edgefl.simulation.refusal import finite_metrics
 from edgefl.training import Report, Task
 from edgefl.work import Work
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from edgefl.cost import ComputeCost, duration, traffic, transfer_seconds
 from edgefl.planning.versions import final_blocks
+from edgefl.simulation.finite import finite_metrics
 from edgefl.simulation.inflight.clock import Clock
 from edgefl.simulation.records import server_record
-from edgefl.simulation.refusal import finite_metrics
 from edgefl.simulation.run_state import Events, RunState
 from edgefl.training import Report
 from edgefl.work import Work

@@ -2,9 +2,10 @@
 
 from edgefl.training.attack import Attack
 from edgefl.training.executors import Executor, Inline, make_executor
+from edgefl.training.node import Node, Sources
 from edgefl.training.options import ExecutorOptions
 from edgefl.training.processes import Processes
-from edgefl.training.task import Kept, Measured, Node, Report, Sources, Task
+from edgefl.training.task import Kept, Measured, Report, Task
 from edgefl.work.torch_device import device_of
 
 __all__ = [

@@ -10,9 +10,10 @@ from typing import Protocol, Self
 
 from edgefl.data import DataOptions, Federation
 from edgefl.errors import EdgeflError, OutOfHostMemory
+from edgefl.training.node import Node, free_memory
 from edgefl.training.options import ExecutorOptions
 from edgefl.training.processes import Processes
-from edgefl.training.task import Node, Report, Task, free_memory
+from edgefl.training.task import Report, Task
 from edgefl.work.torch_device import device_of
 
 

@@ -24,7 +24,8 @@ from edgefl.cost import compute_cost
 from edgefl.data import Federation
 from edgefl.errors import DataError, MethodError, suggestion
 from edgefl.files import replacing
-from edgefl.training.task import Node, Task
+from edgefl.training.node import Node
+from edgefl.training.task import Task
 from edgefl.work import Item, Pass, Payload, TensorSpec, Work, digest
 
 Part = Literal["embedding", "blocks", "norm"]

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
-from edgefl.training.task import Report, Task
+from edgefl.training.task import Report, Sum, Task
 from edgefl.work.stacking import told_alone, why_alone
 
 
@@ -54,13 +54,17 @@ def _same(one: Task, other: Task) -> bool:
     return one.work is other.work or (one.work == other.work and dict(one.work.scalars) == dict(other.work.scalars))
 
 
-def submit_together(executor: Submits, tasks: Sequence[Task], places: int) -> list[Future[Report]]:
-    """Have tasks trained at once; returns a future for each report.
+def submit_together(
+    executor: Submits, tasks: Sequence[Task], places: int = 0, rule: Sum | None = None
+) -> list[Future[Report]]:
+    """Have tasks trained at once on so many places, or added up by a rule; returns a future for each report.
+
+    The first report has the sums.
 
     Cancelling all of them cancels the training if it hasn't begun.
     """
     futures = [_Together() for _ in tasks]
-    inner = executor.submit(replace(tasks[0], others=tuple(tasks[1:]), places=places))
+    inner = executor.submit(replace(tasks[0], others=tuple(tasks[1:]), places=places, sum=rule))
     for future in futures:
         future.mates, future.inner = futures, inner
     inner.add_done_callback(lambda done: _divide(done, futures))

@@ -21,8 +21,9 @@ from edgefl import registry
 from edgefl.data import DataOptions, open_federation
 from edgefl.errors import OutOfHostMemory, TrainingError
 from edgefl.runs.kept import Stored
+from edgefl.training.node import Node
 from edgefl.training.shared import put, room
-from edgefl.training.task import Node, Task
+from edgefl.training.task import Task
 from edgefl.work import Scalars, Work
 from edgefl.work.packed import space
 from edgefl.work.torch_device import device_of

@@ -15,6 +15,7 @@ import pytest
 
 import edgefl
 from edgefl.runs import Run
+from edgefl.simulation.learning import shards
 
 Tiny = Callable[..., dict[str, Any]]
 Small = Callable[..., dict[str, Any]]
@@ -26,8 +27,10 @@ CHILD = """
 import json, os, signal, sys
 import edgefl
 from edgefl.simulation import part_saving
+from edgefl.simulation.learning import shards
 
 part_saving.PART_SECONDS = part_saving.LEAST_RATIO = 0.0
+shards.FEWEST_SHARDS = int(sys.argv[4])
 scenario, output, number = json.loads(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 seen = 0
 
@@ -42,12 +45,12 @@ if __name__ == "__main__":
 """
 
 
-def killed(scenario: dict[str, Any], output: Path, number: int) -> None:
+def killed(scenario: dict[str, Any], output: Path, number: int, fewest_shards: int = 64) -> None:
     """Run in a process that writes its round after each client, and kills itself when client ``number`` lands."""
     script = output.with_suffix(".py")
     script.write_text(CHILD)
     done = subprocess.run(
-        [sys.executable, str(script), json.dumps(scenario), str(output), str(number)],
+        [sys.executable, str(script), json.dumps(scenario), str(output), str(number), str(fewest_shards)],
         capture_output=True,
         text=True,
         timeout=300,
@@ -107,6 +110,17 @@ def test_the_bytes_are_those_of_an_uninterrupted_run(small: Small, tmp_path: Pat
     run, trained = resumed(tmp_path / "run")
     assert files(run) == files(whole)
     assert trained[0] == number - 1  # the last one trains again: it wasn't added up when the process ended
+
+
+def test_clients_whose_sum_is_not_complete_train_again(
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shards, "FEWEST_SHARDS", 2)  # the six image clients are added up by threes
+    whole = edgefl.run(small(method="fedavg"), output=tmp_path / "whole")
+    killed(small(method="fedavg"), tmp_path / "run", 5, fewest_shards=2)
+    run, trained = resumed(tmp_path / "run")
+    assert files(run) == files(whole)
+    assert trained[0] == 3  # three have landed and are added up, and one of the next three
 
 
 @pytest.mark.slow

@@ -24,9 +24,10 @@ from edgefl.schedules import Stage
 from edgefl.simulation.learning.interface import MOST_WORKS, Arrival, part_of_stage
 from edgefl.simulation.learning.spilled import Place, Spill
 from edgefl.training import Report, Task
+from edgefl.training.task import Sum
 from edgefl.work import Address, Result, Work
 from edgefl.work.packed import Packed
-from edgefl.work.sums import averaged
+from edgefl.work.sums import Means, averaged
 
 Payloads = Mapping[str, Mapping[str, Tensor]]
 Key = tuple[int, int]
@@ -34,11 +35,26 @@ Key = tuple[int, int]
 
 
 @dataclass(eq=False)
+class Shard:
+    """Clients whose changes are added up where they train, by ``rule``.
+
+    ``left`` of them haven't landed; ``used`` is whether an update of one that has was accepted.  ``means`` are their
+    sums, once the first has landed.
+    """
+
+    rule: Sum
+    left: int
+    used: bool = False
+    means: Means | None = None
+
+
+@dataclass(eq=False)
 class Started:
     """A client under way: its work, starting state and training; ``number`` is its dispatch's.
 
     ``task`` is None if it doesn't train; ``future`` is its training, once the executor has it.  ``together`` are the
-    clients that train at once with it, itself among them, until the executor has them.
+    clients that the executor gets at once with it, itself among them, until it has them.  ``shard`` is theirs if their
+    changes are added up where they train.
     """
 
     number: int
@@ -49,6 +65,7 @@ class Started:
     task: Task | None
     future: Future[Report] | None = None
     together: Sequence[Started] = ()
+    shard: Shard | None = None
 
 
 class _Held(NamedTuple):
@@ -119,6 +136,30 @@ class Arrived:
             }
             payloads = {name: {**of, **tables.get(name, {})} for name, of in payloads.items()}
         self._added[key] = replace(update, payloads=payloads)
+
+    def shard(self, clients: Sequence[tuple[int, Started]]) -> Shard:
+        """A shard of clients whose updates are expected."""
+        assert self.fold is not None
+        totals, weights = self.fold.shared([self._expected[client, started.number] for client, started in clients])
+        keep = self._setup.method.setting.aggregation.non_finite == "keep"
+        return Shard(Sum(totals, tuple(weights), keep), len(clients))
+
+    def add_to_shard(self, client: int, started: Started, report: Report) -> None:
+        """Take the report of a client of a shard, whose sums are added when its last client has landed."""
+        shard, fold = started.shard, self.fold
+        assert shard is not None and fold is not None
+        expected = self._expected.pop((client, started.number))
+        if report.sums is not None:
+            shard.means = report.sums
+        if report.refused is None:
+            shard.used = True
+            self._added[client, started.number] = _with_result(expected, report.result, self.light(expected.work))
+        shard.left -= 1
+        if not shard.left:
+            assert shard.means is not None
+            if shard.used:
+                fold.merge(expected, shard.means)
+            shard.means = None
 
     def add_again(self, client: int, started: Started, result: Result, tables: Payloads) -> None:
         """Take an update whose parameters the restored sums already have; ``tables`` are its other tensors."""

@@ -6,14 +6,14 @@ The round is played again on the virtual clock, which is quick, and the clients 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
 
 from edgefl.runs.kept import FACTS, ROWS, Index, Stored
 from edgefl.simulation.kept import KeptValues, Left
-from edgefl.simulation.learning.arrived import Arrived
+from edgefl.simulation.learning.arrived import Arrived, Shard
 from edgefl.training import Report
 
 TABLE = "of:"
@@ -22,12 +22,16 @@ TABLE = "of:"
 
 @dataclass
 class Landed:
-    """A client whose training is known: its report as plain data, why its update was refused, and what it left."""
+    """A client whose training is known: its report as plain data, why its update was refused, and what it left.
+
+    Its changes aren't in the round's sums before all of its ``shard`` have landed.
+    """
 
     facts: Mapping[str, Any]
     arrived: bool
     reason: str | None = None
     left: Left | None = None
+    shard: Shard | None = None
 
 
 @dataclass
@@ -38,9 +42,11 @@ class Part:
     index: Index
     landed: dict[int, Landed] = field(default_factory=dict)
 
-    def note(self, client: int, report: Report, arrived: bool, left: Left | None) -> None:
+    def note(
+        self, client: int, report: Report, arrived: bool, left: Left | None = None, shard: Shard | None = None
+    ) -> None:
         """Note a client that landed with this report."""
-        self.landed[client] = Landed(report.facts(), arrived, None, left)
+        self.landed[client] = Landed(replace(report, sums=None).facts(), arrived, None, left, shard)
 
     def written(self, arrived: Arrived, kept: KeptValues, round: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and JSON data from which ``KnownPart`` is read; what clients left is written to a file at once.
@@ -50,12 +56,13 @@ class Part:
         assert arrived.fold is not None
         tensors, fold = arrived.fold.written()
         rows = []
-        for client, landed in self.landed.items():
+        whole = {c: landed for c, landed in self.landed.items() if landed.shard is None or not landed.shard.left}
+        for client, landed in whole.items():
             rows.append([client, landed.facts, landed.arrived, landed.reason])
             if landed.arrived and landed.reason is None:
                 for name, named in arrived.tables(client, self.number).items():
                     tensors |= {f"{TABLE}{client}:{name}/{item}": tensor for item, tensor in named.items()}
-        lefts = {client: landed.left for client, landed in self.landed.items() if landed.left is not None}
+        lefts = {client: landed.left for client, landed in whole.items() if landed.left is not None}
         kept.add_to(self.index, {c: left for c, left in lefts.items() if c not in self.index.clients}, round)
         state = {"number": self.number, "landed": rows, "fold": fold}
         if self.index.clients:

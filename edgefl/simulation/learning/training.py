@@ -21,13 +21,15 @@ from edgefl.planning.setup import Setup
 from edgefl.planning.versions import preinstalled
 from edgefl.schedules import Stage
 from edgefl.simulation.attackers import attack_of
+from edgefl.simulation.finite import FiniteCheck
 from edgefl.simulation.inflight.closed_form import Dispatch, Flights
 from edgefl.simulation.kept import Deposited, KeptValues
 from edgefl.simulation.learning.arrived import Arrived, Key, Started
 from edgefl.simulation.learning.interface import MOST_WORKS, Arrival
 from edgefl.simulation.learning.part import KnownPart, Part
-from edgefl.simulation.refusal import FiniteCheck, why_refused
+from edgefl.simulation.learning.shards import largest_shard, may_share, shards_of
 from edgefl.training import Executor, Report, Task
+from edgefl.training.refusal import why_refused
 from edgefl.training.stacked import grouped, submit_together
 from edgefl.work import Work, distinct
 
@@ -64,8 +66,10 @@ class Training:
         self._finite = FiniteCheck()
         self.on_trained: Callable[[int, int], None] = lambda done, of: None
         self._waiting: deque[Started] = deque()
-        self._submitted: list[Future[Report]] = []
+        self._submitted: dict[Future[Report], object] = {}
+        """Trainings that haven't landed, and for each what the executor runs in one piece: itself, or a shard."""
         self._window = executor.window
+        self._shares, self._may_share = False, may_share(setup)
         stack = setup.method.setting.training.stack
         self._stack = 1 if stack == "off" else stack
         self._of, self._landed_now, self._told = 0, 0, 0
@@ -79,7 +83,7 @@ class Training:
 
         In a large cohort that lands ``in_order`` the executor gets them one by one, so that few reports wait.
         """
-        self._submitted = [future for future in self._submitted if not future.done()]
+        self._submitted = {future: of for future, of in self._submitted.items() if not future.done()}
         self._of, self._landed_now, self._told = len(self._submitted), 0, 0
         few = self.executor.window
         few = None if few is None else few * self._stack
@@ -97,7 +101,9 @@ class Training:
             self._begin(client, plan, self.state, flights.dispatch, metered, trains or metered, wires)
         if self._stack > 1 and in_order:  # these have all landed when a checkpoint is written
             self._group([self.under_way[client] for client in flights.client.tolist()])
-        self._feed()
+        self._shares = self._may_share and in_order and largest_shard(len(flights.plans)) > 1
+        if not self._shares:  # else when it is known who arrives
+            self._feed()
 
     def _group(self, started: Sequence[Started]) -> None:
         """Decide which of these clients train at once: by the dispatch alone, whatever the executor."""
@@ -147,7 +153,7 @@ class Training:
 
     def _feed(self) -> None:
         """Give the executor what waits: all, or so much that ``_window`` trainings haven't landed."""
-        while self._waiting and (self._window is None or len(self._submitted) < self._window):
+        while self._waiting and (self._window is None or len(set(map(id, self._submitted.values()))) < self._window):
             self._submit(self._waiting.popleft())
 
     def _submit(self, started: Started) -> Future[Report]:
@@ -156,18 +162,19 @@ class Training:
             return self._submit_together(started)
         future = self.executor.submit(started.task)
         started.future = Deposited(future, self.kept) if started.work.keep else future
-        self._submitted.append(started.future)
+        self._submitted[started.future] = started.future
         self._tell()
         return started.future
 
     def _submit_together(self, started: Started) -> Future[Report]:
-        """Give the executor all clients that train at once with ``started``, of whom some may not be waited for."""
-        together = started.together
+        """Give the executor all clients of a stack or a shard with ``started``, some of whom may not be waited for."""
+        together, shard = started.together, started.shard
         tasks = [each.task for each in together if each.task is not None]
-        for each, future in zip(together, submit_together(self.executor, tasks, self._stack), strict=True):
+        places, rule = (self._stack, None) if shard is None else (0, shard.rule)
+        for each, future in zip(together, submit_together(self.executor, tasks, places, rule), strict=True):
             each.future, each.together = future, ()
             if each is started or each in self._waiting:
-                self._submitted.append(future)
+                self._submitted[future] = shard or future
             if each in self._waiting:
                 self._waiting.remove(each)
         self._tell()
@@ -214,14 +221,13 @@ class Training:
             if left is not None:
                 self.kept.settle(client, left)
         if self._part is not None:
-            self._part.note(client, report, arrived, left)
+            self._part.note(client, report, arrived, left, started.shard)
         return report
 
     def _leave_window(self, future: Future[Report]) -> None:
         """Note that a training has landed, and give the executor the next one."""
         self._tell()
-        if future in self._submitted:
-            self._submitted.remove(future)
+        if self._submitted.pop(future, None) is not None:
             self._landed_now += 1
         self._feed()
 
@@ -238,13 +244,17 @@ class Training:
         known = self._known if self._has_trained(client, number) else None
         if known is not None:
             reason = known.landed[client].reason
+        elif started.shard is not None:
+            reason = report.refused
         else:
             seed = self._seed(client, number)
             keep = self.setup.method.setting.aggregation.non_finite == "keep"
             reason = why_refused(started.work, report, seed, keep_non_finite=keep)
         if self._part is not None:
             self._part.landed[client].reason = reason
-        if reason is None and known is not None:
+        if started.shard is not None:
+            self._arrived.add_to_shard(client, started, report)
+        elif reason is None and known is not None:
             self._arrived.add_again(client, started, report.result, known.tables(client))
         elif reason is None:
             self._arrived.add(client, started, report.result)
@@ -260,6 +270,22 @@ class Training:
             if self._known is not None and self._known.number == number:
                 fold.restore(self._known.tensors, self._known.fold)
                 self._known.tensors = {}
+        if self._shares:
+            if fold is not None:
+                self._divide(arrivals, stage)
+            self._shares = False
+            self._feed()
+
+    def _divide(self, arrivals: Sequence[Arrival], stage: Stage) -> None:
+        """Decide which clients' changes are added up where they train."""
+        clients = [(arrival.client, self.under_way[arrival.client]) for arrival in arrivals]
+        for members in shards_of(self.setup, self.state, clients, stage):
+            training = [(client, started) for client, started in members if started.task is not None]
+            if len(training) > 1:  # of a round that is resumed, others have trained
+                shard = self._arrived.shard(training)
+                together = [started for _, started in training]
+                for started in together:
+                    started.shard, started.together = shard, together
 
     def part(self, round: int) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """The clients that have landed of the round under way, from which ``resume_part`` goes on.

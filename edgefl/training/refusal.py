@@ -1,18 +1,16 @@
-"""Whether the server accepts an update that arrived, and whether its own state is still finite.
+"""Whether a client's upload is accepted.
 
-A client's upload is input from outside: before anything is aggregated, its names, shapes, dtypes and values are
-compared with what its work was to send.
+It is input from outside: before anything is aggregated, its names, shapes, dtypes and values are compared with what its
+work was to send.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from math import isfinite
+from collections.abc import Mapping
 
 from torch import Tensor
 
-from edgefl.methods import ServerState
-from edgefl.training import Report
+from edgefl.training.task import Report
 from edgefl.work import Payload, TensorSpec, Work
 from edgefl.work.description import DTYPES
 from edgefl.work.packed import Packed, finite, places_of
@@ -67,34 +65,3 @@ def _payload_problem(tensors: Mapping[str, Tensor], specs: Mapping[str, TensorSp
         if tensors[name].dtype != DTYPES[spec.dtype]:
             return WRONG_DTYPE
     return None
-
-
-class FiniteCheck:
-    """Finds the tensors of a server's state that aren't finite; each version of a tensor is read once."""
-
-    def __init__(self) -> None:
-        self._checked: dict[str, int] = {}
-        self._bad: dict[str, int] = {}
-
-    def bad(self, state: ServerState) -> list[str]:
-        """The addresses whose tensors have a NaN or an infinity, in the state's order."""
-        versions = {address: state.versions.get(address, 0) for address in state.tensors}
-        new = {a: state.tensors[a] for a, version in versions.items() if self._checked.get(a) != version}
-        if not self._bad and finite({"": new}):
-            self._checked |= {address: versions[address] for address in new}
-            return []
-        for address, tensor in new.items():
-            self._checked[address] = version = versions[address]
-            self._bad.pop(address, None)
-            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-                self._bad[address] = version
-        return [address for address in state.tensors if address in self._bad] if self._bad else []
-
-
-def finite_metrics(work: Work, metrics: Mapping[str, float], bad: Collection[str]) -> dict[str, float | None]:
-    """The metrics of an evaluation, with None for those that aren't finite.
-
-    All are None if the work reads one of the ``bad`` addresses, whose tensors aren't finite.
-    """
-    spoilt = any(item.source in bad for payload in work.down for item in payload.items)
-    return {name: value if isfinite(value) and not spoilt else None for name, value in metrics.items()}

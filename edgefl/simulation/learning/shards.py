@@ -1,0 +1,84 @@
+"""Clients of a large cohort whose changes are added up where they train, so that one sum travels for all of them.
+
+Which clients belong together is decided by the cohort alone, so results don't depend on the executor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from edgefl.methods import Method, ServerState
+from edgefl.planning.planner import Start
+from edgefl.planning.setup import Setup
+from edgefl.schedules import Stage
+from edgefl.simulation.attackers import attack_of
+from edgefl.simulation.learning.arrived import Started
+from edgefl.simulation.learning.interface import part_of_stage
+from edgefl.work import Work
+from edgefl.work.description import DTYPES
+from edgefl.work.sums import averaged
+
+FEWEST_SHARDS, LARGEST = 64, 16
+"""Clients with equal works make so many shards at least, of so many clients at most."""
+
+Member = tuple[int, Started]
+"""A client under way, and its training."""
+
+
+def largest_shard(clients: int) -> int:
+    """The number of clients in a shard, of so many with equal works; 1 if their updates are added up one by one."""
+    return max(1, min(LARGEST, clients // FEWEST_SHARDS))
+
+
+def may_share(setup: Setup) -> bool:
+    """Whether updates can be added up where clients train: each one's weight is known before, and nothing else is read.
+
+    Clipping needs each update's norm; a method with weights of its own may need what the client reports.
+    """
+    method, setting = setup.method, setup.method.setting
+    usual = type(method).update_weight is Method.update_weight and method.streams
+    plain = setting.aggregation.rule == "mean" and setting.aggregation.clip is None
+    return usual and plain and setting.training.stack == "off"
+
+
+def shards_of(setup: Setup, state: ServerState, clients: Sequence[Member], stage: Stage) -> list[list[Member]]:
+    """The clients whose changes are added up together: neighbours in the order of ``clients`` with equal works.
+
+    Attackers, and works that keep values or send tables, are left out.
+    """
+    classes: dict[tuple[int, Start], list[Member]] = {}
+    numbers: dict[int, int] = {}
+    works: list[Work] = []
+    for client, started in clients:
+        work = started.work
+        if id(work) not in numbers:
+            numbers[id(work)] = _number(work, works) if _suits(work, state, stage) else -1
+        if numbers[id(work)] >= 0 and attack_of(setup, client) is None:
+            classes.setdefault((numbers[id(work)], started.plan.start), []).append((client, started))
+    shards = []
+    for members in classes.values():
+        size = largest_shard(len(members))
+        if size > 1:
+            shards += [members[first : first + size] for first in range(0, len(members), size)]
+    return [shard for shard in shards if len(shard) > 1]
+
+
+def _number(work: Work, works: list[Work]) -> int:
+    """The number of a work among those that differ, to which it is added if it is new."""
+    for number, known in enumerate(works):
+        if known == work and dict(known.scalars) == dict(work.scalars):
+            return number
+    works.append(work)
+    return len(works) - 1
+
+
+def _suits(work: Work, state: ServerState, stage: Stage) -> bool:
+    """Whether nothing but a work's parameters is sent, which the server has in the same precision."""
+    items = [item for payload in work.up for item in payload.items]
+    return (
+        bool(items)
+        and not work.keep
+        and part_of_stage(work, stage) is work
+        and all(averaged(i.source) and state.tensors[i.source].dtype == DTYPES[i.dtype] for i in items)
+        and all(i.like is None for payload in work.down for i in payload.items)
+    )

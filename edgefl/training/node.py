@@ -1,0 +1,203 @@
+"""``Node`` runs tasks on one device, one after the other."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from typing import Any, Protocol, cast
+
+import psutil
+import torch
+from torch import Tensor, nn
+
+from edgefl import models, registry, seeds
+from edgefl.errors import EdgeflError, OutOfHostMemory, TrainingError
+from edgefl.training.summed import summed
+from edgefl.training.task import Measured, Report, Task
+from edgefl.work import CUDA_ROUNDING, AllocatorPeak, Meter, Pass, Source, Work, digest, run
+from edgefl.work.metering.allocator import profiling
+from edgefl.work.packed import Buffers, space
+from edgefl.work.stacking import CantStack, Stacked, told_alone
+from edgefl.work.torch_device import ran_out, seeded, threads, warm
+
+MOST_MODELS = 256
+"""Descriptions of models whose digests are kept."""
+
+
+class Sources(Protocol):
+    """The data of all nodes; ``edgefl.data.Federation`` implements this protocol."""
+
+    def client(self, index: int) -> Source:
+        """The private data of the client with this index."""
+        ...
+
+    def server(self) -> Source:
+        """The server's data: the splits validation, test and public."""
+        ...
+
+
+def free_memory() -> None:
+    """Free what this process can free: unreachable objects, and what torch keeps of the GPU's memory."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+class Node:
+    """Runs tasks sequentially on one device.  Modules are reused between tasks with the same model description."""
+
+    def __init__(self, sources: Sources, device: torch.device):
+        self.sources, self.device = sources, device
+        self._modules: dict[str, tuple[nn.Module, frozenset[str]]] = {}
+        self._keys: dict[int, tuple[Mapping[str, Any], str]] = {}
+        self._stacked = Stacked(device)
+        self._buffers = Buffers()
+        warm(device)
+
+    def _module(self, task: Task, inputs: Mapping[str, Tensor]) -> nn.Module:
+        key = self._key(task.work.model)
+        module, names = self._modules.get(key, (None, frozenset()))
+        # a reused module must not keep parameters or buffers of another client that the inputs don't replace
+        if module is None or names - inputs.keys():
+            with seeded(seeds.key(task.seed, "module"), self.device):
+                module = models.build(task.work.model).to(self.device)
+            self._modules[key] = module, frozenset(module.state_dict())
+        return module
+
+    def _key(self, model: Mapping[str, Any]) -> str:
+        """The digest of a model's description, which many tasks share."""
+        if id(model) not in self._keys:
+            if len(self._keys) >= MOST_MODELS:
+                self._keys.clear()
+            self._keys[id(model)] = model, digest(model)
+        return self._keys[id(model)][1]
+
+    def run(self, task: Task, buffer: Tensor | None = None) -> Report:
+        """Run a task.  Its payloads are put into ``buffer``, if that is given; see ``edgefl.work.run``.
+
+        Raises TrainingError, which names the client or the server, if the work fails, OutOfHostMemory if the memory of
+        this machine doesn't suffice.
+        """
+        if task.sum is not None:
+            return summed(task, self.run)
+        if task.others:
+            return self._together(task)
+        started = time.perf_counter()
+        source = self.sources.server() if task.client is None else self.sources.client(task.client)
+        with self._failing(task), threads(1):
+            inputs = task.work.received(task.tensors())
+            module = self._module(task, inputs)
+            meter = Meter(CUDA_ROUNDING if self.device.type == "cuda" else 1) if task.metered else None
+            watch = self._watch(task.work, module, inputs) if meter else None
+            sent = None
+            if task.attack is not None:
+                source, sent = task.attack.source(source), task.attack.sent
+            data = cast(Source, _Lapped(source, watch)) if watch else source
+            if buffer is None and task.attack is None and (size := space(task.work.up)) is not None:
+                buffer = self._buffers.take(size)
+            result = run(
+                task.work, inputs, data, module=module, device=self.device,
+                seed=task.seed, meter=meter, sent=sent, watch=watch, buffer=buffer,
+            )  # fmt: skip
+            measured = Measured(watch.bytes if watch else None, result.trace) if result.trace is not None else None
+        return Report(result, measured, task.seed, _host(started))
+
+    def _together(self, task: Task) -> Report:
+        """Run a task and its ``others`` at once; one by one if their work can't be stacked, which is told once."""
+        started, tasks = time.perf_counter(), (replace(task, others=(), places=0), *task.others)
+        try:
+            with self._failing(task), threads(1):
+                inputs = task.work.received(task.inputs)
+                sources = [self.sources.server() if t.client is None else self.sources.client(t.client) for t in tasks]
+                results = self._stacked.run(
+                    task.work, inputs, sources, [t.seed for t in tasks], self._module(task, inputs), task.places
+                )
+        except CantStack as error:
+            told_alone(task.work.kind, str(error))
+            reports = [self.run(each) for each in tasks]
+            return replace(reports[0], others=tuple(reports[1:]))
+        host = _host(started, len(tasks))
+        reports = [Report(result, None, t.seed, host) for result, t in zip(results, tasks, strict=True)]
+        return replace(reports[0], others=tuple(reports[1:]))
+
+    @contextmanager
+    def _failing(self, task: Task) -> Iterator[None]:
+        """Name the client or the server in the error of a task that fails."""
+        try:
+            yield
+        except CantStack:
+            raise
+        except (Exception, SystemExit) as error:
+            self._modules.clear()  # a failed work may leave its module in an undefined state
+            if isinstance(error, EdgeflError):
+                raise
+            raise _failure(task, error) from error
+
+    def _watch(self, work: Work, module: nn.Module, inputs: Mapping[str, Tensor]) -> AllocatorPeak | None:
+        """The watch on the allocator for a work; None while another profiler is running."""
+        if self.device.type == "cpu" and profiling():
+            return None
+        # on a CPU tables are used as they were received; on a GPU they are copied
+        tables = {item.name for payload in work.down for item in payload.items if item.beside}
+        received = [inputs[name] for name in tables & inputs.keys()] if self.device.type == "cpu" else []
+        return AllocatorPeak(self.device, [*module.parameters(), *module.buffers(), *received])
+
+
+class _Lapped:
+    """A source that calls ``lap`` of a watch every ``every`` batches, between two steps.
+
+    Fields of a batch that NumPy allocated are copied, because torch's allocator doesn't know of them.
+    """
+
+    def __init__(self, source: Source, watch: AllocatorPeak, every: int = 64):
+        self._source, self._watch, self._every = source, watch, every
+        self._batches = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name)
+
+    def batches(self, pass_: Pass, seed: int) -> Iterator[tuple[str, dict[str, Tensor]]]:
+        """The batches of the source, with fields that torch's allocator made."""
+        for pattern, batch in self._source.batches(pass_, seed):
+            self._batches += 1
+            if self._batches % self._every == 0:
+                self._watch.lap()
+            owned = {n: v if v.untyped_storage().resizable() else v.clone() for n, v in batch.items()}
+            del batch
+            yield pattern, owned
+            del owned
+
+
+def _host(started: float, tasks: int = 1) -> dict[str, Any]:
+    """Figures of the host for each of the ``tasks`` that began at ``started``."""
+    rss = _process(os.getpid()).memory_info().rss
+    return {"wall_seconds": (time.perf_counter() - started) / tasks, "rss_bytes": rss, "process": os.getpid()}
+
+
+@cache
+def _process(pid: int) -> psutil.Process:
+    return psutil.Process(pid)
+
+
+def _failure(task: Task, error: BaseException) -> EdgeflError:
+    """The error of a task whose work failed."""
+    clients = [t.client for t in (task, *task.others)]
+    node = "the server" if clients == [None] else f"client {clients[0]}"
+    if len(clients) > 1:
+        node = f"clients {', '.join(map(str, clients))}"
+    if ran_out(error):
+        return OutOfHostMemory(
+            f"the memory of this machine doesn't suffice for the work of kind {task.work.kind!r} of {node}"
+        )
+    return TrainingError(f"the work of kind {task.work.kind!r} failed on {node}: {_said(error)}")
+
+
+def _said(error: BaseException) -> str:
+    """What failed in a work, in one line, with the plug-in if its code was running."""
+    fault = registry.plug_ins().fault(error)
+    return str(fault) if fault else repr(error)
