@@ -166,3 +166,18 @@ def test_an_interrupted_command_says_how_to_go_on(tmp_path):
         said = parent.stderr.read()
     assert parent.returncode == 130
     assert f"continue with: edgefl run --resume {folder}" in said
+
+
+def test_rows_are_equal_whether_cells_are_planned_together_or_alone():
+    budgets = [40_000, 60_000, "200 KiB"]
+    together = edgefl.sweep({**GRID, "compare": {"method": ["fedavg", "fedprox"], "fleet.budgets.memory": budgets}})
+    alone = [
+        edgefl.sweep({**GRID, "compare": {}}, [f"method={method}", f"fleet.budgets.memory={budget}"])["rows"][0]
+        for method in ("fedavg", "fedprox")
+        for budget in budgets
+    ]
+    told = ("label", "sets")
+    assert [{k: v for k, v in row.items() if k not in told} for row in together["rows"]] == [
+        {k: v for k, v in row.items() if k not in told} for row in alone
+    ]
+    assert len({row["eligible_share_ever"] for row in together["rows"]}) > 1
