@@ -181,3 +181,14 @@ def test_rows_are_equal_whether_cells_are_planned_together_or_alone():
         {k: v for k, v in row.items() if k not in told} for row in alone
     ]
     assert len({row["eligible_share_ever"] for row in together["rows"]}) > 1
+
+
+def test_a_failed_run_is_told_at_the_end_and_the_others_are_finished(tmp_path):
+    folder = tmp_path / "run"
+    edgefl.run(GRID, output=folder, shard="1/4")
+    first, second, *_ = comparison(folder).values()
+    (first / "weights.safetensors").write_bytes(b"changed")
+    with pytest.raises(RunError, match=r"1 of 4 failed: fedavg,seed=1: .*go on with: edgefl run --resume ") as failure:
+        edgefl.run(resume=folder, jobs=2)
+    assert failure.value.exit_code == 2
+    assert read_run(second).finished and sum(run.finished for run in read_run(folder).runs.values()) == 4
