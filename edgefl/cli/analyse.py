@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from edgefl.cli.app import AsJson, Overrides, Plugins, app, examples, observing, print_json
+from edgefl.cli.app import AsJson, Jobs, Overrides, Plugins, app, examples, observing, print_json
 
 
 @app.command(
@@ -44,6 +44,7 @@ def analyse(
     metric: Annotated[
         str | None, typer.Option(metavar="KIND.NAME", help="Metric for Shapley values: image.accuracy; default all.")
     ] = None,
+    jobs: Jobs = 1,
     plugins: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
@@ -58,7 +59,7 @@ def analyse(
 
         result = command.analyse(
             given, only=names, overrides=overrides or (), output=output, figure=figure, seeds=seeds, clients=clients,
-            metric=metric, on_progress=on_progress,
+            metric=metric, jobs=jobs, on_progress=on_progress,
         )  # fmt: skip
     if as_json:
         print_json(result)

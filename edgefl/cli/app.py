@@ -83,6 +83,13 @@ Plugins = Annotated[
 ]
 """Parameter of each command that takes a scenario or a run; its callback does all the work."""
 
+Jobs = Annotated[
+    int, typer.Option("--jobs", metavar="N", min=1, help="Run N of several runs side by side, in processes.")
+]
+Shard = Annotated[
+    str | None,
+    typer.Option("--shard", metavar="K/M", help="Do the K-th of M shares; the others may write to the folder too."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print plain JSON instead of tables.")]
 
 

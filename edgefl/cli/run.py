@@ -10,9 +10,11 @@ import typer
 from edgefl.cli.app import (
     INTERRUPTED,
     AsJson,
+    Jobs,
     Overrides,
     Plugins,
     ScenarioFile,
+    Shard,
     app,
     examples,
     observing,
@@ -34,7 +36,7 @@ BROKEN = 1
     epilog=examples(
         "edgefl run quickstart",
         "edgefl run mine.yaml -o runs/first --set training.lr=1e-3",
-        "edgefl run --resume runs/mine",
+        "edgefl run --resume runs/mine --jobs 4",
     )
 )
 def run(
@@ -53,6 +55,8 @@ def run(
         str | None, typer.Option("--resume", metavar="DIR", help="Continue the run or comparison in this folder.")
     ] = None,
     overrides: Overrides = None,
+    jobs: Jobs = 1,
+    shard: Shard = None,
     verify: Annotated[
         bool,
         typer.Option(
@@ -83,8 +87,9 @@ def run(
                 from edgefl.commands import run as command
 
                 finished = command.run(
-                    scenario, output=output, resume=resume, overrides=overrides or (), on_progress=progress
-                )
+                    scenario, output=output, resume=resume, overrides=overrides or (), jobs=jobs, shard=shard,
+                    on_progress=progress,
+                )  # fmt: skip
         except KeyboardInterrupt as error:
             say_interrupted(error, _how_to_continue(progress.folder))
             raise typer.Exit(INTERRUPTED) from None
@@ -93,6 +98,16 @@ def run(
             finished, diverged = _whole(progress.folder), error
             if finished is None:
                 raise
+    if shard is not None and not finished.finished:
+        from edgefl.runs import comparison
+
+        of = len(comparison(finished.path))
+        left = of - sum(each.finished for each in finished.runs.values())
+        say(f"shard {shard} has ended; {left} of {of} runs of {finished.path} aren't done yet")
+        say(f"when they are: edgefl run --resume {finished.path}")
+        if diverged is not None:
+            raise diverged
+        return
     result = summary(finished, _samples_of)
     over_seeds = _over_seeds(finished, result["runs"])
     if over_seeds is not None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from edgefl.cli.app import AsJson, Overrides, Plugins, ScenarioFile, app, examples, observing, print_json
+from edgefl.cli.app import AsJson, Jobs, Overrides, Plugins, ScenarioFile, Shard, app, examples, observing, print_json
 
 
 @app.command(
@@ -43,6 +43,8 @@ def sweep(
     ] = None,
     value: Annotated[str, typer.Option(metavar="NAME", help="Field that --figure draws.")] = "eligible_share",
     as_csv: Annotated[bool, typer.Option("--csv", help="Print the rows as CSV instead of tables.")] = False,
+    jobs: Jobs = 1,
+    shard: Shard = None,
     plugins: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
@@ -58,7 +60,8 @@ def sweep(
 
         result = command.sweep(
             scenario, vary or (), grid=grid, overrides=overrides or (), output=output, train=train,
-            sensitivity_to=sensitivity, figure=figure, value=value, on_progress=on_progress,
+            sensitivity_to=sensitivity, figure=figure, value=value, jobs=jobs, shard=shard,
+            on_progress=on_progress,
         )  # fmt: skip
     if as_json:
         print_json(result)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import wraps
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from edgefl import registry
@@ -73,3 +75,28 @@ def _shown(command: str, answer: Any) -> Any:
     from edgefl.report.history.notebook import PAGES, Shown
 
     return Shown(answer, PAGES[command])
+
+
+@contextmanager
+def nothing_left(folder: Path, made: Sequence[Path] | None, on_progress: OnProgress) -> Iterator[OnProgress]:
+    """Empty a new run's folder if an error ends it before its first round; yields the callback that sees rounds begin.
+
+    ``made`` are the folders that the run makes, the innermost first, which are removed too; None for a resumed run.
+    """
+    started = made is None
+
+    def on_event(event: str, facts: Mapping[str, Any]) -> None:
+        nonlocal started
+        started = started or event == "start" or (event == "cell" and facts["started"])
+        on_progress(event, facts)
+
+    try:
+        yield on_event
+    except (Exception, SystemExit):  # what a plug-in raises too
+        if not started:
+            for entry in folder.iterdir():
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+            with suppress(OSError):  # another command may have written there
+                for path in made or ():
+                    path.rmdir()
+        raise

@@ -5,20 +5,20 @@ from __future__ import annotations
 import gc
 import json
 import os
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 from edgefl import models
+from edgefl.commands.cells import Cell, check_jobs, run_cells, shard_of, share_of
 from edgefl.commands.compose import compose, errors_at, federation_of, predictor_of, scenario_of
 from edgefl.commands.followed import check_followed
 from edgefl.commands.history.trackers import Tracked, check_installed, log_of
 from edgefl.commands.kept_scratch import keep_scratch
 from edgefl.commands.made_of import MAY_CHANGE, check_importable, fixed_part, inputs_of, made_of, report_changed_inputs
 from edgefl.commands.plug_in_files import check_plug_in_files
-from edgefl.commands.progress import OnProgress, messages, public_command, silent
+from edgefl.commands.progress import OnProgress, messages, nothing_left, public_command, silent
 from edgefl.commands.updates_need import check_updates, memory_for_updates
 from edgefl.data import Federation
 from edgefl.errors import DataError, DivergedError, RunError
@@ -40,7 +40,7 @@ from edgefl.runs import (
 )
 from edgefl.runs.contents import read_json
 from edgefl.runs.digests import changed_parts
-from edgefl.runs.folders import check_finished, json_text, new_folder
+from edgefl.runs.folders import check_finished, free_folder, json_text, new_folder
 from edgefl.scenario import Scenario, load
 from edgefl.simulation import Simulation
 from edgefl.simulation.watch import best_round
@@ -74,16 +74,6 @@ class _Executors:
         return self._executor
 
 
-def free_folder(name: str) -> Path:
-    """``runs/<name>``, or the first of ``runs/<name>-2``, ... that doesn't exist."""
-    folder = Path("runs") / name
-    number = 2
-    while folder.exists():
-        folder = Path("runs") / f"{name}-{number}"
-        number += 1
-    return folder
-
-
 @public_command
 def run(
     scenario: str | os.PathLike[str] | dict[str, Any] | Scenario | None = None,
@@ -91,6 +81,8 @@ def run(
     output: str | os.PathLike[str] | None = None,
     resume: str | os.PathLike[str] | None = None,
     overrides: Sequence[str] = (),
+    jobs: int = 1,
+    shard: str | None = None,
     on_progress: OnProgress = silent,
     progress: bool = False,
 ) -> Run:
@@ -105,6 +97,9 @@ def run(
         resume: The folder of an earlier run or comparison, finished or not, instead of a scenario.
         overrides: Changes of single fields, ``"training.lr=1e-3"``, each as the option ``--set`` takes it.  A
             resumed run takes those of ``executor`` and ``training.on_divergence`` only.
+        jobs: How many combinations run side by side, each in a process of its own.
+        shard: ``"3/50"``: run only the third of 50 shares of a comparison's combinations.  Calls for the others may
+            write to the same folder at the same time; it is finished when all have ended.
         on_progress: Called with the name of an event and its facts while the run goes on.
         progress: Whether to show a bar, by tqdm or rich, whichever is installed.
 
@@ -123,6 +118,8 @@ def run(
         raise RunError("give either a scenario to run or a run to resume")
 
     on_message = messages(on_progress)
+    check_jobs(jobs)
+    part = None if shard is None else shard_of(shard)
 
     if resume is not None:
         if output is not None:
@@ -136,42 +133,22 @@ def run(
         folder = Path(output) if output is not None else free_folder(whole.name)
         # every combination is checked before anything is written
         on_progress("prepare", {"what": f"preparing {whole.name}"})
-        for _, combination in combinations:
+        if part is not None and not whole.compare:
+            raise RunError(f"{whole.name} compares nothing, so there are no combinations to share: leave out --shard")
+        for _, combination in share_of(combinations, part):
             check(combination, on_message, folder)
         made = [path for path in (folder, *folder.parents) if not path.exists()]
-        parts = _created(folder, whole, combinations)
-    with _nothing_left(folder, made, on_progress) as on_event:
-        run_parts(parts, on_event, overrides if resume is not None else ())
+        parts = _created(folder, whole, combinations, shared=part is not None)
+        made = made if part is None else None  # other shards write there
+    if part is not None and not is_comparison(folder):
+        raise RunError(f"{folder} is a single run, so there are no combinations to share: leave out --shard")
+    with nothing_left(folder, made, on_progress) as on_event:
+        run_parts(share_of(parts, part), on_event, overrides if resume is not None else (), jobs)
     finished = read_run(folder)
-    if is_comparison(folder):
+    if is_comparison(folder) and (part is None or finished.finished):
         draw_curves(finished)
     on_progress("done", {"folder": str(folder)})
     return finished
-
-
-@contextmanager
-def _nothing_left(folder: Path, made: Sequence[Path] | None, on_progress: OnProgress) -> Iterator[OnProgress]:
-    """Empty a new run's folder if an error ends it before its first round; yields the callback that sees rounds begin.
-
-    ``made`` are the folders that the run makes, the innermost first, which are removed too; None for a resumed run.
-    """
-    started = made is None
-
-    def on_event(event: str, facts: Mapping[str, Any]) -> None:
-        nonlocal started
-        started = started or event == "start"
-        on_progress(event, facts)
-
-    try:
-        yield on_event
-    except (Exception, SystemExit):  # what a plug-in raises too
-        if not started:
-            for entry in folder.iterdir():
-                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-            with suppress(OSError):  # another command may have written there
-                for path in made or ():
-                    path.rmdir()
-        raise
 
 
 def check(scenario: Scenario, on_message: Callable[[str], None], folder: Path = Path("runs")) -> Setup:
@@ -206,36 +183,56 @@ def check(scenario: Scenario, on_message: Callable[[str], None], folder: Path = 
 
 
 def run_parts(
-    parts: Sequence[tuple[str, Path, Scenario]], on_progress: OnProgress, overrides: Sequence[str] = ()
+    parts: Sequence[tuple[str, Path, Scenario]], on_progress: OnProgress, overrides: Sequence[str] = (), jobs: int = 1
 ) -> None:
-    """Run or resume these ``(label, folder, scenario)`` in turn.
+    """Run or resume these ``(label, folder, scenario)`` in turn, or ``jobs`` of them side by side.
 
     Consecutive scenarios with the same data share their workers.  ``overrides`` are the changes that a resumed run was
-    given; its folder records them.  Raises DivergedError, after all others have ended, for those that diverged.
+    given; its folder records them.  Raises DivergedError, after all others have ended, for those that diverged; side
+    by side another error waits for the others, too.
     """
-    diverged: dict[str, DivergedError] = {}
+    errors: dict[str, Exception] = {}
+    if jobs > 1 and len(parts) > 1:
+        on_progress("cells", {"folder": str(parts[0][1]), "of": len(parts)})
+        cells = [Cell(label, (folder, label, scenario, tuple(overrides))) for label, folder, scenario in parts]
+        errors = {o.label: o.error for o in run_cells(_run_cell, cells, jobs, on_progress) if o.error is not None}
+    else:
+        with ExitStack() as stack:
+            executors = _Executors(stack)
+            for index, (label, folder, scenario) in enumerate(parts):
+                on_progress("combination", {"label": label, "index": index, "of": len(parts), "folder": str(folder)})
+                try:
+                    _run_one(folder, label, scenario, executors, on_progress, overrides)
+                except DivergedError as error:
+                    errors[label] = error
+    if len(parts) == 1 and errors:
+        raise next(iter(errors.values()))
+    if errors:
+        told = "; ".join(f"{label}: {error}" for label, error in errors.items())
+        if all(isinstance(error, DivergedError) for error in errors.values()):
+            raise DivergedError(told)
+        whole = parts[0][1].parent
+        again = f"edgefl run --resume {whole}" if is_comparison(whole) else "the same command again"
+        failure = RunError(f"{len(errors)} of {len(parts)} failed: {told}; the others have ended; go on with: {again}")
+        failure.exit_code = max(getattr(error, "exit_code", 1) for error in errors.values())
+        raise failure
+
+
+def _run_cell(argument: tuple[Path, str, Scenario, tuple[str, ...]], on_progress: OnProgress) -> None:
+    """``_run_one`` in a worker process."""
+    folder, label, scenario, overrides = argument
     with ExitStack() as stack:
-        executors = _Executors(stack)
-        for index, (label, folder, scenario) in enumerate(parts):
-            on_progress("combination", {"label": label, "index": index, "of": len(parts), "folder": str(folder)})
-            try:
-                _run_one(folder, label, scenario, executors, on_progress, overrides)
-            except DivergedError as error:
-                diverged[label] = error
-    if len(parts) == 1 and diverged:
-        raise next(iter(diverged.values()))
-    if diverged:
-        raise DivergedError("; ".join(f"{label}: {stopped}" for label, stopped in diverged.items()))
+        _run_one(folder, label, scenario, _Executors(stack), on_progress, overrides)
 
 
 def _created(
-    folder: Path, scenario: Scenario, combinations: Sequence[tuple[str, Scenario]]
+    folder: Path, scenario: Scenario, combinations: Sequence[tuple[str, Scenario]], *, shared: bool = False
 ) -> list[tuple[str, Path, Scenario]]:
     if not scenario.compare:
         # raises for a folder that holds another run: begun runs are opened only to be resumed
         return [(scenario.name, new_folder(folder), scenario)]
     sets = _sets(scenario, combinations)
-    folders = create_comparison(folder, scenario_yaml=scenario.to_yaml(), runs=sets)
+    folders = create_comparison(folder, scenario_yaml=scenario.to_yaml(), runs=sets, shared=shared)
     return [(label, folders[label], combination) for label, combination in combinations]
 
 

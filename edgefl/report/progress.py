@@ -34,6 +34,7 @@ class Progress:
         self.metrics: Mapping[str, Mapping[str, float | None]] = {}
         self.record: Mapping[str, Any] = {}
         self.scored = ""
+        self.cells: Mapping[str, Any] = {}
 
     def __call__(self, event: str, facts: Mapping[str, Any]) -> None:
         """Update the state by an event of a command (its ``on_progress`` callback), then display it."""
@@ -42,6 +43,12 @@ class Progress:
             self.label, self.index, self.of = facts["label"], facts["index"], facts["of"]
             self.round, self.rounds, self.metrics = 0, 0, {}
             self.done = self.of_round = 0
+        elif event == "cells":
+            self.folder = facts["folder"]
+        elif event == "cell":
+            if facts["started"] and not self.cells:
+                self.began, self._from = time.monotonic(), facts["share"]
+            self.cells, self.label = facts, facts["label"]
         elif event == "start":
             self.round, self.rounds = facts["round"], facts["rounds"]
             if not self._from:
@@ -69,6 +76,8 @@ class Progress:
 
         The clients that have trained count as a part of their round, the server's works as the rest of it.
         """
+        if self.cells:
+            return float(self.cells["share"])
         part = TRAINING_SHARE * self.done / self.of_round if self.of_round and self.round < self.rounds else 0.0
         return (self.index + ((self.round + part) / self.rounds if self.rounds else 0.0)) / self.of
 
@@ -94,7 +103,7 @@ class Progress:
     def eta(self) -> str:
         """Estimated remaining wall time as text, from the pace so far; ``--`` if it is unknown."""
         done = self.share - self._from
-        if done <= 0 or (not self.record and self.done < self.of_round / 2):
+        if done <= 0 or (not self.cells and not self.record and self.done < self.of_round / 2):
             return "--"  # the first clients also load and measure what later ones don't
         return units.show_seconds((time.monotonic() - self.began) * (1 - self.share) / done)
 
@@ -102,6 +111,12 @@ class Progress:
     def where(self) -> str:
         """Label of the combination, with its number if there are several: ``layerwise (2 of 3)``."""
         return f"{self.label} ({self.index + 1} of {self.of})" if self.of > 1 else self.label
+
+    def cell(self) -> str:
+        """The combination that was told of last, of several side by side, as one line."""
+        number = f" ({self.cells['done']} of {self.cells['of']} ended)" if self.cells["done"] else ""
+        words = f"{self.cells['label']}: {self.cells['status']}{number}"
+        return f"{words}, ETA {self.eta}" if self.share < 1 else words
 
     def scores(self) -> str:
         """The latest metrics as text: ``image acc 0.48``."""
@@ -178,6 +193,8 @@ class Lines(Progress):
             self._write(f"{self.where}: {self.doing}, ETA {self.eta}")
         elif event == "prepare":
             self._write(facts["what"])
+        elif event == "cell":
+            self._write(self.cell())
         elif event == "combination" and self.of > 1 and "folder" not in facts:
             self._write(f"{self.where}, ETA {self.eta}" if self.index else self.where)
 
@@ -212,6 +229,10 @@ class Live(Progress):
             self._doing = "starting"
         elif event in ("round", "trained", "scored"):
             self._doing = self.doing
+        elif event == "cell":
+            self._doing = ", ".join(f"{label}: {status}" for label, status in facts["running"].items())
+            if facts["done"] is not None:
+                self._region.console.print(self.cell(), highlight=False)
         elif event == "record":
             if self.warning:
                 self._region.console.print(self.warning, highlight=False)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from edgefl.errors import RunError
+from edgefl.files import replacing
 from edgefl.runs import digests
 from edgefl.runs.contents import check_contents, check_folder_name, read_json
 from edgefl.runs.durable import replace_file, writing
@@ -34,14 +35,15 @@ FILES = (
 
 
 def create_comparison(
-    path: str | os.PathLike[str], *, scenario_yaml: str, runs: Mapping[str, Mapping[str, Any]]
+    path: str | os.PathLike[str], *, scenario_yaml: str, runs: Mapping[str, Mapping[str, Any]], shared: bool = False
 ) -> dict[str, Path]:
     """Begin a comparison: a folder with ``compare.json`` and one run folder per label.
 
     ``runs`` is ``{label: overrides}``, in display order.  Returns ``{label: folder}``; pass the folders to
-    ``RunDirectory.create``.  Raises RunError if the folder isn't empty or can't be written.
+    ``RunDirectory.create``.  With ``shared`` other processes may begin the same comparison, before or at the same
+    time.  Raises RunError if the folder holds anything else or can't be written.
     """
-    path = new_folder(path)
+    path = _shared_folder(path) if shared else new_folder(path)
     folders: dict[str, str] = {}
     for label in runs:
         slug = re.sub(r"[^A-Za-z0-9._=-]+", "-", label).strip("-.") or "run"
@@ -49,10 +51,34 @@ def create_comparison(
         while folder.lower() in {taken.lower() for taken in folders.values()}:
             folder, number = f"{slug}-{number}", number + 1
         folders[label] = folder
-    replace_file(path / "scenario.yaml", scenario_yaml.encode())
     entries = [{"label": label, "folder": folders[label], "sets": overrides} for label, overrides in runs.items()]
-    replace_file(path / "compare.json", json_text({"format": 1, "runs": entries}))
+    files = {"scenario.yaml": scenario_yaml.encode(), "compare.json": json_text({"format": 1, "runs": entries})}
+    for name, content in files.items():
+        if not shared:
+            replace_file(path / name, content)
+        elif not (path / name).exists():  # each process has a temporary file of its own
+            with writing(path / name), replacing(path / name) as partial:
+                partial.write_bytes(content)
+    for name, content in files.items():
+        if (path / name).read_bytes() != content:
+            raise RunError(f"{path} holds the comparison of another scenario ({name} differs); choose another folder")
     return {label: path / folder for label, folder in folders.items()}
+
+
+def _shared_folder(path: str | os.PathLike[str]) -> Path:
+    """The folder of a comparison that other processes may have begun.  Raises RunError if it holds anything else."""
+    path = Path(path)
+    if is_comparison(path):
+        return path
+    others = [p for p in path.iterdir() if p.name not in _BEGINNING and not p.name.startswith(".partial-")] if (
+        path.is_dir()
+    ) else []  # fmt: skip
+    if others or not path.is_dir():
+        return new_folder(path)
+    return path
+
+
+_BEGINNING = ("scenario.yaml", "compare.json")
 
 
 def is_comparison(path: str | os.PathLike[str]) -> bool:
@@ -107,6 +133,16 @@ def new_folder(path: str | os.PathLike[str]) -> Path:
     except OSError as error:
         raise RunError(f"can't write a run to {path}: {error.strerror or error}") from error
     return path
+
+
+def free_folder(name: str) -> Path:
+    """``runs/<name>``, or the first of ``runs/<name>-2``, ... that doesn't exist."""
+    folder = Path("runs") / name
+    number = 2
+    while folder.exists():
+        folder = Path("runs") / f"{name}-{number}"
+        number += 1
+    return folder
 
 
 def begun(path: str | os.PathLike[str]) -> bool:

@@ -257,7 +257,7 @@ def test_sweep(call: Call, declared: str) -> None:
     assert code == 0 and "memory 4" in out and "layerwise" in out and max(map(len, out.splitlines())) <= 100
     code, out, _ = call("sweep", declared, *words, "--output", "grid", "--json")
     assert code == 0 and [r["eligible_share"] for r in json.loads(out)["rows"]] == [0.0, 1.0, 0.0, 1.0]
-    assert {p.name for p in Path("grid").iterdir()} == {"sweep.jsonl", "sweep.csv"}
+    assert {p.name for p in Path("grid").iterdir()} == {"sweep.jsonl", "sweep.csv", "writer.lock"}
 
 
 def test_validate(call: Call, declared: str) -> None:

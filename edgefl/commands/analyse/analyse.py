@@ -19,6 +19,7 @@ from edgefl.commands.analyse.shapley import (
     values_of,
     without,
 )
+from edgefl.commands.cells import check_jobs
 from edgefl.commands.compose import scenario_of
 from edgefl.commands.plug_in_files import check_plug_in_files
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
@@ -44,6 +45,7 @@ def analyse(
     seeds: int = 1,
     clients: int = 3,
     metric: str | None = None,
+    jobs: int = 1,
     on_progress: OnProgress = silent,
 ) -> dict[str, Any]:
     """Compute Shapley values of the client kinds, and gradients, drift and matching of a trained federation.
@@ -61,6 +63,7 @@ def analyse(
         seeds: How many seeds the runs for Shapley values are repeated with: the scenario's and the following ones.
         clients: How many clients of each kind, those with the most samples, gradients and drift are computed for.
         metric: The only metric to compute Shapley values of, ``"image.accuracy"``; by default those that tables show.
+        jobs: How many runs are made side by side, each in a process of its own.
         on_progress: Called with the name of an event and its facts.
 
     Returns:
@@ -79,6 +82,7 @@ def analyse(
     for what, number in (("seeds", seeds), ("clients", clients)):
         if number < 1:
             raise RunError(f"{what} must be 1 or more, not {number}")
+    check_jobs(jobs)
     if figure is not None:
         check_figure(figure, FIGURE_FORMS)
 
@@ -96,7 +100,13 @@ def analyse(
     run_folder = run.path if run is not None else folder / EVERYBODY
     skipped = {name: reason for name, reason in selected.items() if reason}
     runs = _runs(
-        scenario, players, seeds if "shapley" in selected and "shapley" not in skipped else 0, folder, run, on_progress
+        scenario,
+        players,
+        seeds if "shapley" in selected and "shapley" not in skipped else 0,
+        folder,
+        run,
+        on_progress,
+        jobs,
     )
     done = runs[scenario.seed][EVERYBODY]
     last = setup.schedule.stage(setup.schedule.rounds)
@@ -174,7 +184,13 @@ def _folder(output: str | os.PathLike[str] | None, run: Run | None, scenario: Sc
 
 
 def _runs(
-    scenario: Scenario, players: Sequence[str], seeds: int, folder: Path, run: Run | None, on_progress: OnProgress
+    scenario: Scenario,
+    players: Sequence[str],
+    seeds: int,
+    folder: Path,
+    run: Run | None,
+    on_progress: OnProgress,
+    jobs: int,
 ) -> dict[int, dict[str, Run]]:
     """``{seed: {coalition: run}}`` for this many seeds; for 0 only the run with all kinds."""
     known = run.path if run is not None else None
@@ -186,7 +202,7 @@ def _runs(
                 keys.append((seed, name))
                 parts.append(part)
     runs: dict[int, dict[str, Run]] = {}
-    for (seed, name), finished_run in zip(keys, finished_runs(parts, on_progress), strict=True):
+    for (seed, name), finished_run in zip(keys, finished_runs(parts, on_progress, jobs), strict=True):
         runs.setdefault(seed, {})[name] = finished_run
     return runs
 

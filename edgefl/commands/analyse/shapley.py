@@ -67,7 +67,7 @@ def same_results(first: Scenario, second: Scenario) -> bool:
     return a == b
 
 
-def finished_runs(parts: Sequence[tuple[str, Path, Scenario]], on_progress: OnProgress) -> list[Run]:
+def finished_runs(parts: Sequence[tuple[str, Path, Scenario]], on_progress: OnProgress, jobs: int = 1) -> list[Run]:
     """Run or resume these ``(label, folder, scenario)`` and return the finished runs.
 
     Raises RunError if a folder holds another scenario's run, or with the label of a run that fails.
@@ -85,9 +85,9 @@ def finished_runs(parts: Sequence[tuple[str, Path, Scenario]], on_progress: OnPr
         on_progress(event, facts)
 
     try:
-        run_parts(parts, on_event)
+        run_parts(parts, on_event, jobs=jobs)
     except EdgeflError as error:
-        failure = RunError(f"the run of {label} failed: {error}")
+        failure = RunError(f"the run of {label} failed: {error}" if label else str(error))
         failure.exit_code = error.exit_code
         raise failure from error
     return [read_run(folder) for _, folder, _ in parts]

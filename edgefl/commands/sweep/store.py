@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Mapping
+import shutil
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,15 +15,17 @@ from typing import Any
 from edgefl import registry
 from edgefl.devices import load_device, load_link, with_runtime
 from edgefl.errors import RunError
-from edgefl.files import read_regular
-from edgefl.runs.durable import replace_file, writing
+from edgefl.files import read_regular, replacing
+from edgefl.runs.durable import locked, writing
 from edgefl.runs.tables import mend
 from edgefl.scenario import Scenario
 from edgefl.work import digest
 
 RUNS = "runs"
 """The subfolder of a sweep's folder for the runs of ``--train``."""
-_OURS = ("sweep.jsonl", "sweep.csv", "sensitivity.json", RUNS)
+SHARDS = "shards"
+"""The subfolder for the rows of shards, until all rows are there."""
+_OURS = ("sweep.jsonl", "sweep.csv", "sensitivity.json", "writer.lock", RUNS, SHARDS)
 
 
 class Rows:
@@ -30,8 +34,16 @@ class Rows:
     Of several lines for one label the last counts.
     """
 
-    def __init__(self, folder: Path, combinations: Mapping[str, Scenario], fields: Iterable[str]):
+    def __init__(
+        self,
+        folder: Path,
+        combinations: Mapping[str, Scenario],
+        fields: Iterable[str],
+        shard: tuple[int, int] | None = None,
+    ):
         self.folder, self.path = folder, folder / "sweep.jsonl"
+        if shard is not None:
+            self.path = folder / SHARDS / f"{shard[0]}-of-{shard[1]}" / "sweep.jsonl"
         files = registry.plug_in_files()
         known_device, known_link = cache(load_device), cache(load_link)  # a file is read once for all combinations
         self._keys = {
@@ -53,32 +65,78 @@ class Rows:
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             others = [p.name for p in folder.iterdir() if p.name not in _OURS]
-        if others and not self.path.exists():
+        if others and not any(path.exists() for path in self._paths()):
             raise RunError(f"{folder} already holds files ({others[0]}, ...); choose another folder")
+        with writing(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        lock = locked(self.path.parent)
+        if lock is not None:
+            weakref.finalize(self, lock.close)
         with writing(self.path):
             self.path.touch()
             read_regular(self.path)  # a pipe or a device might never end
         mend(self.path)
         self.known: dict[str, dict[str, Any]] = {}
         self._refused: dict[str, dict[str, Any]] = {}
-        wanted = set(fields)
-        for number, line in enumerate(self.path.read_text(encoding="utf-8").splitlines(), start=1):
+        self._wanted = set(fields)
+        self._read()
+
+    def _paths(self) -> list[Path]:
+        """Files with rows: those of shards come first, since they are removed once ``sweep.jsonl`` has their rows."""
+        shards = sorted(self.folder.glob(f"{SHARDS}/*-of-*/sweep.jsonl"))
+        return [*(path for path in shards if path != self.path), self.folder / "sweep.jsonl", self.path]
+
+    def _read(self) -> dict[str, list[str]]:
+        """Take the rows of all files; returns the lines by label."""
+        lines: dict[str, list[str]] = {}
+        for path in dict.fromkeys(self._paths()):
             try:
-                row = json.loads(line)
-                label, key = row["label"], row.pop("scenario_digest")
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-                raise RunError(f"{self.path}:{number}: this line is damaged: {line[:60]!r}") from None
-            if self._keys.get(label, key) != key:
-                raise RunError(
-                    f"{self.path}:{number}: {label!r} is the row of another scenario, or a profile or a plug-in file "
-                    "has changed since; choose another folder"
-                )
-            if "refused" in row:  # tried again: what was missing may be there now
-                self.known.pop(label, None)
-                self._refused[label] = row
-            elif wanted <= row.keys():  # an older version's row lacks fields: it is computed again
-                self._refused.pop(label, None)
-                self.known[label] = row
+                text = path.read_text(encoding="utf-8")
+            except FileNotFoundError:
+                continue
+            if path != self.path and not text.endswith("\n"):
+                text = text[: text.rfind("\n") + 1]  # another process is writing there
+            for number, line in enumerate(text.splitlines(), start=1):
+                label = self._take(path, number, line)
+                if line not in lines.setdefault(label, []):
+                    lines[label].append(line)
+        return lines
+
+    def _take(self, path: Path, number: int, line: str) -> str:
+        """Take a row from its line, and return its label."""
+        try:
+            row = json.loads(line)
+            label, key = row["label"], row.pop("scenario_digest")
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise RunError(f"{path}:{number}: this line is damaged: {line[:60]!r}") from None
+        if self._keys.get(label, key) != key:
+            raise RunError(
+                f"{path}:{number}: {label!r} is the row of another scenario, or a profile or a plug-in file "
+                "has changed since; choose another folder"
+            )
+        if "refused" in row:  # tried again: what was missing may be there now
+            self.known.pop(label, None)
+            self._refused[label] = row
+        elif self._wanted <= row.keys():  # an older version's row lacks fields: it is computed again
+            self._refused.pop(label, None)
+            self.known[label] = row
+        return str(label)
+
+    def merged(self, labels: Sequence[str], *, trained: bool) -> list[dict[str, Any]] | None:
+        """The rows of all ``labels`` if all shards have them, else None; they are then in ``sweep.jsonl``."""
+        lines = self._read()
+        rows = [self.known.get(label) or self._refused.get(label) for label in labels]
+        found = [row for row in rows if row is not None and ("refused" in row or not trained or "metrics" in row)]
+        if len(found) < len(labels):
+            return None
+        order = [*labels, *(label for label in lines if label not in set(labels))]
+        text = "".join(f"{line}\n" for label in order for line in lines[label])
+        target = self.folder / "sweep.jsonl"
+        with writing(target), replacing(target) as draft:
+            draft.write_text(text, encoding="utf-8")
+        self.path = target
+        shutil.rmtree(self.folder / SHARDS, ignore_errors=True)
+        return found
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Append a row to ``sweep.jsonl``, unless it is the same refusal again."""
@@ -97,7 +155,8 @@ class Rows:
         labels = {row["label"] for row in rows}
         stored = {**self.known, **self._refused}
         text = sweep_csv([*rows, *(row for label, row in stored.items() if label not in labels)])
-        replace_file(self.folder / "sweep.csv", text.encode())
+        with writing(path := self.folder / "sweep.csv"), replacing(path) as draft:  # two shards may end together
+            draft.write_bytes(text.encode())
 
 
 def sweep_csv(rows: Iterable[Mapping[str, Any]]) -> str:

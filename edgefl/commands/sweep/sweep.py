@@ -5,23 +5,20 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from edgefl import registry
-from edgefl.commands.compose import compose, federation_of, predictor_of, scenario_of
+from edgefl.commands.cells import check_jobs, shard_of, share_of
+from edgefl.commands.compose import federation_of, scenario_of
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.commands.run import check
+from edgefl.commands.sweep.answers import Answers, Workloads
 from edgefl.commands.sweep.fields import FIELDS, check_value, values_of
 from edgefl.commands.sweep.frontier import frontiers
-from edgefl.commands.sweep.rows import row_of
 from edgefl.commands.sweep.sensitivity import MOST_CELLS, Cell, factor_of, sensitivity
-from edgefl.commands.sweep.smallest_device import library
-from edgefl.commands.sweep.store import RUNS, Rows
-from edgefl.commands.sweep.train import trained
-from edgefl.commands.sweep.workload import Workload, workload_of
-from edgefl.cost import Predictor
+from edgefl.commands.sweep.store import Rows
 from edgefl.errors import DataError, EdgeflError, RunError, ScenarioError
 from edgefl.report import SWEEP_FORMS, check_figure, draw_sweep
 from edgefl.runs.durable import replace_file
@@ -45,6 +42,8 @@ def sweep(
     sensitivity_to: str | None = None,
     figure: str | os.PathLike[str] | None = None,
     value: str = "eligible_share",
+    jobs: int = 1,
+    shard: str | None = None,
     on_progress: OnProgress = silent,
     progress: bool = False,
 ) -> dict[str, Any]:
@@ -65,6 +64,9 @@ def sweep(
             and link numbers that are wrong by this factor.
         figure: A file (png, pdf, svg, html) for a drawing of ``value`` over the axes.
         value: The row's field that is drawn.
+        jobs: How many combinations are computed and run side by side, each in a process of its own.
+        shard: ``"3/50"``: only the third of 50 shares of the combinations.  Calls for the others may use the same
+            ``output`` at the same time; the one that finds all rows there returns all of them, and the others theirs.
         on_progress: Called with the name of an event and its facts.
         progress: Whether to show a bar, by tqdm or rich, whichever is installed.
 
@@ -81,6 +83,14 @@ def sweep(
         RunError: The folder can't be used, or holds rows of another scenario; ``train`` without ``output``.
         DataError: ``train`` with data that are only declared.
     """
+    check_jobs(jobs)
+    part = None if shard is None else shard_of(shard)
+    if part is not None and (output is None or (sensitivity_to or figure)):
+        raise RunError(
+            "a shard needs a folder that all shards write to: add --output DIR"
+            if output is None
+            else "a shard has only some rows: leave out --figure and --sensitivity, and sweep again without --shard"
+        )
     factor = None if sensitivity_to is None else factor_of(sensitivity_to)
     check_value(value, train=train)
     if figure is not None:
@@ -95,29 +105,49 @@ def sweep(
     refused = dict(expanded.refused)
     if train:
         _check_trainable(expanded, refused, on_progress)
-    store = Rows(Path(output), dict(expanded.cells), FIELDS) if output is not None else None
-    workloads = _Workloads(on_progress, keeping=factor is not None)
-    devices = library()
-    rows = []
-    for index, (label, variant) in enumerate(expanded.cells):
-        on_progress("combination", {"label": label, "index": index, "of": len(expanded.cells)})
-        resolved = variant.resolved()
-        sets = {path: _value_at(resolved, key) for path, key in zip(expanded.paths, expanded.keys, strict=True)}
-        head = {"label": label, "sets": sets, "method": variant.method_name, "schedule": variant.schedule_name}
-        row = store.known.get(label) if store and label not in refused else None
-        with _refusing(label, refused, expanded):
-            if row is None and label not in refused:
-                row = plain({**head, **row_of(workloads.of(variant), devices)})
+    store = Rows(Path(output), dict(expanded.cells), FIELDS, part) if output is not None else None
+    workloads = Workloads(on_progress, keeping=factor is not None)
+    mine = share_of(expanded.cells, part)
+    rows, failures = [], dict[str, Exception]()
+    with closing(Answers(mine, refused, store, train, jobs, workloads, on_progress)) as answers:
+        for index, (label, variant) in enumerate(mine):
+            if not answers.beside:
+                on_progress("combination", {"label": label, "index": index, "of": len(mine)})
+            resolved = variant.resolved()
+            sets = {path: _value_at(resolved, key) for path, key in zip(expanded.paths, expanded.keys, strict=True)}
+            head = {"label": label, "sets": sets, "method": variant.method_name, "schedule": variant.schedule_name}
+            row = store.known.get(label) if store and label not in refused else None
+            with _refusing(label, refused, expanded):
+                if row is None and label not in refused:
+                    row = plain({**head, **answers.priced(label, variant)})
+                    if store:
+                        store.add(row)
+            if row is None:
+                row = plain({**head, "refused": refused[label]})
                 if store:
                     store.add(row)
-        if row is None:
-            row = plain({**head, "refused": refused[label]})
-            if store:
-                store.add(row)
-        elif train and store and "metrics" not in row:
-            row = {**row, **plain(trained(label, variant, store.folder / RUNS / label, on_progress))}
-            store.add(row)
-        rows.append(row)
+            elif train and store and "metrics" not in row:
+                try:
+                    row = {**row, **plain(answers.trained(label, variant))}
+                    store.add(row)
+                except Exception as error:
+                    if not answers.beside:
+                        raise
+                    failures[label] = error  # the other cells go on
+            rows.append(row)
+    if failures:
+        told = "; ".join(f"{label}: {error}" for label, error in failures.items())
+        failure = RunError(f"{len(failures)} of {len(mine)} failed: {told}; go on with: the same command again")
+        failure.exit_code = max(getattr(error, "exit_code", 1) for error in failures.values())
+        raise failure
+    if store and part is not None:
+        whole_rows = store.merged([label for label, _ in expanded.cells], trained=train)
+        if whole_rows is None:
+            left = "the table of all rows: the same command without --shard, when all shards have ended"
+            on_progress("prepare", {"what": f"shard {shard} has ended; {left}"})
+            return {"scenario": whole.name, "axes": list(expanded.paths), "rows": rows, "frontier": {}}
+        rows = whole_rows
+        refused = {row["label"]: row["refused"] for row in rows if "refused" in row}
     if store:
         store.write_csv(rows)
     result: dict[str, Any] = {"scenario": whole.name, "axes": list(expanded.paths), "rows": rows}
@@ -136,26 +166,6 @@ def sweep(
         draw_sweep(Path(figure), whole.name, value, expanded.paths, expanded.words, values_of(rows, value))
     on_progress("done", {"folder": str(output) if output is not None else None})
     return result
-
-
-class _Workloads:
-    """The workloads of cells; with ``keeping``, each is predicted once and cached."""
-
-    def __init__(self, on_progress: OnProgress, *, keeping: bool):
-        self._on_progress, self._keeping = on_progress, keeping
-        self._predictors: dict[str, Predictor] = {}
-        self._known: dict[int, Workload] = {}
-
-    def of(self, scenario: Scenario) -> Workload:
-        """The workload of this scenario object."""
-        if id(scenario) in self._known:
-            return self._known[id(scenario)]
-        predictor = self._predictors.setdefault(scenario.executor.device, predictor_of(scenario))
-        setup = compose(scenario, messages(self._on_progress), trains=False)
-        workload = workload_of(setup, predictor)
-        if self._keeping:  # not by default: a thousand cells of a million clients would exceed the memory
-            self._known[id(scenario)] = workload
-        return workload
 
 
 @contextmanager

@@ -1,0 +1,137 @@
+"""What the cells of a sweep cost and what their runs give, computed in this process or by workers side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from edgefl.commands.cells import Cell, Outcome, run_cells
+from edgefl.commands.compose import compose, predictor_of
+from edgefl.commands.progress import OnProgress, messages, silent
+from edgefl.commands.sweep.rows import row_of
+from edgefl.commands.sweep.smallest_device import library
+from edgefl.commands.sweep.store import RUNS, Rows
+from edgefl.commands.sweep.train import trained
+from edgefl.commands.sweep.workload import Workload, workload_of
+from edgefl.cost import Predictor
+from edgefl.devices import Fleet
+from edgefl.errors import EdgeflError
+from edgefl.scenario import Scenario
+from edgefl.work import digest
+
+
+class Answers:
+    """What cells cost and what their runs give, computed one by one when it is asked for, or by workers side by side.
+
+    ``beside`` is whether there are workers.
+    """
+
+    def __init__(
+        self,
+        cells: Sequence[tuple[str, Scenario]],
+        refused: Mapping[str, str],
+        store: Rows | None,
+        train: bool,
+        jobs: int,
+        workloads: Workloads,
+        on_progress: OnProgress,
+    ):
+        self._store, self._workloads, self._on_progress = store, workloads, on_progress
+        self._devices = library()
+        wanted = []
+        for label, scenario in cells:
+            known = store.known.get(label) if store else None
+            if label not in refused and (known is None or (train and "metrics" not in known)):
+                folder = store.folder / RUNS / label if store and train else None
+                wanted.append(Cell(label, (label, scenario, folder, known is None)))
+        self.beside = jobs > 1 and len(wanted) > 1
+        self._outcomes = run_cells(_computed, wanted, jobs, on_progress) if self.beside else None
+        self._latest: Outcome | None = None
+
+    def priced(self, label: str, scenario: Scenario) -> dict[str, Any]:
+        """The costs of a cell's row; raises what refuses it."""
+        if self._outcomes is None:
+            return row_of(self._workloads.of(scenario), self._devices)
+        costs: dict[str, Any] = self._of(label)["priced"]
+        return costs
+
+    def trained(self, label: str, scenario: Scenario) -> dict[str, Any]:
+        """The fields that a cell's run adds; raises what ended it."""
+        assert self._store is not None
+        if self._outcomes is None:
+            return trained(label, scenario, self._store.folder / RUNS / label, self._on_progress)
+        answer = self._of(label)
+        if answer["error"] is not None:
+            raise answer["error"]
+        fields: dict[str, Any] = answer["trained"]
+        return fields
+
+    def _of(self, label: str) -> dict[str, Any]:
+        """The answer for a cell; cells are asked for in their order."""
+        assert self._outcomes is not None
+        while self._latest is None or self._latest.label != label:
+            self._latest = next(self._outcomes)
+        if self._latest.error is not None:
+            raise self._latest.error
+        answer: dict[str, Any] = self._latest.answer
+        return answer
+
+    def close(self) -> None:
+        """End the workers."""
+        if isinstance(self._outcomes, Generator):
+            self._outcomes.close()
+
+
+def _computed(argument: tuple[str, Scenario, Path | None, bool], on_progress: OnProgress) -> dict[str, Any]:
+    """A cell's costs, unless they are known, and its run's fields or error; in a worker process."""
+    label, scenario, folder, unpriced = argument
+    answer: dict[str, Any] = {"priced": None, "trained": None, "error": None}
+    if unpriced:
+        answer["priced"] = row_of(_shared_workloads().of(scenario), library())
+    if folder is not None:
+        try:
+            answer["trained"] = trained(label, scenario, folder, on_progress)
+        except EdgeflError as error:
+            answer["error"] = error
+    return answer
+
+
+@cache
+def _shared_workloads() -> Workloads:
+    """The workloads of all cells of a worker process, which share predictions."""
+    return Workloads(silent, keeping=False)
+
+
+class Workloads:
+    """The workloads of cells; with ``keeping``, each is predicted once and cached."""
+
+    def __init__(self, on_progress: OnProgress, *, keeping: bool):
+        self._on_progress, self._keeping = on_progress, keeping
+        self._predictors: dict[str, Predictor] = {}
+        self._known: dict[int, Workload] = {}
+        self._latest: tuple[str, Workload] | None = None
+
+    def of(self, scenario: Scenario) -> Workload:
+        """The workload of this scenario object."""
+        if id(scenario) in self._known:
+            return self._known[id(scenario)]
+        # what works cost doesn't depend on budgets; one is held, since a cell may have a million clients
+        resolved = scenario.resolved()
+        fleet = {name: value for name, value in resolved["fleet"].items() if name != "budgets"}
+        key = digest({**resolved, "fleet": fleet, "compare": None})
+        if self._latest is not None and self._latest[0] == key:
+            workload = self._latest[1]
+            clients = len(workload.setup.clients.client_kind)
+            setup = replace(workload.setup, fleet=Fleet.draw(scenario.fleet, clients, scenario.seed))
+            workload = replace(workload, setup=setup)
+        else:
+            predictor = self._predictors.setdefault(scenario.executor.device, predictor_of(scenario))
+            setup = compose(scenario, messages(self._on_progress), trains=False)
+            workload = workload_of(setup, predictor)
+        self._latest = key, workload
+        if self._keeping:  # not by default: a thousand cells of a million clients would exceed the memory
+            self._known[id(scenario)] = workload
+        return workload
