@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from edgefl.cli.app import AsJson, Jobs, Overrides, Plugins, app, examples, observing, print_json
+from edgefl.cli.app import AsJson, Jobs, Overrides, Plugins, Shard, app, examples, observing, print_json, say
 
 
 @app.command(
@@ -45,6 +45,7 @@ def analyse(
         str | None, typer.Option(metavar="KIND.NAME", help="Metric for Shapley values: image.accuracy; default all.")
     ] = None,
     jobs: Jobs = 1,
+    shard: Shard = None,
     plugins: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
@@ -59,9 +60,12 @@ def analyse(
 
         result = command.analyse(
             given, only=names, overrides=overrides or (), output=output, figure=figure, seeds=seeds, clients=clients,
-            metric=metric, jobs=jobs, on_progress=on_progress,
+            metric=metric, jobs=jobs, shard=shard, on_progress=on_progress,
         )  # fmt: skip
     if as_json:
         print_json(result)
+    elif "left" in result:
+        say(f"shard {shard} has ended; {result['left']} of {result['runs']} runs in {result['folder']} aren't done yet")
+        say("when they are: the same command without --shard")
     else:
         print_analysis(result)

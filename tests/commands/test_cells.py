@@ -105,6 +105,23 @@ def test_a_single_run_has_no_shards_and_jobs_are_counted_from_one(tmp_path):
         edgefl.run(GRID, output=tmp_path / "run", jobs=0)
 
 
+def test_an_analysis_is_the_same_side_by_side_and_in_shards(tmp_path):
+    scenario = {**GRID, "compare": {}, "data": {**GRID["data"], "clients": {"image": 2, "text": 2}},
+                "schedule": {"name": "end-to-end", "rounds": 1}, "evaluation": {"every": 1}}  # fmt: skip
+    scenario["model"] = {"image": GRID["model"]["image"], "text": {"blocks": 1, "width": 8, "heads": 2, "tokens": 12}}
+    plain = edgefl.analyse(scenario, only=["shapley"], output=tmp_path / "a")
+    beside = edgefl.analyse(scenario, only=["shapley"], output=tmp_path / "b", jobs=2)
+    part = edgefl.analyse(scenario, only=["shapley"], output=tmp_path / "c", shard="2/2")
+    assert (part["runs"], part["left"]) == (4, 2) and "shapley" not in part
+    shards = edgefl.analyse(scenario, only=["shapley"], output=tmp_path / "c", shard="1/2")
+    assert plain["shapley"] == beside["shapley"] == shards["shapley"]
+    runs = [{name: bytes_ for name, bytes_ in contents(tmp_path / folder).items() if name != "analysis.json"}
+            for folder in "abc"]  # fmt: skip
+    assert runs[0] == runs[1] == runs[2] and len(runs[0]) > 12
+    with pytest.raises(RunError, match="write it as K/M"):
+        edgefl.analyse(scenario, only=["shapley"], output=tmp_path / "d", shard="one")
+
+
 @pytest.mark.parametrize("train", [False, True])
 def test_rows_of_a_sweep_are_equal_side_by_side_and_in_shards(train, tmp_path):
     plain = edgefl.sweep(GRID, output=tmp_path / "a", train=train)

@@ -12,14 +12,15 @@ from edgefl.commands.analyse.gradients import Trained, drift, gradients
 from edgefl.commands.analyse.matching import matches_nothing, matching, no_prototypes
 from edgefl.commands.analyse.shapley import (
     EVERYBODY,
+    check_folders,
     coalitions,
-    finished_runs,
+    make_runs,
     metrics_of,
     parts_of,
     values_of,
     without,
 )
-from edgefl.commands.cells import check_jobs
+from edgefl.commands.cells import check_jobs, shard_of, share_of
 from edgefl.commands.compose import scenario_of
 from edgefl.commands.plug_in_files import check_plug_in_files
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
@@ -27,7 +28,7 @@ from edgefl.commands.run import check
 from edgefl.errors import RunError, UnknownName
 from edgefl.report import check_figure
 from edgefl.report.analysis import ANALYSES, FIGURE_FORMS, draw_analysis
-from edgefl.runs import Run, comparison, is_comparison, read_run
+from edgefl.runs import Run, begun, comparison, is_comparison, read_run
 from edgefl.runs.durable import replace_file
 from edgefl.scenario import Scenario, load
 
@@ -46,6 +47,7 @@ def analyse(
     clients: int = 3,
     metric: str | None = None,
     jobs: int = 1,
+    shard: str | None = None,
     on_progress: OnProgress = silent,
 ) -> dict[str, Any]:
     """Compute Shapley values of the client kinds, and gradients, drift and matching of a trained federation.
@@ -64,11 +66,14 @@ def analyse(
         clients: How many clients of each kind, those with the most samples, gradients and drift are computed for.
         metric: The only metric to compute Shapley values of, ``"image.accuracy"``; by default those that tables show.
         jobs: How many runs are made side by side, each in a process of its own.
+        shard: ``"3/50"``: make only the third of 50 shares of the runs.  Calls for the others may use the same
+            ``output``; the one that finds all runs finished analyses them.
         on_progress: Called with the name of an event and its facts.
 
     Returns:
         Plain data, also written to ``analysis.json``: ``shapley``, ``gradients``, ``drift`` and ``matching``, if they
-        were made, and ``skipped`` with the reason for each that doesn't apply.
+        were made, and ``skipped`` with the reason for each that doesn't apply.  From a shard that doesn't find all runs
+        finished: ``shard``, ``folder``, the number of ``runs`` and how many are ``left``.
 
     Raises:
         RunError: The folder isn't a finished run's, or an analysis in ``only`` doesn't apply.
@@ -83,6 +88,7 @@ def analyse(
         if number < 1:
             raise RunError(f"{what} must be 1 or more, not {number}")
     check_jobs(jobs)
+    share = None if shard is None else shard_of(shard)
     if figure is not None:
         check_figure(figure, FIGURE_FORMS)
 
@@ -99,15 +105,18 @@ def analyse(
     folder = _folder(output, run, scenario)
     run_folder = run.path if run is not None else folder / EVERYBODY
     skipped = {name: reason for name, reason in selected.items() if reason}
-    runs = _runs(
-        scenario,
-        players,
-        seeds if "shapley" in selected and "shapley" not in skipped else 0,
-        folder,
-        run,
-        on_progress,
-        jobs,
-    )
+    parts = _parts(scenario, players, seeds if "shapley" in selected and "shapley" not in skipped else 0, folder, run)
+    check_folders([part for _, _, part in parts])
+    make_runs(share_of([part for _, _, part in parts], share), on_progress, jobs)
+    runs: dict[int, dict[str, Run]] = {}
+    left = 0
+    for seed, name, (_, path, _) in parts:
+        if begun(path) and (each := read_run(path)).finished:
+            runs.setdefault(seed, {})[name] = each
+        else:  # another shard makes it
+            left += 1
+    if left:
+        return {"shard": shard, "folder": str(folder), "runs": len(parts), "left": left}
     done = runs[scenario.seed][EVERYBODY]
     last = setup.schedule.stage(setup.schedule.rounds)
     alike = [kinds for _, kinds in setup.evaluations(scenario.evaluation.final, last)]
@@ -183,28 +192,17 @@ def _folder(output: str | os.PathLike[str] | None, run: Run | None, scenario: Sc
     return Path("runs") / f"{scenario.name}-analysis"
 
 
-def _runs(
-    scenario: Scenario,
-    players: Sequence[str],
-    seeds: int,
-    folder: Path,
-    run: Run | None,
-    on_progress: OnProgress,
-    jobs: int,
-) -> dict[int, dict[str, Run]]:
-    """``{seed: {coalition: run}}`` for this many seeds; for 0 only the run with all kinds."""
+def _parts(
+    scenario: Scenario, players: Sequence[str], seeds: int, folder: Path, run: Run | None
+) -> list[tuple[int, str, tuple[str, Path, Scenario]]]:
+    """Seed, coalition and ``(label, folder, scenario)`` of each run; for no seeds only the run with all kinds."""
     known = run.path if run is not None else None
-    names = [*coalitions(players)] if seeds else [EVERYBODY]
-    parts, keys = [], []
-    for seed in range(scenario.seed, scenario.seed + max(seeds, 1)):
-        for name, part in zip(coalitions(players), parts_of(scenario, players, seed, folder, known), strict=True):
-            if name in names:
-                keys.append((seed, name))
-                parts.append(part)
-    runs: dict[int, dict[str, Run]] = {}
-    for (seed, name), finished_run in zip(keys, finished_runs(parts, on_progress, jobs), strict=True):
-        runs.setdefault(seed, {})[name] = finished_run
-    return runs
+    return [
+        (seed, name, part)
+        for seed in range(scenario.seed, scenario.seed + max(seeds, 1))
+        for name, part in zip(coalitions(players), parts_of(scenario, players, seed, folder, known), strict=True)
+        if seeds or name == EVERYBODY
+    ]
 
 
 def _add_analyses(

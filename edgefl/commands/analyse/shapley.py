@@ -13,7 +13,7 @@ from edgefl.commands.progress import OnProgress
 from edgefl.commands.run import run_parts
 from edgefl.errors import EdgeflError, RunError, UnknownName
 from edgefl.report.facts import SHOWN_METRICS
-from edgefl.runs import Run, begun, read_run
+from edgefl.runs import Run, begun
 from edgefl.scenario import Scenario, load
 
 EVERYBODY, NOBODY = "everybody", "nobody"
@@ -67,14 +67,15 @@ def same_results(first: Scenario, second: Scenario) -> bool:
     return a == b
 
 
-def finished_runs(parts: Sequence[tuple[str, Path, Scenario]], on_progress: OnProgress, jobs: int = 1) -> list[Run]:
-    """Run or resume these ``(label, folder, scenario)`` and return the finished runs.
-
-    Raises RunError if a folder holds another scenario's run, or with the label of a run that fails.
-    """
+def check_folders(parts: Sequence[tuple[str, Path, Scenario]]) -> None:
+    """Raise RunError if the folder of one of these ``(label, folder, scenario)`` holds another scenario's run."""
     for _, folder, scenario in parts:
         if begun(folder) and not same_results(load(folder / "scenario.yaml"), scenario):
             raise RunError(f"{folder} holds the run of another scenario; choose another --output")
+
+
+def make_runs(parts: Sequence[tuple[str, Path, Scenario]], on_progress: OnProgress, jobs: int) -> None:
+    """Run or resume these ``(label, folder, scenario)``.  Raises RunError with the label of a run that fails."""
     label = ""
 
     def on_event(event: str, facts: Mapping[str, Any]) -> None:
@@ -90,7 +91,6 @@ def finished_runs(parts: Sequence[tuple[str, Path, Scenario]], on_progress: OnPr
         failure = RunError(f"the run of {label} failed: {error}" if label else str(error))
         failure.exit_code = error.exit_code
         raise failure from error
-    return [read_run(folder) for _, folder, _ in parts]
 
 
 def parts_of(
