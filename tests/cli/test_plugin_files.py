@@ -230,6 +230,20 @@ def test_workers_load_the_file_too(call: Call, folder: Path) -> None:
     assert_equal_tensors(first, second)
 
 
+@pytest.mark.slow
+def test_processes_of_combinations_load_the_file_too(call: Call, folder: Path) -> None:
+    """To the same bits as one after the other, also where a combination has workers of its own."""
+    data = yaml.safe_load((folder / "mine.yaml").read_text())
+    workers = [{"name": "inline", "device": "cpu"}, {"name": "processes", "workers": 1, "device": "cpu"}]
+    (folder / "both.yaml").write_text(yaml.safe_dump({**data, "compare": {"executor": workers}}))
+    code, _, err = call("run", "both.yaml", "--plugin", "mine.py", "-o", "beside", "--jobs", "2")
+    assert code == 0, err
+    found = [load_file(path) for path in (folder / "beside").glob("*/weights.safetensors")]
+    assert len(found) == 2
+    for weights in found:
+        assert_equal_tensors(weights, load_file(folder / "run" / "weights.safetensors"))
+
+
 MODULE = """
 import edgefl, mine
 
