@@ -91,7 +91,8 @@ def test_the_hook_leaves_the_largest_entries_of_every_gradient(mylab, tmp_path):
         part, count = moved[0.25][name], max(1, int(0.25 * whole.numel()))
         smallest = whole.abs().flatten().topk(count).values[-1]
         torch.testing.assert_close(part, whole * (whole.abs() >= smallest), rtol=0, atol=1e-6)
-        assert int(part.count_nonzero()) <= count or not smallest
+        equal = torch.isclose(whole.abs(), smallest, rtol=0, atol=1e-6).sum()  # both entries of a bias of two classes
+        assert int(part.count_nonzero()) < count + int(equal) or not smallest
 
 
 def test_a_share_of_all_is_fedavg(mylab, tmp_path):
