@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from edgefl import models, registry, seeds
 from edgefl.errors import EdgeflError, OutOfHostMemory, TrainingError
-from edgefl.training.summed import summed
+from edgefl.training.summed import Adder
 from edgefl.training.task import Measured, Report, Task
 from edgefl.work import CUDA_ROUNDING, AllocatorPeak, Meter, Pass, Source, Work, digest, run
 from edgefl.work.metering.allocator import profiling
@@ -57,6 +57,7 @@ class Node:
         self._keys: dict[int, tuple[Mapping[str, Any], str]] = {}
         self._stacked = Stacked(device)
         self._buffers = Buffers()
+        self._adder = Adder(self._buffers.take)
         warm(device)
 
     def _module(self, task: Task, inputs: Mapping[str, Tensor]) -> nn.Module:
@@ -84,7 +85,7 @@ class Node:
         this machine doesn't suffice.
         """
         if task.sum is not None:
-            return summed(task, self.run)
+            return self._adder.run(task, self.run)
         if task.others:
             return self._together(task)
         started = time.perf_counter()

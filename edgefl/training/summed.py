@@ -11,36 +11,48 @@ from edgefl.training.refusal import why_refused
 from edgefl.training.task import Report, Task
 from edgefl.work import Address, Work
 from edgefl.work.packed import Packed
-from edgefl.work.sums import Sums
+from edgefl.work.sums import Starts, Sums
 
 
-def summed(task: Task, run: Callable[[Task], Report]) -> Report:
-    """Run a task and its ``others``, and add up what they change, as ``task.sum`` says.
+class Adder:
+    """Runs tasks whose changes are added up; ``memory`` gives a buffer of so many bytes."""
 
-    The report has the sums; those of clients have no payloads, and say why an update isn't in the sums.
-    """
-    rule, work = task.sum, task.work
-    assert rule is not None
-    tasks = (replace(task, others=(), sum=None), *task.others)
-    inputs = work.received(task.inputs)
-    base, bases = started_from(work, inputs), work.bases(inputs)
-    sums, reports = Sums(rule.totals), []
-    for each, (weight, factor) in zip(tasks, rule.weights, strict=True):
-        report = run(each)
-        reason = why_refused(work, report, each.seed, keep_non_finite=rule.keep_non_finite)
-        if reason is None:
-            sums.add(work.up, decoded(work, report, bases), base, weight, factor)
-        reports.append(replace(report, result=replace(report.result, payloads={}), refused=reason))
-        del report
-    return replace(reports[0], others=tuple(reports[1:]), sums=sums.means)
+    def __init__(self, memory: Callable[[int], Tensor]):
+        self._memory = memory
+        self._starts: Starts = {}
+        self._began: tuple[Mapping[str, Tensor], object, dict[Address, Tensor], dict[str, Tensor]] | None = None
+
+    def run(self, task: Task, run: Callable[[Task], Report]) -> Report:
+        """Run a task and its ``others`` by ``run``, and add up what they change, as ``task.sum`` says.
+
+        The report has the sums; those of clients have no payloads, and say why an update isn't in the sums.
+        """
+        rule, work = task.sum, task.work
+        assert rule is not None
+        base, bases = self._bases(task)
+        sums, reports = Sums(rule.totals, self._starts, self._memory), []
+        tasks = (replace(task, others=(), sum=None), *task.others)
+        for each, (weight, factor) in zip(tasks, rule.weights, strict=True):
+            report = run(each)
+            reason = why_refused(work, report, each.seed, keep_non_finite=rule.keep_non_finite)
+            if reason is None:
+                sums.add(work.up, _decoded(work, report, bases), base, weight, factor)
+            reports.append(replace(report, result=replace(report.result, payloads={}), refused=reason))
+            del report
+        return replace(reports[0], others=tuple(reports[1:]), sums=sums.means)
+
+    def _bases(self, task: Task) -> tuple[dict[Address, Tensor], dict[str, Tensor]]:
+        """What clients of a task began with, by address, and as codecs need it; tasks with the same inputs share it."""
+        began, work = self._began, task.work
+        if began is None or began[0] is not task.inputs or began[1] is not work.down:
+            inputs = work.received(task.inputs)
+            base = {i.source: inputs[i.name] for p in work.down for i in p.items if i.like is None}
+            self._starts.clear()
+            self._began = began = task.inputs, work.down, base, work.bases(inputs)
+        return began[2], began[3]
 
 
-def started_from(work: Work, inputs: Mapping[str, Tensor]) -> dict[Address, Tensor]:
-    """The values that a client began with, by address."""
-    return {i.source: inputs[i.name] for p in work.down for i in p.items if i.like is None}
-
-
-def decoded(work: Work, report: Report, bases: Mapping[str, Tensor]) -> Mapping[str, Mapping[str, Tensor]]:
+def _decoded(work: Work, report: Report, bases: Mapping[str, Tensor]) -> Mapping[str, Mapping[str, Tensor]]:
     """What a client sent, by payload and item; ``bases`` are the values to which a codec's output is a difference."""
     payloads = report.result.payloads
     if all(isinstance(sent, Packed) for sent in payloads.values()):

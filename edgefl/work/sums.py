@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from edgefl.work.description import DTYPES, Address, Payload
 from edgefl.work.packed import Packed, Places, add_change
 from edgefl.work.slices import Cut, covers, take, within
 
-MOST_BASES = 4
+MOST_STARTS = 4
 """Starting values of clients that are kept in one piece."""
 
 Upload = tuple[Payload, ...]
@@ -21,6 +21,8 @@ Payloads = Mapping[str, Mapping[str, Tensor]]
 Key = tuple[Address, Cut | None]
 """An address, and the part of its tensor over which a mean goes (None: all of it)."""
 Means = Mapping[Key, Tensor]
+Starts = dict[tuple[int, Places], tuple[Mapping[Address, Tensor], Packed]]
+"""By identity and place: the starting values of clients, and these in one piece."""
 
 
 def averaged(address: Address) -> bool:
@@ -75,18 +77,23 @@ class Totals:
         )
 
 
+def _new_memory(size: int) -> Tensor:
+    return torch.empty(size, dtype=torch.uint8)
+
+
 class Sums:
     """Means ``sum_i n_i f_i (w_i - base_i) / total`` over the updates that are added, in order.
 
-    ``means`` has them by address and part, ``sent`` the addresses that were sent.
+    ``means`` has them by address and part, ``sent`` the addresses that were sent.  ``starts`` are starting values in
+    one piece, which several sums may share; ``memory`` gives a buffer of so many bytes, of any values.
     """
 
-    def __init__(self, totals: Totals):
-        self.totals = totals
+    def __init__(self, totals: Totals, starts: Starts | None = None, memory: Callable[[int], Tensor] = _new_memory):
+        self.totals, self._memory = totals, memory
         self.means: dict[Key, Tensor] = {}
         self.sent: set[Address] = set()
         self._packed: dict[Places, Packed | None] = {}
-        self._bases: dict[tuple[int, Places], tuple[Mapping[Address, Tensor], Packed]] = {}
+        self._starts = {} if starts is None else starts
 
     def add(
         self, upload: Upload, payloads: Payloads, base: Mapping[Address, Tensor], weight: float, factor: float
@@ -162,16 +169,16 @@ class Sums:
             totals.add(self.totals.expected.get(key))
         if len(totals) != 1 or not totals.pop():
             return None
-        return places.packed(torch.zeros(places.size, dtype=torch.uint8))
+        return places.packed(self._memory(places.size).zero_())
 
     def _base_of(self, payload: Payload, places: Places, base: Mapping[Address, Tensor]) -> Packed:
         """What the tensors of a payload started from, which many clients share."""
         key = id(base), places
-        if key not in self._bases:
-            if len(self._bases) >= MOST_BASES:
-                self._bases.clear()
-            self._bases[key] = base, places.copy({item.name: base[item.source] for item in payload.items})
-        return self._bases[key][1]
+        if key not in self._starts:
+            if len(self._starts) >= MOST_STARTS:
+                self._starts.clear()
+            self._starts[key] = base, places.copy({item.name: base[item.source] for item in payload.items})
+        return self._starts[key][1]
 
 
 def listed(means: Means) -> tuple[list[Tensor], list[Key]]:

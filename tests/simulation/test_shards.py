@@ -22,7 +22,7 @@ from edgefl.registry.registered import PARTS
 from edgefl.simulation.learning import shards
 from edgefl.simulation.learning.shards import largest_shard
 from edgefl.training import Inline, Report, Task
-from edgefl.training.summed import summed
+from edgefl.training.summed import Adder
 from edgefl.training.task import Sum
 from edgefl.work.sums import Totals
 
@@ -140,7 +140,8 @@ class Spoiling(Inline):
     def submit(self, task: Task) -> Future[Report]:
         future: Future[Report] = Future()
         self.sizes.append(1 + len(task.others))
-        future.set_result(summed(task, self._run) if task.sum else self._run(task))
+        adder = Adder(lambda size: torch.empty(size, dtype=torch.uint8))
+        future.set_result(adder.run(task, self._run) if task.sum else self._run(task))
         return future
 
     def _run(self, task: Task) -> Report:
