@@ -44,7 +44,7 @@ from edgefl.runs.folders import check_finished, free_folder, json_text, new_fold
 from edgefl.scenario import Scenario, load
 from edgefl.simulation import Simulation
 from edgefl.simulation.watch import best_round
-from edgefl.training import Inline, Processes, make_executor
+from edgefl.training import Executor, Processes, make_executor
 from edgefl.training.pretraining import Pretraining
 from edgefl.work.description import digest
 from edgefl.work.torch_device import device_of, threads
@@ -55,9 +55,9 @@ class _Executors:
 
     def __init__(self, stack: ExitStack):
         self._stack, self._key = stack, ""
-        self._executor: Inline | Processes | None = None
+        self._executor: Executor | None = None
 
-    def of(self, scenario: Scenario, on_message: Callable[[str], None]) -> Inline | Processes:
+    def of(self, scenario: Scenario, on_message: Callable[[str], None]) -> Executor:
         """The open executor for a scenario; closes the previous one if that doesn't suit it."""
         data, options, tokens = scenario.data, scenario.executor, scenario.model.tokens
         key = f"{data!r} {options!r} {scenario.seed} {tokens} {scenario.evaluation.clients}"
@@ -65,6 +65,8 @@ class _Executors:
             if self._executor is not None:
                 self._executor.close()
             federation = federation_of(scenario, on_message)
+            if options.name == "ray":
+                on_message(f"starting {options.workers} workers on Ray")
             executor = make_executor(options, federation, data, scenario.seed, tokens, None)
             self._stack.callback(executor.close)
             self._executor, self._key = executor, key

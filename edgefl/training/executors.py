@@ -83,13 +83,17 @@ class Inline(_Closing):
 
 def make_executor(
     options: ExecutorOptions, federation: Federation, data: DataOptions, seed: int, tokens: int, cache: Path | None
-) -> Inline | Processes:
+) -> Executor:
     """The executor that a scenario's ``executor`` section describes.
 
     ``tokens`` is the length of texts; ``cache`` is the folder of prepared data.  Raises TrainingError if the device
-    isn't available.
+    isn't available, or the Ray cluster can't do what is asked for.
     """
     if options.name == "inline":
         return Inline(federation, options.device)
     held_out = federation.held_out_share
+    if options.name == "ray":
+        from edgefl.training.on_ray import OnRay  # the extra takes long to import
+
+        return OnRay(options, data, seed, tokens, cache, held_out)
     return Processes(data, seed, tokens, cache, options.workers, options.device, options.timeout, held_out)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 
 from edgefl import units
 
@@ -14,15 +14,26 @@ class ExecutorOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: Literal["inline", "processes"] = Field(
-        "inline", description="where clients train: in this process (inline), or in worker processes (processes)"
+    name: Literal["inline", "processes", "ray"] = Field(
+        "inline",
+        description="where clients train: in this process (inline), in worker processes of this machine (processes), "
+        "or in workers on a Ray cluster (ray, which needs the extra ray)",
     )
-    workers: PositiveInt = Field(2, description="number of worker processes; for name: processes")
+    workers: PositiveInt = Field(2, description="number of workers; for name: processes and name: ray")
+    address: str | None = Field(
+        None,
+        description="the Ray cluster, HOST:PORT or auto, for the one that this machine is a node of; null: Ray is "
+        "started on this machine, and ended with the run; for name: ray",
+    )
+    gpus_per_worker: PositiveFloat | None = Field(
+        None,
+        description="GPUs that a worker gets, such as 0.25, so that four workers share one; null: none; for name: ray",
+    )
     timeout: Annotated[units.Seconds, Field(gt=0)] | None = Field(
         3600.0,
         description="seconds without the end of any work after which the workers are taken to hang: unfinished works "
         "run again with fewer workers, then alone, then the run stops and can be resumed; null: no limit; for name: "
-        "processes",
+        "processes and name: ray",
     )
     clock: Literal["auto", "events"] = Field(
         "auto",
@@ -41,6 +52,20 @@ class ExecutorOptions(BaseModel):
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="device that trains; auto takes CUDA where there is one"
     )
+
+    @model_validator(mode="after")
+    def _of_ray(self) -> ExecutorOptions:
+        for name in ("address", "gpus_per_worker"):
+            if getattr(self, name) is not None and self.name != "ray":
+                raise ValueError(f"{name} belongs to name: ray, not {self.name}")
+        if self.address is not None and self.address.startswith("ray://"):
+            raise ValueError(
+                "address: ray:// sends all tensors through one proxy, which is slow: run edgefl on a node of the "
+                "cluster, with address: auto"
+            )
+        if self.gpus_per_worker is not None and self.device == "cpu":
+            raise ValueError("gpus_per_worker needs device: cuda or auto, not cpu")
+        return self
 
 
 class TrackerOptions(BaseModel):

@@ -58,14 +58,21 @@ def start(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the parent process ends the workers
     sys.path[:] = path
     try:
-        registry.adopt(registered)
-        federation = open_federation(
-            DataOptions.model_validate_json(data), seed=seed, tokens=tokens, cache=Path(cache) if cache else None
-        )
-        _node = Node(federation.holding_out(held_out, seed), device_of(device))
-        gc.freeze()  # what was imported stays, and collecting over it takes long
+        _node = open_node(data, seed, tokens, cache, device, held_out, registered)
     except Exception as error:  # an error here would end the worker without a word
         _why_not = str(error) or repr(error)
+
+
+def open_node(
+    data: str, seed: int, tokens: int, cache: str | None, device: str, held_out: float, registered: registry.ForWorkers
+) -> Node:
+    """Load plug-ins and open the data.  Raises EdgeflError, and what a plug-in raises."""
+    registry.adopt(registered)
+    options, folder = DataOptions.model_validate_json(data), Path(cache) if cache else None
+    federation = open_federation(options, seed=seed, tokens=tokens, cache=folder)
+    node = Node(federation.holding_out(held_out, seed), device_of(device))
+    gc.freeze()  # what was imported stays, and collecting over it takes long
+    return node
 
 
 def _end_with_parent() -> None:

@@ -1,0 +1,349 @@
+"""Workers on a Ray cluster, one actor each for the whole run.  Results don't depend on where tasks run.
+
+Inputs that tasks share go to Ray's object store once, and from there once to each node.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Mapping
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from torch import Tensor
+
+from edgefl import registry
+from edgefl.data import DataOptions
+from edgefl.errors import EdgeflError, OutOfHostMemory, TrainingError
+from edgefl.training.options import ExecutorOptions
+from edgefl.training.ray_worker import Worker, received, sent, versions
+from edgefl.training.task import Report, Task
+from edgefl.training.worker import MOST_WORKS
+from edgefl.work import Work
+
+AT_HAND = 2
+"""Tasks that a worker has at a time: one that runs, and the next."""
+TRIES = 3
+"""How often a task is begun whose worker is lost or runs out of memory; alone on its worker after the first time."""
+START_SECONDS = 180.0
+"""Seconds that workers have to start."""
+CONNECT_SECONDS = 5.0
+LOOKS_PER_TIMEOUT = 20
+"""How often per ``executor.timeout`` the watch looks whether tasks still end."""
+
+
+@dataclass(eq=False)
+class _Entry:
+    """A task that hasn't ended, its future, and how often it was begun in vain."""
+
+    task: Task
+    future: Future[Report]
+    failures: int = 0
+
+    @property
+    def name(self) -> str:
+        node = "the server" if self.task.client is None else f"client {self.task.client}"
+        return f"the work of kind {self.task.work.kind!r} of {node}"
+
+
+@dataclass(eq=False)
+class _Slot:
+    """A place for a worker: the actor, the tasks that it has, and whether it has begun."""
+
+    actor: Any
+    entries: list[_Entry] = field(default_factory=list)
+    ready: bool = False
+
+
+class OnRay:
+    """Runs tasks in actors of Ray; a context manager that closes itself.
+
+    Without ``address`` Ray is started on this machine, and ended by ``close``.  A worker that is lost, with its node or
+    alone, is replaced, and its tasks run again.  Raises TrainingError, with exit code 2, if Ray isn't installed or
+    can't be reached, has fewer processors or GPUs than are asked for, or if a node has other versions or lacks data.
+    """
+
+    def __init__(
+        self, options: ExecutorOptions, data: DataOptions, seed: int, tokens: int, cache: Path | None, held_out: float
+    ):
+        self._ray = _imported()
+        self._options, self._folder = options, ""
+        self._arguments = (
+            data.model_dump_json(), seed, tokens, str(cache) if cache else None, options.device, held_out,
+            registry.for_workers(),
+        )  # fmt: skip
+        self.window = (AT_HAND + 1) * options.workers
+        self._lock = threading.RLock()
+        self._waiting: deque[_Entry] = deque()
+        self._slots: list[_Slot] = []
+        self._inputs: dict[int, tuple[Mapping[str, Tensor], int, Any]] = {}
+        self._works: dict[int, tuple[Work, int, Any]] = {}
+        self._number = 0
+        self._closing, self._ours = False, False
+        self._ended = time.monotonic()
+        self._over = threading.Event()
+        try:
+            self._connect()
+            self._check_room()
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        if options.timeout is not None:
+            threading.Thread(target=self._watch, args=(options.timeout,), daemon=True).start()
+
+    def submit(self, task: Task) -> Future[Report]:
+        """Queue the task for a worker and return the future of its report.
+
+        The future raises TrainingError if the task fails, or if its worker is lost ``TRIES`` times.
+        """
+        entry = _Entry(task, Future())
+        with self._lock:
+            if not self._waiting and not any(slot.entries for slot in self._slots):
+                self._ended = time.monotonic()
+            self._waiting.append(entry)
+            self._feed()
+        return entry.future
+
+    def close(self) -> None:
+        """Cancel queued tasks and end the workers, and Ray, if it was started here."""
+        with self._lock:
+            self._closing = True
+            self._over.set()
+            for entry in self._waiting:
+                entry.future.cancel()
+            self._waiting.clear()
+            slots, self._slots = self._slots, []
+            self._inputs, self._works = {}, {}
+        for slot in slots:
+            self._kill(slot)
+        if self._ours:
+            self._ours = False
+            self._ray.shutdown()
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    # the cluster ----------------------------------------------------------------------------------------------------
+
+    def _connect(self) -> None:
+        """Start Ray, or connect to the cluster at the address."""
+        address = self._options.address
+        if self._ray.is_initialized():  # by the caller, whose it stays
+            return
+        quiet: dict[str, Any] = {"include_dashboard": False} if address is None else {}
+        if address is None:
+            self._folder = tempfile.mkdtemp(prefix="edgefl-")
+            quiet |= {"_temp_dir": self._folder, "num_cpus": max(self._options.workers, os.cpu_count() or 1)}
+        elif address != "auto":
+            _check_reachable(address)
+        try:
+            self._ray.init(address or "local", log_to_driver=False, logging_level="ERROR", **quiet)
+        except Exception as error:
+            said = str(error).strip().splitlines()
+            raise _refused(f"no Ray at {address or 'this machine'}: {said[0] if said else repr(error)}") from error
+        self._ours = True
+
+    def _check_room(self) -> None:
+        """Raise TrainingError if the cluster has fewer processors or GPUs than the workers need."""
+        has, options = self._ray.cluster_resources(), self._options
+        wanted = {"CPU": float(options.workers), "GPU": options.workers * (options.gpus_per_worker or 0.0)}
+        for what, number in wanted.items():
+            if number > has.get(what, 0.0):
+                raise _refused(
+                    f"executor.workers: {options.workers} workers need {number:g} {what}s, and the Ray cluster has "
+                    f"{has.get(what, 0.0):g}"
+                )
+
+    def _start(self) -> None:
+        """Start the workers and wait until all have opened the data."""
+        self._slots = [_Slot(self._new_actor()) for _ in range(self._options.workers)]
+        hellos = [slot.actor.hello.remote() for slot in self._slots]
+        _, missing = self._ray.wait(hellos, num_returns=len(hellos), timeout=START_SECONDS)
+        if missing:
+            raise _refused(f"{len(missing)} of {len(hellos)} workers on Ray haven't started in {START_SECONDS:g} s")
+        for hello in hellos:
+            try:
+                self._check_node(self._ray.get(hello))
+            except EdgeflError:
+                raise
+            except Exception as error:
+                last = str(error).strip().splitlines()[-1]
+                raise _refused(f"a worker on Ray can't start; is edgefl installed on every node? {last}") from error
+        for slot in self._slots:
+            slot.ready = True
+
+    def _new_actor(self) -> Any:
+        remote = self._ray.remote(num_cpus=1, num_gpus=self._options.gpus_per_worker or 0, max_restarts=0)(Worker)
+        return remote.remote(self._arguments, sys.path)
+
+    def _check_node(self, hello: Mapping[str, Any]) -> None:
+        ours, host = versions(), hello["host"]
+        for what, version in hello["versions"].items():
+            if version != ours[what]:
+                raise _refused(f"node {host} has {what} {version}, and this one has {ours[what]}: install the same")
+        if hello["why_not"]:
+            raise _refused(f"node {host} can't open the data or load plug-ins: {hello['why_not']}")
+
+    def _kill(self, slot: _Slot) -> None:
+        with suppress(Exception):  # its process has ended, or Ray has
+            self._ray.kill(slot.actor)
+
+    # tasks ----------------------------------------------------------------------------------------------------------
+
+    def _feed(self) -> None:
+        """Give waiting tasks to workers; called under the lock."""
+        while self._waiting and not self._closing:
+            entry = self._waiting[0]
+            slot = min((s for s in self._slots if s.ready), key=lambda s: len(s.entries), default=None)
+            if slot is None or len(slot.entries) >= AT_HAND or any(e.failures for e in slot.entries):
+                return
+            if entry.failures and slot.entries:  # it runs alone
+                return
+            self._waiting.popleft()
+            if entry.failures or entry.future.set_running_or_notify_cancel():
+                self._give(slot, entry)
+
+    def _give(self, slot: _Slot, entry: _Entry) -> None:
+        """Give a task to a worker; called under the lock."""
+        task = entry.task
+        (work_number, work), (number, inputs) = self._put_work(task.work), self._put_inputs(task.inputs)
+        kept = sent(task.kept.tensors()) if task.kept is not None else None
+        facts = {**replace(task, kept=None).facts(), "scalars": dict(task.work.scalars)}
+        slot.entries.append(entry)
+        ref = slot.actor.run.remote((work_number, number), work, inputs, json.dumps(facts), kept)
+        ref.future().add_done_callback(lambda done: self._done(slot, entry, done))
+
+    def _put_inputs(self, inputs: Mapping[str, Tensor]) -> tuple[int, Any]:
+        if id(inputs) not in self._inputs:
+            used = {id(entry.task.inputs) for slot in self._slots for entry in slot.entries}
+            self._inputs = {key: known for key, known in self._inputs.items() if key in used}
+            self._number += 1
+            self._inputs[id(inputs)] = inputs, self._number, self._ray.put(sent(inputs))
+        return self._inputs[id(inputs)][1:]
+
+    def _put_work(self, work: Work) -> tuple[int, Any]:
+        if id(work) not in self._works:
+            if len(self._works) >= MOST_WORKS:
+                self._works = {}
+            self._number += 1
+            self._works[id(work)] = work, self._number, self._ray.put(work.encode())
+        return self._works[id(work)][1:]
+
+    def _done(self, slot: _Slot, entry: _Entry, done: Future[Any]) -> None:
+        """Pass a task's report on, or its error; run it again if its worker was lost."""
+        error = None if done.cancelled() else done.exception()
+        error = getattr(error, "cause", None) or error  # what was raised there, without Ray's account of where
+        lost = isinstance(error, self._ray.exceptions.RayError)
+        with self._lock:
+            self._ended = time.monotonic()
+            if self._closing:
+                lost = False
+            if entry in slot.entries:
+                slot.entries.remove(entry)
+            if lost or isinstance(error, OutOfHostMemory):
+                entry.failures += 1
+            again = (lost or isinstance(error, OutOfHostMemory)) and entry.failures < TRIES and not self._closing
+            if again:
+                self._waiting.appendleft(entry)
+            if lost:
+                self._replace(slot, str(error).strip().splitlines()[0])
+        if not again:
+            self._tell(entry, error, lost, done)
+        with self._lock:
+            self._feed()
+
+    def _tell(self, entry: _Entry, error: BaseException | None, lost: bool, done: Future[Any]) -> None:
+        with suppress(InvalidStateError):
+            if lost:
+                said = str(error).strip().splitlines()[0]
+                error = TrainingError(
+                    f"{entry.name} was begun {TRIES} times, and its worker on Ray was lost each time: {said}. "
+                    "Finished rounds are saved: continue with edgefl run --resume"
+                )
+            if error is not None:
+                entry.future.set_exception(error)
+                return
+            facts, rows = done.result()
+            entry.future.set_result(Report.of(json.loads(facts), received(rows)))
+
+    def _replace(self, slot: _Slot, reason: str) -> None:
+        """Put a new worker in the place of one that is lost; called under the lock."""
+        if slot not in self._slots or self._closing:
+            return
+        with suppress(Warning):  # a filter may turn warnings into errors, which must not reach Ray's thread
+            warnings.warn(f"a worker on Ray was lost, and its tasks run again: {reason}", RuntimeWarning, stacklevel=2)
+        self._slots.remove(slot)
+        new = _Slot(self._new_actor())
+        self._slots.append(new)
+        new.actor.hello.remote().future().add_done_callback(lambda hello: self._began(new, hello))
+
+    def _began(self, slot: _Slot, hello: Future[Any]) -> None:
+        """Use a new worker, unless it can't work."""
+        with self._lock:
+            if slot not in self._slots:
+                return
+            try:
+                self._check_node(hello.result())
+                slot.ready = True
+            except Exception as error:
+                self._slots.remove(slot)
+                if not self._slots:
+                    for entry in self._waiting:
+                        with suppress(InvalidStateError):
+                            entry.future.set_exception(TrainingError(f"no worker on Ray is left: {error}"))
+                    self._waiting.clear()
+            self._feed()
+
+    def _watch(self, timeout: float) -> None:
+        """End the workers if no task has ended for ``timeout`` seconds."""
+        while not self._over.wait(timeout / LOOKS_PER_TIMEOUT):
+            with self._lock:
+                busy = [slot for slot in self._slots if slot.entries]
+                if busy and time.monotonic() - self._ended > timeout:
+                    self._ended = time.monotonic()
+                    for slot in busy:
+                        self._kill(slot)
+
+
+def _imported() -> Any:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError as error:
+        raise _refused("executor.name: ray needs the extra ray: pip install 'edgefl-sim[ray]'") from error
+    return ray
+
+
+def _check_reachable(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise _refused(f"executor.address is {address!r:.60}: write it as HOST:PORT, such as 10.0.0.5:6379, or auto")
+    try:
+        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+    except OSError as error:
+        raise _refused(f"no Ray at {address}: {error.strerror or error}") from error
+
+
+def _refused(text: str) -> TrainingError:
+    error = TrainingError(text)
+    error.exit_code = 2
+    return error

@@ -1,0 +1,83 @@
+"""What a worker on a Ray cluster does: it opens the data once, and runs tasks."""
+
+from __future__ import annotations
+
+import json
+import platform
+import socket
+import sys
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from edgefl.training.node import Node
+from edgefl.training.task import Task
+from edgefl.training.worker import MOST_WORKS, open_node
+from edgefl.work import Scalars, Work
+from edgefl.work.description import DTYPE_NAMES, DTYPES
+
+Sent = list[tuple[str, str, list[int], Any]]
+"""Names, dtypes, shapes and bytes of tensors: Ray moves NumPy's arrays without a copy."""
+
+
+def sent(tensors: Mapping[str, Tensor]) -> Sent:
+    """Tensors as Ray sends them."""
+    rows = ((name, tensor.detach().cpu().contiguous()) for name, tensor in tensors.items())
+    return [(n, DTYPE_NAMES[t.dtype], list(t.shape), t.view(-1).view(torch.uint8).numpy()) for n, t in rows]
+
+
+def received(rows: Iterable[tuple[str, str, list[int], Any]]) -> dict[str, Tensor]:
+    """Tensors that ``sent`` made ready.  They lie in memory that others read, and nobody may write into them."""
+    tensors = {}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        for name, dtype, shape, raw in rows:
+            whole = torch.from_numpy(raw) if len(raw) else torch.empty(0, dtype=torch.uint8)
+            tensors[name] = whole.view(DTYPES[dtype]).view(shape)
+    return tensors
+
+
+def versions() -> dict[str, str]:
+    """What has to be equal on all nodes."""
+    python = ".".join(map(str, sys.version_info[:2]))
+    return {"edgefl": version("edgefl-sim"), "Ray": version("ray"), "Python": python, "torch": torch.__version__}
+
+
+class Worker:
+    """A Ray actor that runs tasks one after the other; it doesn't begin if it can't open the data, and says why."""
+
+    def __init__(self, arguments: tuple[Any, ...], path: list[str]):
+        self._node: Node | None = None
+        self._why_not = ""
+        self._works: dict[int, Work] = {}
+        self._inputs: tuple[int, Mapping[str, Tensor]] = (-1, {})
+        sys.path[:] = [*path, *(folder for folder in sys.path if folder not in path)]
+        try:
+            self._node = open_node(*arguments)
+        except Exception as error:  # told by ``hello``, with the name of the node
+            self._why_not = str(error) or repr(error)
+
+    def hello(self) -> dict[str, Any]:
+        """Where this is, the versions there, and why it can't begin, if so."""
+        return {"host": socket.gethostname() or platform.node(), "versions": versions(), "why_not": self._why_not}
+
+    def run(self, numbers: tuple[int, int], work: str, inputs: Sent, facts: str, kept: Sent | None) -> tuple[str, Sent]:
+        """Run a task: the numbers of its work and inputs, these, its facts as JSON text, and what the client kept."""
+        assert self._node is not None
+        number, of = numbers
+        if number not in self._works:
+            if len(self._works) >= MOST_WORKS:
+                self._works.clear()
+            self._works[number] = Work.decode(work)
+        if self._inputs[0] != of:
+            self._inputs = of, received(inputs)
+        raw = json.loads(facts)
+        given = self._inputs[1] if kept is None else {**self._inputs[1], **received(kept)}
+        task = Task.of(replace(self._works[number], scalars=Scalars(raw["scalars"])), given, raw)
+        report = self._node.run(task)
+        return json.dumps(report.facts()), sent(report.tensors())

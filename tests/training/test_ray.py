@@ -1,0 +1,277 @@
+"""Workers on Ray: the bytes of a run in this process, whatever happens to workers and nodes; and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from tensors import assert_equal_tensors
+
+import edgefl
+from edgefl.commands.compose import compose
+from edgefl.errors import EdgeflError, ScenarioError, TrainingError
+from edgefl.planning import Setup
+from edgefl.runs import Run
+from edgefl.scenario import load
+from edgefl.simulation.learning import shards
+from edgefl.training import Task
+from edgefl.training.options import ExecutorOptions
+
+ray = pytest.importorskip("ray", reason="the extra ray isn't installed")
+Tiny = Callable[..., dict[str, Any]]
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:a worker on Ray was lost:RuntimeWarning"),
+    # Ray's own: it leaves sockets and processes to the collector, and tells of a change to come
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore:.*accelerator visible devices:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+def on_ray(address: str | None = None, **more: Any) -> dict[str, Any]:
+    return {"name": "ray", "workers": 2, "device": "cpu", "address": address, **more}
+
+
+def assert_same(one: Run, other: Run) -> None:
+    assert_equal_tensors(one.weights(), other.weights())
+    for table in ("clients", "rounds"):
+        assert one.records(table) == other.records(table)
+
+
+def of_ray() -> list[str]:
+    """The commands of this process's descendants that belong to Ray."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        try:
+            if any("ray" in Path(word).name.lower() for word in process.cmdline()[:3]):
+                found.append(" ".join(process.cmdline()[:3]))
+        except psutil.Error:
+            continue
+    return found
+
+
+def test_a_ray_of_its_own_gives_the_bytes_of_this_process_and_leaves_nothing(tiny: Tiny, tmp_path: Path) -> None:
+    inline = edgefl.run(tiny(), output=tmp_path / "inline")
+    run = edgefl.run(tiny(executor=on_ray()), output=tmp_path / "ray")
+    assert_same(run, inline)
+    assert len({row["process"] for row in run.records("host")} - {os.getpid()}) == 2
+    assert not ray.is_initialized()
+    until = time.monotonic() + 20
+    while of_ray() and time.monotonic() < until:
+        time.sleep(0.5)
+    assert not of_ray()
+
+
+def test_an_address_where_nothing_is_is_told_at_once(tiny: Tiny, tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    began = time.monotonic()
+    with pytest.raises(TrainingError, match=f"no Ray at {address}") as refusal:
+        edgefl.run(tiny(executor=on_ray(address)), output=tmp_path / "run")
+    assert refusal.value.exit_code == 2 and "\n" not in str(refusal.value) and time.monotonic() - began < 30
+    with pytest.raises(TrainingError, match="write it as HOST:PORT") as refusal:
+        edgefl.run(tiny(executor=on_ray("here")), output=tmp_path / "run")
+    assert refusal.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("executor", "says"),
+    [
+        (on_ray("ray://10.0.0.5:10001"), "run edgefl on a node of the cluster"),
+        ({"name": "processes", "address": "auto"}, "address belongs to name: ray, not processes"),
+        ({"name": "inline", "gpus_per_worker": 0.5}, "gpus_per_worker belongs to name: ray, not inline"),
+        (on_ray(gpus_per_worker=0.5), "gpus_per_worker needs device: cuda or auto, not cpu"),
+        (on_ray(workers=0), "executor.workers"),
+    ],
+)
+def test_a_wrong_section_is_refused(tiny: Tiny, executor: dict[str, Any], says: str) -> None:
+    with pytest.raises(ScenarioError, match=says):
+        edgefl.validate(tiny(executor=executor))
+
+
+# --- a cluster of three nodes -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cluster() -> Iterator[Any]:
+    """A head without processors for workers, and two nodes with two each."""
+    from ray.cluster_utils import Cluster
+
+    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    nodes.others = [nodes.add_node(num_cpus=2) for _ in range(2)]
+    yield nodes
+    ray.shutdown()
+    nodes.shutdown()
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "server works": {
+        "method": "creamfl",
+        "data": {
+            "source": "glyphs",
+            "clients": {"image": 3, "text": 2, "image-text": 2},
+            "samples": 40,
+            "validation": 40,
+            "test": 40,
+            "public": 16,
+        },
+    },
+    "kept": {"method": {"name": "fedavg", "personal": ["norm"]}},
+    "controls": {"method": "scaffold", "training": {"batch": 8, "optimizer": "sgd"}},
+    "slices": {"schedule": {"name": "heterofl", "rounds": 2}, "fleet": {"budgets": {"memory": "100..400 KiB"}}},
+    "layer-wise": {"method": "fedcola", "schedule": {"name": "layerwise", "stages": 2, "rounds": 2}},
+    "codec": {"payload": {"up": {"top_k": 0.2}, "down": "bfloat16"}},
+    "buffered": {"round": {"policy": "buffered", "cohort": 1.0}},
+    "asynchronous": {"round": {"policy": "asynchronous", "cohort": 1.0}},
+    "attacked": {"fleet": {"failures": {"attack": {"kind": "label-flip", "share": 0.5}}}},
+    "stack": {"training": {"batch": 8, "stack": 2}},
+    "shards": {},
+}
+
+
+@pytest.mark.slow
+def test_the_bytes_are_those_of_this_process(
+    tiny: Tiny, cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shards, "FEWEST_SHARDS", 1)
+    for case, sections in CASES.items():
+        inline = edgefl.run(tiny(**sections), output=tmp_path / f"inline-{case}")
+        run = edgefl.run(tiny(**sections | {"executor": on_ray(cluster.address)}), output=tmp_path / f"ray-{case}")
+        assert_same(run, inline)
+
+
+@pytest.mark.slow
+def test_what_the_cluster_lacks_is_told(tiny: Tiny, cluster: Any, tmp_path: Path) -> None:
+    gpus = on_ray(cluster.address, gpus_per_worker=0.5, device="auto")
+    for executor, says in (
+        (gpus, "2 workers need 1 GPUs, and the Ray cluster has 0"),
+        (on_ray(cluster.address, workers=5), "5 workers need 5 CPUs, and the Ray cluster has 4"),
+    ):
+        with pytest.raises(TrainingError, match=says) as refusal:
+            edgefl.run(tiny(executor=executor), output=tmp_path / "run")
+        assert refusal.value.exit_code == 2
+
+
+def of_workers(run: Path) -> set[int]:
+    """The processes that clients have trained in so far."""
+    lines = (run / "host.jsonl").read_text().splitlines() if (run / "host.jsonl").exists() else []
+    return {json.loads(line)["process"] for line in lines}
+
+
+LONG = {"schedule": {"name": "end-to-end", "rounds": 6}}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["a worker", "a node"])
+def test_what_is_lost_in_a_round_is_replaced(tiny: Tiny, cluster: Any, tmp_path: Path, what: str) -> None:
+    inline = edgefl.run(tiny(**LONG), output=tmp_path / "inline")
+    lost: list[int] = []
+
+    def observe(event: str, facts: Any) -> None:
+        if event == "client" and facts["round"] == 3 and not lost:
+            lost.append(min(of_workers(tmp_path / "run") - {os.getpid()}))
+            if what == "a worker":
+                os.kill(lost[0], signal.SIGKILL)
+            else:
+                cluster.remove_node(cluster.others[0], allow_graceful=False)
+
+    executor = on_ray(cluster.address, workers=3 if what == "a node" else 2)
+    with pytest.warns(RuntimeWarning, match="a worker on Ray was lost, and its tasks run again"):
+        run = edgefl.run(tiny(**LONG, executor=executor), output=tmp_path / "run", on_progress=observe)
+    assert_same(run, inline)
+    assert lost
+
+
+CHILD = """
+import json, os, signal, sys
+import edgefl
+
+def observe(name, facts):
+    if name == "client" and facts["round"] == 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+if __name__ == "__main__":
+    edgefl.run(json.loads(sys.argv[1]), output=sys.argv[2], on_progress=observe)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after", ["ray", "inline"])
+def test_a_run_whose_process_was_killed_goes_on(tiny: Tiny, cluster: Any, tmp_path: Path, after: str) -> None:
+    inline = edgefl.run(tiny(**LONG), output=tmp_path / "inline")
+    scenario = json.dumps(tiny(**LONG, executor=on_ray(cluster.address)))
+    words = [sys.executable, "-c", CHILD, scenario, str(tmp_path / "run")]
+    assert subprocess.run(words, capture_output=True, timeout=300).returncode == -signal.SIGKILL
+    sets = [] if after == "ray" else ["executor={name: inline, device: cpu}"]
+    assert_same(edgefl.run(resume=tmp_path / "run", overrides=sets), inline)
+
+
+def task_of(setup: Setup, client: int, step: str = "", **args: Any) -> Task:
+    """A client's task, with another step if one is named."""
+    work = setup.method.work(setup.kind_of(client), 1).fitted(setup.clients.client(client).size)
+    if step:
+        work = replace(work, passes=tuple(replace(p, step=step, args={**p.args, **args}) for p in work.passes))
+    tensors = setup.method.initial(setup.seed).tensors
+    return Task(work, {i.name: tensors[i.source] for p in work.down for i in p.items}, client, 100 + client)
+
+
+@pytest.mark.slow
+def test_a_task_that_kills_its_workers_is_named(tiny: Tiny, cluster: Any, tmp_path: Path) -> None:
+
+    scenario = load(tiny(method="fedcola"))
+    setup = compose(scenario)
+    from edgefl.training.on_ray import OnRay  # it needs the extra
+
+    options = ExecutorOptions.model_validate(on_ray(cluster.address))
+    with OnRay(options, scenario.data, scenario.seed, scenario.model.tokens, None, 0.0) as executor:
+        good = executor.submit(task_of(setup, 0))
+        bad = executor.submit(task_of(setup, 1, "toy-unlucky", times=99, how="kill", file=str(tmp_path / "tries")))
+        with pytest.raises(TrainingError, match="of client 1 was begun 3 times, and its worker on Ray was lost each"):
+            bad.result(300)
+        assert good.result(300).result.loss is not None
+        with pytest.raises(TrainingError, match=r"kind 'image' failed on client 0.*the toy is broken"):
+            executor.submit(task_of(setup, 0, "toy-broken")).result(120)
+        with pytest.raises(EdgeflError, match="did you mean 'toy-broken'"):
+            executor.submit(task_of(setup, 0, "toy-brokn")).result(120)
+
+
+@pytest.mark.slow
+def test_the_object_store_does_not_grow_with_rounds(tiny: Tiny, cluster: Any, tmp_path: Path) -> None:
+    """Ray's own count of the bytes that its store holds, early and late in a run of 200 rounds."""
+    from ray._private.internal_api import memory_summary
+
+    found: dict[int, str] = {}
+
+    def observe(event: str, facts: Any) -> None:
+        if event == "record" and facts["round"] in (20, 190):
+            found[facts["round"]] = memory_summary(cluster.address, stats_only=True)
+
+    scenario = tiny(schedule={"name": "end-to-end", "rounds": 200}, evaluation={"every": 1000})
+    edgefl.run(scenario | {"executor": on_ray(cluster.address)}, output=tmp_path / "run", on_progress=observe)
+    objects = {round: int(text.split(" objects")[0].split(",")[-1].split()[-1]) for round, text in found.items()}
+    assert set(objects) == {20, 190} and objects[190] <= objects[20] + 10
+
+
+@pytest.mark.slow
+def test_the_three_nodes_of_the_page(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/how-to/scale-out.md").read_text(encoding="utf-8")
+    commands = next(text for text in page.split("```") if "quickstart" in text and text.startswith("bash\n"))
+    done = subprocess.run(
+        ["bash", "-e", "-c", commands.removeprefix("bash\n")], cwd=tmp_path, capture_output=True, text=True, timeout=900
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = edgefl.read_run(tmp_path / "runs" / "quickstart")
+    assert run.finished and len({row["process"] for row in run.records("host")}) >= 3
