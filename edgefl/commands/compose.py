@@ -239,7 +239,7 @@ def pretraining_of(scenario: Scenario, federation: Federation, on_message: Calla
             described,
             federation,
             scenario.seed,
-            device_of("cpu" if scenario.training.mode == "none" else scenario.executor.device),
+            device_of("cpu" if scenario.training.mode == "none" else scenario.executor.devices[0]),
             federation.made_of,  # a folder's files may change while the options stay the same
             cache_folder(),
             on_message,
@@ -263,7 +263,7 @@ def predictor_of(scenario: Scenario) -> Predictor:
 
     What kernels take is measured on this machine; for a GPU that it lacks it is assumed.
     """
-    name = scenario.executor.device
+    name = scenario.executor.device_type
     device = device_of("auto").type if name == "auto" else name
     return Predictor(cache_folder() / "costs", device, ScratchTable(kernels(device), partial(probe, device=device)))
 

@@ -14,6 +14,7 @@ from typing import Any
 from edgefl import models
 from edgefl.commands.compose import compose, errors_at, federation_of, predictor_of, scenario_of
 from edgefl.commands.followed import check_followed
+from edgefl.commands.gpu_need import check_devices, expect_works
 from edgefl.commands.history.trackers import Tracked, check_installed, log_of
 from edgefl.commands.kept_scratch import keep_scratch
 from edgefl.commands.made_of import MAY_CHANGE, check_importable, fixed_part, inputs_of, made_of, report_changed_inputs
@@ -47,7 +48,7 @@ from edgefl.simulation.watch import best_round
 from edgefl.training import Inline, Processes, make_executor
 from edgefl.training.pretraining import Pretraining
 from edgefl.work.description import digest
-from edgefl.work.torch_device import device_of, threads
+from edgefl.work.torch_device import threads
 
 
 class _Executors:
@@ -185,7 +186,7 @@ def check(scenario: Scenario, on_message: Callable[[str], None], folder: Path = 
     setup = compose(scenario, on_message)
     if scenario.training.mode == "none":
         return setup
-    device_of(scenario.executor.device)
+    check_devices(scenario, setup)
     check_importable(scenario, setup)
     if federation_of(scenario, on_message).declared_only:
         raise DataError(
@@ -347,6 +348,7 @@ def _run_one(
             updates_memory=memory_for_updates(scenario),
             on_divergence=scenario.training.on_divergence,
         )
+        expect_works(executor, scenario, setup, predictor)
         directory.made_of = made_of(scenario, setup, predictor.device)
         directory.inputs = inputs_of(federation, simulation.state.tensors)
         if latest:

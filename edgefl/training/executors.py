@@ -89,6 +89,6 @@ def make_executor(
     isn't available.
     """
     if options.name == "inline":
-        return Inline(federation, options.device)
+        return Inline(federation, options.devices[0])
     held_out = federation.held_out_share
-    return Processes(data, seed, tokens, cache, options.workers, options.device, options.timeout, held_out)
+    return Processes(data, seed, tokens, cache, options.workers, options.devices, options.timeout, held_out)

@@ -55,7 +55,7 @@ class Task:
     With ``kept``, what the client kept for itself, they hold the complete model of the stage.
     ``seed`` is specific to this client and round.  ``attack`` is what an attacker does, None for an honest client.
     ``others`` are tasks of other clients with this work and these inputs that are trained at once with it, on
-    ``places`` places.
+    ``places`` places.  ``peak`` are the predicted bytes at its peak, None if it isn't known; they aren't sent.
     """
 
     work: Work
@@ -67,6 +67,7 @@ class Task:
     kept: Kept | None = None
     others: tuple[Task, ...] = ()
     places: int = 0
+    peak: int | None = None
 
     def tensors(self) -> Mapping[str, Tensor]:
         """The inputs with what the client kept.  Raises RunError if its file can't be read."""
@@ -236,10 +237,13 @@ def free_memory() -> None:
 
 
 class Node:
-    """Runs tasks sequentially on one device.  Modules are reused between tasks with the same model description."""
+    """Runs tasks sequentially on one device.  Modules are reused between tasks with the same model description.
 
-    def __init__(self, sources: Sources, device: torch.device):
-        self.sources, self.device = sources, device
+    With ``one_module`` only the last one is kept, so that a task finds the memory that was predicted for it.
+    """
+
+    def __init__(self, sources: Sources, device: torch.device, *, one_module: bool = False):
+        self.sources, self.device, self._one_module = sources, device, one_module
         self._modules: dict[str, tuple[nn.Module, frozenset[str]]] = {}
         self._keys: dict[int, tuple[Mapping[str, Any], str]] = {}
         self._stacked = Stacked(device)
@@ -251,6 +255,9 @@ class Node:
         module, names = self._modules.get(key, (None, frozenset()))
         # a reused module must not keep parameters or buffers of another client that the inputs don't replace
         if module is None or names - inputs.keys():
+            if self._one_module:
+                self._modules.clear()
+                module = None
             with seeded(seeds.key(task.seed, "module"), self.device):
                 module = models.build(task.work.model).to(self.device)
             self._modules[key] = module, frozenset(module.state_dict())

@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from edgefl import registry
@@ -46,12 +47,16 @@ def start(
     seed: int,
     tokens: int,
     cache: str | None,
-    device: str,
     path: list[str],
     held_out: float,
     registered: registry.ForWorkers,
+    device: str,
+    fraction: float | None = None,
 ) -> None:
-    """Begin a worker: load plug-ins and open the data.  What fails is said by its tasks."""
+    """Begin a worker: load plug-ins and open the data.  What fails is said by its tasks.
+
+    ``fraction`` is the share of a GPU's memory that this worker may reserve, beside others.
+    """
     global _node, _why_not
     threading.Thread(target=_end_with_parent, daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the parent process ends the workers
@@ -61,7 +66,11 @@ def start(
         federation = open_federation(
             DataOptions.model_validate_json(data), seed=seed, tokens=tokens, cache=Path(cache) if cache else None
         )
-        _node = Node(federation.holding_out(held_out, seed), device_of(device))
+        chosen = device_of(device)
+        if chosen.type == "cuda" and fraction is not None:
+            torch.cuda.set_device(chosen)  # what names no GPU takes memory on this one
+            torch.cuda.set_per_process_memory_fraction(fraction, chosen)
+        _node = Node(federation.holding_out(held_out, seed), chosen, one_module=fraction is not None)
         gc.freeze()  # what was imported stays, and collecting over it takes long
     except Exception as error:  # an error here would end the worker without a word
         _why_not = str(error) or repr(error)

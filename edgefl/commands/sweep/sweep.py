@@ -150,7 +150,7 @@ class _Workloads:
         """The workload of this scenario object."""
         if id(scenario) in self._known:
             return self._known[id(scenario)]
-        predictor = self._predictors.setdefault(scenario.executor.device, predictor_of(scenario))
+        predictor = self._predictors.setdefault(scenario.executor.device_type, predictor_of(scenario))
         setup = compose(scenario, messages(self._on_progress), trains=False)
         workload = workload_of(setup, predictor)
         if self._keeping:  # not by default: a thousand cells of a million clients would exceed the memory
