@@ -52,10 +52,10 @@ def check_devices(scenario: Scenario, setup: Setup, memories: Sequence[Memory] |
     asked for if they aren't given.
     """
     options = scenario.executor
-    types = {device_of(name).type for name in options.devices}
-    if options.name == "inline" or (types == {"cpu"} and memories is None):
+    devices = [device_of(name) for name in options.devices]
+    if options.name == "inline" or (devices[0].type == "cpu" and memories is None):
         return
-    packing = Packing(options.devices, memories)
+    packing = Packing([str(device) for device in devices], memories)
     peaks = peaks_of(Planner(setup, predictor_of(scenario)), stacked(scenario))
     if peaks and not packing.places(1, peaks.values()):
         what, peak = max(peaks.items(), key=lambda item: item[1])
