@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl import models, registry
-from edgefl.commands.host_need import check_host, tell_time
+from edgefl.commands.needs.host import check_host, tell_time
 from edgefl.commands.progress import OnProgress, messages, silent
 from edgefl.cost import Predictor, ScratchTable
 from edgefl.data import Federation, made_of, open_federation, unrevised
@@ -239,7 +239,7 @@ def pretraining_of(scenario: Scenario, federation: Federation, on_message: Calla
             described,
             federation,
             scenario.seed,
-            device_of("cpu" if scenario.training.mode == "none" else scenario.executor.device),
+            device_of("cpu" if scenario.training.mode == "none" else scenario.executor.here),
             federation.made_of,  # a folder's files may change while the options stay the same
             cache_folder(),
             on_message,
@@ -263,7 +263,7 @@ def predictor_of(scenario: Scenario) -> Predictor:
 
     What kernels take is measured on this machine; for a GPU that it lacks it is assumed.
     """
-    name = scenario.executor.device
+    name = scenario.executor.device_type
     device = device_of("auto").type if name == "auto" else name
     return Predictor(cache_folder() / "costs", device, ScratchTable(kernels(device), partial(probe, device=device)))
 

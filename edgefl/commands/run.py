@@ -17,9 +17,10 @@ from edgefl.commands.followed import check_followed
 from edgefl.commands.history.trackers import Tracked, check_installed, log_of
 from edgefl.commands.kept_scratch import keep_scratch
 from edgefl.commands.made_of import MAY_CHANGE, check_importable, fixed_part, inputs_of, made_of, report_changed_inputs
+from edgefl.commands.needs.gpu import check_devices, expect_works
+from edgefl.commands.needs.updates import check_updates, memory_for_updates
 from edgefl.commands.plug_in_files import check_plug_in_files
 from edgefl.commands.progress import OnProgress, messages, nothing_left, public_command, silent
-from edgefl.commands.updates_need import check_updates, memory_for_updates
 from edgefl.data import Federation
 from edgefl.errors import DataError, DivergedError, RunError
 from edgefl.planning import Setup
@@ -47,7 +48,7 @@ from edgefl.simulation.watch import best_round
 from edgefl.training import Executor, Processes, make_executor
 from edgefl.training.pretraining import Pretraining
 from edgefl.work.description import digest
-from edgefl.work.torch_device import device_of, threads
+from edgefl.work.torch_device import threads
 
 
 class _Executors:
@@ -164,7 +165,7 @@ def check(scenario: Scenario, on_message: Callable[[str], None], folder: Path = 
     setup = compose(scenario, on_message)
     if scenario.training.mode == "none":
         return setup
-    device_of(scenario.executor.device)
+    check_devices(scenario, setup)
     check_importable(scenario, setup)
     if federation_of(scenario, on_message).declared_only:
         raise DataError(
@@ -346,6 +347,7 @@ def _run_one(
             updates_memory=memory_for_updates(scenario),
             on_divergence=scenario.training.on_divergence,
         )
+        expect_works(executor, scenario, setup, predictor)
         directory.made_of = made_of(scenario, setup, predictor.device)
         directory.inputs = inputs_of(federation, simulation.state.tensors)
         if latest:

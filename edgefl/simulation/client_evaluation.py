@@ -145,7 +145,8 @@ def _submitted(
     learning.metered.add(scoring.key)
     seed = seeds.key(setup.seed, "client evaluation", round, client)
     # it is scored only: what it keeps stays as it is
-    return learning.executor.submit(Task(replace(work, keep=()), inputs, client, seed, metered, kept=own))
+    peak = scoring.cost.compute.peak_memory_bytes
+    return learning.executor.submit(Task(replace(work, keep=()), inputs, client, seed, metered, kept=own, peak=peak))
 
 
 # --- sums ------------------------------------------------------------------------------------------------------------

@@ -90,10 +90,10 @@ def make_executor(
     isn't available, or the Ray cluster can't do what is asked for.
     """
     if options.name == "inline":
-        return Inline(federation, options.device)
+        return Inline(federation, options.devices[0])
     held_out = federation.held_out_share
     if options.name == "ray":
-        from edgefl.training.on_ray import OnRay  # the extra takes long to import
+        from edgefl.training.on_ray.executor import OnRay  # the extra takes long to import
 
         return OnRay(options, data, seed, tokens, cache, held_out)
-    return Processes(data, seed, tokens, cache, options.workers, options.device, options.timeout, held_out)
+    return Processes(data, seed, tokens, cache, options.workers, options.devices, options.timeout, held_out)

@@ -49,10 +49,13 @@ def free_memory() -> None:
 
 
 class Node:
-    """Runs tasks sequentially on one device.  Modules are reused between tasks with the same model description."""
+    """Runs tasks sequentially on one device.  Modules are reused between tasks with the same model description.
 
-    def __init__(self, sources: Sources, device: torch.device):
-        self.sources, self.device = sources, device
+    With ``one_module`` only the last one is kept, so that a task finds the memory that was predicted for it.
+    """
+
+    def __init__(self, sources: Sources, device: torch.device, *, one_module: bool = False):
+        self.sources, self.device, self._one_module = sources, device, one_module
         self._modules: dict[str, tuple[nn.Module, frozenset[str]]] = {}
         self._keys: dict[int, tuple[Mapping[str, Any], str]] = {}
         self._stacked = Stacked(device)
@@ -65,6 +68,9 @@ class Node:
         module, names = self._modules.get(key, (None, frozenset()))
         # a reused module must not keep parameters or buffers of another client that the inputs don't replace
         if module is None or names - inputs.keys():
+            if self._one_module:
+                self._modules.clear()
+                module = None
             with seeded(seeds.key(task.seed, "module"), self.device):
                 module = models.build(task.work.model).to(self.device)
             self._modules[key] = module, frozenset(module.state_dict())

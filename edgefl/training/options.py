@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import re
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from edgefl import units
+
+_DEVICE = re.compile(r"auto|cpu|cuda(:(0|[1-9][0-9]{0,3}))?")
 
 
 class ExecutorOptions(BaseModel):
@@ -49,8 +61,10 @@ class ExecutorOptions(BaseModel):
         "they land (rules other than mean, some methods, buffered and semi-synchronous rounds); those beyond lie in a "
         "temporary file in the run's folder; null: half of the memory that is free when the run begins",
     )
-    device: Literal["auto", "cpu", "cuda"] = Field(
-        "auto", description="device that trains; auto takes CUDA where there is one"
+    device: str | tuple[str, ...] = Field(
+        "auto",
+        description="device that trains: auto (CUDA where there is one), cpu, cuda, one GPU such as cuda:1, or, in "
+        "worker processes, a list of GPUs, [cuda:0, cuda:1], on which workers are packed by predicted peak memory",
     )
 
     @model_validator(mode="after")
@@ -65,7 +79,47 @@ class ExecutorOptions(BaseModel):
             )
         if self.gpus_per_worker is not None and self.device == "cpu":
             raise ValueError("gpus_per_worker needs device: cuda or auto, not cpu")
+        if self.name == "ray" and (len(self.devices) > 1 or self.devices[0] not in ("auto", "cpu", "cuda")):
+            raise ValueError("name: ray gives GPUs to workers by gpus_per_worker; device: auto, cpu or cuda")
+        if self.name == "ray" and self.device == "cuda" and self.gpus_per_worker is None:
+            raise ValueError("device: cuda on Ray needs gpus_per_worker, such as 0.25")
         return self
+
+    @field_validator("device", mode="before")
+    @classmethod
+    def _device(cls, given: Any, info: ValidationInfo) -> str | tuple[str, ...]:
+        """The device, or the GPUs of a list.  Raises ValueError, of one line."""
+        named = list(given) if isinstance(given, list | tuple) else [given]
+        allowed = "allowed: auto, cpu, cuda, cuda:0, cuda:1, ..., or a list of GPUs such as [cuda:0, cuda:1]"
+        if not named:
+            raise ValueError(f"an empty list names no device; {allowed}")
+        for name in named:
+            if not isinstance(name, str) or not _DEVICE.fullmatch(name):
+                raise ValueError(f"{name!r} is no device; {allowed}")
+            if len(named) > 1 and not name.startswith("cuda:"):
+                raise ValueError(f"a list of several devices has GPUs with their numbers only, not {name}; {allowed}")
+            if named.count(name) > 1:
+                raise ValueError(f"{name} is listed twice; several workers share a GPU without that (executor.workers)")
+        if len(named) > 1 and info.data.get("name") == "inline":
+            raise ValueError(
+                f"name: inline trains on one device, not on {len(named)}; with several set name: processes"
+            )
+        return named[0] if len(named) == 1 else tuple(named)
+
+    @property
+    def here(self) -> str:
+        """The device of this process, whatever the workers have."""
+        return "auto" if self.name == "ray" and self.device != "cpu" else self.devices[0]
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices by name, at least one."""
+        return (self.device,) if isinstance(self.device, str) else self.device
+
+    @property
+    def device_type(self) -> str:
+        """``auto``, ``cpu`` or ``cuda``."""
+        return self.devices[0].partition(":")[0]
 
 
 class TrackerOptions(BaseModel):

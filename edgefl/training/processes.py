@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import signal
 import sys
 import threading
 import time
-import warnings
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from multiprocessing.process import BaseProcess
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,6 +27,8 @@ from edgefl import registry
 from edgefl.data import DataOptions
 from edgefl.errors import OutOfHostMemory, TrainingError
 from edgefl.runs.kept import Layout, Stored
+from edgefl.training.packing import Memory, Place
+from edgefl.training.pools import PATIENCE, Packing, Pools, end, how_ended, processes_of, stop, warn
 from edgefl.training.shared import MOST_LENT, Slot, Slots, available
 from edgefl.training.task import Report, Task
 from edgefl.training.worker import MOST_WORKS, Answer, do_nothing, in_one_piece, run_task, start
@@ -36,8 +36,6 @@ from edgefl.work import Work
 from edgefl.work.packed import space
 from edgefl.work.torch_device import device_of
 
-PATIENCE = 10.0
-"""Seconds that workers have to end by themselves when the executor is closed: their results aren't needed."""
 QUEUED_PER_WORKER = 3
 """Tasks for each worker that are handed to the pool, those that run included; the others wait as they are."""
 LARGE, LARGE_PER_WORKER = 16 << 20, 2
@@ -92,6 +90,9 @@ class Processes:
     If a worker dies, runs out of memory, or no task ends within ``timeout`` seconds while some run, the unfinished
     tasks run again with half as many workers, then one after the other.  A task that fails alone too gets a
     TrainingError, which names it.
+
+    On GPUs workers are packed by predicted peak memory (``packing``), and a task goes to a worker whose place holds it.
+    ``memories`` are these devices' bytes, asked for if they aren't given; given for a CPU they only route tasks.
     """
 
     def __init__(
@@ -101,15 +102,20 @@ class Processes:
         tokens: int,
         cache: Path | None,
         workers: int,
-        device: str,
+        device: str | Sequence[str],
         timeout: float | None = None,
         held_out: float = 0.0,
+        memories: Sequence[Memory] | None = None,
     ):
-        device_of(device)  # raises here, not in a worker, if the device isn't available
+        names = (device,) if isinstance(device, str) else device
+        devices = [device_of(name) for name in names]  # raises here, not in a worker, if one isn't available
         self._arguments = (
-            options.model_dump_json(), seed, tokens, str(cache) if cache else None, device, sys.path, held_out,
+            options.model_dump_json(), seed, tokens, str(cache) if cache else None, sys.path, held_out,
             registry.for_workers(),
         )  # fmt: skip
+        self._device = str(devices[0])
+        packed = memories is not None or devices[0].type == "cuda"
+        self._packing = Packing([str(each) for each in devices], memories) if packed else None
         self._workers, self._timeout = workers, timeout
         self._lock = threading.RLock()
         self._inputs: dict[int, tuple[Mapping[str, Tensor], Slot, Slot]] = {}
@@ -120,15 +126,36 @@ class Processes:
         self._waiting: deque[_Entry] = deque()
         self._closing, self._tried_alone = False, False
         self._ended = time.monotonic()
-        self._pool = self._new_pool()
+        self._pool = Pools((), self._begin) if packed else self._new_pool()
         self._over = threading.Event()
         if timeout is not None:
             threading.Thread(target=self._watch, args=(timeout,), daemon=True).start()
 
     def warm(self) -> None:
         """Start the workers in the background, so that their imports overlap with other work of this process."""
-        for _ in range(self._workers):
-            self._pool.submit(do_nothing)
+        if self._packing is None:  # how many there are depends on their works
+            for _ in range(self._workers):
+                self._pool.submit(do_nothing)
+
+    @property
+    def packs(self) -> bool:
+        """Whether workers are packed by predicted memory, as on GPUs: then ``expect`` tells them what will come."""
+        return self._packing is not None
+
+    def expect(self, peaks: Mapping[str, int]) -> None:
+        """Pack workers for works of these predicted peaks, named for an error, and start them; nothing on CPUs.
+
+        Called while no task is under way.  Later works with larger peaks make the workers be packed anew.  Raises
+        TrainingError, with exit code 2, if a work fits no device.
+        """
+        with self._lock:
+            if self._packing is not None and peaks:
+                if not self._pack(peaks.values()):
+                    error = TrainingError(self._packing.refusal(*max(peaks.items(), key=lambda item: item[1])))
+                    error.exit_code = 2
+                    raise error
+                assert isinstance(self._pool, Pools)
+                self._pool.warm(do_nothing)
 
     def submit(self, task: Task) -> Future[Report]:
         """Queue the task for a worker and return the future of its report.
@@ -150,12 +177,12 @@ class Processes:
         with self._lock:
             self._closing = True
             self._over.set()
-        processes = _processes_of(self._pool)
+        processes = processes_of(self._pool)
         self._pool.shutdown(wait=False, cancel_futures=True)
         until = time.monotonic() + PATIENCE
         for process in processes:
             process.join(max(0.0, until - time.monotonic()))
-        self._end(processes)
+        end(processes)
         self._pool.shutdown(wait=True)
 
     def __enter__(self) -> Self:
@@ -166,31 +193,55 @@ class Processes:
 
     # tasks and workers ----------------------------------------------------------------------------------------------
 
-    def _new_pool(self) -> ProcessPoolExecutor:
+    def _new_pool(self) -> ProcessPoolExecutor | Pools:
+        return Pools(self._packing.places(self._workers), self._begin) if self._packing else self._begin()
+
+    def _begin(self, place: Place | None = None) -> ProcessPoolExecutor:
+        """The pool of all workers, or of the one at a place."""
         spawn = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(self._workers, spawn, initializer=start, initargs=self._arguments)
+        count, where = (1, (place.device, place.fraction)) if place else (self._workers, (self._device,))
+        return ProcessPoolExecutor(count, spawn, initializer=start, initargs=(*self._arguments, *where))
+
+    def _pack(self, peaks: Iterable[int]) -> bool:
+        """Pack workers for these works too, while none has a task; False if one fits nowhere.  Under the lock."""
+        places = self._packing.places(self._workers, peaks) if self._packing else ()
+        if places and isinstance(self._pool, Pools) and places != self._pool.places:
+            stop(self._pool)  # what they have of the GPU is needed
+            self._pool = Pools(places, self._begin)
+        return bool(places)
 
     def _feed(self) -> None:
         """Hand waiting tasks to the pool, as many as keep the workers busy: a task for the pool is a copy of its
         tensors.  Called under the lock."""
         while self._waiting:
-            large = (space(self._waiting[0].task.work.up) or 0) > LARGE
+            task = self._waiting[0].task
+            large = (space(task.work.up) or 0) > LARGE
             most = (LARGE_PER_WORKER if large else QUEUED_PER_WORKER) * self._workers
             if len(self._entries) - len(self._waiting) >= most:
                 return
+            fits = not isinstance(self._pool, Pools) or self._pool.holds(task.peak)
+            if not fits and len(self._entries) > len(self._waiting):
+                return  # workers are packed anew once those under way have ended
+            fits = fits or self._pack([task.peak or 0])
             entry = self._waiting.popleft()
             if entry.future.cancelled():
                 self._remove(entry)
-            else:
+            elif fits:
                 self._queue(entry)
+            else:
+                self._remove(entry)
+                with suppress(InvalidStateError):
+                    assert self._packing is not None
+                    entry.future.set_exception(TrainingError(self._packing.refusal(entry.name, task.peak or 0)))
 
     def _queue(self, entry: _Entry) -> None:
         """Hand a task to the pool; called under the lock."""
         pool = self._pool
         try:
-            entry.inner = pool.submit(run_task, *self._sent(entry))
+            submit = partial(pool.submit, peak=entry.task.peak) if isinstance(pool, Pools) else pool.submit
+            entry.inner = submit(run_task, *self._sent(entry))
         except BrokenProcessPool:
-            self._recover(pool, _how_ended(pool))
+            self._recover(pool, how_ended(pool))
             return
         except RuntimeError as error:
             self._recover(pool, str(error))
@@ -229,7 +280,7 @@ class Processes:
             (slot.number if slot.reused else None, slot.path),
         )
 
-    def _done(self, entry: _Entry, inner: Future[Answer], pool: ProcessPoolExecutor) -> None:
+    def _done(self, entry: _Entry, inner: Future[Answer], pool: ProcessPoolExecutor | Pools) -> None:
         """Pass a task's report on, or its error; recover where the host failed it."""
         if inner.cancelled():
             if inner is entry.inner:
@@ -243,10 +294,10 @@ class Processes:
             with self._lock:
                 if pool is not self._pool:
                     return  # another task's failure came first, and this one is queued again
-                reason = _how_ended(pool)
+                reason = how_ended(pool)
                 if isinstance(error, OutOfHostMemory):
                     entry.out_of_memory, reason = True, str(error)
-                    self._end_workers(pool)
+                    end(processes_of(pool))
                 self._recover(pool, reason)
             return
         self._remove(entry)
@@ -277,7 +328,7 @@ class Processes:
             if entry in self._entries:
                 self._entries.remove(entry)
 
-    def _recover(self, pool: ProcessPoolExecutor, reason: str) -> None:
+    def _recover(self, pool: ProcessPoolExecutor | Pools, reason: str) -> None:
         """Run all unfinished tasks again in a new pool with fewer workers; called under the lock."""
         if self._pool is not pool or self._closing:
             return  # another task's failure has done it
@@ -288,12 +339,14 @@ class Processes:
         self._tried_alone = self._workers == 1
         self._workers = max(1, self._workers // 2)
         how = "one after the other" if self._workers == 1 else f"with {self._workers} workers"
+        for entry in unfinished:
+            entry.inner = None
+        if self._packing:
+            stop(pool)  # one worker has ended, and the others share the GPUs with those to come
         self._pool = self._new_pool()
         self._ended = time.monotonic()
         pool.shutdown(wait=False, cancel_futures=True)
-        _warn(f"{reason}; {len(unfinished)} unfinished tasks run again {how}")
-        for entry in unfinished:
-            entry.inner = None
+        warn(f"{reason}; {len(unfinished)} unfinished tasks run again {how}")
         self._waiting = deque(unfinished)
         self._feed()
 
@@ -319,17 +372,8 @@ class Processes:
                 hangs = bool(self._entries) and time.monotonic() - self._ended > timeout
                 if hangs:
                     pool = self._pool
-                    self._end_workers(pool)
+                    end(processes_of(pool))
                     self._recover(pool, f"no task ended within {timeout:g} s (executor.timeout)")
-
-    def _end_workers(self, pool: ProcessPoolExecutor) -> None:
-        self._end(_processes_of(pool))
-
-    @staticmethod
-    def _end(processes: Iterable[BaseProcess]) -> None:
-        for process in processes:
-            with suppress(OSError, ValueError):
-                process.kill()
 
 
 def _report(entry: _Entry, slots: Slots, head: str, body: bytes | list[Any] | None) -> Report:
@@ -347,25 +391,3 @@ def _text_slot(text: str) -> Slot:
     slot = Slot()
     slot.write_text(text)
     return slot
-
-
-def _processes_of(pool: ProcessPoolExecutor) -> list[BaseProcess]:
-    """The workers of a pool, which has no public name for them."""
-    return list((getattr(pool, "_processes", None) or {}).values())
-
-
-def _how_ended(pool: ProcessPoolExecutor) -> str:
-    """What is known of a worker that ended by itself: the signal or the exit code."""
-    # the pool ends the others with SIGTERM
-    codes = {process.exitcode for process in _processes_of(pool)} - {None, 0, -signal.SIGTERM}
-    code = min((code for code in codes if code is not None), default=None)
-    if code is None or code in (-signal.SIGKILL, -signal.SIGBUS):
-        return "a worker process ended unexpectedly, perhaps because memory ran out"
-    how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-    return f"a worker process ended unexpectedly, {how}"
-
-
-def _warn(text: str) -> None:
-    # a filter may turn warnings into errors, which must not reach the pool's own thread
-    with suppress(Warning):
-        warnings.warn(text, RuntimeWarning, stacklevel=3)

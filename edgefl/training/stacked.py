@@ -64,7 +64,8 @@ def submit_together(
     Cancelling all of them cancels the training if it hasn't begun.
     """
     futures = [_Together() for _ in tasks]
-    inner = executor.submit(replace(tasks[0], others=tuple(tasks[1:]), places=places, sum=rule))
+    peak = None if tasks[0].peak is None else max(places, 1) * tasks[0].peak
+    inner = executor.submit(replace(tasks[0], others=tuple(tasks[1:]), places=places, sum=rule, peak=peak))
     for future in futures:
         future.mates, future.inner = futures, inner
     inner.add_done_callback(lambda done: _divide(done, futures))

@@ -65,6 +65,7 @@ class Task:
     ``seed`` is specific to this client and round.  ``attack`` is what an attacker does, None for an honest client.
     ``others`` are tasks of other clients with this work and these inputs.  They are trained at once with it, on
     ``places`` places, or, with ``sum``, one after the other, and the report has the sum of what they change.
+    ``peak`` are the predicted bytes at its peak, None if it isn't known; they aren't sent.
     """
 
     work: Work
@@ -77,6 +78,7 @@ class Task:
     others: tuple[Task, ...] = ()
     places: int = 0
     sum: Sum | None = None
+    peak: int | None = None
 
     def tensors(self) -> Mapping[str, Tensor]:
         """The inputs with what the client kept.  Raises RunError if its file can't be read."""

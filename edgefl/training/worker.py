@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from edgefl import registry
@@ -47,30 +48,48 @@ def start(
     seed: int,
     tokens: int,
     cache: str | None,
-    device: str,
     path: list[str],
     held_out: float,
     registered: registry.ForWorkers,
+    device: str,
+    fraction: float | None = None,
 ) -> None:
-    """Begin a worker: load plug-ins and open the data.  What fails is said by its tasks."""
+    """Begin a worker: load plug-ins and open the data.  What fails is said by its tasks.
+
+    ``fraction`` is the share of a GPU's memory that this worker may reserve, beside others.
+    """
     global _node, _why_not
     threading.Thread(target=_end_with_parent, daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the parent process ends the workers
     sys.path[:] = path
     try:
-        _node = open_node(data, seed, tokens, cache, device, held_out, registered)
+        _node = open_node(data, seed, tokens, cache, held_out, registered, device, fraction)
     except Exception as error:  # an error here would end the worker without a word
         _why_not = str(error) or repr(error)
 
 
 def open_node(
-    data: str, seed: int, tokens: int, cache: str | None, device: str, held_out: float, registered: registry.ForWorkers
+    data: str,
+    seed: int,
+    tokens: int,
+    cache: str | None,
+    held_out: float,
+    registered: registry.ForWorkers,
+    device: str,
+    fraction: float | None = None,
 ) -> Node:
-    """Load plug-ins and open the data.  Raises EdgeflError, and what a plug-in raises."""
+    """Load plug-ins and open the data.  Raises EdgeflError, and what a plug-in raises.
+
+    ``fraction`` is the share of a GPU's memory that this worker may reserve, beside others.
+    """
     registry.adopt(registered)
     options, folder = DataOptions.model_validate_json(data), Path(cache) if cache else None
     federation = open_federation(options, seed=seed, tokens=tokens, cache=folder)
-    node = Node(federation.holding_out(held_out, seed), device_of(device))
+    chosen = device_of(device)
+    if chosen.type == "cuda" and fraction is not None:
+        torch.cuda.set_device(chosen)  # what names no GPU takes memory on this one
+        torch.cuda.set_per_process_memory_fraction(fraction, chosen)
+    node = Node(federation.holding_out(held_out, seed), chosen, one_module=fraction is not None)
     gc.freeze()  # what was imported stays, and collecting over it takes long
     return node
 

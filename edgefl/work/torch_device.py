@@ -11,14 +11,22 @@ from edgefl.errors import TrainingError
 
 
 def device_of(name: str) -> torch.device:
-    """The torch device; ``auto`` is CUDA if available, else CPU.  Raises TrainingError for cuda without CUDA."""
+    """The torch device; ``auto`` is CUDA if available, else CPU.  Raises TrainingError for a GPU that isn't there."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda" and not torch.cuda.is_available():
-        error = TrainingError("executor.device is cuda, but this machine or this build of torch has no CUDA device")
-        error.exit_code = 2
-        raise error
-    return torch.device(name)
+    device = torch.device(name)
+    if device.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        said = ""
+        if not count:
+            said = "this machine or this build of torch has no CUDA device"
+        elif device.index is not None and device.index >= count:
+            said = f"this machine has {', '.join(f'cuda:{index}' for index in range(count))}"
+        if said:
+            error = TrainingError(f"executor.device is {name}, but {said}")
+            error.exit_code = 2
+            raise error
+    return device
 
 
 @contextmanager

@@ -77,3 +77,31 @@ def test_the_whole_quickstart_on_the_gpu(tmp_path: Path) -> None:
     run = edgefl.run("quickstart", output=tmp_path / "run", overrides=["executor.device=cuda"])
     assert run.finished
     assert run.clients.memory_error.abs().max() < TOLERANCE
+
+
+DEVICES = ["[cuda:0]", pytest.param("[cuda:0, cuda:1]", marks=pytest.mark.skipif(
+    torch.cuda.device_count() < 2, reason="two GPUs"))]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("error:.*run again")
+@pytest.mark.parametrize("device", DEVICES)
+def test_packed_workers_run_out_of_nothing_and_learn_what_one_process_learns(tmp_path: Path, device: str) -> None:
+    overrides = [*TINY, "schedule={name: end-to-end, rounds: 2}"]
+    weights = {}
+    for name, executor in {"alone": "inline", "packed": "processes, workers: 4"}.items():
+        place = device if name == "packed" else "cuda"
+        options = f"executor={{name: {executor}, device: {place}}}"
+        run = edgefl.run("quickstart", output=tmp_path / name, overrides=[*overrides, options])
+        weights[name] = run.weights()
+    assert all(torch.equal(tensor, weights["packed"][name]) for name, tensor in weights["alone"].items())
+
+
+def test_a_worker_keeps_to_its_fraction() -> None:
+    """What is beyond the fraction raises, so that workers beside it keep theirs."""
+    device, total = torch.device("cuda:0"), torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(0.05, device)
+    try:
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.empty(int(0.06 * total), dtype=torch.uint8, device=device)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, device)

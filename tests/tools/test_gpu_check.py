@@ -100,6 +100,10 @@ RESULTS = {
         {"title": "four", "failed": "exit code 1: out of memory"}]},
     "throughput": {"clients": {"a client": {"interpreter_steps_per_second": 190.0, "bare_steps_per_second": 200.0,
                    "ratio": 1.05, "lowest_ratio": 1.01, "highest_ratio": 1.2, "pairs": 9}}},
+    "packed": {"failed": "1 of 1 packings", "clients": {"a client": {"bare_steps_per_second": 200.0, "workers": [
+        {"workers": 4, "processes": 2, "devices": ["cuda:0"], "peak_memory_bytes": 99 * 2**20, "ran_out": False,
+         "same_bytes": False, "steps_per_second": 410.0, "clients_per_second": 8.2, "utilisation": 91.0,
+         "share_of_matmul_ceiling": 0.12, "share_of_copy_ceiling": 0.4}]}}},
 }  # fmt: skip
 TABLE = """\
 Some GPU, driver 1.2, torch 2.13.0; 2026-11-20 to 2026-11-22.
@@ -121,6 +125,9 @@ Some GPU, driver 1.2, torch 2.13.0; 2026-11-20 to 2026-11-22.
 | memory | | failed: 1 of 4 models | |
 | calibrate | | no result yet | |
 | steps a second: a client | | 190.0; bare loop 200.0: 1.05 of its time (1.01 to 1.20), 9 pairs | |
+| packed: a client, 2 of 4 workers on cuda:0 | 99.00 MiB | 410.0 steps/s (200.0 by a bare loop), 8.20 clients/s, \
+12.0% of matmul, 40.0% of copy, 91 % utilisation | other bytes |
+| packed | | failed: 1 of 1 packings | |
 """
 
 
@@ -185,3 +192,14 @@ def test_a_step_ends_with_its_time_and_is_finished_when_it_is_named(tmp_path: Pa
     assert (
         tests.returncode == 0 and "| tests | | skipped: its tests are skipped without a CUDA device | |" in tests.stdout
     )
+
+
+@pytest.mark.slow
+def test_packed_workers_train_to_the_same_bytes(tmp_path: Path) -> None:
+    found = checked(tmp_path, "--device", "cpu", "--only", "packed")
+    assert found.returncode == 0, found.stderr
+    (client,) = kept(tmp_path, "packed")["clients"].values()
+    assert [(row["workers"], row["processes"], row["same_bytes"]) for row in client["workers"]] == [
+        (1, 1, True), (2, 2, True), (4, 4, True),
+    ]  # fmt: skip
+    assert all(0 < row["share_of_matmul_ceiling"] < 4 and not row["ran_out"] for row in client["workers"])

@@ -89,6 +89,6 @@ def work(data: Data, path: list[str], head: str, body: bytes) -> tuple[str, byte
     """Run an encoded task on ``data``, like a worker of ``Processes``."""
     global _opened
     if data != _opened:
-        worker.start(*data[:5], path, data[5], registry.for_workers())
+        worker.start(*data[:4], path, data[5], registry.for_workers(), data[4])
         _opened = data
     return worker.run_task(head, body)

@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tensors import assert_equal_tensors
 
 from edgefl.commands.compose import compose
-from edgefl.errors import TrainingError, UnknownName
+from edgefl.errors import ScenarioError, TrainingError, UnknownName
 from edgefl.planning import Setup
 from edgefl.scenario import Scenario, load
-from edgefl.training import Inline, Processes, Report, Task
+from edgefl.training import Inline, Processes, Report, Task, device_of
+from edgefl.training.packing import CONTEXT_BYTES, Memory, limit_of
+from edgefl.training.pools import Pools
 from edgefl.work import Pass, Work
 
 
@@ -182,3 +185,106 @@ def test_closing_does_not_wait_for_a_worker_that_hangs(
     started = time.monotonic()
     executor.close()
     assert time.monotonic() - started < 30
+
+
+# placed by predicted peak memory, as on GPUs -------------------------------------------------------------------------
+
+GIB = 2**30
+
+
+def placed(scenario: Scenario, count: int, free: int) -> Processes:
+    """Workers on a CPU that are placed as if it were a GPU with so many bytes."""
+    memories = [Memory("cpu", 100 * GIB, free)]
+    return Processes(scenario.data, scenario.seed, scenario.model.tokens, None, count, "cpu", memories=memories)
+
+
+@pytest.mark.filterwarnings("ignore:.*fit the memory of")
+def test_works_go_where_they_are_held_and_a_larger_one_packs_workers_anew(scenario: Scenario, setup: Setup) -> None:
+    small, large = GIB // 4, 4 * GIB
+    # three contexts with 0.25 GiB each, or one with 4.4 GiB beside at most one more
+    with placed(scenario, 3, 3 * (CONTEXT_BYTES + limit_of(small)) + 3 * GIB) as executor:
+        executor.expect({"a work": small})
+        assert isinstance(executor._pool, Pools)
+        assert len(executor._pool.places) == 3 and not any(place.holds(large) for place in executor._pool.places)
+        peaks = [small, small, small, large, small, None]
+        tasks = [task_of(setup, 0, peak=peak) for peak in peaks]
+        reports = [future.result(240) for future in [executor.submit(task) for task in tasks]]
+        assert len({report.host["process"] for report in reports[:3]}) == 3
+        after = executor._pool
+        assert isinstance(after, Pools) and [place.holds(large) for place in after.places].count(True) == 1
+        # works that need the large place, and those of unknown size, went to one worker
+        assert reports[3].host["process"] == reports[5].host["process"]
+        assert reports[3].host["process"] not in {report.host["process"] for report in reports[:3]}
+        with pytest.raises(
+            TrainingError, match=r"a large one needs 90 GiB of GPU .* 6.58 GiB free: a smaller"
+        ) as refused:
+            executor.expect({"a work": small, "a large one": 90 * GIB})
+        assert refused.value.exit_code == 2
+        with pytest.raises(TrainingError, match=r"image' of client 0 needs 90 GiB of GPU memory .* cpu, has 6.58 GiB"):
+            executor.submit(task_of(setup, 0, peak=90 * GIB)).result(120)
+        again = executor.submit(tasks[0]).result(120)  # and the executor goes on
+    with Inline(setup.clients, "cpu") as inline:  # type: ignore[arg-type]
+        for report in (*reports, again):
+            assert_same(inline.submit(tasks[0]).result(), report)
+
+
+def test_fewer_workers_than_asked_for_are_told_once(scenario: Scenario) -> None:
+    with placed(scenario, 4, 2 * (CONTEXT_BYTES + limit_of(GIB))) as executor:
+        with pytest.warns(RuntimeWarning, match=r"2 of 4 workers \(executor.workers\) fit the memory of cpu") as told:
+            executor.expect({"a work": GIB})
+        executor.expect({"a smaller one": GIB // 2})  # another warning would be an error
+        assert len(told) == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*run again")
+def test_workers_with_places_that_die_are_packed_anew_with_more_memory_each(
+    scenario: Scenario, setup: Setup, tmp_path: Path
+) -> None:
+    file = tmp_path / "failures"
+    with placed(scenario, 2, 2 * (CONTEXT_BYTES + limit_of(GIB))) as executor:
+        executor.expect({"a work": GIB})
+        assert isinstance(executor._pool, Pools)
+        before = executor._pool.places
+        tasks = [task_of(setup, 0, unlucky(1, "kill", file), peak=GIB), task_of(setup, 1, peak=GIB)]
+        reports = [future.result(240) for future in [executor.submit(task) for task in tasks]]
+        assert file.read_text() == "x" and isinstance(executor._pool, Pools)
+        (alone,) = executor._pool.places
+        assert len(before) == 2 and alone.bytes > 2 * GIB > before[0].bytes
+    with Inline(setup.clients, "cpu") as inline:  # type: ignore[arg-type]
+        for report, task in zip(reports, tasks, strict=True):
+            assert_same(inline.submit(task).result(), report)
+
+
+@pytest.mark.parametrize(
+    ("device", "said"),
+    [
+        ([], "an empty list names no device"),
+        (["cpu", "cuda:0"], "a list of several devices has GPUs with their numbers only, not cpu"),
+        (["cuda", "cuda:0"], "with their numbers only, not cuda"),
+        (["cuda:0", "cuda:0"], "cuda:0 is listed twice"),
+        ("cuda:01", "'cuda:01' is no device; allowed: auto, cpu, cuda, cuda:0, cuda:1"),
+        (["cuda:0", 1], "1 is no device"),
+        ({"cuda": 1}, "is no device"),
+    ],
+)
+def test_a_device_that_is_none_is_one_line(tiny: Callable[..., dict[str, Any]], device: Any, said: str) -> None:
+    with pytest.raises(ScenarioError) as found:
+        load(tiny(executor={"name": "processes", "device": device}))
+    assert said in str(found.value) and "\n" not in str(found.value)
+
+
+def test_one_process_trains_on_one_device(tiny: Callable[..., dict[str, Any]]) -> None:
+    with pytest.raises(ScenarioError, match="device: name: inline trains on one device, not on 2; .*processes"):
+        load(tiny(executor={"name": "inline", "device": ["cuda:0", "cuda:1"]}))
+    assert load(tiny(executor={"name": "inline", "device": ["cuda:1"]})).executor.devices == ("cuda:1",)
+    several = load(tiny(executor={"name": "processes", "device": ["cuda:0", "cuda:1"]}))
+    assert several.executor.devices == ("cuda:0", "cuda:1") and several.executor.device_type == "cuda"
+    assert load(several.resolved()).executor == several.executor
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="says what a machine without a GPU says")
+@pytest.mark.parametrize("device", ["cuda", "cuda:1"])
+def test_a_gpu_that_is_not_there_is_told_with_exit_code_2(device: str) -> None:
+    with pytest.raises(TrainingError, match=f"executor.device is {device}, but this machine or .* no CUDA") as found:
+        device_of(device)
+    assert found.value.exit_code == 2

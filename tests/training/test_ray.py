@@ -94,6 +94,9 @@ def test_an_address_where_nothing_is_is_told_at_once(tiny: Tiny, tmp_path: Path)
         ({"name": "processes", "address": "auto"}, "address belongs to name: ray, not processes"),
         ({"name": "inline", "gpus_per_worker": 0.5}, "gpus_per_worker belongs to name: ray, not inline"),
         (on_ray(gpus_per_worker=0.5), "gpus_per_worker needs device: cuda or auto, not cpu"),
+        (on_ray(device="cuda"), "device: cuda on Ray needs gpus_per_worker, such as 0.25"),
+        (on_ray(device=["cuda:0", "cuda:1"]), "name: ray gives GPUs to workers by gpus_per_worker"),
+        (on_ray(device="cuda:1", gpus_per_worker=1.0), "name: ray gives GPUs to workers by gpus_per_worker"),
         (on_ray(workers=0), "executor.workers"),
     ],
 )
@@ -233,7 +236,7 @@ def test_a_task_that_kills_its_workers_is_named(tiny: Tiny, cluster: Any, tmp_pa
 
     scenario = load(tiny(method="fedcola"))
     setup = compose(scenario)
-    from edgefl.training.on_ray import OnRay  # it needs the extra
+    from edgefl.training.on_ray.executor import OnRay  # it needs the extra
 
     options = ExecutorOptions.model_validate(on_ray(cluster.address))
     with OnRay(options, scenario.data, scenario.seed, scenario.model.tokens, None, 0.0) as executor:

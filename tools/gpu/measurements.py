@@ -249,11 +249,15 @@ def compared(scenario: Any, kind: str, device: Any) -> Iterator[Json]:
 
 
 def part(name: str, device: str) -> None:
-    """Measure ``machine``, ``throughput`` or the model of a number, and print each result as a line of JSON."""
+    """Measure ``machine``, ``throughput``, ``packed`` or the model of a number; print each result as a line of JSON."""
+    from gpu.packed import packed
+
     if name == "machine":
         results: Iterator[Json] = iter([machine(device)])
     elif name == "throughput":
         results = throughput(device)
+    elif name == "packed":
+        results = packed(device)
     else:
         results = iter([memory_of(MODELS[int(name)], device)])
     for result in results:

@@ -165,6 +165,15 @@ def do_throughput(check: Check) -> Json:
     return {"clients": ended.last().get("clients", {}), **ended.verdict}
 
 
+def do_packed(check: Check) -> Json:
+    """Train in several workers on one GPU, and on two if there are; the result has the measurements that ended."""
+    ended = call(check, "packed", PROGRAM, "--part", "packed", "--device", check.device)
+    found = {"ceilings": {}, "clients": {}, **ended.last(), **ended.verdict}
+    rows = [row for client in found["clients"].values() for row in client["workers"]]
+    wrong = sum(row["ran_out"] or not row["same_bytes"] for row in rows)
+    return {**found, **({"failed": f"{wrong} of {len(rows)} packings"} if wrong else {})}
+
+
 @dataclass(frozen=True)
 class Step:
     """A step with its typical minutes by device; ``no_cpu`` is the reason why a CPU skips it."""
@@ -181,6 +190,7 @@ STEPS = {
     "memory": Step("predicted against allocated memory", do_memory, {"cuda": 6, "cpu": 40}),
     "calibrate": Step("edgefl calibrate", do_calibrate, {"cuda": 1.5, "cpu": 1.5}),
     "throughput": Step("steps a second against a bare loop", do_throughput, {"cuda": 1, "cpu": 0.5}),
+    "packed": Step("several workers on a GPU", do_packed, {"cuda": 4, "cpu": 2}),
 }
 
 

@@ -90,12 +90,28 @@ def rows_of_throughput(result: Json) -> Iterator[str]:
         )
 
 
+def rows_of_packed(result: Json) -> Iterator[str]:
+    """A row for each number of workers."""
+    for name, client in result["clients"].items():
+        for timed in client["workers"]:
+            workers, on = f"{timed['processes']} of {timed['workers']} workers", ", ".join(timed["devices"])
+            used = "" if timed["utilisation"] is None else f", {timed['utilisation']:.0f} % utilisation"
+            shares = f"{timed['share_of_matmul_ceiling']:.1%} of matmul, {timed['share_of_copy_ceiling']:.1%} of copy"
+            measured = (
+                f"{timed['steps_per_second']:.1f} steps/s ({client['bare_steps_per_second']:.1f} by a bare loop), "
+                f"{timed['clients_per_second']:.2f} clients/s, {shares}{used}"
+            )
+            error = "ran out of memory" if timed["ran_out"] else "" if timed["same_bytes"] else "other bytes"
+            yield row(f"packed: {name}, {workers} on {on}", measured, mib(timed["peak_memory_bytes"]), error)
+
+
 ROWS: dict[str, Callable[[Json], Iterator[str]]] = {
     "tests": rows_of_tests,
     "quickstart": rows_of_quickstart,
     "memory": rows_of_memory,
     "calibrate": rows_of_calibrate,
     "throughput": rows_of_throughput,
+    "packed": rows_of_packed,
 }
 """Functions that make the rows of a step's result, in the order of the steps."""
 

@@ -55,7 +55,7 @@ class Trained:
                     f"{run.path} has no checkpoint, and the parameters that clients keep are saved only there"
                 )
             kept = Values.of(run.path, *checkpoint[1:])
-        node = Inline(federation_of(scenario, on_message), scenario.executor.device)
+        node = Inline(federation_of(scenario, on_message), scenario.executor.devices[0])
         return cls(scenario, setup, ServerState.first(run.weights()), kept, node)
 
     def chosen(self, kind: str, count: int) -> list[int]:

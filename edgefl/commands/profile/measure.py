@@ -68,7 +68,7 @@ def measure(
     on_message = messages(on_progress)
 
     planner = planner_of(whole, on_progress)
-    device = device_of(whole.executor.device)
+    device = device_of(whole.executor.devices[0])
     cases = []
     for case in _cases(planner, kind, stage, on_message):
         _check(case, device)

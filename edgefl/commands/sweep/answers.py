@@ -128,7 +128,7 @@ class Workloads:
             setup = replace(workload.setup, fleet=Fleet.draw(scenario.fleet, clients, scenario.seed))
             workload = replace(workload, setup=setup)
         else:
-            predictor = self._predictors.setdefault(scenario.executor.device, predictor_of(scenario))
+            predictor = self._predictors.setdefault(scenario.executor.device_type, predictor_of(scenario))
             setup = compose(scenario, messages(self._on_progress), trains=False)
             workload = workload_of(setup, predictor)
         self._latest = key, workload

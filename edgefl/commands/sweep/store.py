@@ -52,7 +52,7 @@ class Rows:
                 {
                     **s.resolved(),
                     **({"plug_ins": files} if files else {}),
-                    "executor": s.executor.device,
+                    "executor": s.executor.device_type,
                     "profiles": [
                         *(repr(known_device(name)) for name in s.fleet.devices),
                         *(repr(known_link(name)) for name in s.fleet.links),

@@ -145,7 +145,8 @@ class Training:
                 wires[plan.start] = state.wire(work, preinstalled(work, plan.down, state.versions))
             inputs, kept = wires[plan.start], self.kept.of(client, work.keep) if work.keep else None
             seed, attack = self._seed(client, dispatch.number), attack_of(self.setup, client)
-            task = Task(work, inputs, client, seed, metered, attack, kept)
+            peak = plan.cost.compute.peak_memory_bytes
+            task = Task(work, inputs, client, seed, metered, attack, kept, peak=peak)
         self.under_way[client] = started = Started(dispatch.number, plan, work, state, metered, task)
         if task is not None:
             self._of += 1
@@ -324,11 +325,13 @@ class Training:
 
     def submit(self, work: Work, when: str, round: int, index: int) -> Future[Report] | None:
         """Submit a work of the server."""
-        key, _ = self.planner.server(work)
+        key, computed = self.planner.server(work)
         metered = self.setup.measure == "all" or key not in self.metered
         self.metered.add(key)
         seed = seeds.key(self.setup.seed, f"server {when}", round, index)
-        return self.executor.submit(Task(work, self.state.inputs(work), None, seed, metered))
+        return self.executor.submit(
+            Task(work, self.state.inputs(work), None, seed, metered, peak=computed.peak_memory_bytes)
+        )
 
     def absorb(self, work: Work, report: Report | None) -> None:
         """Apply the result of a work of the server to the state."""

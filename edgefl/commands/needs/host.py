@@ -113,7 +113,7 @@ def memory_parts(scenario: Scenario, *, trains: bool) -> Iterator[Part]:
     if not real:
         return
     yield Part(4 * parameters, f"{parameters:,.0f} parameters at the server", ("model",))
-    if scenario.executor.device == "cpu" or not torch.cuda.is_available():
+    if scenario.executor.device_type == "cpu" or not torch.cuda.is_available():
         # a client needs its weights at least: how much of a model trains depends on method and schedule
         what = f"the models of {workers:,} clients that train at a time" if workers > 1 else "a client's model"
         yield Part(4 * parameters * workers, what, ("model",))

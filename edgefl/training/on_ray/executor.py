@@ -28,8 +28,8 @@ from torch import Tensor
 from edgefl import registry
 from edgefl.data import DataOptions
 from edgefl.errors import EdgeflError, OutOfHostMemory, TrainingError
+from edgefl.training.on_ray.worker import Worker, received, sent, versions
 from edgefl.training.options import ExecutorOptions
-from edgefl.training.ray_worker import Worker, received, sent, versions
 from edgefl.training.task import Report, Task
 from edgefl.training.worker import MOST_WORKS
 from edgefl.work import Work
@@ -82,8 +82,8 @@ class OnRay:
         self._ray = _imported()
         self._options, self._folder = options, ""
         self._arguments = (
-            data.model_dump_json(), seed, tokens, str(cache) if cache else None, options.device, held_out,
-            registry.for_workers(),
+            data.model_dump_json(), seed, tokens, str(cache) if cache else None, held_out, registry.for_workers(),
+            "cuda" if options.gpus_per_worker else "cpu",
         )  # fmt: skip
         self.window = (AT_HAND + 1) * options.workers
         self._lock = threading.RLock()

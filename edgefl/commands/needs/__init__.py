@@ -1,0 +1,1 @@
+"""What a run needs of this machine: memory, disk, GPUs and time, before it begins."""

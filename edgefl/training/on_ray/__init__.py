@@ -1,0 +1,1 @@
+"""Training in workers on a Ray cluster (the extra ``ray``)."""
