@@ -276,5 +276,6 @@ def test_the_three_nodes_of_the_page(tmp_path: Path) -> None:
         ["bash", "-e", "-c", commands.removeprefix("bash\n")], cwd=tmp_path, capture_output=True, text=True, timeout=900
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    run = edgefl.read_run(tmp_path / "runs" / "quickstart")
-    assert run.finished and len({row["process"] for row in run.records("host")}) >= 3
+    for way in ("end-to-end", "layerwise", "progressive"):
+        run = edgefl.read_run(tmp_path / "runs" / "quickstart" / way)
+        assert run.finished and len({row["process"] for row in run.records("host")}) == 3

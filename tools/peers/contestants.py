@@ -39,6 +39,7 @@ ENTRIES = {
     "bare-2": Entry("bare loop, two processes", "peers.bare", ("--processes", "2")),
     "edgefl-1": Entry("edgefl, inline", "peers.edgefl_run"),
     "edgefl-2": Entry("edgefl, two workers", "peers.edgefl_run", ("--processes", "2")),
+    "edgefl-ray": Entry("edgefl, two Ray workers", "peers.edgefl_run", ("--processes", "2", "--ray")),
     "pfl-1": Entry("pfl-research, one process", "peers.pfl_run", environment="pfl"),
     "pfl-2": Entry("pfl-research, two torchrun processes", "peers.pfl_run", environment="pfl", launcher=TORCHRUN),
     "flower-2": Entry("Flower, two Ray workers", "peers.flower_run", environment="flower"),

@@ -78,8 +78,8 @@ class Cnn:
         return CnnTower(description["channels"], description["size"])
 
 
-def scenario(job: Job, rounds: int, workers: int, stack: int = 0) -> dict[str, Any]:
-    """The job as a scenario: ``rounds`` rounds, in this process (1) or with so many workers.
+def scenario(job: Job, rounds: int, workers: int, stack: int = 0, executor: str = "processes") -> dict[str, Any]:
+    """The job as a scenario: ``rounds`` rounds, in this process (1) or with so many workers of this ``executor``.
 
     ``stack`` clients are trained at once; with 0 they train one by one.
     """
@@ -98,7 +98,7 @@ def scenario(job: Job, rounds: int, workers: int, stack: int = 0) -> dict[str, A
         "schedule": {"name": "end-to-end", "rounds": rounds},
         "training": {"optimizer": "sgd", "lr": LEARNING_RATE, "batch": job.batch, "epochs": 1, "stack": stack or "off"},
         "round": {"cohort": job.cohort},
-        "executor": "inline" if workers == 1 else {"name": "processes", "workers": workers},
+        "executor": "inline" if workers == 1 else {"name": executor, "workers": workers},
         "evaluation": {"every": rounds},
     }  # fmt: skip
 

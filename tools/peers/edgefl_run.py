@@ -1,6 +1,6 @@
 """edgefl as a contestant: ``edgefl.run`` with a callback that waits after each round's record.
 
-    python -m peers.edgefl_run JOB --rounds N [--processes 1 | 2] [--stack K]
+    python -m peers.edgefl_run JOB --rounds N [--processes 1 | 2] [--ray] [--stack K]
 
 With ``EDGEFL_BENCH_PARTS``, a folder, it also tells each round's time by part (``peers.parts``).
 
@@ -23,7 +23,7 @@ from peers.jobs import JOBS, Job
 from peers.turns import Turns
 
 
-def play(job: Job, rounds: int, workers: int, stack: int) -> None:
+def play(job: Job, rounds: int, workers: int, stack: int, executor: str) -> None:
     """Play the rounds, and tell the end of each."""
     turns = Turns()
     folder_of_parts = os.environ.get("EDGEFL_BENCH_PARTS")
@@ -39,7 +39,7 @@ def play(job: Job, rounds: int, workers: int, stack: int) -> None:
                 turns.played(facts["upload_bytes"] // finished // 4, facts["finished"], by_part)
 
     with tempfile.TemporaryDirectory() as folder:
-        scenario = edgefl_parts.scenario(job, rounds, workers, stack)
+        scenario = edgefl_parts.scenario(job, rounds, workers, stack, executor)
         edgefl.run(scenario, output=Path(folder) / "run", on_progress=on_progress)
 
 
@@ -49,9 +49,10 @@ def main() -> None:
     parser.add_argument("job", choices=JOBS)
     parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--ray", action="store_true")
     parser.add_argument("--stack", type=int, default=0)
     chosen = parser.parse_args()
-    play(JOBS[chosen.job], chosen.rounds, chosen.processes, chosen.stack)
+    play(JOBS[chosen.job], chosen.rounds, chosen.processes, chosen.stack, "ray" if chosen.ray else "processes")
 
 
 if __name__ == "__main__":
