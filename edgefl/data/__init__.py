@@ -6,9 +6,11 @@ from edgefl.data.fingerprints import made_of, one_look, unrevised
 from edgefl.data.opening import open_federation
 from edgefl.data.options import KINDS, DataOptions
 from edgefl.data.samples import Samples
+from edgefl.data.shipping import Cargo, packed, unpacked
 
 __all__ = [
     "KINDS",
+    "Cargo",
     "Collection",
     "DataOptions",
     "DataSet",
@@ -19,5 +21,7 @@ __all__ = [
     "made_of",
     "one_look",
     "open_federation",
+    "packed",
+    "unpacked",
     "unrevised",
 ]

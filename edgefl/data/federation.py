@@ -20,6 +20,7 @@ from edgefl.data.options import KINDS, PUBLIC, Kind, Task
 from edgefl.data.part import Part
 from edgefl.data.samples import Samples
 from edgefl.data.split import held_out_counts
+from edgefl.data.store import Entry
 from edgefl.errors import DataError
 from edgefl.work.description import HELD_OUT, TensorSpec
 
@@ -104,6 +105,11 @@ class Federation:
     def made_of(self) -> list[str]:
         """The cache names of the parts: hashes of everything that the data depend on."""
         return [part.entry.path.name for part in self._parts]
+
+    @property
+    def stored(self) -> list[tuple[Entry, Entry]]:
+        """What is stored of each source: its collection, and its part of the federation; empty if nothing is."""
+        return [(part.collection, part.entry) for part in self._parts]
 
     def task(self, kind: str) -> Task:
         """The task of clients of this kind."""

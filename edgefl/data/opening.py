@@ -89,7 +89,7 @@ def _open(
         deal = partial(_part, collection, tokenizer, name, options, seed, tokens, on_message)
         dealt = entry(cache, f"federation-{digest([*part_key, *own_key])}", deal)
         parts[name] = Part(collection, dealt, tasks)
-    return _merged(parts, options)
+    return merged(parts, options)
 
 
 def _collection(
@@ -124,7 +124,7 @@ def _scratch(cache: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _merged(parts: Mapping[str, Part], options: DataOptions) -> Federation:
+def merged(parts: Mapping[str, Part], options: DataOptions) -> Federation:
     """Merge all parts into one federation; clients are numbered kind by kind."""
     kinds = tuple(kind for kind in KINDS if options.clients.get(kind))
     part_of = {kind: part for part in parts.values() for kind in part.kinds}

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
-from edgefl.data import DataOptions, Federation
+from edgefl.data import DataOptions, Federation, packed
 from edgefl.errors import EdgeflError, OutOfHostMemory
 from edgefl.training.node import Node, free_memory
 from edgefl.training.options import ExecutorOptions
@@ -95,5 +95,6 @@ def make_executor(
     if options.name == "ray":
         from edgefl.training.on_ray.executor import OnRay  # the extra takes long to import
 
-        return OnRay(options, data, seed, tokens, cache, held_out)
+        cargo = packed(federation, data) if options.ship_data else None
+        return OnRay(options, data, seed, tokens, cache, held_out, cargo)
     return Processes(data, seed, tokens, cache, options.workers, options.devices, options.timeout, held_out)

@@ -41,6 +41,11 @@ class ExecutorOptions(BaseModel):
         None,
         description="GPUs that a worker gets, such as 0.25, so that four workers share one; null: none; for name: ray",
     )
+    ship_data: bool = Field(
+        False,
+        description="whether the prepared data are sent once to each node, which then needs neither the files nor the "
+        "packages that they were read from; false: each node reads them itself; for name: ray",
+    )
     timeout: Annotated[units.Seconds, Field(gt=0)] | None = Field(
         3600.0,
         description="seconds without the end of any work after which the workers are taken to hang: unfinished works "
@@ -69,8 +74,8 @@ class ExecutorOptions(BaseModel):
 
     @model_validator(mode="after")
     def _of_ray(self) -> ExecutorOptions:
-        for name in ("address", "gpus_per_worker"):
-            if getattr(self, name) is not None and self.name != "ray":
+        for name in ("address", "gpus_per_worker", "ship_data"):
+            if getattr(self, name) not in (None, False) and self.name != "ray":
                 raise ValueError(f"{name} belongs to name: ray, not {self.name}")
         if self.address is not None and self.address.startswith("ray://"):
             raise ValueError(

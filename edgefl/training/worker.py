@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from edgefl import registry
-from edgefl.data import DataOptions, open_federation
+from edgefl.data import Cargo, DataOptions, open_federation, unpacked
 from edgefl.errors import OutOfHostMemory, TrainingError
 from edgefl.runs.kept import Stored
 from edgefl.training.node import Node
@@ -77,14 +77,18 @@ def open_node(
     registered: registry.ForWorkers,
     device: str,
     fraction: float | None = None,
+    cargo: Cargo | None = None,
 ) -> Node:
-    """Load plug-ins and open the data.  Raises EdgeflError, and what a plug-in raises.
+    """Load plug-ins and open the data, unless ``cargo`` has them.  Raises EdgeflError, and what a plug-in raises.
 
     ``fraction`` is the share of a GPU's memory that this worker may reserve, beside others.
     """
     registry.adopt(registered)
     options, folder = DataOptions.model_validate_json(data), Path(cache) if cache else None
-    federation = open_federation(options, seed=seed, tokens=tokens, cache=folder)
+    if cargo is None:
+        federation = open_federation(options, seed=seed, tokens=tokens, cache=folder)
+    else:
+        federation = unpacked(cargo, options)
     chosen = device_of(device)
     if chosen.type == "cuda" and fraction is not None:
         torch.cuda.set_device(chosen)  # what names no GPU takes memory on this one

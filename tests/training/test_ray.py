@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -20,12 +21,13 @@ from tensors import assert_equal_tensors
 
 import edgefl
 from edgefl.commands.compose import compose
+from edgefl.data import open_federation, packed
 from edgefl.errors import EdgeflError, ScenarioError, TrainingError
 from edgefl.planning import Setup
 from edgefl.runs import Run
 from edgefl.scenario import load
 from edgefl.simulation.learning import shards
-from edgefl.training import Task
+from edgefl.training import Inline, Task
 from edgefl.training.options import ExecutorOptions
 
 ray = pytest.importorskip("ray", reason="the extra ray isn't installed")
@@ -92,6 +94,7 @@ def test_an_address_where_nothing_is_is_told_at_once(tiny: Tiny, tmp_path: Path)
     [
         (on_ray("ray://10.0.0.5:10001"), "run edgefl on a node of the cluster"),
         ({"name": "processes", "address": "auto"}, "address belongs to name: ray, not processes"),
+        ({"name": "inline", "ship_data": True}, "ship_data belongs to name: ray, not inline"),
         ({"name": "inline", "gpus_per_worker": 0.5}, "gpus_per_worker belongs to name: ray, not inline"),
         (on_ray(gpus_per_worker=0.5), "gpus_per_worker needs device: cuda or auto, not cpu"),
         (on_ray(device="cuda"), "device: cuda on Ray needs gpus_per_worker, such as 0.25"),
@@ -142,6 +145,7 @@ CASES: dict[str, dict[str, Any]] = {
     "attacked": {"fleet": {"failures": {"attack": {"kind": "label-flip", "share": 0.5}}}},
     "stack": {"training": {"batch": 8, "stack": 2}},
     "shards": {},
+    "shipped": {"executor": on_ray(ship_data=True)},
 }
 
 
@@ -151,8 +155,10 @@ def test_the_bytes_are_those_of_this_process(
 ) -> None:
     monkeypatch.setattr(shards, "FEWEST_SHARDS", 1)
     for case, sections in CASES.items():
-        inline = edgefl.run(tiny(**sections), output=tmp_path / f"inline-{case}")
-        run = edgefl.run(tiny(**sections | {"executor": on_ray(cluster.address)}), output=tmp_path / f"ray-{case}")
+        executor = {**sections.get("executor", on_ray()), "address": cluster.address}
+        here = {"executor": {"name": "inline", "device": "cpu"}}
+        inline = edgefl.run(tiny(**sections | here), output=tmp_path / f"inline-{case}")
+        run = edgefl.run(tiny(**sections | {"executor": executor}), output=tmp_path / f"ray-{case}")
         assert_same(run, inline)
 
 
@@ -231,9 +237,34 @@ def task_of(setup: Setup, client: int, step: str = "", **args: Any) -> Task:
     return Task(work, {i.name: tensors[i.source] for p in work.down for i in p.items}, client, 100 + client)
 
 
+def test_data_that_a_node_lacks_are_told_or_shipped(tiny: Tiny, tmp_path: Path) -> None:
+    """Between opening the data here and starting workers, the table and the cache are taken away."""
+    from edgefl.training.on_ray.executor import OnRay  # it needs the extra
+
+    table, cache = tmp_path / "rows.csv", tmp_path / "cache"
+    words = ("red", "blue")
+    table.write_text("text,label\n" + "".join(f"{words[n % 2]} {n},{words[n % 2]}\n" for n in range(60)))
+    data = {"source": "table", "folders": {"table": str(table)}, "clients": {"text": 2}, "partition": "iid"}
+    scenario = load(tiny(data=data, model={"text": {"blocks": 1, "width": 16, "heads": 2}}))
+    setup = compose(scenario)
+    federation = open_federation(scenario.data, seed=scenario.seed, tokens=scenario.model.tokens, cache=cache)
+    federation = federation.holding_out(0.2, scenario.seed)
+    task = task_of(setup, 0)
+    expected = Inline(federation, "cpu").submit(task).result().tensors()
+    cargo = packed(federation, scenario.data)
+    shutil.rmtree(cache)
+    table.rename(tmp_path / "elsewhere.csv")
+    options = ExecutorOptions.model_validate(on_ray(workers=1))
+    given = (options, scenario.data, scenario.seed, scenario.model.tokens, cache, 0.2)
+    with pytest.raises(TrainingError, match=r"node .* can't open the data.*rows.csv.*ship_data: true sends it") as told:
+        OnRay(*given)
+    assert told.value.exit_code == 2
+    with OnRay(*given, cargo) as executor:
+        assert_equal_tensors(executor.submit(task).result(120).tensors(), expected)
+
+
 @pytest.mark.slow
 def test_a_task_that_kills_its_workers_is_named(tiny: Tiny, cluster: Any, tmp_path: Path) -> None:
-
     scenario = load(tiny(method="fedcola"))
     setup = compose(scenario)
     from edgefl.training.on_ray.executor import OnRay  # it needs the extra

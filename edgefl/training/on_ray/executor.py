@@ -26,7 +26,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from edgefl import registry
-from edgefl.data import DataOptions
+from edgefl.data import Cargo, DataOptions
 from edgefl.errors import EdgeflError, OutOfHostMemory, TrainingError
 from edgefl.training.on_ray.worker import Worker, received, sent, versions
 from edgefl.training.options import ExecutorOptions
@@ -72,12 +72,20 @@ class OnRay:
     """Runs tasks in actors of Ray; a context manager that closes itself.
 
     Without ``address`` Ray is started on this machine, and ended by ``close``.  A worker that is lost, with its node or
-    alone, is replaced, and its tasks run again.  Raises TrainingError, with exit code 2, if Ray isn't installed or
-    can't be reached, has fewer processors or GPUs than are asked for, or if a node has other versions or lacks data.
+    alone, is replaced, and its tasks run again.  With ``cargo`` workers get their data from Ray's object store.  Raises
+    TrainingError, with exit code 2, if Ray isn't installed or can't be reached, has fewer processors or GPUs than are
+    asked for, or if a node has other versions or lacks data.
     """
 
     def __init__(
-        self, options: ExecutorOptions, data: DataOptions, seed: int, tokens: int, cache: Path | None, held_out: float
+        self,
+        options: ExecutorOptions,
+        data: DataOptions,
+        seed: int,
+        tokens: int,
+        cache: Path | None,
+        held_out: float,
+        cargo: Cargo | None = None,
     ):
         self._ray = _imported()
         self._options, self._folder = options, ""
@@ -98,6 +106,7 @@ class OnRay:
         try:
             self._connect()
             self._check_room()
+            self._cargo = None if cargo is None else self._ray.put(cargo)
             self._start()
         except BaseException:
             self.close()
@@ -193,7 +202,7 @@ class OnRay:
 
     def _new_actor(self) -> Any:
         remote = self._ray.remote(num_cpus=1, num_gpus=self._options.gpus_per_worker or 0, max_restarts=0)(Worker)
-        return remote.remote(self._arguments, sys.path)
+        return remote.remote(self._arguments, sys.path, self._cargo)
 
     def _check_node(self, hello: Mapping[str, Any]) -> None:
         ours, host = versions(), hello["host"]
@@ -201,7 +210,8 @@ class OnRay:
             if version != ours[what]:
                 raise _refused(f"node {host} has {what} {version}, and this one has {ours[what]}: install the same")
         if hello["why_not"]:
-            raise _refused(f"node {host} can't open the data or load plug-ins: {hello['why_not']}")
+            advice = "" if self._cargo is not None else "; executor.ship_data: true sends it the data"
+            raise _refused(f"node {host} can't open the data or load plug-ins: {hello['why_not']}{advice}")
 
     def _kill(self, slot: _Slot) -> None:
         with suppress(Exception):  # its process has ended, or Ray has

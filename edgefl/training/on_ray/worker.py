@@ -9,12 +9,14 @@ import sys
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from edgefl.data import Cargo
 from edgefl.training.node import Node
 from edgefl.training.task import Task
 from edgefl.training.worker import MOST_WORKS, open_node
@@ -51,14 +53,14 @@ def versions() -> dict[str, str]:
 class Worker:
     """A Ray actor that runs tasks one after the other; it doesn't begin if it can't open the data, and says why."""
 
-    def __init__(self, arguments: tuple[Any, ...], path: list[str]):
+    def __init__(self, arguments: tuple[Any, ...], path: list[str], cargo: Cargo | None):
         self._node: Node | None = None
         self._why_not = ""
         self._works: dict[int, Work] = {}
         self._inputs: tuple[int, Mapping[str, Tensor]] = (-1, {})
         sys.path[:] = [*path, *(folder for folder in sys.path if folder not in path)]
         try:
-            self._node = open_node(*arguments)
+            self._node = partial(open_node, cargo=cargo)(*arguments)
         except Exception as error:  # told by ``hello``, with the name of the node
             self._why_not = str(error) or repr(error)
 

@@ -1,0 +1,61 @@
+"""A federation's arrays as they are sent to another machine, which needs neither the files nor the packages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from edgefl.data.federation import Federation
+from edgefl.data.opening import merged
+from edgefl.data.options import KINDS, DataOptions
+from edgefl.data.part import Part
+from edgefl.data.store import Array, Entry
+from edgefl.errors import DataError
+
+Cargo = dict[str, list["Crate"]]
+"""By source: the collection, and its part of the federation."""
+
+
+class Crate(NamedTuple):
+    """What an entry of the store has: its name, its metadata, and its arrays."""
+
+    name: str
+    meta: Mapping[str, Any]
+    arrays: Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Unpacked(Entry):
+    """An entry in memory."""
+
+    arrays: Mapping[str, Array] = field(default_factory=dict, repr=False)
+
+    def array(self, name: str) -> Array:
+        """The array with this name, which must not be written to."""
+        return self.arrays[name]
+
+
+def packed(federation: Federation, options: DataOptions) -> Cargo:
+    """All arrays of a federation.  Raises DataError if a registered set makes its samples itself."""
+    if not federation.stored:
+        raise DataError(f"{federation.title} makes its samples itself: it can't be sent to workers")
+    entries = zip(options.sources, federation.stored, strict=True)
+    return {name: [_crate(entry) for entry in pair] for name, pair in entries}
+
+
+def unpacked(cargo: Cargo, options: DataOptions) -> Federation:
+    """The federation of what ``packed`` returned, before clients hold samples out."""
+    tasks = {kind: options.task_of(kind) for kind in KINDS if options.clients.get(kind)}
+    entries = {
+        name: [Unpacked(Path(crate.name), crate.meta, crate.arrays) for crate in pair] for name, pair in cargo.items()
+    }
+    return merged({name: Part(collection, dealt, tasks) for name, (collection, dealt) in entries.items()}, options)
+
+
+def _crate(entry: Entry) -> Crate:
+    arrays = {name: np.asarray(entry.array(name)) for name in entry.meta["arrays"]}
+    return Crate(entry.path.name, entry.meta, arrays)
