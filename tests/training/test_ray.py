@@ -204,6 +204,28 @@ def test_what_is_lost_in_a_round_is_replaced(tiny: Tiny, cluster: Any, tmp_path:
     assert lost
 
 
+@pytest.mark.slow
+def test_the_loss_of_all_nodes_ends_the_run_which_goes_on_elsewhere(
+    tiny: Tiny, cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from edgefl.training.on_ray import executor
+
+    inline = edgefl.run(tiny(**LONG), output=tmp_path / "inline")
+    lost: list[bool] = []
+
+    def observe(event: str, facts: Any) -> None:
+        if event == "client" and facts["round"] == 3 and not lost:
+            monkeypatch.setattr(executor, "START_SECONDS", 5.0)
+            lost.extend(cluster.remove_node(node, allow_graceful=False) is None for node in cluster.others)
+
+    with (
+        pytest.warns(RuntimeWarning, match="a worker on Ray was lost"),
+        pytest.raises(TrainingError, match="no worker on Ray is left: none could be started again within 5 s"),
+    ):
+        edgefl.run(tiny(**LONG, executor=on_ray(cluster.address)), output=tmp_path / "run", on_progress=observe)
+    assert_same(edgefl.run(resume=tmp_path / "run", overrides=["executor={name: inline, device: cpu}"]), inline)
+
+
 CHILD = """
 import json, os, signal, sys
 import edgefl

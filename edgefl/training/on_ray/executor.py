@@ -6,6 +6,7 @@ Inputs that tasks share go to Ray's object store once, and from there once to ea
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import socket
@@ -39,10 +40,10 @@ AT_HAND = 2
 TRIES = 3
 """How often a task is begun whose worker is lost or runs out of memory; alone on its worker after the first time."""
 START_SECONDS = 180.0
-"""Seconds that workers have to start."""
+"""Seconds that workers have to start, and that tasks wait when all workers are lost."""
 CONNECT_SECONDS = 5.0
 LOOKS_PER_TIMEOUT = 20
-"""How often per ``executor.timeout`` the watch looks whether tasks still end."""
+"""How often per ``executor.timeout``, or per ``START_SECONDS``, the watch looks whether tasks still end."""
 
 
 @dataclass(eq=False)
@@ -111,8 +112,7 @@ class OnRay:
         except BaseException:
             self.close()
             raise
-        if options.timeout is not None:
-            threading.Thread(target=self._watch, args=(options.timeout,), daemon=True).start()
+        threading.Thread(target=self._watch, args=(options.timeout or math.inf,), daemon=True).start()
 
     def submit(self, task: Task) -> Future[Report]:
         """Queue the task for a worker and return the future of its report.
@@ -317,21 +317,36 @@ class OnRay:
             except Exception as error:
                 self._slots.remove(slot)
                 if not self._slots:
-                    for entry in self._waiting:
-                        with suppress(InvalidStateError):
-                            entry.future.set_exception(TrainingError(f"no worker on Ray is left: {error}"))
-                    self._waiting.clear()
+                    self._strand(error)
             self._feed()
 
     def _watch(self, timeout: float) -> None:
-        """End the workers if no task has ended for ``timeout`` seconds."""
-        while not self._over.wait(timeout / LOOKS_PER_TIMEOUT):
+        """End the workers if no task has ended for ``timeout`` seconds, and tasks if no worker can be started again."""
+        since = time.monotonic()
+        while not self._over.wait(min(timeout, START_SECONDS) / LOOKS_PER_TIMEOUT):
             with self._lock:
+                now = time.monotonic()
                 busy = [slot for slot in self._slots if slot.entries]
-                if busy and time.monotonic() - self._ended > timeout:
-                    self._ended = time.monotonic()
+                if busy and now - self._ended > timeout:
+                    self._ended = now
                     for slot in busy:
                         self._kill(slot)
+                if not self._waiting or any(slot.ready for slot in self._slots):
+                    since = now
+                elif now - since > START_SECONDS:
+                    self._strand(f"none could be started again within {START_SECONDS:g} s")
+
+    def _strand(self, reason: object) -> None:
+        """Tell all waiting tasks that no worker is left; called under the lock."""
+        for entry in self._waiting:
+            with suppress(InvalidStateError):
+                entry.future.set_exception(
+                    TrainingError(
+                        f"no worker on Ray is left: {reason}. Finished rounds are saved: continue with edgefl run "
+                        "--resume"
+                    )
+                )
+        self._waiting.clear()
 
 
 def _imported() -> Any:
