@@ -23,6 +23,13 @@ from edgefl.work.description import HELD_OUT
 from edgefl.work.slices import add
 from edgefl.work.sums import averaged
 
+STEPS: Mapping[str, tuple[str, str]] = {
+    "classify": ("classify", "score-classify"),
+    "retrieve": ("contrast", "score-retrieve"),
+    "next-token": ("next-token", "score-next-token"),
+}
+"""The steps that train for a task, and that score it."""
+
 
 class Method:
     """A method of federated learning.  It never names a schedule: works are written for the full depth.
@@ -45,6 +52,8 @@ class Method:
     """One line for ``edgefl methods``."""
     needs: ClassVar[Mapping[str, Any]] = {}
     """Sections of a scenario that the method requires; ``check_method`` adds them to its federation."""
+    tasks: ClassVar[tuple[str, ...]] = tuple(STEPS)
+    """Tasks of clients that it can train for; else MethodError."""
     plain_sgd: ClassVar[bool] = False
     """Whether clients must train by SGD with one rate and no momentum, as ``needs`` then says; else MethodError."""
 
@@ -71,6 +80,10 @@ class Method:
     def __init__(self, options: Any, setting: Setting):
         self.options, self.setting = options, setting
         training = setting.training
+        for kind in setting.kinds.values():
+            if kind.task not in self.tasks:
+                name = options.name or type(self).__name__
+                raise MethodError(f"{name} can't train {kind.name} clients for {kind.task}: set data.tasks")
         if self.plain_sgd and (training.optimizer != "sgd" or training.momentum or training.rates):
             name = options.name or type(self).__name__
             raise MethodError(
@@ -101,10 +114,10 @@ class Method:
     def work(self, kind: str, round: int) -> Work:
         """A client's work at full depth: its whole model down and up, and for each local epoch one pass per pattern."""
         described, training = self.setting.kinds[kind], self.setting.training
-        step = "classify" if described.task == "classify" else "contrast"
+        step = STEPS[described.task][0]
 
         def args(pattern: str) -> dict[str, Any]:
-            fields = self.asked_fields(kind, pattern) if described.task == "classify" else {}
+            fields = self.asked_fields(kind, pattern) if described.task != "retrieve" else {}
             return fields | self.mask(kind, pattern)
 
         passes = tuple(
@@ -270,7 +283,7 @@ class Method:
         described, setting = self.setting.kinds[kind], self.setting
         args = self.asked_fields(kind)
         patterns: tuple[str, ...] = (described.pattern,)
-        if described.task != "classify":
+        if described.task == "retrieve":
             args["samples"] = setting.pairs
             if setting.pairs > setting.fold:
                 args["fold"] = setting.fold
@@ -281,8 +294,7 @@ class Method:
             if described.task == "classify":
                 patterns = (described.pattern, *described.modalities)
         args |= self.mask(kind, patterns[-1])
-        step = "score-classify" if described.task == "classify" else "score-retrieve"
-        pass_ = Pass(step, split, patterns, setting.evaluation_batch, False, args)  # type: ignore[arg-type]
+        pass_ = Pass(STEPS[described.task][1], split, patterns, setting.evaluation_batch, False, args)  # type: ignore[arg-type]
         attention = self.setting.training.attention
         if attention in ("flash", "cudnn"):
             attention = "device"  # an evaluation is in float32, which these don't support on a GPU
