@@ -13,16 +13,16 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, computed_field, 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from edgefl.errors import suggestion
+from edgefl.errors import MethodError, suggestion
 from edgefl.models.tower import Tower, chosen, initialise, through
 from edgefl.models.towers.vision import import_torchvision
-from edgefl.models.weights import PARTS, Spelling, fill, locate
+from edgefl.models.weights import PARTS, PRETRAINED, Spelling, fill, locate
 
 ARCHITECTURES = ("gpt2", "llama", "mistral", "qwen2", "qwen3")
 """Model types whose parts this tower knows.  SmolLM2 is a Llama."""
 IRRELEVANT = (
-    "architectures", "dtype", "layer_types", "max_window_layers", "torch_dtype", "transformers_version", "use_cache",
-    "vocab_size", "_name_or_path",
+    "architectures", "bos_token_id", "dtype", "eos_token_id", "layer_types", "max_window_layers", "pad_token_id",
+    "torch_dtype", "transformers_version", "use_cache", "vocab_size", "_name_or_path",
 )  # fmt: skip
 """Fields of a published config.json that don't change the model here; the vocabulary is the data's."""
 SPELLING: Spelling = (
@@ -60,10 +60,7 @@ class CausalOptions(BaseModel):
         fields = dict(given) if isinstance(given, Mapping) else _of_folder(given)
         kind = fields.get("model_type")
         if kind not in ARCHITECTURES:
-            raise ValueError(
-                f"model_type {kind!r} isn't known{suggestion(str(kind), ARCHITECTURES)}; allowed: "
-                f"{', '.join(ARCHITECTURES)}"
-            )
+            raise ValueError(f"model_type {kind!r} isn't known{suggestion(str(kind), ARCHITECTURES)}")
         fields = {name: value for name, value in fields.items() if name not in IRRELEVANT}
         known = _known(kind)
         for name in fields:
@@ -76,6 +73,9 @@ class CausalOptions(BaseModel):
         config = configuration(self.config)
         if self.tokens > config.max_position_embeddings:
             raise ValueError(f"{self.tokens} tokens don't fit into {config.max_position_embeddings} positions")
+        window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
+        if window is not None and self.tokens > window:
+            raise ValueError(f"{self.tokens} tokens exceed sliding_window: {window}, which this tower doesn't apply")
         if config.hidden_size % config.num_attention_heads and not getattr(config, "head_dim", None):
             raise ValueError(f"width {config.hidden_size} can't be split over {config.num_attention_heads} heads")
         return self
@@ -120,7 +120,7 @@ def configuration(fields: Mapping[str, Any], **more: Any) -> Any:
     import_torchvision()
     from transformers import AutoConfig
 
-    given = {**fields, **more}
+    given = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None, **fields, **more}
     try:
         return AutoConfig.for_model(given.pop("model_type"), **given)
     except Exception as error:  # the library raises many classes
@@ -213,5 +213,8 @@ class HFCausal:
 
     @staticmethod
     def load(module: nn.Module, weights: str, description: Mapping[str, Any]) -> None:
-        """Load the tower's weights from a file with transformers' tensor names."""
-        fill(module, locate(weights, description["config"]["model_type"]), SPELLING, parts=(*PARTS, "head"))
+        """Load the tower's weights from a file with transformers' tensor names.  A configuration names no repository:
+        raises MethodError for ``pretrained``."""
+        if weights == PRETRAINED:
+            raise MethodError("weights 'pretrained': a configuration names no published file; give a folder instead")
+        fill(module, locate(weights, ""), SPELLING, parts=(*PARTS, "head"))
