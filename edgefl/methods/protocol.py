@@ -104,6 +104,13 @@ class Method:
                 tensors[f"{kind.name}/{name}"] = shared if shared.shape == value.shape else value.detach()
         return ServerState.first(tensors)
 
+    def at_start(self, seed: int) -> ServerState:
+        """``initial`` with what clients lack at version 1, so that they receive it when they first take part."""
+        state = self.initial(seed)
+        kinds = (kind for kind in self.setting.kinds.values() if kind.delivers_base)
+        later = {f"{kind.name}/{name}" for kind in kinds for name in kind.fixed()}
+        return ServerState(state.tensors, {a: 1 if a in later else v for a, v in state.versions.items()})
+
     def check_rounds(self, rounds: int) -> None:
         """Raises MethodError if the options name a round after the last one, ``rounds``."""
 
@@ -139,8 +146,13 @@ class Method:
         )
 
     def client_work(self, kind: str, round: int) -> Work:
-        """``work``, with the personal parts kept on the client.  Raises MethodError for a part that no kind has."""
+        """``work``, with the personal parts kept on the client, and without what no client trains on the way up.
+
+        Raises MethodError for a part that no kind has.
+        """
         work, personal = self.work(kind, round), self.options.personal
+        if self.setting.kinds[kind].fixed():
+            work = replace(work, up=tuple(payload.only(lambda item: not item.fixed) for payload in work.up))
         if personal:
             check_parts(personal, {name for each in self.setting.kinds.values() for name in each.parameters()})
         return keep_personal(work, personal) if personal else work
@@ -167,8 +179,9 @@ class Method:
 
     def model_payload(self, kind: str) -> Payload:
         """The whole model of a client kind."""
-        parameters = self.setting.kinds[kind].parameters()
-        return Payload("model", tuple(Item(n, s.shape, s.dtype, f"{kind}/{n}") for n, s in parameters.items()))
+        parameters, fixed = self.setting.kinds[kind].parameters(), self.setting.kinds[kind].fixed()
+        items = (Item(n, s.shape, s.dtype, f"{kind}/{n}", fixed=n in fixed) for n, s in parameters.items())
+        return Payload("model", tuple(items))
 
     def like_model(self, kind: str, name: str, source: str = "") -> Payload:
         """Tensors like a kind's parameters, ``<name>.<parameter>``, at the addresses ``<source><kind>/<parameter>``.
