@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -67,7 +66,7 @@ def test_runs_on_ray_have_the_bytes_of_runs_one_after_the_other(serial, head, tm
     assert not ray.is_initialized()
 
 
-def test_an_error_ends_its_own_cell_and_a_killed_job_is_replaced(head, tmp_path):
+def test_an_error_ends_its_own_cell_and_a_killed_job_is_replaced(head, tmp_path, capfd):
     nodes = Nodes(head.address, [load(GRID)], [tmp_path / "new" / "folder"])
     outcomes = list(run_cells(fails_at_two, [Cell(str(n), n) for n in range(4)], 2, silent, nodes))
     assert [(o.label, o.answer, str(o.error or "")) for o in outcomes] == [
@@ -81,6 +80,7 @@ def test_an_error_ends_its_own_cell_and_a_killed_job_is_replaced(head, tmp_path)
         once, always = run_cells(ends_itself, cells, 2, silent, nodes)
     assert once.answer == "survived" and "was lost" in str(always.error) and "2 times" in str(always.error)
     assert isinstance(always.error, EdgeflError) and always.error.exit_code == 1
+    assert not capfd.readouterr().out  # where results are printed
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]  # no file is left that nodes looked for
 
 
@@ -136,6 +136,11 @@ LONG = {**GRID, "schedule": {"name": "end-to-end", "rounds": 30}, "compare": {"s
 SAME = ("rounds.jsonl", "clients.jsonl", "eligibility.jsonl", "weights.safetensors")
 
 
+def jobs_under_way():
+    """The processes of jobs, which Ray names after their class and method."""
+    return [each for each in psutil.Process().children(recursive=True) if each.name().startswith("ray::Actor")]
+
+
 def assert_same_runs(folder, other):
     for label, path in comparison(other).items():
         for name in SAME:
@@ -154,8 +159,7 @@ def test_cells_of_a_lost_job_or_node_are_begun_once_more(three, tmp_path, what):
             if what == "a node":
                 three.remove_node(three.others[0], allow_graceful=False)
             else:
-                writers = [p for p in psutil.process_iter(["cmdline"]) if "Actor.run" in " ".join(p.cmdline())]
-                writers[0].kill()
+                next(process for process in jobs_under_way() if "run" in process.name()).kill()
 
     jobs = 3 if what == "a node" else 2  # of three, one is on each node at least
     with pytest.warns(RuntimeWarning, match="was lost .* it is begun once more"):
@@ -175,12 +179,11 @@ def test_a_killed_command_leaves_no_job_and_can_be_continued(three, tmp_path):
         for line in command.stderr:
             if "round 3/30" in line:
                 break
+        jobs = jobs_under_way()
         command.send_signal(signal.SIGKILL)
         command.communicate()
-    until = time.monotonic() + 30
-    while any("Actor" in " ".join(p.cmdline()[:1]) for p in psutil.process_iter() if p.status() != "zombie"):
-        assert time.monotonic() < until
-        time.sleep(0.2)
+    _, alive = psutil.wait_procs(jobs, timeout=30)
+    assert len(jobs) == 2 and not alive
     assert not read_run(folder).finished
     assert edgefl.run(resume=folder, jobs=2, address=three.address).finished
     edgefl.run(LONG, output=tmp_path / "serial")

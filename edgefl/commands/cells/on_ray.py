@@ -31,14 +31,18 @@ from edgefl.training.on_ray.cluster import (
     check_reachable,
     check_versions,
     connect,
+    disconnect,
     greeting,
     greetings,
     imported,
 )
 
 OPTION = "--address"
-FREE_SECONDS = 120.0
-"""Seconds that the process of a lost worker has to end, before its cell is begun once more."""
+FREE_SECONDS = {True: 120.0, False: 10.0}
+"""Seconds that a cell waits for the end of a process that writes its run, by whether a lost job had begun it.
+
+Else it may be a job of a command that was killed a moment ago.
+"""
 DECIDE_DATA = {"source", "folders", "columns", "size", "vocabulary"}
 """Fields of the section ``data`` that name what is read."""
 LONGEST_PATH = 4096
@@ -156,8 +160,8 @@ class Actor:
 
     def run(self, work: Work, cell: Cell, again: bool) -> Iterator[tuple[Any, ...]]:
         """Run a cell and yield its messages; the last is its outcome."""
-        if again and cell.folder is not None:
-            wait_until_free(cell.folder, FREE_SECONDS)
+        if cell.folder is not None:
+            wait_until_free(cell.folder, FREE_SECONDS[again])
         tell_warnings(self._messages.put)
         self._thread.submit(self._run, work, cell)
         while True:
@@ -291,7 +295,7 @@ class Actors:
         self._unmark()
         if self._ours:
             self._ours = False
-            self._ray.shutdown()
+            disconnect(self._ray)
 
     def _mark(self) -> None:
         """Write a file to each folder, by which nodes see that it is the same one."""

@@ -52,6 +52,18 @@ def connect(ray: Any, address: str | None, **more: Any) -> None:
     except Exception as error:
         said = str(error).strip().splitlines()
         raise refused(f"no Ray at {address or 'this machine'}: {said[0] if said else repr(error)}") from error
+    _print_messages(ray, False)
+
+
+def disconnect(ray: Any) -> None:
+    """Leave the cluster, and end Ray if ``connect`` started it."""
+    ray.shutdown()
+    _print_messages(ray, True)
+
+
+def _print_messages(ray: Any, whether: bool) -> None:
+    """Let Ray print on stdout that a worker has ended, which is said elsewhere; it has no option for that."""
+    ray._private.worker._worker_logs_enabled = whether
 
 
 def versions() -> dict[str, str]:

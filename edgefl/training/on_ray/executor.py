@@ -27,7 +27,15 @@ from torch import Tensor
 from edgefl import registry
 from edgefl.data import DataOptions
 from edgefl.errors import OutOfHostMemory, TrainingError
-from edgefl.training.on_ray.cluster import check_reachable, check_versions, connect, greetings, imported, refused
+from edgefl.training.on_ray.cluster import (
+    check_reachable,
+    check_versions,
+    connect,
+    disconnect,
+    greetings,
+    imported,
+    refused,
+)
 from edgefl.training.on_ray.worker import Worker, received, sent
 from edgefl.training.options import ExecutorOptions
 from edgefl.training.task import Report, Task
@@ -129,7 +137,7 @@ class OnRay:
             self._kill(slot)
         if self._ours:
             self._ours = False
-            self._ray.shutdown()
+            disconnect(self._ray)
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
 
