@@ -17,6 +17,7 @@ from ray_nodes import QUIET, node_with_mounts, nodes_of
 from small_grid import GRID, contents
 
 import edgefl
+from edgefl.commands.cells import on_ray
 from edgefl.commands.cells.cells import Nodes, run_cells
 from edgefl.commands.cells.workers import Cell
 from edgefl.errors import EdgeflError, RunError
@@ -114,6 +115,22 @@ def test_what_the_cluster_cant_do_is_refused(head, tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("executor", "share", "places"),
+    [
+        ({"name": "inline", "device": "cpu"}, "1 processor", 8),
+        ({"name": "processes", "workers": 3, "device": "cpu"}, "3 processors", 2),
+        ({"name": "inline", "device": "cuda"}, "1 processor and 1 GPU", 3),
+        ({"name": "processes", "workers": 2, "device": ["cuda:0", "cuda:1"]}, "2 processors and 2 GPUs", 1),
+    ],
+)
+def test_a_job_takes_what_its_cells_use(executor, share, places):
+    found = on_ray._Share.of(Nodes("auto", [load(GRID), load({**GRID, "executor": executor})], []))
+    assert str(found) == share
+    assert found.places({"Resources": {"CPU": 8.0, "GPU": 3.0}}) == places
+    assert found.places({"Resources": {}}) == 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("train", [False, True])
 def test_rows_of_a_sweep_and_an_analysis_are_equal_on_ray(head, train, tmp_path):
@@ -167,6 +184,26 @@ def test_cells_of_a_lost_job_or_node_are_begun_once_more(three, tmp_path, what):
     with pytest.warns(RuntimeWarning, match="was lost .* it is begun once more"):
         edgefl.run(LONG, output=tmp_path / "run", jobs=jobs, address=three.address, on_progress=observe)
     assert lost and read_run(tmp_path / "run").finished
+    assert_same_runs(tmp_path / "run", tmp_path / "serial")
+
+
+@pytest.mark.slow
+def test_a_run_without_nodes_ends_and_can_be_continued(three, tmp_path, monkeypatch):
+    monkeypatch.setattr(on_ray, "START_SECONDS", 5.0)
+    removed = []
+
+    def observe(event, facts):
+        if event == "cell" and facts["status"] == "round 3/30" and not removed:
+            removed.extend(three.others)
+            for node in removed:
+                three.remove_node(node, allow_graceful=False)
+
+    ended = pytest.raises(RunError, match="has had room .* --resume")
+    with pytest.warns(RuntimeWarning, match="was lost"), ended as error:
+        edgefl.run(LONG, output=tmp_path / "run", jobs=2, address=three.address, on_progress=observe)
+    assert error.value.exit_code == 1
+    assert edgefl.run(resume=tmp_path / "run").finished
+    edgefl.run(LONG, output=tmp_path / "serial")
     assert_same_runs(tmp_path / "run", tmp_path / "serial")
 
 

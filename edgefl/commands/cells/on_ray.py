@@ -115,8 +115,6 @@ class Wanted:
 
     def lacking(self) -> str:
         """Why cells can't run here, empty if they can; sets this process up for them."""
-        for name in [name for name in os.environ if name.startswith("EDGEFL_")]:
-            del os.environ[name]
         os.environ.update(self.variables)
         try:
             os.chdir(self.folder)
@@ -282,7 +280,10 @@ class Actors:
         busy = any(job.messages is not None for job in workers)
         found, _ = self._ray.wait(refs, num_returns=1, timeout=None if busy else START_SECONDS)
         if not found:
-            error = RunError(f"no node of the Ray cluster has had room for a job in {START_SECONDS:g} s")
+            error = RunError(
+                f"no node of the Ray cluster has had room for a job in {START_SECONDS:g} s; what was done is kept: go "
+                "on with edgefl run --resume, or with the same command of a sweep or an analysis"
+            )
             error.exit_code = 1
             raise error
         return [job for job, ref in waited if any(ref is each for each in found)]
