@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from edgefl.cli.app import AsJson, Jobs, Overrides, Plugins, Shard, app, examples, observing, print_json, say
+from edgefl.cli.app import Address, AsJson, Jobs, Overrides, Plugins, Shard, app, examples, observing, print_json, say
 
 
 @app.command(
@@ -45,6 +45,7 @@ def analyse(
         str | None, typer.Option(metavar="KIND.NAME", help="Metric for Shapley values: image.accuracy; default all.")
     ] = None,
     jobs: Jobs = 1,
+    address: Address = None,
     shard: Shard = None,
     plugins: Plugins = None,
     as_json: AsJson = False,
@@ -60,7 +61,7 @@ def analyse(
 
         result = command.analyse(
             given, only=names, overrides=overrides or (), output=output, figure=figure, seeds=seeds, clients=clients,
-            metric=metric, jobs=jobs, shard=shard, on_progress=on_progress,
+            metric=metric, jobs=jobs, address=address, shard=shard, on_progress=on_progress,
         )  # fmt: skip
     if as_json:
         print_json(result)

@@ -86,6 +86,10 @@ Plugins = Annotated[
 Jobs = Annotated[
     int, typer.Option("--jobs", metavar="N", min=1, help="Run N of several runs side by side, in processes.")
 ]
+Address = Annotated[
+    str | None,
+    typer.Option("--address", metavar="HOST:PORT|auto", help="Run the N jobs on the nodes of this Ray cluster."),
+]
 Shard = Annotated[
     str | None,
     typer.Option("--shard", metavar="K/M", help="Do the K-th of M shares; the others may write to the folder too."),

@@ -9,6 +9,7 @@ import typer
 
 from edgefl.cli.app import (
     INTERRUPTED,
+    Address,
     AsJson,
     Jobs,
     Overrides,
@@ -37,6 +38,7 @@ BROKEN = 1
         "edgefl run quickstart",
         "edgefl run mine.yaml -o runs/first --set training.lr=1e-3",
         "edgefl run --resume runs/mine --jobs 4",
+        "edgefl run mine.yaml --jobs 32 --address auto",
     )
 )
 def run(
@@ -56,6 +58,7 @@ def run(
     ] = None,
     overrides: Overrides = None,
     jobs: Jobs = 1,
+    address: Address = None,
     shard: Shard = None,
     verify: Annotated[
         bool,
@@ -87,8 +90,8 @@ def run(
                 from edgefl.commands import run as command
 
                 finished = command.run(
-                    scenario, output=output, resume=resume, overrides=overrides or (), jobs=jobs, shard=shard,
-                    on_progress=progress,
+                    scenario, output=output, resume=resume, overrides=overrides or (), jobs=jobs, address=address,
+                    shard=shard, on_progress=progress,
                 )  # fmt: skip
         except KeyboardInterrupt as error:
             say_interrupted(error, _how_to_continue(progress.folder))

@@ -7,7 +7,19 @@ from typing import Annotated
 
 import typer
 
-from edgefl.cli.app import AsJson, Jobs, Overrides, Plugins, ScenarioFile, Shard, app, examples, observing, print_json
+from edgefl.cli.app import (
+    Address,
+    AsJson,
+    Jobs,
+    Overrides,
+    Plugins,
+    ScenarioFile,
+    Shard,
+    app,
+    examples,
+    observing,
+    print_json,
+)
 
 
 @app.command(
@@ -44,6 +56,7 @@ def sweep(
     value: Annotated[str, typer.Option(metavar="NAME", help="Field that --figure draws.")] = "eligible_share",
     as_csv: Annotated[bool, typer.Option("--csv", help="Print the rows as CSV instead of tables.")] = False,
     jobs: Jobs = 1,
+    address: Address = None,
     shard: Shard = None,
     plugins: Plugins = None,
     as_json: AsJson = False,
@@ -60,7 +73,7 @@ def sweep(
 
         result = command.sweep(
             scenario, vary or (), grid=grid, overrides=overrides or (), output=output, train=train,
-            sensitivity_to=sensitivity, figure=figure, value=value, jobs=jobs, shard=shard,
+            sensitivity_to=sensitivity, figure=figure, value=value, jobs=jobs, address=address, shard=shard,
             on_progress=on_progress,
         )  # fmt: skip
     if as_json:

@@ -80,7 +80,7 @@ def check_importable(scenario: Scenario, setup: Setup) -> None:
 
 def parts_of_plug_ins(scenario: Scenario, setup: Setup) -> Iterator[tuple[str, str]]:
     """``(noun, name)`` of each part of a plug-in that the scenario names or its works use."""
-    named = set(_texts(scenario.resolved()))
+    named = set(texts_of(scenario.resolved()))
     for kind in setup.method.setting.kinds:
         if setup.method.participates(kind, 1):
             work = setup.method.client_work(kind, 1)
@@ -112,14 +112,14 @@ def _digest(content: str | bytes) -> str:
     return hashlib.blake2b(raw, digest_size=12).hexdigest()
 
 
-def _texts(value: Any) -> Iterator[str]:
+def texts_of(value: Any) -> Iterator[str]:
     """All texts in plain data, keys and values."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
         for key, item in value.items():
             yield str(key)
-            yield from _texts(item)
+            yield from texts_of(item)
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from _texts(item)
+            yield from texts_of(item)

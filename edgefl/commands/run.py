@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from edgefl import models
-from edgefl.commands.cells import Cell, check_jobs, run_cells, shard_of, share_of
+from edgefl.commands.cells.cells import Nodes, check_jobs, run_cells, shard_of, share_of
+from edgefl.commands.cells.workers import Cell
 from edgefl.commands.compose import compose, errors_at, federation_of, predictor_of, scenario_of
 from edgefl.commands.followed import check_followed
 from edgefl.commands.history.trackers import Tracked, check_installed, log_of
@@ -19,6 +20,7 @@ from edgefl.commands.kept_scratch import keep_scratch
 from edgefl.commands.made_of import MAY_CHANGE, check_importable, fixed_part, inputs_of, made_of, report_changed_inputs
 from edgefl.commands.needs.gpu import check_devices, expect_works
 from edgefl.commands.needs.updates import check_updates, memory_for_updates
+from edgefl.commands.one_executor import Executors
 from edgefl.commands.plug_in_files import check_plug_in_files
 from edgefl.commands.progress import OnProgress, messages, nothing_left, public_command, silent
 from edgefl.data import Federation
@@ -45,36 +47,9 @@ from edgefl.runs.folders import check_finished, free_folder, json_text, new_fold
 from edgefl.scenario import Scenario, load
 from edgefl.simulation import Simulation
 from edgefl.simulation.watch import best_round
-from edgefl.training import Executor, Processes, make_executor
 from edgefl.training.pretraining import Pretraining
 from edgefl.work.description import digest
 from edgefl.work.torch_device import threads
-
-
-class _Executors:
-    """The executor of the current scenario; consecutive combinations with the same data and executor share it."""
-
-    def __init__(self, stack: ExitStack):
-        self._stack, self._key = stack, ""
-        self._executor: Executor | None = None
-
-    def of(self, scenario: Scenario, on_message: Callable[[str], None]) -> Executor:
-        """The open executor for a scenario; closes the previous one if that doesn't suit it."""
-        data, options, tokens = scenario.data, scenario.executor, scenario.model.tokens
-        key = f"{data!r} {options!r} {scenario.seed} {tokens} {scenario.evaluation.clients}"
-        if self._executor is None or key != self._key:
-            if self._executor is not None:
-                self._executor.close()
-            federation = federation_of(scenario, on_message)
-            if options.name == "ray":
-                on_message(f"starting {options.workers} workers on Ray")
-            executor = make_executor(options, federation, data, scenario.seed, tokens, None)
-            self._stack.callback(executor.close)
-            self._executor, self._key = executor, key
-            if isinstance(executor, Processes):
-                on_message(f"starting {options.workers} worker processes")
-                executor.warm()
-        return self._executor
 
 
 @public_command
@@ -85,6 +60,7 @@ def run(
     resume: str | os.PathLike[str] | None = None,
     overrides: Sequence[str] = (),
     jobs: int = 1,
+    address: str | None = None,
     shard: str | None = None,
     on_progress: OnProgress = silent,
     progress: bool = False,
@@ -101,6 +77,8 @@ def run(
         overrides: Changes of single fields, ``"training.lr=1e-3"``, each as the option ``--set`` takes it.  A
             resumed run takes those of ``executor`` and ``training.on_divergence`` only.
         jobs: How many combinations run side by side, each in a process of its own.
+        address: Run them on the nodes of the Ray cluster at ``"HOST:PORT"``, or ``"auto"`` for the one that this
+            machine is a node of.  All nodes see ``output`` at the same path.
         shard: ``"3/50"``: run only the third of 50 shares of a comparison's combinations.  Calls for the others may
             write to the same folder at the same time; it is finished when all have ended.
         on_progress: Called with the name of an event and its facts while the run goes on.
@@ -121,7 +99,7 @@ def run(
         raise RunError("give either a scenario to run or a run to resume")
 
     on_message = messages(on_progress)
-    check_jobs(jobs)
+    check_jobs(jobs, address)
     part = None if shard is None else shard_of(shard)
 
     if resume is not None:
@@ -146,7 +124,7 @@ def run(
     if part is not None and not is_comparison(folder):
         raise RunError(f"{folder} is a single run, so there are no combinations to share: leave out --shard")
     with nothing_left(folder, made, on_progress) as on_event:
-        run_parts(share_of(parts, part), on_event, overrides if resume is not None else (), jobs)
+        run_parts(share_of(parts, part), on_event, overrides if resume is not None else (), jobs, address)
     finished = read_run(folder)
     if is_comparison(folder) and (part is None or finished.finished):
         draw_curves(finished)
@@ -186,22 +164,32 @@ def check(scenario: Scenario, on_message: Callable[[str], None], folder: Path = 
 
 
 def run_parts(
-    parts: Sequence[tuple[str, Path, Scenario]], on_progress: OnProgress, overrides: Sequence[str] = (), jobs: int = 1
+    parts: Sequence[tuple[str, Path, Scenario]],
+    on_progress: OnProgress,
+    overrides: Sequence[str] = (),
+    jobs: int = 1,
+    address: str | None = None,
 ) -> None:
     """Run or resume these ``(label, folder, scenario)`` in turn, or ``jobs`` of them side by side.
+
+    With an ``address`` they run on the nodes of the Ray cluster there.
 
     Consecutive scenarios with the same data share their workers.  ``overrides`` are the changes that a resumed run was
     given; its folder records them.  Raises DivergedError, after all others have ended, for those that diverged; side
     by side another error waits for the others, too.
     """
     errors: dict[str, Exception] = {}
-    if jobs > 1 and len(parts) > 1:
+    if address is not None or (jobs > 1 and len(parts) > 1):
         on_progress("cells", {"folder": str(parts[0][1]), "of": len(parts)})
-        cells = [Cell(label, (folder, label, scenario, tuple(overrides))) for label, folder, scenario in parts]
-        errors = {o.label: o.error for o in run_cells(_run_cell, cells, jobs, on_progress) if o.error is not None}
+        cells = [Cell(label, (folder, label, scenario, tuple(overrides)), folder) for label, folder, scenario in parts]
+        nodes = None
+        if address is not None:
+            nodes = Nodes(address, [scenario for _, _, scenario in parts], [folder.parent for _, folder, _ in parts])
+        outcomes = run_cells(_run_cell, cells, jobs, on_progress, nodes)
+        errors = {each.label: each.error for each in outcomes if each.error is not None}
     else:
         with ExitStack() as stack:
-            executors = _Executors(stack)
+            executors = Executors(stack)
             for index, (label, folder, scenario) in enumerate(parts):
                 on_progress("combination", {"label": label, "index": index, "of": len(parts), "folder": str(folder)})
                 try:
@@ -225,7 +213,7 @@ def _run_cell(argument: tuple[Path, str, Scenario, tuple[str, ...]], on_progress
     """``_run_one`` in a worker process."""
     folder, label, scenario, overrides = argument
     with ExitStack() as stack:
-        _run_one(folder, label, scenario, _Executors(stack), on_progress, overrides)
+        _run_one(folder, label, scenario, Executors(stack), on_progress, overrides)
 
 
 def _created(
@@ -291,7 +279,7 @@ def _run_one(
     folder: Path,
     label: str,
     scenario: Scenario,
-    executors: _Executors,
+    executors: Executors,
     on_progress: OnProgress,
     overrides: Sequence[str],
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -62,3 +63,17 @@ def locked(path: Path) -> IO[bytes] | None:
             raise RunError(f"another process is writing the run at {path}") from error
         return None  # a file system without locks
     return file
+
+
+def wait_until_free(path: Path, seconds: float) -> None:
+    """Wait until no other process writes the run, at most so many seconds."""
+    until = time.monotonic() + seconds
+    while (path / "writer.lock").exists() and time.monotonic() < until:
+        try:
+            file = locked(path)
+        except RunError:
+            time.sleep(0.2)
+            continue
+        if file is not None:
+            file.close()
+        return

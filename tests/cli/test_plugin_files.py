@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import typer
 import yaml
+from ray_nodes import QUIET, nodes_of
 from safetensors.torch import load_file
 from tensors import assert_equal_tensors
 
@@ -242,6 +243,22 @@ def test_processes_of_combinations_load_the_file_too(call: Call, folder: Path) -
     assert len(found) == 2
     for weights in found:
         assert_equal_tensors(weights, load_file(folder / "run" / "weights.safetensors"))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings(*(mark.args[0] for mark in QUIET))
+def test_jobs_on_ray_load_the_file_too(call: Call, folder: Path) -> None:
+    """To the same bits as one after the other."""
+    pytest.importorskip("ray", reason="the extra ray isn't installed")
+    data = yaml.safe_load((folder / "mine.yaml").read_text())
+    (folder / "seeds.yaml").write_text(yaml.safe_dump({**data, "compare": {"seed": [data["seed"], 77]}}))
+    with nodes_of(2) as nodes:
+        words = ("--plugin", "mine.py", "-o", "on-ray", "--jobs", "2", "--address", nodes.address)
+        code, _, err = call("run", "seeds.yaml", *words)
+    assert code == 0, err
+    first, second = sorted((folder / "on-ray").glob("*/weights.safetensors"), key=lambda path: "77" in str(path))
+    assert_equal_tensors(load_file(first), load_file(folder / "run" / "weights.safetensors"))
+    assert second.exists()
 
 
 MODULE = """

@@ -5,37 +5,17 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
 from cell_works import ends_itself, fails_at_two
+from small_grid import GRID, contents
 
 import edgefl
-from edgefl.commands.cells import Cell, run_cells, shard_of, share_of
+from edgefl.commands.cells.cells import run_cells, shard_of, share_of
+from edgefl.commands.cells.workers import Cell
 from edgefl.errors import EdgeflError, RunError
 from edgefl.runs import comparison, read_run
-
-GRID = {
-    "edgefl": 1,
-    "name": "grid",
-    "data": {"source": "glyphs", "clients": {"image": 4}, "samples": 20, "size": 16, "validation": 20, "test": 20},
-    "model": {"image": {"tower": "vit", "blocks": 1, "width": 8, "heads": 2, "patch": 8}},
-    "method": "fedavg",
-    "schedule": {"name": "end-to-end", "rounds": 2},
-    "training": {"batch": 8},
-    "round": {"cohort": 2},
-    "executor": {"name": "inline", "device": "cpu"},
-    "compare": {"method": ["fedavg", "fedprox"], "seed": [1, 2]},
-}
-DIFFER = ("host.jsonl", "files.json", "state.json", "writer.lock")
-"""Files with wall times, or with digests of such files."""
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """The bytes of all files that equal runs share, by path."""
-    files = (path for path in folder.rglob("*") if path.is_file() and path.name not in DIFFER)
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ from edgefl.runs import (
     read_run,
     tables,
 )
+from edgefl.runs.durable import wait_until_free
 
 MODELS = {"image": {"width": 4}}
 
@@ -239,6 +241,25 @@ def test_a_second_writer_is_kept_out(tmp_path):
         assert other.stdout.readline() == "opened\n"
         other.stdin.close()
     assert other.returncode == 0
+
+
+def test_the_end_of_another_writer_is_waited_for(tmp_path):
+    pytest.importorskip("fcntl")
+    new(tmp_path / "run").close()
+    code = (
+        "import sys; from edgefl.runs import RunDirectory; kept = RunDirectory.open(sys.argv[1]); "
+        "print('open', flush=True); sys.stdin.readline()"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", code, tmp_path / "run"], **pipes) as other:
+        assert other.stdout.readline() == "open\n"
+        wait_until_free(tmp_path / "run", 0.3)
+        with pytest.raises(RunError, match="another process is writing"):
+            RunDirectory.open(tmp_path / "run")
+        threading.Timer(0.5, other.stdin.close).start()
+        wait_until_free(tmp_path / "run", 60.0)
+        RunDirectory.open(tmp_path / "run").close()
+    wait_until_free(tmp_path / "none", 60.0)
 
 
 def test_finish_is_undone_by_rewind(tmp_path):

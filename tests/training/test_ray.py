@@ -17,6 +17,7 @@ from typing import Any
 
 import psutil
 import pytest
+from ray_nodes import QUIET, nodes_of
 from tensors import assert_equal_tensors
 
 import edgefl
@@ -32,14 +33,7 @@ from edgefl.training.options import ExecutorOptions
 
 ray = pytest.importorskip("ray", reason="the extra ray isn't installed")
 Tiny = Callable[..., dict[str, Any]]
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:a worker on Ray was lost:RuntimeWarning"),
-    # Ray's own: it leaves sockets and processes to the collector, and tells of a change to come
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore:.*accelerator visible devices:FutureWarning"),
-    pytest.mark.filterwarnings("ignore:.*:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = [pytest.mark.filterwarnings("ignore:a worker on Ray was lost:RuntimeWarning"), *QUIET]
 
 
 def on_ray(address: str | None = None, **more: Any) -> dict[str, Any]:
@@ -114,13 +108,8 @@ def test_a_wrong_section_is_refused(tiny: Tiny, executor: dict[str, Any], says: 
 @pytest.fixture
 def cluster() -> Iterator[Any]:
     """A head without processors for workers, and two nodes with two each."""
-    from ray.cluster_utils import Cluster
-
-    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    nodes.others = [nodes.add_node(num_cpus=2) for _ in range(2)]
-    yield nodes
-    ray.shutdown()
-    nodes.shutdown()
+    with nodes_of(0, 2, 2) as nodes:
+        yield nodes
 
 
 CASES: dict[str, dict[str, Any]] = {

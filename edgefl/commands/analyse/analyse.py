@@ -20,7 +20,7 @@ from edgefl.commands.analyse.shapley import (
     values_of,
     without,
 )
-from edgefl.commands.cells import check_jobs, shard_of, share_of
+from edgefl.commands.cells.cells import check_jobs, shard_of, share_of
 from edgefl.commands.compose import scenario_of
 from edgefl.commands.plug_in_files import check_plug_in_files
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
@@ -47,6 +47,7 @@ def analyse(
     clients: int = 3,
     metric: str | None = None,
     jobs: int = 1,
+    address: str | None = None,
     shard: str | None = None,
     on_progress: OnProgress = silent,
 ) -> dict[str, Any]:
@@ -66,6 +67,8 @@ def analyse(
         clients: How many clients of each kind, those with the most samples, gradients and drift are computed for.
         metric: The only metric to compute Shapley values of, ``"image.accuracy"``; by default those that tables show.
         jobs: How many runs are made side by side, each in a process of its own.
+        address: Make them on the nodes of the Ray cluster at ``"HOST:PORT"``, or ``"auto"`` for the one that this
+            machine is a node of.  All nodes see ``output`` at the same path.
         shard: ``"3/50"``: make only the third of 50 shares of the runs.  Calls for the others may use the same
             ``output``; the one that finds all runs finished analyses them.
         on_progress: Called with the name of an event and its facts.
@@ -87,7 +90,7 @@ def analyse(
     for what, number in (("seeds", seeds), ("clients", clients)):
         if number < 1:
             raise RunError(f"{what} must be 1 or more, not {number}")
-    check_jobs(jobs)
+    check_jobs(jobs, address)
     share = None if shard is None else shard_of(shard)
     if figure is not None:
         check_figure(figure, FIGURE_FORMS)
@@ -107,7 +110,7 @@ def analyse(
     skipped = {name: reason for name, reason in selected.items() if reason}
     parts = _parts(scenario, players, seeds if "shapley" in selected and "shapley" not in skipped else 0, folder, run)
     check_folders([part for _, _, part in parts])
-    make_runs(share_of([part for _, _, part in parts], share), on_progress, jobs)
+    make_runs(share_of([part for _, _, part in parts], share), on_progress, jobs, address)
     runs: dict[int, dict[str, Run]] = {}
     left = 0
     for seed, name, (_, path, _) in parts:

@@ -74,7 +74,9 @@ def check_folders(parts: Sequence[tuple[str, Path, Scenario]]) -> None:
             raise RunError(f"{folder} holds the run of another scenario; choose another --output")
 
 
-def make_runs(parts: Sequence[tuple[str, Path, Scenario]], on_progress: OnProgress, jobs: int) -> None:
+def make_runs(
+    parts: Sequence[tuple[str, Path, Scenario]], on_progress: OnProgress, jobs: int, address: str | None
+) -> None:
     """Run or resume these ``(label, folder, scenario)``.  Raises RunError with the label of a run that fails."""
     label = ""
 
@@ -86,7 +88,7 @@ def make_runs(parts: Sequence[tuple[str, Path, Scenario]], on_progress: OnProgre
         on_progress(event, facts)
 
     try:
-        run_parts(parts, on_event, jobs=jobs)
+        run_parts(parts, on_event, jobs=jobs, address=address)
     except EdgeflError as error:
         failure = RunError(f"the run of {label} failed: {error}" if label else str(error))
         failure.exit_code = error.exit_code

@@ -8,7 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from edgefl.commands.cells import Cell, Outcome, run_cells
+from edgefl.commands.cells.cells import Nodes, run_cells
+from edgefl.commands.cells.workers import Cell, Outcome
 from edgefl.commands.compose import compose, predictor_of
 from edgefl.commands.progress import OnProgress, messages, silent
 from edgefl.commands.sweep.rows import row_of
@@ -26,7 +27,7 @@ from edgefl.work import digest
 class Answers:
     """What cells cost and what their runs give, computed one by one when it is asked for, or by workers side by side.
 
-    ``beside`` is whether there are workers.
+    ``beside`` is whether there are workers: more than one, or at an ``address``.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Answers:
         store: Rows | None,
         train: bool,
         jobs: int,
+        address: str | None,
         workloads: Workloads,
         on_progress: OnProgress,
     ):
@@ -46,9 +48,13 @@ class Answers:
             known = store.known.get(label) if store else None
             if label not in refused and (known is None or (train and "metrics" not in known)):
                 folder = store.folder / RUNS / label if store and train else None
-                wanted.append(Cell(label, (label, scenario, folder, known is None)))
-        self.beside = jobs > 1 and len(wanted) > 1
-        self._outcomes = run_cells(_computed, wanted, jobs, on_progress) if self.beside else None
+                wanted.append(Cell(label, (label, scenario, folder, known is None), folder))
+        self.beside = bool(wanted) if address is not None else jobs > 1 and len(wanted) > 1
+        nodes = None
+        if address is not None:
+            scenarios = [cell.argument[1] for cell in wanted]
+            nodes = Nodes(address, scenarios, [store.folder] if store and train else [], train)
+        self._outcomes = run_cells(_computed, wanted, jobs, on_progress, nodes) if self.beside else None
         self._latest: Outcome | None = None
 
     def priced(self, label: str, scenario: Scenario) -> dict[str, Any]:

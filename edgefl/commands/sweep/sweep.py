@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from edgefl import registry
-from edgefl.commands.cells import check_jobs, shard_of, share_of
+from edgefl.commands.cells.cells import check_jobs, shard_of, share_of
 from edgefl.commands.compose import federation_of, scenario_of
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.commands.run import check
@@ -43,6 +43,7 @@ def sweep(
     figure: str | os.PathLike[str] | None = None,
     value: str = "eligible_share",
     jobs: int = 1,
+    address: str | None = None,
     shard: str | None = None,
     on_progress: OnProgress = silent,
     progress: bool = False,
@@ -65,6 +66,8 @@ def sweep(
         figure: A file (png, pdf, svg, html) for a drawing of ``value`` over the axes.
         value: The row's field that is drawn.
         jobs: How many combinations are computed and run side by side, each in a process of its own.
+        address: Run them on the nodes of the Ray cluster at ``"HOST:PORT"``, or ``"auto"`` for the one that this
+            machine is a node of.  To ``train``, all nodes see ``output`` at the same path.
         shard: ``"3/50"``: only the third of 50 shares of the combinations.  Calls for the others may use the same
             ``output`` at the same time; the one that finds all rows there returns all of them, and the others theirs.
         on_progress: Called with the name of an event and its facts.
@@ -83,7 +86,7 @@ def sweep(
         RunError: The folder can't be used, or holds rows of another scenario; ``train`` without ``output``.
         DataError: ``train`` with data that are only declared.
     """
-    check_jobs(jobs)
+    check_jobs(jobs, address)
     part = None if shard is None else shard_of(shard)
     if part is not None and (output is None or (sensitivity_to or figure)):
         raise RunError(
@@ -109,7 +112,7 @@ def sweep(
     workloads = Workloads(on_progress, keeping=factor is not None)
     mine = share_of(expanded.cells, part)
     rows, failures = [], dict[str, Exception]()
-    with closing(Answers(mine, refused, store, train, jobs, workloads, on_progress)) as answers:
+    with closing(Answers(mine, refused, store, train, jobs, address, workloads, on_progress)) as answers:
         for index, (label, variant) in enumerate(mine):
             if not answers.beside:
                 on_progress("combination", {"label": label, "index": index, "of": len(mine)})

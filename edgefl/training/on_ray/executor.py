@@ -9,7 +9,6 @@ import json
 import math
 import os
 import shutil
-import socket
 import sys
 import tempfile
 import threading
@@ -28,8 +27,18 @@ from torch import Tensor
 
 from edgefl import registry
 from edgefl.data import Cargo, DataOptions
-from edgefl.errors import EdgeflError, OutOfHostMemory, TrainingError
-from edgefl.training.on_ray.worker import Worker, received, sent, versions
+from edgefl.errors import OutOfHostMemory, TrainingError
+from edgefl.training.on_ray.cluster import (
+    START_SECONDS,
+    check_reachable,
+    check_versions,
+    connect,
+    disconnect,
+    greetings,
+    imported,
+    refused,
+)
+from edgefl.training.on_ray.worker import Worker, received, sent
 from edgefl.training.options import ExecutorOptions
 from edgefl.training.task import Report, Task
 from edgefl.training.worker import MOST_WORKS
@@ -39,9 +48,6 @@ AT_HAND = 2
 """Tasks that a worker has at a time: one that runs, and the next."""
 TRIES = 3
 """How often a task is begun whose worker is lost or runs out of memory; alone on its worker after the first time."""
-START_SECONDS = 180.0
-"""Seconds that workers have to start, and that tasks wait when all workers are lost."""
-CONNECT_SECONDS = 5.0
 LOOKS_PER_TIMEOUT = 20
 """How often per ``executor.timeout``, or per ``START_SECONDS``, the watch looks whether tasks still end."""
 
@@ -88,7 +94,7 @@ class OnRay:
         held_out: float,
         cargo: Cargo | None = None,
     ):
-        self._ray = _imported()
+        self._ray = imported("executor.name: ray")
         self._options, self._folder = options, ""
         self._arguments = (
             data.model_dump_json(), seed, tokens, str(cache) if cache else None, held_out, registry.for_workers(),
@@ -141,7 +147,7 @@ class OnRay:
             self._kill(slot)
         if self._ours:
             self._ours = False
-            self._ray.shutdown()
+            disconnect(self._ray)
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -155,20 +161,16 @@ class OnRay:
 
     def _connect(self) -> None:
         """Start Ray, or connect to the cluster at the address."""
-        address = self._options.address
         if self._ray.is_initialized():  # by the caller, whose it stays
             return
-        quiet: dict[str, Any] = {"include_dashboard": False} if address is None else {}
-        if address is None:
+        address, here = self._options.address, {}
+        if address is not None:
+            check_reachable(address, "executor.address")
+        else:
             self._folder = tempfile.mkdtemp(prefix="edgefl-")
-            quiet |= {"_temp_dir": self._folder, "num_cpus": max(self._options.workers, os.cpu_count() or 1)}
-        elif address != "auto":
-            _check_reachable(address)
-        try:
-            self._ray.init(address or "local", log_to_driver=False, logging_level="ERROR", **quiet)
-        except Exception as error:
-            said = str(error).strip().splitlines()
-            raise _refused(f"no Ray at {address or 'this machine'}: {said[0] if said else repr(error)}") from error
+            processors = max(self._options.workers, os.cpu_count() or 1)
+            here = {"include_dashboard": False, "_temp_dir": self._folder, "num_cpus": processors}
+        connect(self._ray, address, **here)
         self._ours = True
 
     def _check_room(self) -> None:
@@ -177,7 +179,7 @@ class OnRay:
         wanted = {"CPU": float(options.workers), "GPU": options.workers * (options.gpus_per_worker or 0.0)}
         for what, number in wanted.items():
             if number > has.get(what, 0.0):
-                raise _refused(
+                raise refused(
                     f"executor.workers: {options.workers} workers need {number:g} {what}s, and the Ray cluster has "
                     f"{has.get(what, 0.0):g}"
                 )
@@ -186,17 +188,8 @@ class OnRay:
         """Start the workers and wait until all have opened the data."""
         self._slots = [_Slot(self._new_actor()) for _ in range(self._options.workers)]
         hellos = [slot.actor.hello.remote() for slot in self._slots]
-        _, missing = self._ray.wait(hellos, num_returns=len(hellos), timeout=START_SECONDS)
-        if missing:
-            raise _refused(f"{len(missing)} of {len(hellos)} workers on Ray haven't started in {START_SECONDS:g} s")
-        for hello in hellos:
-            try:
-                self._check_node(self._ray.get(hello))
-            except EdgeflError:
-                raise
-            except Exception as error:
-                last = str(error).strip().splitlines()[-1]
-                raise _refused(f"a worker on Ray can't start; is edgefl installed on every node? {last}") from error
+        for hello in greetings(self._ray, hellos):
+            self._check_data(hello)
         for slot in self._slots:
             slot.ready = True
 
@@ -204,14 +197,10 @@ class OnRay:
         remote = self._ray.remote(num_cpus=1, num_gpus=self._options.gpus_per_worker or 0, max_restarts=0)(Worker)
         return remote.remote(self._arguments, sys.path, self._cargo)
 
-    def _check_node(self, hello: Mapping[str, Any]) -> None:
-        ours, host = versions(), hello["host"]
-        for what, version in hello["versions"].items():
-            if version != ours[what]:
-                raise _refused(f"node {host} has {what} {version}, and this one has {ours[what]}: install the same")
+    def _check_data(self, hello: Mapping[str, Any]) -> None:
         if hello["why_not"]:
             advice = "" if self._cargo is not None else "; executor.ship_data: true sends it the data"
-            raise _refused(f"node {host} can't open the data or load plug-ins: {hello['why_not']}{advice}")
+            raise refused(f"node {hello['host']} can't open the data or load plug-ins: {hello['why_not']}{advice}")
 
     def _kill(self, slot: _Slot) -> None:
         with suppress(Exception):  # its process has ended, or Ray has
@@ -312,7 +301,8 @@ class OnRay:
             if slot not in self._slots:
                 return
             try:
-                self._check_node(hello.result())
+                check_versions(hello.result())
+                self._check_data(hello.result())
                 slot.ready = True
             except Exception as error:
                 self._slots.remove(slot)
@@ -347,28 +337,3 @@ class OnRay:
                     )
                 )
         self._waiting.clear()
-
-
-def _imported() -> Any:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        import ray
-    except ImportError as error:
-        raise _refused("executor.name: ray needs the extra ray: pip install 'edgefl-sim[ray]'") from error
-    return ray
-
-
-def _check_reachable(address: str) -> None:
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise _refused(f"executor.address is {address!r:.60}: write it as HOST:PORT, such as 10.0.0.5:6379, or auto")
-    try:
-        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
-    except OSError as error:
-        raise _refused(f"no Ray at {address}: {error.strerror or error}") from error
-
-
-def _refused(text: str) -> TrainingError:
-    error = TrainingError(text)
-    error.exit_code = 2
-    return error

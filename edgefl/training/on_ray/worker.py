@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import platform
-import socket
 import sys
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import version
 from typing import Any
 
 import torch
@@ -18,6 +15,7 @@ from torch import Tensor
 
 from edgefl.data import Cargo
 from edgefl.training.node import Node
+from edgefl.training.on_ray.cluster import greeting
 from edgefl.training.task import Task
 from edgefl.training.worker import MOST_WORKS, open_node
 from edgefl.work import Scalars, Work
@@ -44,12 +42,6 @@ def received(rows: Iterable[tuple[str, str, list[int], Any]]) -> dict[str, Tenso
     return tensors
 
 
-def versions() -> dict[str, str]:
-    """What has to be equal on all nodes."""
-    python = ".".join(map(str, sys.version_info[:2]))
-    return {"edgefl": version("edgefl-sim"), "Ray": version("ray"), "Python": python, "torch": torch.__version__}
-
-
 class Worker:
     """A Ray actor that runs tasks one after the other; it doesn't begin if it can't open the data, and says why."""
 
@@ -66,7 +58,7 @@ class Worker:
 
     def hello(self) -> dict[str, Any]:
         """Where this is, the versions there, and why it can't begin, if so."""
-        return {"host": socket.gethostname() or platform.node(), "versions": versions(), "why_not": self._why_not}
+        return greeting(self._why_not)
 
     def run(self, numbers: tuple[int, int], work: str, inputs: Sent, facts: str, kept: Sent | None) -> tuple[str, Sent]:
         """Run a task: the numbers of its work and inputs, these, its facts as JSON text, and what the client kept."""

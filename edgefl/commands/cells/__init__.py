@@ -1,0 +1,1 @@
+"""The cells of a grid, run one after the other or side by side."""

@@ -1,0 +1,119 @@
+"""Worker processes that run cells side by side on this machine."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from edgefl import registry
+from edgefl.commands.cells.workers import Cell, Lost, Outcome, Work, served, tell_warnings, told
+
+PATIENCE = 10.0
+"""Seconds that a worker without a cell has to end by itself."""
+
+
+@dataclass(eq=False)
+class _Process:
+    """A worker process and the pipe to it."""
+
+    process: BaseProcess
+    pipe: Connection
+    index: int | None = None
+    begun: bool = True
+
+    def give(self, cell: Cell, *, again: bool) -> None:
+        with suppress(OSError):  # a worker that has ended is noticed when it is heard
+            self.pipe.send(cell)
+
+    def take(self) -> tuple[Any, ...]:
+        try:
+            message: tuple[Any, ...] = self.pipe.recv()
+        except (EOFError, OSError):
+            self.process.join(PATIENCE)
+            self.pipe.close()
+            raise Lost(_how_ended(self.process.exitcode)) from None
+        return message
+
+
+class Processes:
+    """Worker processes.  They aren't daemons, since the executor of a cell may have workers of its own."""
+
+    def __init__(self, work: Work):
+        self._work = work
+
+    def first(self, number: int) -> list[_Process]:
+        """None: each is started when a cell waits."""
+        return []
+
+    def started(self) -> _Process:
+        """Spawn a worker process."""
+        spawn = multiprocessing.get_context("spawn")
+        here, there = spawn.Pipe()
+        arguments = (there, self._work, sys.path, registry.for_workers())
+        process = spawn.Process(target=_serve, args=arguments)
+        process.start()
+        there.close()  # so that the pipe ends with the worker
+        return _Process(process, here)
+
+    def ready(self, workers: Sequence[_Process]) -> list[_Process]:
+        """Those whose pipe has a message or has ended; waits for the first."""
+        by_pipe = {id(worker.pipe): worker for worker in workers}
+        return [by_pipe[id(pipe)] for pipe in wait([worker.pipe for worker in workers])]
+
+    def close(self, workers: Sequence[_Process]) -> None:
+        """End an idle worker by itself, and one that runs a cell at once."""
+        for worker in workers:
+            worker.pipe.close()
+            if worker.index is not None:
+                worker.process.kill()
+        for worker in workers:
+            worker.process.join(PATIENCE)
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()
+
+
+def _how_ended(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"its worker process was ended by signal {signal.Signals(-code).name}"
+    return f"its worker process ended unexpectedly, with exit code {code}"
+
+
+def _serve(pipe: Connection, work: Work, path: list[str], registered: registry.ForWorkers) -> None:
+    """Run the cells that come through the pipe until it ends."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the parent process ends the workers
+    sys.path[:] = path
+    refusal: Exception | None = None
+    try:
+        registry.adopt(registered)
+    except Exception as error:  # each cell says so
+        refusal = error
+    with warnings.catch_warnings():
+        tell_warnings(pipe.send)
+        while True:
+            try:
+                cell = pipe.recv()
+            except (EOFError, OSError):
+                return
+            pipe.send(
+                ("outcome", told(Outcome(cell.label, error=refusal)) if refusal else served(work, cell, pipe.send))
+            )
+
+
+def _end_with_parent() -> None:
+    """End this worker when its parent is killed."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
