@@ -129,7 +129,7 @@ def _kinds(scenario: Scenario, federation: Federation) -> dict[str, Kind]:
     if adapter := scenario.adapter.description:
         with errors_at(scenario, "adapter"):
             plain = {name: models.on_meta(adapters.without(kind.model)) for name, kind in kinds.items()}
-            adapters.check(plain, adapter, "also" in scenario.adapter.model_fields_set)
+            adapters.check(plain, adapter, given=scenario.adapter.also is not None)
             for kind in kinds.values():
                 models.on_meta(kind.model)
     return kinds

@@ -19,6 +19,8 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from edgefl.errors import MethodError, suggestion
 
+READ_OUT = ("head", "rep")
+"""Parts that a task adds to a tower."""
 FACTORS = ("lora_a", "lora_b")
 """Names of a layer's factors A and B beside its weight."""
 
@@ -40,10 +42,10 @@ class AdapterOptions(BaseModel):
         description="ends of the names of the linear layers that get factors: [attn.qkv, attn.proj]; empty: all linear "
         "layers of the blocks",
     )
-    also: tuple[str, ...] = Field(
-        ("head", "rep"),
+    also: tuple[str, ...] | None = Field(
+        None,
         description="parts that train beside the adapter: embedding, norm, rep or head of every tower, or the "
-        "beginning of a parameter's name (image.blocks.3)",
+        "beginning of a parameter's name (image.blocks.3); null: head and rep, which pre-trained weights don't have",
     )
     deliver_base: Literal["preinstalled", "first"] = Field(
         "preinstalled",
@@ -57,7 +59,10 @@ class AdapterOptions(BaseModel):
         if self.name == "none":
             return {}
         fields = {"name", "also"} | ({"rank", "alpha", "parts"} if self.name == "lora" else set())
-        return self.model_dump(mode="json", include=fields)
+        return {
+            **self.model_dump(mode="json", include=fields),
+            "also": list(READ_OUT if self.also is None else self.also),
+        }
 
 
 def trains(adapter: Mapping[str, Any], name: str) -> bool:

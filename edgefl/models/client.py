@@ -206,6 +206,8 @@ def describe(
             described[modality]["classes"] = facts[modality]["classes"]
         if rep and (not single or options.dimension_for == "all"):
             described[modality]["rep"] = rep
+        if check := getattr(registry.get("tower", towers[modality].tower), "check", None):
+            check(described[modality])
     joint: dict[str, Any] = {}
     if task == "classify" and not single:
         joint = {**options.fusion.model_dump(mode="json"), "classes": facts[modalities[0]]["classes"]}
