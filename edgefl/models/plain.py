@@ -81,6 +81,10 @@ class PlainTower:
         module = self.made(**arguments)
         if not isinstance(getattr(module, "width", None), int):
             raise MethodError(f"tower {self.name}: set self.width in its constructor, the width of what forward gives")
+        if taken := [part for part in ("head", "rep") if part in module._modules]:
+            raise MethodError(
+                f"tower {self.name}: its part {taken[0]!r} has the name of what a task adds to a tower: rename it"
+            )
         for parameter, value in module.named_parameters():
             if isinstance(value, UninitializedParameter):
                 raise MethodError(f"tower {self.name}: {parameter} is made in forward; make all parameters in __init__")
@@ -106,6 +110,8 @@ class PlainTower:
         own: Any = getattr(module, "own_name", str)
         with torch.no_grad():
             for name, value in (*module.named_parameters(), *module.named_buffers()):
+                if name.partition(".")[0] in ("head", "rep"):
+                    continue
                 found = stored.get(own(name))
                 if found is None or found.shape != value.shape:
                     said = "isn't there" if found is None else f"is {list(found.shape)}, not {list(value.shape)}"
