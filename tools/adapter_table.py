@@ -2,7 +2,7 @@
 
     python tools/adapter_table.py [SCENARIO ...] [--kind KIND]
 
-Peaks are of the hardest stage, other figures means over the schedule's rounds.  Ways that this edgefl lacks are left out.
+Peaks are of the hardest stage, other figures means over the schedule's rounds.
 """
 
 from __future__ import annotations
@@ -27,8 +27,6 @@ WAYS: dict[str, list[str]] = {
         "schedule={name: layerwise, stages: 3, rounds: 100}",
         "adapter={name: lora, rank: 8}",
     ],
-    "elastic, the upper third": ["schedule={name: elastic, rounds: 100, shares: [0.34]}"],
-    "zeroth order (MeZO)": ["method=mezo", "training.optimizer=sgd"],
 }
 DEVICES = ("raspberry-pi-5-8gb", "jetson-orin-nano-8gb", "phone-mid")
 HEAD = (
