@@ -243,7 +243,7 @@ def _modality(made: type[nn.Module]) -> str:
 
 def _arguments(made: type[nn.Module]) -> dict[str, tuple[Any, Any]]:
     """Annotation and default (``...`` if there is none) of the constructor's arguments."""
-    hints = get_type_hints(made.__init__)
+    hints = get_type_hints(made.__init__, include_extras=True)
     found = {}
     for name, parameter in list(inspect.signature(made.__init__).parameters.items())[1:]:
         if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):

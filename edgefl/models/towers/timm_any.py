@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
 from torch import Tensor, nn
 
 from edgefl.errors import MethodError, suggestion
@@ -16,7 +17,12 @@ class TimmModel(nn.Module):
     Its stages differ in width, so schedules can't cut it; plain ViTs can be cut as ``timm-vit``.
     """
 
-    def __init__(self, channels: int, size: int, variant: str = "mobilenetv3_small_100"):
+    def __init__(
+        self,
+        channels: int,
+        size: int,
+        variant: Annotated[str, Field(description="name of a model of timm")] = "mobilenetv3_small_100",
+    ):
         super().__init__()
         import_torchvision()
         import timm
