@@ -23,6 +23,7 @@ from edgefl.errors import DataError, MethodError
 from edgefl.machine.kernel_scratch import kernels, probe
 from edgefl.memo import cache_folder
 from edgefl.methods import Kind, Method, Setting
+from edgefl.models import adapters
 from edgefl.planning import Planner, Setup
 from edgefl.planning.payload_options import encoded
 from edgefl.scenario import Scenario, load
@@ -120,8 +121,17 @@ def _kinds(scenario: Scenario, federation: Federation) -> dict[str, Kind]:
         with errors_at(scenario, "model"):
             facts = federation.facts_of(name)
             model = models.describe(scenario.model, modalities, task, facts, checkpointing=checkpointing)
+        if adapter := scenario.adapter.description:
+            model["adapter"] = adapter
         patterns, extras = federation.patterns(name), federation.extras(name)
-        kinds[name] = Kind(name, modalities, task, model, scenario.model.weights, patterns, extras)
+        delivers = scenario.adapter.deliver_base == "first"
+        kinds[name] = Kind(name, modalities, task, model, scenario.model.weights, patterns, extras, delivers)
+    if adapter := scenario.adapter.description:
+        with errors_at(scenario, "adapter"):
+            plain = {name: models.on_meta(adapters.without(kind.model)) for name, kind in kinds.items()}
+            adapters.check(plain, adapter, given=scenario.adapter.also is not None)
+            for kind in kinds.values():
+                models.on_meta(kind.model)
     return kinds
 
 

@@ -136,7 +136,9 @@ class Federation:
         return max(facts["classes"] for m, facts in self.facts_of(kind).items() if m in kind.split("-"))
 
     def extras(self, kind: str) -> tuple[str, ...]:
-        """Optional fields of this kind's samples besides modalities and label: ``target``, ``group``."""
+        """Optional fields of this kind's samples besides modalities and label: ``target``, ``group``, ``next``."""
+        if self.task(kind) == "next-token":
+            return ("next",)
         if not self._parts:
             return ()
         arrays = self._part_offset(kind)[0].arrays
@@ -311,7 +313,10 @@ class Federation:
         if self._parts:
             return self._part(data, kind).extra_specs
         classes = max((facts["classes"] for m, facts in self.facts.items() if m in kind.split("-")), default=1)
-        return {"group": TensorSpec((), "int64"), "target": TensorSpec((classes,))}
+        specs = {"group": TensorSpec((), "int64"), "target": TensorSpec((classes,))}
+        if text := self.facts.get("text"):
+            specs["next"] = TensorSpec((text["tokens"],), "int64")
+        return specs
 
     @cached_property
     def _specs(self) -> dict[str, dict[str, TensorSpec]]:

@@ -262,6 +262,7 @@ def _part(
         arrays["tokens_whole"] = encoded(tokenizer, collection.texts, tokens)
         same = collection.masked == collection.texts
         arrays["tokens_masked"] = arrays["tokens_whole"] if same else encoded(tokenizer, collection.masked, tokens)
+        meta["padding"] = (tokenizer.padding or {}).get("pad_id", 0)
         facts["text"] = {"vocabulary": tokenizer.get_vocab_size(), "tokens": tokens, "classes": classes}
     if collection.audio is not None:
         facts["audio"] = {"bins": collection.audio.shape[2], "frames": collection.audio.shape[1], "classes": classes}

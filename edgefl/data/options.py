@@ -12,7 +12,7 @@ from edgefl.errors import suggestion
 
 Kind = Literal["image", "text", "image-text", "audio", "image-audio"]
 KINDS: tuple[Kind, ...] = ("image", "text", "image-text", "audio", "image-audio")
-Task = Literal["classify", "retrieve"]
+Task = Literal["classify", "retrieve", "next-token"]
 USUAL: dict[Kind, Task] = {kind: "retrieve" if kind == "image-text" else "classify" for kind in KINDS}
 """The default task of each kind."""
 
@@ -151,7 +151,8 @@ class DataOptions(BaseModel):
     )
     tasks: dict[Kind, Task] = Field(
         default={},
-        description="task of a kind, if not the default: retrieve for image-text, classify for every other kind",
+        description="task of a kind, if not the default: retrieve for image-text, classify for every other kind; "
+        "next-token: predict each token of a text from those before it (text alone, with a causal tower)",
     )
     missing: Any = Field(
         default=None,
@@ -203,6 +204,8 @@ class DataOptions(BaseModel):
         for kind, task in value.items():
             if task == "retrieve" and "-" not in kind:
                 raise ValueError(f"{kind} clients can't retrieve: retrieval needs two modalities")
+            if task == "next-token" and kind != "text":
+                raise ValueError(f"{kind} clients can't predict the next token: write tasks: {{text: next-token}}")
         return value
 
     @model_validator(mode="after")

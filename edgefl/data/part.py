@@ -130,7 +130,10 @@ class Part:
     @property
     def extra_specs(self) -> dict[str, TensorSpec]:
         """Specs of the optional fields that a pass may request."""
-        return {"group": TensorSpec((), "int64"), "target": TensorSpec((len(self.classes),))}
+        specs = {"group": TensorSpec((), "int64"), "target": TensorSpec((len(self.classes),))}
+        if "text" in self.entry.meta["facts"]:
+            specs["next"] = TensorSpec((self.entry.meta["facts"]["text"]["tokens"],), "int64")
+        return specs
 
     def load(self, pattern: str, rows: IntArray, names: Names[str]) -> dict[str, Tensor]:
         """The fields of these samples: those of ``names`` that the pattern has, and always the label."""
@@ -140,10 +143,12 @@ class Part:
             mean, deviation = (torch.tensor(meta[name])[:, None, None] for name in ("mean", "deviation"))
             fields["image"] = torch.from_numpy(pixels).to(torch.float32).sub_(mean).div_(deviation)
         if "text" in pattern and "text" in names:
-            # Retrieval reads the whole name; classification reads it without the class words.
+            # Classification reads the name without the class words; retrieval and prediction read the whole one.
             retrieves = "-" in pattern and self.tasks.get(cast(Kind, pattern), "retrieve") == "retrieve"
-            tokens = arrays["tokens_whole" if retrieves else "tokens_masked"]
+            tokens = arrays["tokens_whole" if retrieves or "next" in names else "tokens_masked"]
             fields["text"] = torch.from_numpy(tokens[arrays["text"][rows]].astype(np.int64))
+            if "next" in names:
+                fields["next"] = self._next(fields["text"])
         if "audio" in pattern and "audio" in names:
             mean, deviation = meta["audio_moments"]
             fields["audio"] = torch.from_numpy(arrays["audio"][rows]).sub_(mean).div_(2 * deviation)
@@ -153,6 +158,12 @@ class Part:
         if "target" in names:
             fields["target"] = self._target(rows)
         return fields
+
+    def _next(self, tokens: Tensor) -> Tensor:
+        """The token after each one ``[samples, tokens]``; -1 for the last one and for padding."""
+        after = torch.full_like(tokens, -1)
+        after[:, :-1] = tokens[:, 1:]
+        return after.masked_fill_(after == self.entry.meta["padding"], -1)
 
     def _target(self, rows: IntArray) -> Tensor:
         """Scores [samples, classes]: as published, else 1 for the label; zeros for samples without a class."""

@@ -21,6 +21,8 @@ class FedMML(Method):
     for clients of one modality: cross-entropy.
     """
 
+    tasks = ("classify", "retrieve")
+
     class Options(Method.Options):
         """``method: fedmml``."""
 

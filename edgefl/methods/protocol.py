@@ -23,6 +23,13 @@ from edgefl.work.description import HELD_OUT
 from edgefl.work.slices import add
 from edgefl.work.sums import averaged
 
+STEPS: Mapping[str, tuple[str, str]] = {
+    "classify": ("classify", "score-classify"),
+    "retrieve": ("contrast", "score-retrieve"),
+    "next-token": ("next-token", "score-next-token"),
+}
+"""The steps that train for a task, and that score it."""
+
 
 class Method:
     """A method of federated learning.  It never names a schedule: works are written for the full depth.
@@ -45,6 +52,8 @@ class Method:
     """One line for ``edgefl methods``."""
     needs: ClassVar[Mapping[str, Any]] = {}
     """Sections of a scenario that the method requires; ``check_method`` adds them to its federation."""
+    tasks: ClassVar[tuple[str, ...]] = tuple(STEPS)
+    """Tasks of clients that it can train for; else MethodError."""
     plain_sgd: ClassVar[bool] = False
     """Whether clients must train by SGD with one rate and no momentum, as ``needs`` then says; else MethodError."""
 
@@ -71,6 +80,10 @@ class Method:
     def __init__(self, options: Any, setting: Setting):
         self.options, self.setting = options, setting
         training = setting.training
+        for kind in setting.kinds.values():
+            if kind.task not in self.tasks:
+                name = options.name or type(self).__name__
+                raise MethodError(f"{name} can't train {kind.name} clients for {kind.task}: set data.tasks")
         if self.plain_sgd and (training.optimizer != "sgd" or training.momentum or training.rates):
             name = options.name or type(self).__name__
             raise MethodError(
@@ -91,6 +104,13 @@ class Method:
                 tensors[f"{kind.name}/{name}"] = shared if shared.shape == value.shape else value.detach()
         return ServerState.first(tensors)
 
+    def at_start(self, seed: int) -> ServerState:
+        """``initial`` with what clients lack at version 1, so that they receive it when they first take part."""
+        state = self.initial(seed)
+        kinds = (kind for kind in self.setting.kinds.values() if kind.delivers_base)
+        later = {f"{kind.name}/{name}" for kind in kinds for name in kind.fixed()}
+        return ServerState(state.tensors, {a: 1 if a in later else v for a, v in state.versions.items()})
+
     def check_rounds(self, rounds: int) -> None:
         """Raises MethodError if the options name a round after the last one, ``rounds``."""
 
@@ -101,10 +121,10 @@ class Method:
     def work(self, kind: str, round: int) -> Work:
         """A client's work at full depth: its whole model down and up, and for each local epoch one pass per pattern."""
         described, training = self.setting.kinds[kind], self.setting.training
-        step = "classify" if described.task == "classify" else "contrast"
+        step = STEPS[described.task][0]
 
         def args(pattern: str) -> dict[str, Any]:
-            fields = self.asked_fields(kind, pattern) if described.task == "classify" else {}
+            fields = self.asked_fields(kind, pattern) if described.task != "retrieve" else {}
             return fields | self.mask(kind, pattern)
 
         passes = tuple(
@@ -126,8 +146,13 @@ class Method:
         )
 
     def client_work(self, kind: str, round: int) -> Work:
-        """``work``, with the personal parts kept on the client.  Raises MethodError for a part that no kind has."""
+        """``work``, with the personal parts kept on the client, and without what no client trains on the way up.
+
+        Raises MethodError for a part that no kind has.
+        """
         work, personal = self.work(kind, round), self.options.personal
+        if self.setting.kinds[kind].fixed():
+            work = replace(work, up=tuple(payload.only(lambda item: not item.fixed) for payload in work.up))
         if personal:
             check_parts(personal, {name for each in self.setting.kinds.values() for name in each.parameters()})
         return keep_personal(work, personal) if personal else work
@@ -154,8 +179,9 @@ class Method:
 
     def model_payload(self, kind: str) -> Payload:
         """The whole model of a client kind."""
-        parameters = self.setting.kinds[kind].parameters()
-        return Payload("model", tuple(Item(n, s.shape, s.dtype, f"{kind}/{n}") for n, s in parameters.items()))
+        parameters, fixed = self.setting.kinds[kind].parameters(), self.setting.kinds[kind].fixed()
+        items = (Item(n, s.shape, s.dtype, f"{kind}/{n}", fixed=n in fixed) for n, s in parameters.items())
+        return Payload("model", tuple(items))
 
     def like_model(self, kind: str, name: str, source: str = "") -> Payload:
         """Tensors like a kind's parameters, ``<name>.<parameter>``, at the addresses ``<source><kind>/<parameter>``.
@@ -270,7 +296,7 @@ class Method:
         described, setting = self.setting.kinds[kind], self.setting
         args = self.asked_fields(kind)
         patterns: tuple[str, ...] = (described.pattern,)
-        if described.task != "classify":
+        if described.task == "retrieve":
             args["samples"] = setting.pairs
             if setting.pairs > setting.fold:
                 args["fold"] = setting.fold
@@ -281,8 +307,7 @@ class Method:
             if described.task == "classify":
                 patterns = (described.pattern, *described.modalities)
         args |= self.mask(kind, patterns[-1])
-        step = "score-classify" if described.task == "classify" else "score-retrieve"
-        pass_ = Pass(step, split, patterns, setting.evaluation_batch, False, args)  # type: ignore[arg-type]
+        pass_ = Pass(STEPS[described.task][1], split, patterns, setting.evaluation_batch, False, args)  # type: ignore[arg-type]
         attention = self.setting.training.attention
         if attention in ("flash", "cudnn"):
             attention = "device"  # an evaluation is in float32, which these don't support on a GPU

@@ -13,7 +13,7 @@ from torch import Tensor
 from edgefl import models, registry
 from edgefl.memo import cache_folder, remember, remembered
 from edgefl.methods.aggregation.options import MEAN, AggregationOptions
-from edgefl.models import ModelOptions
+from edgefl.models import ModelOptions, adapters
 from edgefl.work import Address, TensorSpec, digest
 from edgefl.work.training_options import TrainingOptions
 
@@ -24,6 +24,7 @@ class Kind:
 
     ``weights`` names for some towers the source of their initial values; no cost depends on it.  ``patterns`` are the
     modality patterns that its samples may have, the complete one first, and only this unless samples lack modalities.
+    ``delivers_base`` says that clients don't have the parameters under an adapter before they first take part.
     ``extras`` are further fields of its data: ``target`` (soft answers), ``group`` (captions of one image).
     """
 
@@ -34,6 +35,7 @@ class Kind:
     weights: Mapping[str, str] = field(default_factory=dict)
     patterns: tuple[str, ...] = ()
     extras: tuple[str, ...] = ()
+    delivers_base: bool = False
 
     def __post_init__(self) -> None:
         if not self.patterns:
@@ -50,8 +52,13 @@ class Kind:
         return {**parameters, **buffers}
 
     def trainable(self) -> tuple[str, ...]:
-        """Names of the parameters; buffers can't train."""
-        return tuple(_tensors(_Frozen(self.model))[0])
+        """Names of the parameters, with an adapter of those that it lets train; buffers can't train."""
+        names, adapter = _tensors(_Frozen(self.model))[0], self.model.get("adapter")
+        return tuple(name for name in names if adapter is None or adapters.trains(adapter, name))
+
+    def fixed(self) -> frozenset[str]:
+        """Names of the parameters that no client trains at any stage: those of the model under an adapter."""
+        return frozenset(_tensors(_Frozen(self.model))[0]) - set(self.trainable())
 
     @property
     def dimension(self) -> int:

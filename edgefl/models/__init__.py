@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from edgefl import registry
 from edgefl.errors import MethodError
+from edgefl.models import adapters
 from edgefl.models.client import describe
 from edgefl.models.exits import places_of
 from edgefl.models.options import MODALITIES, ModelOptions
@@ -42,6 +43,8 @@ def build(description: Mapping[str, Any]) -> nn.Module:
     registered.
     """
     module: nn.Module = registry.get("model", description["name"])(description)
+    if adapter := description.get("adapter"):
+        adapters.attach(module, adapter)
     return module
 
 

@@ -46,6 +46,12 @@ class ClientModel(nn.Module):
         """The tower module that encodes a modality."""
         return self.get_submodule(modality)
 
+    def next_tokens(self, modality: str, x: Tensor) -> Tensor:
+        """Scores of the token after each one: ``[batch, tokens, vocabulary]``."""
+        tower = self.tower(modality)
+        scores: Tensor = tower.vocabulary_scores(tower(x))
+        return scores
+
     @property
     def dimension(self) -> int:
         """Width of the features that ``feature`` and ``embed`` return."""
@@ -169,6 +175,7 @@ def describe(
     frames of spectrograms, number of classes.
 
     - A classifier of one modality is a tower with a head.
+    - A model that predicts the next token is a causal tower with scores of the vocabulary.
     - A classifier of two modalities concatenates their features and has one joint head.
     - A retrieval model has one final norm for all its towers (as FedCola).  If ``dimension`` is set, each tower has
       a norm and a projection instead.
@@ -176,13 +183,15 @@ def describe(
     The description doesn't contain the source of pre-trained weights, because no cost depends on it.
     Raises MethodError for a modality without a tower, or if towers under one norm have different widths.
     """
-    if options.multiway is not None:
+    if options.multiway is not None and task != "next-token":
         return describe_multiway(options.multiway, modalities, task, facts, checkpointing=checkpointing)
     towers = options.towers
     for modality in modalities:
         if modality not in towers:
             raise MethodError(f"clients with {modality} need a model.{modality} tower; the model has {list(towers)}")
     single = len(modalities) == 1
+    if task == "next-token":
+        return _causal(options, modalities[0], facts, checkpointing=checkpointing)
     rep: Any = options.dimension
     if rep and options.projection is not None:
         rep = {**options.projection.model_dump(mode="json"), "dimension": options.dimension}
@@ -197,6 +206,8 @@ def describe(
             described[modality]["classes"] = facts[modality]["classes"]
         if rep and (not single or options.dimension_for == "all"):
             described[modality]["rep"] = rep
+        if check := getattr(registry.get("tower", towers[modality].tower), "check", None):
+            check(described[modality])
     joint: dict[str, Any] = {}
     if task == "classify" and not single:
         joint = {**options.fusion.model_dump(mode="json"), "classes": facts[modalities[0]]["classes"]}
@@ -209,3 +220,25 @@ def describe(
             )
         joint["norm"] = widths.pop()
     return {"name": "towers", "towers": described, "joint": joint}
+
+
+def _causal(
+    options: ModelOptions, modality: str, facts: Mapping[str, Mapping[str, int]], *, checkpointing: bool
+) -> dict[str, Any]:
+    """The description of a model that predicts the next token of a text."""
+    tower = options.towers[modality]
+    if not getattr(registry.get("tower", tower.tower), "causal", False):
+        causal = [name for name in registry.names("tower") if getattr(registry.get("tower", name), "causal", False)]
+        raise MethodError(
+            f"the task next-token needs a tower whose tokens see only those before them, and {tower.tower} isn't one: "
+            f"set model.{modality}.tower to {' or '.join(causal)}"
+        )
+    described = {
+        **tower.model_dump(exclude={"weights"}),
+        **{k: v for k, v in facts[modality].items() if k in FACTS},
+        "depth": tower.blocks,
+        "predicts": True,
+    }
+    if checkpointing:
+        described["checkpointing"] = True
+    return {"name": "towers", "towers": {modality: described}, "joint": {}}

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_validator, model_validator
 
 from edgefl import registry
+from edgefl.errors import MethodError
 from edgefl.models.multiway import MODALITIES as MULTIWAY_MODALITIES
 from edgefl.models.multiway import MultiwayOptions
 
@@ -76,7 +77,12 @@ class ModelOptions(BaseModel):
         modality = getattr(tower, "modality", info.field_name)  # a plug-in's may not say which it takes
         if modality != info.field_name:
             raise ValueError(f"the tower {name} takes {modality}, not {info.field_name}")
-        return tower.Options.model_validate({"tower": default, **value})
+        options = tower.Options.model_validate({"tower": default, **value})
+        try:
+            options.blocks  # noqa: B018  # a module whose constructor fails is told here
+        except MethodError as error:
+            raise ValueError(str(error)) from error
+        return options
 
     @model_validator(mode="after")
     def _check_fields(self) -> ModelOptions:

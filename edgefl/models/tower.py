@@ -160,11 +160,15 @@ class Tower(nn.Module):
         return tokens[:, 0]
 
 
-def through(block: nn.Module, x: Any, checkpointing: bool = False) -> Any:
-    """Apply a block to tokens; with ``checkpointing``, the backward pass recomputes its activations."""
+def through(block: nn.Module, x: Any, checkpointing: bool = False, **more: Any) -> Any:
+    """Apply a block to tokens; with ``checkpointing``, the backward pass recomputes its activations.
+
+    ``more`` are further arguments of the block.
+    """
     if checkpointing and torch.is_grad_enabled():
-        return checkpoint(through, block, x, use_reentrant=False, context_fn=partial(_checkpoint_contexts, block))
-    out = block(x)
+        contexts = partial(_checkpoint_contexts, block)
+        return checkpoint(through, block, x, use_reentrant=False, context_fn=contexts, **more)
+    out = block(x, **more)
     return out[0] if isinstance(out, tuple) else out
 
 

@@ -105,8 +105,8 @@ def fill(
 
     statistics = ((n, b) for n, b in module.named_buffers() if b.is_floating_point())
     state = (*module.named_parameters(), *statistics)
-    # Published weights don't have the exits that the model ``exits`` adds to blocks.
-    targets = {n: p for n, p in state if n.partition(".")[0] in parts and ".exit." not in n}
+    # Published weights have neither the exits that the model ``exits`` adds to blocks, nor an adapter's factors.
+    targets = {n: p for n, p in state if n.partition(".")[0] in parts and ".exit." not in n and ".lora_" not in n}
     try:
         with safe_open(file, framework="pt") as stored:
             names = {spell(name, spelling): name for name in stored.keys()}  # noqa: SIM118

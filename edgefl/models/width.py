@@ -24,6 +24,8 @@ def at_width(description: Mapping[str, Any], share: float) -> dict[str, Any]:
     """
     if (model := description["name"]) not in ("towers", "exits"):
         raise MethodError(f"model {model!r} can't be narrowed: only {' and '.join(CUTTABLE)} towers can")
+    if "adapter" in description and share != 1:
+        raise MethodError("a model with an adapter can't be narrowed: set adapter: none, or schedule: elastic")
     towers = {}
     for name, tower in description["towers"].items():
         if tower["tower"] not in CUTTABLE:

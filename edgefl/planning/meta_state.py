@@ -18,7 +18,7 @@ def shapes(method: Method) -> ServerState:
     # pretrained weights don't affect costs, and their files may be missing
     kinds = {name: replace(kind, weights={}) for name, kind in method.setting.kinds.items()}
     with torch.device("meta"), shapes_alone(method, "initial()"):
-        return type(method)(method.options, replace(method.setting, kinds=kinds, pretrained=None)).initial(0)
+        return type(method)(method.options, replace(method.setting, kinds=kinds, pretrained=None)).at_start(0)
 
 
 @contextmanager

@@ -24,8 +24,8 @@ MOST_STATES = 256
 
 
 def always(item: Item, stage: Stage) -> bool:
-    """Whether an item is sent in every round: active parameters, what is like them, and tables."""
-    return item.is_table or stage.active(item.parameter)
+    """Whether an item is sent in every round: active parameters that train, what is like them, and tables."""
+    return item.is_table or (stage.active(item.parameter) and not item.fixed)
 
 
 def frozen(work: Work, stage: Stage) -> tuple[Address, ...]:

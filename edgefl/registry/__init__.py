@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from os import PathLike
@@ -110,9 +111,25 @@ def _get(noun: str, name: str) -> Any:
         elif (place := plug_ins().place(error)) is not None:
             file = f"{place[0].file}:{place[0].line}"
         raise PluginError(f"{where} can't be imported: {faults.said(error)} ({file}; {point.value})") from error
-    if fault := _misfit(noun, part):
+    part, fault = _converted(noun, name, part)
+    if fault := fault or _misfit(noun, part):
         raise PluginError(f"{where} is broken: {point.value} {fault} ({faults.file_of(point)})")
     return part
+
+
+_CONVERTERS = {"tower": "edgefl.models.plain:tower_of"}
+"""Functions of a name and the registered object that return the part, by noun.  They raise TypeError for a misfit."""
+
+
+def _converted(noun: str, name: str, part: Any) -> tuple[Any, str]:
+    """What a registered object becomes, and why it can't be a part, as the end of a message; "" if it can."""
+    if noun not in _CONVERTERS or any(hasattr(part, attribute) for attribute in _ATTRIBUTES.get(noun, ())):
+        return part, ""
+    module, _, function = _CONVERTERS[noun].partition(":")
+    try:
+        return getattr(import_module(module), function)(name, part), ""
+    except TypeError as error:
+        return part, str(error)
 
 
 _CALLED = ("method", "schedule", "model", "partition", "step", "selection", "round policy")
@@ -293,7 +310,8 @@ def register(kind: str, name: str) -> Callable[[Part], Part]:
 def _register(point: Registered) -> None:
     """Add a part.  Raises PluginError if it isn't one of its kind, or if another has its name."""
     noun, name = point.noun, point.name
-    if not isinstance(point.part, Absent) and (fault := _misfit(noun, point.part)):
+    part, fault = (None, "") if isinstance(point.part, Absent) else _converted(noun, name, point.part)
+    if not isinstance(point.part, Absent) and (fault := fault or _misfit(noun, part)):
         raise PluginError(f"the {noun} {name!r} can't be registered: {point.value} {fault} ({point.file})")
     taken = _points(noun).get(name)
     if taken is not None and not point.replaces(taken):

@@ -27,7 +27,7 @@ LEAST_WIDTH = 40
 
 TITLES = {
     "accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "soft_score": "soft score", "r@1": "R@1",
-    "r@10": "R@10", "r@1_sum_folds": "R@1 sum",
+    "r@10": "R@10", "r@1_sum_folds": "R@1 sum", "perplexity": "perplexity", "token_accuracy": "token accuracy",
 }  # fmt: skip
 """Titles of metrics in tables."""
 

@@ -22,7 +22,16 @@ _READ = (
 )  # fmt: skip
 """Fields that are read from a client's record."""
 
-SHOWN_METRICS = ("accuracy", "balanced_accuracy", "soft_score", "r@1", "r@10", "r@1_sum_folds")
+SHOWN_METRICS = (
+    "accuracy",
+    "balanced_accuracy",
+    "soft_score",
+    "r@1",
+    "r@10",
+    "r@1_sum_folds",
+    "perplexity",
+    "token_accuracy",
+)
 """Metrics that tables show if a run has them.  Records hold more metrics."""
 
 
@@ -305,10 +314,14 @@ def evaluation_of(run: Run, samples: Samples) -> dict[str, Any]:
 def _chance(
     models: Mapping[str, Any], evaluation: Mapping[str, Any], samples: Mapping[str, int]
 ) -> dict[str, dict[str, float]]:
-    """Chance level by kind and metric: 1/classes, and k/pairs for recall at k if the number of pairs is known."""
+    """Chance level by kind and metric: 1/classes, k/pairs for recall at k if the number of pairs is known, and for
+    perplexity the size of the vocabulary."""
     chance: dict[str, dict[str, float]] = {}
     for kind, model in models.items():
         heads = [*model.get("towers", {}).values(), model.get("joint") or {}]
+        if vocabulary := next((head["vocabulary"] for head in heads if head.get("predicts")), 0):
+            chance[kind] = {"perplexity": float(vocabulary), "token_accuracy": 1 / vocabulary}
+            continue
         classes: set[int] = {head["classes"] for head in heads if head.get("classes")}
         if "-" in kind and not classes:
             if kind not in samples:

@@ -11,7 +11,7 @@ from typing import Any, Self, TextIO
 from edgefl import units
 from edgefl.report.console import score
 
-SHORT = {"accuracy": "acc", "soft_score": "score", "r@10": "R@10"}
+SHORT = {"accuracy": "acc", "soft_score": "score", "r@10": "R@10", "perplexity": "perplexity"}
 """Metrics shown in a progress line, and their short names."""
 
 TRAINING_SHARE = 0.9

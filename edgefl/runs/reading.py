@@ -241,16 +241,17 @@ class Run:
             return {label: run.stopped for label, run in self.runs.items()}
         return dict(self.result.get("stopped") or {})
 
-    def model(self, kind: str, which: Literal["final", "best"] = "final") -> nn.Module:
+    def model(self, kind: str, which: Literal["final", "best"] = "final", *, merged: bool = True) -> nn.Module:
         """The trained model of a client kind at full depth, a torch module in evaluation mode on the CPU.
 
-        ``which="best"`` has the weights of the best evaluation, as ``weights`` does.
+        ``which="best"`` has the weights of the best evaluation, as ``weights`` does.  A scenario's ``adapter`` is added
+        to the weights that it stands beside; with ``merged=False`` it keeps parameters of its own.
         Raises UnknownName for a kind that the run doesn't have, RunError if the run isn't finished or the weights
         don't fit the model.
         """
         from edgefl.runs.trained import trained_model
 
-        return trained_model(self.path, self.models, kind, self.weights(which))
+        return trained_model(self.path, self.models, kind, self.weights(which), merged=merged)
 
     def _repr_html_(self) -> str:
         """The run's figures and headline numbers as a table, for notebooks."""

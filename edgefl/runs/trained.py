@@ -9,14 +9,16 @@ from typing import Any
 from torch import Tensor, nn
 
 from edgefl.errors import RunError, UnknownName
-from edgefl.models import build
+from edgefl.models import adapters, build
 
 
-def trained_model(path: Path, models: Mapping[str, Any], kind: str, weights: Mapping[str, Tensor]) -> nn.Module:
+def trained_model(
+    path: Path, models: Mapping[str, Any], kind: str, weights: Mapping[str, Tensor], *, merged: bool = True
+) -> nn.Module:
     """The model of a client kind with these weights of the run at ``path``, in evaluation mode on the CPU.
 
-    ``models`` are the run's descriptions by kind.  Raises UnknownName for another kind, RunError if the weights don't
-    fit the model.
+    ``models`` are the run's descriptions by kind.  ``merged`` adds an adapter to the weights that it stands beside.
+    Raises UnknownName for another kind, RunError if the weights don't fit the model.
     """
     if kind not in models:
         raise UnknownName("client kind", kind, models)
@@ -39,6 +41,11 @@ def trained_model(path: Path, models: Mapping[str, Any], kind: str, weights: Map
             f"the weights at {path} don't fit the model {kind!r}: missing {_first(missing)}, "
             f"not in the model {_first(sorted(loaded.unexpected_keys))}"
         )
+    adapter = models[kind].get("adapter")
+    if merged and adapter:
+        plain: nn.Module = build(adapters.without(models[kind]))
+        plain.load_state_dict(adapters.merge(module, adapter), assign=True)
+        module = plain
     return module.eval()
 
 

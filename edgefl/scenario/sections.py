@@ -14,6 +14,7 @@ from edgefl.devices import FleetOptions
 from edgefl.errors import EdgeflError
 from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.models import MODALITIES, ModelOptions
+from edgefl.models.adapters import AdapterOptions
 from edgefl.planning.payload_options import PayloadOptions
 from edgefl.planning.round_options import EvaluationOptions, RoundOptions
 from edgefl.planning.stop_options import StopOptions
@@ -87,6 +88,7 @@ SECTIONS: dict[str, Section] = {
         ModelOptions,
         inner={modality: ("tower", "tower", default) for modality, default in MODALITIES.items()},
     ),
+    "adapter": Section("parameters that train in place of the models' own", AdapterOptions, short="name"),
     "pretrain": Section("pretraining of towers at the server", PretrainOptions),
     "method": Section("the federated method", short="name", noun="method", default="fedavg"),
     "schedule": Section("which blocks train in which round", short="name", noun="schedule", default="end-to-end"),

@@ -102,7 +102,7 @@ class RunState:
                 setup,
                 self.planner,
                 executor,
-                setup.method.initial(setup.seed),
+                setup.method.at_start(setup.seed),
                 kept,
                 folder=journal.kept_folder.parent,
                 most=updates_memory,
@@ -118,6 +118,7 @@ class RunState:
         offered = setup.schedule.offered
         names = [name for kind in setup.method.setting.kinds.values() for name in kind.parameters()]
         frozen = len(setup.schedule.stages) > 1 or any(not stage.active(name) for stage in offered for name in names)
+        frozen |= any(kind.fixed() for kind in setup.method.setting.kinds.values())
         self.client_versions = ClientVersions(len(setup.clients.client_kind), keeping=frozen)
         self.roster = Roster(self.planner, self.client_versions)
         pause = 0.0 if executor is not None else UNTRAINED_SECONDS

@@ -62,6 +62,8 @@ class Item:
     ``cut`` is the part of the server's tensor that it is, None for all of it.  ``like`` names a parameter of the
     model whose shape the tensor has and whose stages, widths and versions it follows: a client's control variate, its
     personal copy.  Such a tensor is held beside the model, and is zeros while the server has none at ``source``.
+    ``fixed`` says that no client trains it at any stage: it is sent only where the client's copy is older than the
+    server's, and never back.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Item:
     source: Address
     cut: Cut | None = None
     like: str | None = None
+    fixed: bool = False
 
     @property
     def parameter(self) -> str:

@@ -6,13 +6,16 @@ They never hold all logits or similarities at once, never call ``.item()``, and 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from edgefl.models.client import ClientModel
 from edgefl.work.description import Pass
 from edgefl.work.metering.meter import unmetered
-from edgefl.work.steps import Context, Step
+from edgefl.work.steps import Context, Step, following
 
 TOP = 5
 """k of the top-k accuracy, which is reported for more than k classes."""
@@ -139,6 +142,36 @@ class ScoreClassify(Step):
     def _sums(cls, ctx: Context, pass_: Pass) -> tuple[str, ...]:
         top = (f"top{TOP}",) if cls._classes(ctx, pass_) > TOP else ()
         return (*top, "soft") if "target" in pass_.args.get("fields", ()) else top
+
+
+class ScoreNextToken(Step):
+    """Perplexity of a text's tokens given those before them, and how many of them have the highest score.
+
+    Perplexity is exp of the mean over all tokens of minus the logarithm of their probability; padding doesn't count.
+    Guessing all tokens alike, it is the size of the vocabulary.  Metrics are NaN if scores aren't finite.
+    """
+
+    def start(self, ctx: Context, pass_: Pass) -> None:
+        """Allocate the sums ``[3]``: of minus log-probabilities, of hits, of tokens."""
+        ctx.output("tokens", (3,)).zero_()
+
+    def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> None:
+        """Add the batch's tokens."""
+        scores = cast(ClientModel, ctx.model).next_tokens(pattern, batch[pattern]).float().flatten(0, 1)
+        note_finite(ctx, scores)
+        after = following(batch).flatten()
+        real = (after >= 0).to(scores.dtype)
+        sums = ctx.outputs["tokens"]
+        sums[0] += F.cross_entropy(scores, after, ignore_index=-1, reduction="sum")
+        sums[1] += ((scores.argmax(-1) == after) * real).sum()
+        sums[2] += real.sum()
+
+    def finish(self, ctx: Context, pass_: Pass) -> None:
+        """Write ``perplexity`` and ``token_accuracy``."""
+        lost, hits, count = ctx.outputs["tokens"].unbind()
+        ctx.metrics["perplexity"] = (lost / count.clamp_min(1)).exp()
+        ctx.metrics["token_accuracy"] = hits / count.clamp_min(1)
+        spoil_metrics(ctx)
 
 
 RECALLS = (1, 5, 10, 50)

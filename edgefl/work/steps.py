@@ -168,6 +168,23 @@ class Classify(Step):
         return F.cross_entropy(logits, batch["label"], ignore_index=-1)
 
 
+class NextToken(Step):
+    """Cross-entropy of each token of a text given those before it: the mean over the batch's tokens but padding.
+
+    ``next`` [batch, tokens] are the tokens that follow, -1 where there is none.
+    """
+
+    def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
+        """Mean over tokens; a repeated sample, whose label is -1, doesn't count."""
+        scores = cast(ClientModel, ctx.model).next_tokens(pattern, batch[pattern]).float()
+        return F.cross_entropy(scores.flatten(0, 1), following(batch).flatten(), ignore_index=-1)
+
+
+def following(batch: Mapping[str, Tensor]) -> Tensor:
+    """The tokens that follow ``[batch, tokens]``; -1 where there is none, and for repeated samples."""
+    return batch["next"].masked_fill(batch["label"][:, None] == -1, -1)
+
+
 def clip_loss(a: Tensor, b: Tensor, scale: float = CLIP_SCALE) -> Tensor:
     """Symmetric InfoNCE over a batch of unit vectors ``[batch, dim]``: row k of a belongs to row k of b."""
     logits = scale * a @ b.T

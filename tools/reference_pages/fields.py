@@ -28,6 +28,7 @@ QUANTITIES: dict[str, tuple[units.Quantity, str]] = {
 
 OTHER_VALUES = {
     **dict.fromkeys(("model.image", "model.text", "model.audio"), "mapping: fields of a [tower](#towers)"),
+    "model.MODALITY.config": "mapping, or a folder",
     "data.missing": "share, or mapping (see the description)",
     "evaluation.missing": "as `data.missing`",
     "round.selection": "name, or mapping: [selections](#selections)",

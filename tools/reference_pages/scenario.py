@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.data.collection import DataSet, FolderSet
+from edgefl.models.plain import tower_of
 from edgefl.scenario.sections import FORMAT, SECTIONS, Section
 from reference_pages.fields import QUANTITIES, fields_table
 from reference_pages.markdown import capital, first_paragraph, listed, page, sentence, table
@@ -23,7 +24,8 @@ def registered(group: str) -> dict[str, Any]:
     targets = {}
     for name, target in project["entry-points"][f"edgefl.{group}"].items():
         module, attribute = target.split(":")
-        targets[name] = getattr(importlib.import_module(module), attribute)
+        found = getattr(importlib.import_module(module), attribute)
+        targets[name] = tower_of(name, found) if group == "towers" else found
     return targets
 
 

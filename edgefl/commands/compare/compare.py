@@ -11,6 +11,7 @@ from edgefl.commands.compare.members import Group, Member, Members, members_of
 from edgefl.commands.compare.orderings import ordering_of_rows, ordering_of_study, tables_of
 from edgefl.commands.compare.spread import Spread, best_of, with_confidence
 from edgefl.commands.progress import OnProgress, silent
+from edgefl.planning.stop_options import lower_is_better
 from edgefl.report.facts import SHOWN_METRICS, facts_of
 
 Facts = Mapping[str, Any]
@@ -65,7 +66,7 @@ def compared_runs(members: Members, facts_by_folder: Mapping[str, Facts]) -> dic
     }
     columns |= {name: [Spread(tuple(of(facts(m)) for m in g.members)) for g in groups] for name, of in COSTS.items()}
     confidence = with_confidence(columns["virtual_seconds"])
-    higher = {name: name not in COSTS or name in MORE_IS_BETTER for name in columns}
+    higher = {name: name in MORE_IS_BETTER if name in COSTS else not lower_is_better(name) for name in columns}
     table = {name: _plain(spreads, higher[name], confidence) for name, spreads in columns.items()}
     return {
         "spread": "95 % interval" if confidence else "standard deviation",

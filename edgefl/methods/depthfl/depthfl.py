@@ -27,6 +27,8 @@ class DepthFL(Method):
     ``w(t) = distillation exp(-5 (1 - t / ramp)^2)`` after t < ramp rounds, and ``distillation`` afterwards.
     """
 
+    tasks = ("classify", "retrieve")
+
     class Options(Method.Options):
         """``method: {name: depthfl, exits: 4}``."""
 

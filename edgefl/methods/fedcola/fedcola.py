@@ -97,6 +97,11 @@ class FedCola(Method):
         partner = self.partner_of(kind)
         if partner is None or self.options.complementary == "none":
             return work
+        if self.setting.kinds[kind].fixed():
+            raise MethodError(
+                f"complementary: {self.options.complementary} trains whole layers, and an adapter leaves them as they "
+                "are: set complementary: none"
+            )
         tower, other, other_tower = partner
         specs, partner_specs = self.setting.kinds[kind].parameters(), self.setting.kinds[other].parameters()
         for name, modality in ((kind, tower), (other, other_tower)):

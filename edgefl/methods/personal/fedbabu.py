@@ -7,9 +7,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from edgefl.methods.personal.parts import belongs
 from edgefl.methods.protocol import Method
-from edgefl.work import Work
+from edgefl.models.adapters import belongs
+from edgefl.work import Item, Work
 
 
 class FedBABU(Method):
@@ -29,7 +29,8 @@ class FedBABU(Method):
         """FedAvg's work without the heads, which neither train nor travel up."""
         work = super().work(kind, round)
         up = tuple(payload.only(lambda item: not belongs(item.name, "head")) for payload in work.up)
-        return replace(work, trainable=tuple(n for n in work.trainable if not belongs(n, "head")), up=up)
+        down = tuple(replace(payload, items=tuple(map(_fixed_head, payload.items))) for payload in work.down)
+        return replace(work, trainable=tuple(n for n in work.trainable if not belongs(n, "head")), down=down, up=up)
 
     def evaluate_client(self, kind: str, round: int) -> Work:
         """``training.epochs`` of fine-tuning on the client's samples, then its scores; nothing is kept or sent."""
@@ -37,3 +38,7 @@ class FedBABU(Method):
         part = self.options.tune
         trainable = tuple(n for n in tuned.trainable if part == "all" or belongs(n, "head") == (part == "head"))
         return replace(tuned, trainable=trainable, passes=(*tuned.passes, *scored.passes), up=())
+
+
+def _fixed_head(item: Item) -> Item:
+    return replace(item, fixed=item.fixed or belongs(item.name, "head"))

@@ -6,12 +6,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from edgefl.errors import MethodError
+from edgefl.models.adapters import belongs
 from edgefl.work import Work
-
-
-def belongs(name: str, part: str) -> bool:
-    """Whether a parameter belongs to a part: that of any tower (``head``), or the beginning of its name."""
-    return f"{name}.".startswith(f"{part}.") or name.split(".")[1:2] == [part]
 
 
 def check_parts(parts: Sequence[str], names: Collection[str]) -> None:

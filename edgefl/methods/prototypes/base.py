@@ -33,6 +33,8 @@ class LibraryMethod(Method, ABC):
     ``terms`` of the clients' loss.
     """
 
+    tasks = ("classify", "retrieve")
+
     class Options(Method.Options):
         """Fields of all methods with class prototypes."""
 

@@ -36,6 +36,8 @@ Sent = Sequence[tuple[Update, Tensor]]
 class Exchange(Method):
     """Clients keep their models; tables of the first ``pairs`` public pairs travel."""
 
+    tasks = ("classify", "retrieve")
+
     class Options(Method.Options):
         """Fields of methods whose server has a model of its own."""
 

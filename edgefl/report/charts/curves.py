@@ -18,7 +18,7 @@ CLOCKS = (
 )
 """Each x axis: its name in ``Records.clocks``, in tables, and the axis."""
 
-MAIN = ("balanced_accuracy", "soft_score", "accuracy", "r@10", "r@1")
+MAIN = ("balanced_accuracy", "soft_score", "accuracy", "r@10", "r@1", "perplexity")
 """Of the metrics that a kind has, the first of these tells most."""
 
 BAND = "mean of the seeds; the band is the standard deviation"

@@ -1,0 +1,254 @@
+"""Towers from ordinary modules: ``@edgefl.register("tower", "mynet")`` on a subclass of ``torch.nn.Module``.
+
+Its constructor's annotated arguments become the fields of its section; some are given by the data.  With ``blocks``,
+the name of its sequence of blocks, schedules can cut it: parts that it makes before the sequence are its embedding,
+those after it its norm.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, cast, get_type_hints
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, computed_field, create_model
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
+
+from edgefl.errors import MethodError
+from edgefl.models.tower import chosen
+
+OF_DATA = {"image": ("channels", "size"), "text": ("vocabulary",), "audio": ("bins", "frames")}
+"""Arguments that the data determine, by modality; ``classes`` too, where the tower has a classifier."""
+TRIED = (
+    {"channels": 3, "size": 32, "vocabulary": 100, "bins": 128, "frames": 128, "classes": 2},
+    {"channels": 3, "size": 224, "vocabulary": 100, "bins": 128, "frames": 1024, "classes": 2},
+)
+"""Data of which a module is built to count its blocks, until one fits."""
+
+
+class PlainOptions(BaseModel):
+    """What all towers from ordinary modules have."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @computed_field(description="blocks at full depth; 1 where the class doesn't name them")  # type: ignore[prop-decorator]
+    @property
+    def blocks(self) -> int:
+        """Length of the module's sequence of blocks."""
+        return _probed(type(self), self.model_dump_json(exclude={"blocks", "width"}))[0]
+
+    @computed_field(description="width of what forward gives")  # type: ignore[prop-decorator]
+    @property
+    def width(self) -> int:
+        """The module's ``width``."""
+        return _probed(type(self), self.model_dump_json(exclude={"blocks", "width"}))[1]
+
+
+class PlainTower:
+    """A class of modules as a tower.  Raises TypeError, with what to add, for a class that can't be one."""
+
+    def __init__(self, name: str, made: type[nn.Module]):
+        self.name, self.made = name, made
+        self.modality = _modality(made)
+        self.sequence: str | None = getattr(made, "blocks", None)
+        if self.sequence is not None and not isinstance(self.sequence, str):
+            raise TypeError('has blocks that are no name: write blocks = "layers", the attribute that holds them')
+        self.arguments = _arguments(made)
+        data = (*OF_DATA[self.modality], "classes")
+        fields: dict[str, Any] = {"tower": (Literal[name], name)}
+        fields |= {argument: given for argument, given in self.arguments.items() if argument not in data}
+        if self.modality == "text" and "tokens" not in fields:
+            fields["tokens"] = (
+                PositiveInt,
+                Field(24, description="tokens of a text: padded or cut"),
+            )
+        fields["weights"] = (str | None, Field(None, description="a .safetensors file with the module's own names"))
+        self.Options = create_model("Options", __base__=PlainOptions, **fields)
+        self.Options.plain = self  # type: ignore[attr-defined]
+
+    def module(self, given: Mapping[str, Any]) -> nn.Module:
+        """The module of these options and data.  Raises MethodError if its constructor fails or lacks something."""
+        arguments = {}
+        for argument in self.arguments:
+            if argument not in given:
+                raise MethodError(f"tower {self.name}: the data give no {argument!r}, which its constructor asks for")
+            arguments[argument] = given[argument]
+        module = self.made(**arguments)
+        if not isinstance(getattr(module, "width", None), int):
+            raise MethodError(f"tower {self.name}: set self.width in its constructor, the width of what forward gives")
+        if taken := [part for part in ("head", "rep") if part in module._modules]:
+            raise MethodError(
+                f"tower {self.name}: its part {taken[0]!r} has the name of what a task adds to a tower: rename it"
+            )
+        for parameter, value in module.named_parameters():
+            if isinstance(value, UninitializedParameter):
+                raise MethodError(f"tower {self.name}: {parameter} is made in forward; make all parameters in __init__")
+        return module
+
+    def build(self, description: Mapping[str, Any], norm: bool) -> nn.Module:
+        """Build the tower at a depth from ``{depth, ...options, ...data}``; it has its own norm, if any."""
+        if description.get("checkpointing"):
+            raise MethodError(f"tower {self.name} can't recompute its activations: set training.checkpointing: false")
+        options = chosen(self.Options, description)
+        module = self.module({**{n: getattr(options, n) for n in type(options).model_fields}, **description})
+        return arranged(module, self.sequence, description["depth"])
+
+    def load(self, module: nn.Module, weights: str, description: Mapping[str, Any]) -> None:
+        """Copy the tensors of a .safetensors file, by the module's own names.  Raises MethodError."""
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        try:
+            stored = load_file(Path(weights).expanduser())
+        except (OSError, SafetensorError) as error:
+            raise MethodError(f"weights {weights!r}: not a .safetensors file ({error})") from error
+        own: Any = getattr(module, "own_name", str)
+        with torch.no_grad():
+            for name, value in (*module.named_parameters(), *module.named_buffers()):
+                if name.partition(".")[0] in ("head", "rep"):
+                    continue
+                found = stored.get(own(name))
+                if found is None or found.shape != value.shape:
+                    said = "isn't there" if found is None else f"is {list(found.shape)}, not {list(value.shape)}"
+                    raise MethodError(f"weights {weights!r}: {own(name)} {said}")
+                value.copy_(found)
+
+    def check(self, description: Mapping[str, Any]) -> None:
+        """Raise MethodError unless forward gives what ``width`` says, of a batch of two."""
+        channels, size, tokens, frames, bins = (
+            int(description.get(name, 0)) for name in ("channels", "size", "tokens", "frames", "bins")
+        )
+        shapes = {"image": (2, channels, size, size), "text": (2, tokens), "audio": (2, frames, bins)}
+        shape, dtype = shapes[self.modality], torch.int64 if self.modality == "text" else torch.float32
+        with torch.device("meta"):
+            module = self.build({**description, "checkpointing": False}, True)
+            names = {name for name, _ in module.named_parameters()}
+            try:
+                out = module(torch.zeros(shape, dtype=dtype))
+            except Exception as error:  # whatever the module does
+                said = " ".join(str(error).split())
+                raise MethodError(
+                    f"tower {self.name}: forward fails on {self.modality} {list(shape)}: {said}"
+                ) from error
+        width = module.width
+        if not isinstance(out, Tensor) or out.dim() not in (2, 3) or out.shape[0] != 2 or out.shape[-1] != width:
+            found = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
+            raise MethodError(
+                f"tower {self.name}: forward gives {found} of {self.modality} {list(shape)}; expected [2, {width}] or "
+                f"[2, tokens, {width}], as self.width says"
+            )
+        if made := sorted({name for name, _ in module.named_parameters()} - names):
+            raise MethodError(f"tower {self.name}: {made[0]} is made in forward; make all parameters in __init__")
+
+
+def tower_of(name: str, part: Any) -> Any:
+    """A registered part as a tower: a class of modules without ``Options`` becomes a PlainTower.  Raises TypeError."""
+    if isinstance(part, type) and issubclass(part, nn.Module) and not hasattr(part, "Options"):
+        return PlainTower(name, part)
+    return part
+
+
+def arranged(module: nn.Module, sequence: str | None, depth: int) -> nn.Module:
+    """The module with the parts ``embedding``, ``blocks`` (the first ``depth``) and ``norm``, and a ``read``.
+
+    Its own attributes still find what they found.  Without a sequence its parts keep their names.
+    """
+    kind: Any = type(module)
+    more: dict[str, Any] = {} if hasattr(kind, "read") else {"read": _read}
+    if sequence is not None:
+        blocks = module._modules.get(sequence)
+        if not isinstance(blocks, nn.Sequential | nn.ModuleList):
+            raise MethodError(
+                f"{kind.__name__}.blocks names {sequence!r}, which is no nn.Sequential or nn.ModuleList of the module"
+            )
+        before, after = nn.Module(), nn.Module()
+        where = before
+        moved: dict[str, str] = {}
+        for name, child in list(module._modules.items()):
+            if name == sequence:
+                where = after
+                continue
+            where.add_module(name, child)
+            moved[name] = "embedding" if where is before else "norm"
+        for name, value in list(module._parameters.items()):
+            before.register_parameter(name, value)
+            moved[name] = "embedding"
+        module._modules.clear()
+        module._parameters.clear()
+        for part, holder in (("embedding", before), ("blocks", blocks[:depth]), ("norm", after)):
+            if part == "blocks" or next(holder.parameters(), None) is not None or next(holder.children(), None):
+                module._modules[part] = holder
+        more |= {name: property(_found(part, name)) for name, part in moved.items()}
+        more |= {sequence: property(lambda self: self._modules["blocks"]), "own_name": _own_name(sequence, moved)}
+    module.__class__ = type(kind.__name__, (kind,), more)
+    return module
+
+
+def _found(part: str, name: str) -> Callable[[nn.Module], Any]:
+    def found(self: nn.Module) -> Any:
+        return getattr(self._modules[part], name)
+
+    return found
+
+
+def _own_name(sequence: str, moved: Mapping[str, str]) -> Callable[[nn.Module, str], str]:
+    def own_name(self: nn.Module, name: str) -> str:
+        """The module's own name of a tensor that the tower calls ``name``."""
+        part, _, rest = name.partition(".")
+        return f"{sequence}.{rest}" if part == "blocks" else rest if rest.partition(".")[0] in moved else name
+
+    return own_name
+
+
+def _read(self: nn.Module, tokens: Tensor) -> Tensor:
+    """The feature ``[batch, width]``: what forward gives, or its first token."""
+    return tokens if tokens.dim() == 2 else tokens[:, 0]
+
+
+@cache
+def _probed(options: type[PlainOptions], given: str) -> tuple[int, int]:
+    """Number of blocks, and width, of the module with these options."""
+    plain: PlainTower = options.plain  # type: ignore[attr-defined]
+    failure: Exception | None = None
+    for data in TRIED:
+        try:
+            with torch.device("meta"):
+                module = plain.module({**data, **json.loads(given)})
+            blocks = module._modules.get(plain.sequence) if plain.sequence else None
+            return len(cast(nn.ModuleList, blocks)) if blocks is not None else 1, int(cast(int, module.width))
+        except MethodError:
+            raise
+        except Exception as error:  # whatever its constructor does
+            failure = error
+    raise MethodError(f"tower {plain.name}: its constructor fails: {' '.join(str(failure).split())}") from failure
+
+
+def _modality(made: type[nn.Module]) -> str:
+    given = getattr(made, "modality", None)
+    if given is None:
+        names = [n for n in inspect.signature(made.forward).parameters if n != "self"]
+        given = names[0] if names else None
+    if given not in OF_DATA:
+        raise TypeError(
+            "doesn't say what it reads: name the argument of forward image, text or audio, or set modality; found "
+            f"{given!r}"
+        )
+    return str(given)
+
+
+def _arguments(made: type[nn.Module]) -> dict[str, tuple[Any, Any]]:
+    """Annotation and default (``...`` if there is none) of the constructor's arguments."""
+    hints = get_type_hints(made.__init__, include_extras=True)
+    found = {}
+    for name, parameter in list(inspect.signature(made.__init__).parameters.items())[1:]:
+        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+            continue
+        if name not in hints:
+            raise TypeError(f"has an argument without annotation: write {name}: int, or whatever it takes")
+        found[name] = (hints[name], ... if parameter.default is parameter.empty else parameter.default)
+    return found

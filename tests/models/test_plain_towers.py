@@ -1,0 +1,223 @@
+"""Ordinary modules as towers: fields, schedules, workers, weights, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+import edgefl
+from edgefl import models, registry
+from edgefl.errors import EdgeflError, PluginError
+from edgefl.models.plain import PlainTower, arranged
+
+Tiny = Callable[..., dict[str, Any]]
+DATA = {"source": "glyphs", "clients": {"image": 3}, "samples": 40, "size": 16, "validation": 40, "test": 40}
+PLUG_IN = """
+import edgefl
+import torch
+from torch import nn
+
+
+@edgefl.register("tower", "mynet")
+class MyNet(nn.Module):
+    blocks = "layers"
+
+    def __init__(self, channels: int, size: int, hidden: int = 8, deep: int = 3):
+        super().__init__()
+        self.place = nn.Parameter(torch.zeros(hidden, size // 4, size // 4))
+        self.embedding = nn.Conv2d(channels, hidden, 4, stride=4)
+        self.layers = nn.ModuleList(nn.Conv2d(hidden, hidden, 3, padding=1) for _ in range(deep))
+        self.norm = nn.BatchNorm2d(hidden)
+        self.final = nn.Linear(hidden, 12)
+        self.width = 12
+
+    def forward(self, image):
+        x = self.embedding(image) + self.place
+        for layer in self.layers:
+            x = x + layer(x).relu()
+        return self.final(self.norm(x).mean((2, 3)))
+"""
+
+
+@pytest.fixture
+def mynet(tmp_path: Path) -> Iterator[Path]:
+    file = tmp_path / "mine.py"
+    file.write_text(PLUG_IN)
+    registry.load_plug_in(file)
+    yield file
+    registry.unload_plug_ins()
+
+
+def with_mynet(tiny: Tiny, **more: Any) -> dict[str, Any]:
+    return tiny(**{"data": DATA, "model": {"image": {"tower": "mynet", "hidden": 10}}, **more})
+
+
+def test_a_module_with_blocks_is_cut_and_computes_as_before(mynet: Path) -> None:
+    made: Any = registry.get("tower", "mynet").made
+    torch.manual_seed(1)
+    own = made(3, 16).eval()
+    torch.manual_seed(1)
+    tower: Any = arranged(made(3, 16), "layers", 3).eval()
+    x = torch.randn(2, 3, 16, 16)
+    assert torch.equal(own(x), tower(x))
+    parts = {name.split(".")[0] for name, _ in tower.named_parameters()}
+    assert parts == {"embedding", "blocks", "norm"}
+    stored = own.state_dict()
+    for name, value in tower.named_parameters():
+        assert torch.equal(stored[tower.own_name(name)], value)
+    torch.manual_seed(1)
+    short: Any = arranged(made(3, 16), "layers", 1)
+    assert len(short.layers) == 1 and set(short.state_dict()) < set(tower.state_dict())
+
+
+@pytest.mark.parametrize("schedule", ["end-to-end", "layerwise", "progressive", "elastic"])
+def test_every_schedule_cuts_it_and_costs_are_those_measured(
+    tiny: Tiny, mynet: Path, tmp_path: Path, schedule: str
+) -> None:
+    run = edgefl.run(with_mynet(tiny, schedule={"name": schedule, "rounds": 4}), output=tmp_path / "run")
+    rows = run.records("clients")
+    errors = [row["memory_error"] for row in rows if row.get("memory_error") is not None]
+    assert errors and max(map(abs, errors)) < 1e-3
+    assert run.model("image").state_dict().keys() == {
+        name.partition("/")[2] for name in run.weights() if name.startswith("image/")
+    }
+
+
+def test_workers_give_the_same_bytes_and_weights_load_by_own_names(tiny: Tiny, mynet: Path, tmp_path: Path) -> None:
+    runs = [
+        edgefl.run(with_mynet(tiny, executor=executor), output=tmp_path / executor["name"])
+        for executor in ({"name": "inline", "device": "cpu"}, {"name": "processes", "workers": 2, "device": "cpu"})
+    ]
+    first, second = (run.weights() for run in runs)
+    assert all(torch.equal(value, second[name]) for name, value in first.items())
+
+    own = registry.get("tower", "mynet").made(1, 16, hidden=10)
+    save_file(own.state_dict(), tmp_path / "own.safetensors")
+    model = {"image": {"tower": "mynet", "hidden": 10, "weights": str(tmp_path / "own.safetensors")}}
+    from edgefl.commands.compose import compose
+    from edgefl.scenario import load
+
+    state = compose(load(with_mynet(tiny, model=model))).method.initial(3).tensors
+    assert torch.equal(state["image/image.blocks.1.weight"], own.layers[1].weight)
+    assert torch.equal(state["image/image.embedding.place"], own.place)
+    save_file({"place": own.place.detach()}, tmp_path / "own.safetensors")
+    with pytest.raises(EdgeflError, match="embedding.weight isn't there"):
+        edgefl.validate(with_mynet(tiny, model=model))
+
+
+def refused(tiny: Tiny, made: type[nn.Module], **options: Any) -> str:
+    """The message about a class of modules, registered for this test."""
+    name = made.__name__.lower()
+    with pytest.raises((EdgeflError, PluginError)) as refusal:
+        edgefl.register("tower", name)(made)
+        edgefl.profile(tiny(data=DATA, model={"image": {"tower": name, **options}}))
+    message = str(refusal.value)
+    assert "\n" not in message
+    return message
+
+
+def test_what_can_not_be_a_tower_is_told_in_a_line(tiny: Tiny) -> None:
+    class NoWidth(nn.Module):
+        def __init__(self, channels: int) -> None:
+            super().__init__()
+            self.layer = nn.Conv2d(channels, 4, 4)
+
+        def forward(self, image: Tensor) -> Tensor:
+            return self.layer(image).mean((2, 3))  # type: ignore[no-any-return]
+
+    class Wrong(NoWidth):
+        def __init__(self, channels: int) -> None:
+            super().__init__(channels)
+            self.width = 5
+
+    class Lazy(Wrong):
+        def __init__(self, channels: int) -> None:
+            super().__init__(channels)
+            self.width, self.layer = 4, nn.LazyConv2d(4, 4)  # type: ignore[assignment]
+
+    class Later(Wrong):
+        def forward(self, image: Tensor) -> Tensor:
+            self.more = nn.Linear(4, 5)
+            return self.more(super().forward(image))  # type: ignore[no-any-return]
+
+    class Bare(Wrong):
+        def __init__(self, channels) -> None:  # type: ignore[no-untyped-def]
+            super().__init__(channels)
+
+    class Blind(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x
+
+    class Elsewhere(Wrong):
+        blocks = "layers"
+
+    class Headed(Wrong):
+        def __init__(self, channels: int) -> None:
+            super().__init__(channels)
+            self.width, self.head = 4, nn.Linear(4, 4)
+
+    for made, says in (
+        (Headed, "its part 'head' has the name of what a task adds to a tower: rename it"),
+        (NoWidth, "set self.width in its constructor"),
+        (Wrong, "forward gives [2, 4] of image [2, 1, 16, 16]; expected [2, 5] or [2, tokens, 5], as self.width says"),
+        (Lazy, "layer.weight is made in forward; make all parameters in __init__"),
+        (Later, "more.bias is made in forward; make all parameters in __init__"),
+        (Bare, "has an argument without annotation: write channels: int"),
+        (Blind, "name the argument of forward image, text or audio, or set modality; found 'x'"),
+        (Elsewhere, "Elsewhere.blocks names 'layers', which is no nn.Sequential or nn.ModuleList of the module"),
+    ):
+        assert says in refused(tiny, made)
+
+
+def test_a_module_without_blocks_trains_whole_or_not_at_all(tiny: Tiny, tmp_path: Path) -> None:
+    class Whole(nn.Module):
+        def __init__(self, channels: int, size: int, hidden: int = 6) -> None:
+            super().__init__()
+            self.layer, self.width = nn.Linear(channels * size * size, hidden), hidden
+
+        def forward(self, image: Tensor) -> Tensor:
+            features: Tensor = self.layer(image.flatten(1))
+            return features
+
+    edgefl.register("tower", "whole")(Whole)
+    scenario = tiny(data=DATA, model={"image": {"tower": "whole"}})
+    assert edgefl.run(scenario, output=tmp_path / "run").finished
+    with pytest.raises(EdgeflError, match="1 block"):
+        edgefl.profile(scenario | {"schedule": {"name": "layerwise", "stages": 2, "rounds": 2}})
+
+
+@pytest.mark.parametrize("variant", ["mobilenetv3_small_050", "convnext_atto", "vit_tiny_patch16_224"])
+def test_timm_models_are_towers(tiny: Tiny, tmp_path: Path, variant: str) -> None:
+    data = DATA | {"size": 32, "samples": 16, "clients": {"image": 1}}
+    tower = {"image": {"tower": "timm", "variant": variant}}
+    scenario = tiny(data=data, model=tower, schedule={"name": "end-to-end", "rounds": 1})
+    run = edgefl.run(scenario, output=tmp_path / "run")
+    (error,) = {row["memory_error"] for row in run.records("clients")}
+    assert abs(error) < 1e-3
+    import timm
+
+    theirs = timm.create_model(variant, num_classes=0, in_chans=1, **({"img_size": 32} if "vit" in variant else {}))
+    model: Any = run.model("image")
+    theirs.load_state_dict({n.removeprefix("image.model."): t for n, t in model.state_dict().items() if ".model." in n})
+    x = torch.randn(2, 1, 32, 32)
+    with torch.no_grad():
+        assert torch.equal(model.feature("image", x), theirs.eval()(x))
+
+
+def test_an_unknown_variant_is_refused(tiny: Tiny) -> None:
+    near = ("mobilenetv3_smal_100", "did you mean 'mobilenetv3_small_100'")
+    for variant, says in (near, ("nope", "see timm.list_models")):
+        with pytest.raises(EdgeflError, match=f"model.image: .*timm has no model.*{says}"):
+            edgefl.profile(tiny(data=DATA, model={"image": {"tower": "timm", "variant": variant}}))
+
+
+def test_the_protocol_of_towers_stays(tiny: Tiny) -> None:
+    assert not isinstance(registry.get("tower", "vit"), PlainTower)
+    assert isinstance(registry.get("tower", "timm"), PlainTower)
+    assert models.MODALITIES["image"] == "vit"

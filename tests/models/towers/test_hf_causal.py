@@ -1,0 +1,115 @@
+"""Decoders of transformers: the library's scores, published numbers of parameters, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from pydantic import ValidationError
+
+from edgefl import models
+from edgefl.models.towers.hf_causal import CausalOptions
+from edgefl.models.towers.vision import import_torchvision
+
+SMALL = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+ROPE = {
+    "rope_type": "llama3",
+    "factor": 32.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "gpt2": {"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 2},
+    "llama": {"model_type": "llama", **SMALL, "num_key_value_heads": 2, "rope_scaling": ROPE},
+    "qwen2": {"model_type": "qwen2", **SMALL, "num_key_value_heads": 2, "tie_word_embeddings": True},
+    "qwen3": {"model_type": "qwen3", **SMALL, "num_key_value_heads": 2, "head_dim": 8},
+    "mistral": {"model_type": "mistral", **SMALL, "num_key_value_heads": 2, "sliding_window": None},
+}
+VOCABULARY = 50
+
+
+def described(config: Any, vocabulary: int = VOCABULARY, **more: Any) -> dict[str, Any]:
+    options = CausalOptions(config=config, tokens=20)
+    fields = options.model_dump(exclude={"weights"})
+    tower = {**fields, "vocabulary": vocabulary, "depth": options.blocks, "predicts": True, **more}
+    return {"name": "towers", "towers": {"text": tower}, "joint": {}}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_scores_are_the_librarys_and_no_token_sees_the_next(name: str, tmp_path: Path) -> None:
+    import_torchvision()
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    given = {"bos_token_id": None, "eos_token_id": None, **CONFIGS[name], "vocab_size": VOCABULARY}
+    library: Any = AutoModelForCausalLM.from_config(AutoConfig.for_model(**given)).eval()
+    library.save_pretrained(tmp_path)
+    description = described(str(tmp_path))
+    model: Any = models.build(description).eval()
+    models.load_weights(model, description, {"text": str(tmp_path)})
+    x = torch.randint(0, VOCABULARY, (3, 20), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        scores = model.next_tokens("text", x)
+        assert torch.equal(scores, library(x).logits)
+        x[:, 10:] = 1
+        assert torch.equal(model.next_tokens("text", x)[:, :10], scores[:, :10])
+        assert not torch.equal(model.next_tokens("text", x)[:, 10:], scores[:, 10:])
+
+
+def test_checkpointing_changes_no_gradient() -> None:
+    x = torch.randint(0, VOCABULARY, (2, 20), generator=torch.Generator().manual_seed(1))
+    gradients = []
+    for checkpointing in (False, True):
+        torch.manual_seed(1)
+        model: Any = models.build(described(CONFIGS["qwen2"], checkpointing=checkpointing))
+        model.next_tokens("text", x).logsumexp(-1).sum().backward()
+        gradients.append([p.grad for p in model.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("gpt2", 124_439_808),  # model cards: 124M, 135M, 0.49B, 1.23B
+        ("smollm2-135m", 134_515_008),
+        ("qwen2.5-0.5b", 494_032_768),
+        ("llama-3.2-1b", 1_235_814_400),
+    ],
+)
+def test_published_numbers_of_parameters(name: str, parameters: int) -> None:
+    scenario = yaml.safe_load(
+        (Path(__file__).parents[3] / "scenarios/finetune" / f"{name}.yaml").read_text(encoding="utf-8")
+    )
+    text = scenario["model"]["text"]
+    module = models.on_meta(described(text["config"], scenario["data"]["shapes"]["text"]["vocabulary"]))
+    assert sum(p.numel() for p in module.parameters()) == parameters
+    assert not list(module.buffers())
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"model_type": "gpt3"}, "model_type 'gpt3' isn't known; did you mean 'gpt2'"),
+        ({"n_embd": 8}, "model_type None isn't known; allowed: gpt2"),
+        ({"model_type": "llama", "hiden_size": 8}, "llama has no field 'hiden_size'; did you mean 'hidden_size'"),
+        ({"model_type": "llama", "hidden_size": 30, "num_attention_heads": 4}, r"heads"),
+        ({"model_type": "gpt2", "n_positions": 8}, "20 tokens don't fit into 8 positions"),
+        ({"model_type": "mistral", "sliding_window": 8}, "20 tokens exceed sliding_window: 8"),
+        ("nowhere", "nowhere can't be read"),
+        (7, "write a mapping with model_type, or a folder"),
+    ],
+)
+def test_a_wrong_configuration_is_refused(config: Any, says: str) -> None:
+    with pytest.raises(ValidationError, match=says):
+        CausalOptions(config=config, tokens=20)
+
+
+def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path) -> None:
+    for text, says in (("{", "isn't JSON"), (json.dumps([1]), "holds no configuration")):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(ValidationError, match=says):
+            CausalOptions(config=str(tmp_path), tokens=20)

@@ -1,0 +1,89 @@
+"""What a client's round costs by ways of fine-tuning, as the Markdown tables of docs/how-to/fine-tune.md.
+
+    python tools/adapter_table.py [SCENARIO ...] [--kind KIND]
+
+Peaks are of the hardest stage, other figures means over the schedule's rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import edgefl
+from edgefl.commands.profile.check_devices import check_devices
+from edgefl.errors import EdgeflError
+
+SCENARIOS = {"finetune/vit-s-bert": "image-text", "finetune/qwen2.5-0.5b": "text"}
+"""Scenarios, and the kind of client that each table is about."""
+WAYS: dict[str, list[str]] = {
+    "full": [],
+    "LoRA, rank 8, all linear layers": ["adapter={name: lora, rank: 8}"],
+    "BitFit": ["adapter=bitfit"],
+    "layer-wise, 3 stages": ["schedule={name: layerwise, stages: 3, rounds: 100}"],
+    "layer-wise, 3 stages, LoRA": [
+        "schedule={name: layerwise, stages: 3, rounds: 100}",
+        "adapter={name: lora, rank: 8}",
+    ],
+}
+DEVICES = ("raspberry-pi-5-8gb", "jetson-orin-nano-8gb", "phone-mid")
+HEAD = (
+    "way", "peak, MiB", "parameters", "gradients", "optimizer", "activations", "the rest", "TFLOP", "MB down", "MB up",
+    *(f"{name}, s" for name in DEVICES), "devices",
+)  # fmt: skip
+MIB = 2**20
+
+
+def row(scenario: str, kind: str, sets: Sequence[str]) -> list[str]:
+    """A way's figures.  Raises EdgeflError if it can't be had."""
+    stages = [r for r in edgefl.profile(scenario, overrides=sets)["rows"] if r["kind"] == kind]
+    hardest = max(stages, key=lambda r: r["peak_memory_bytes"])
+    parts = hardest["memory_bytes"]
+    named = [parts[name] for name in ("parameters", "gradients", "optimizer", "activations")]
+    rows = check_devices(scenario, overrides=sets)["rows"]
+    fits = {r["device"] for r in rows if r["kind"] == kind and r["eligible_stages"] == r["stages"]}
+    cells = [
+        f"{b / MIB:,.0f}" for b in (hardest["peak_memory_bytes"], *named, hardest["peak_memory_bytes"] - sum(named))
+    ]
+    cells.append(f"{mean(stages, lambda r: r['forward_flops'] + r['backward_flops']) / 1e12:.2f}")
+    cells += [f"{mean(stages, lambda r, d=d: r[f'{d}load_bytes']) / 1e6:,.2f}" for d in ("down", "up")]
+    for device in DEVICES:
+        timed = edgefl.profile(scenario, overrides=[*sets, f"fleet.devices={device}"])["rows"]
+        seconds = f"{mean([r for r in timed if r['kind'] == kind], lambda r: r['virtual_seconds']):,.0f}"
+        cells.append(seconds if device in fits else f"({seconds})")
+    return [*cells, f"{len(fits)} of {len({r['device'] for r in rows})}"]
+
+
+def mean(stages: Sequence[Mapping[str, Any]], of: Any) -> float:
+    """The mean of a figure over the rounds of all stages."""
+    return float(sum(stage["rounds"] * of(stage) for stage in stages) / sum(stage["rounds"] for stage in stages))
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("scenarios", nargs="*", default=list(SCENARIOS))
+    parser.add_argument("--kind")
+    parser.add_argument("--json", action="store_true")
+    chosen = parser.parse_args()
+    found: dict[str, dict[str, list[str]]] = {}
+    for scenario in chosen.scenarios:
+        kind, table = chosen.kind or SCENARIOS.get(scenario, "text"), found.setdefault(scenario, {})
+        for way, sets in WAYS.items():
+            try:
+                table[way] = row(scenario, kind, sets)
+            except EdgeflError as error:
+                print(f"{scenario}, {way}: {error}")
+        if not chosen.json:
+            print(f"\n`{scenario}`, {kind} clients:\n")
+            print(f"| {' | '.join(HEAD)} |\n| --- |{' ---: |' * (len(HEAD) - 1)}")
+            for way, cells in table.items():
+                print(f"| {way} | {' | '.join(cells)} |")
+    if chosen.json:
+        print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
