@@ -143,6 +143,13 @@ BYTES_PER_SECOND = Quantity("rate of bytes per second", "25.6 GB/s", _PLAIN | _u
 SECONDS = Quantity("number of seconds", "10 min", _PLAIN | _TIME)
 JOULES = Quantity("number of joules", "2 kJ", _PLAIN | _units("J", small=True) | _units("Wh", small=True, scale=3600))
 WATTS = Quantity("number of watts", "6.4 W", _PLAIN | _units("W", small=True))
+STEPS_PER_SECOND = Quantity(
+    "rate of steps per second", "2.5 steps/s", {u: Fraction(1) for u in ("", "steps/s", "it/s")}
+)
+SAMPLES_PER_SECOND = Quantity(
+    "rate of samples per second", "120 samples/s",
+    {u: Fraction(1) for u in ("", "samples/s", "images/s", "img/s", "sequences/s")},
+)  # fmt: skip
 SHARE = Quantity("share", "40%", _PLAIN | {"%": Fraction(1, 100)}, most=1.0)
 
 

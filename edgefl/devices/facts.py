@@ -17,6 +17,7 @@ from edgefl.yaml_lines import KeyPath, Place, spell
 
 Confidence = Literal["measured", "datasheet", "estimated"]
 SHAPE = "a number is {value, range, confidence, source: {title, date, quote}}"
+SOURCE_SHAPE = "a source is {title, url, date, quote}"
 
 
 class Source(BaseModel):
@@ -105,7 +106,7 @@ class Written:
             value = quantity.parse(entry.value)
             low, high = quantity.parse_range(entry.range)
         except ValidationError as error:
-            raise self._invalid(error, name, SHAPE) from None
+            raise self.invalid(error, (name,), SHAPE) from None
         except UnitError as error:
             raise self.error(f"{name}: {error}", name) from None
         if not low <= value <= high:
@@ -124,11 +125,12 @@ class Written:
         try:
             return Source.model_validate(self.data.get("source"))
         except ValidationError as error:
-            raise self._invalid(error, "source", "a source is {title, url, date, quote}") from None
+            raise self.invalid(error, ("source",), SOURCE_SHAPE) from None
 
-    def _invalid(self, error: ValidationError, name: str, shape: str) -> DeviceError:
+    def invalid(self, error: ValidationError, where: KeyPath, shape: str) -> DeviceError:
+        """A DeviceError about pydantic's first complaint on the value at ``where``, which should be a ``shape``."""
         first = error.errors()[0]
-        keys = (name, *first["loc"])
+        keys = (*where, *first["loc"])
         return self.error(f"{spell(keys)}: {first['msg']}; {shape}", *keys)
 
 

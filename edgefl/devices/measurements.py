@@ -1,0 +1,178 @@
+"""Published measurements of training on devices of the library: `profiles/measurements/*.yaml`.
+
+Predictions are held against them.  A hash puts each into one of two halves, so that factors that are fitted to one
+half can be judged on the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import sha256
+from math import ceil
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+
+from edgefl import units
+from edgefl.devices.facts import SOURCE_SHAPE, Source, Written, read_written
+from edgefl.devices.profile import device_names, library_files
+from edgefl.errors import UnitError, suggestion
+
+Half = Literal["fitted", "held-out"]
+Measured = Literal[
+    "seconds_per_step", "seconds_per_epoch", "steps_per_second", "samples_per_second", "peak_memory", "power", "energy"
+]
+
+QUANTITIES = MappingProxyType(
+    {
+        "seconds_per_step": units.SECONDS,
+        "seconds_per_epoch": units.SECONDS,
+        "steps_per_second": units.STEPS_PER_SECOND,
+        "samples_per_second": units.SAMPLES_PER_SECOND,
+        "peak_memory": units.BYTES,
+        "power": units.WATTS,
+        "energy": units.JOULES,
+    }
+)
+"""The quantity of each kind of measurement; ``energy`` is of one epoch."""
+
+_SHAPE = (
+    "a measurement is {device, model, library, batch, input, precision, framework, measured, value, "
+    "source: {title, date, quote}}"
+)
+_FILE = "a file of measurements is a mapping with a title and a list, measurements"
+
+
+class _Row(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    device: str
+    model: str = Field(min_length=1)
+    library: Literal["torchvision", "timm", "transformers", "other"]
+    architecture: str | None = Field(default=None, min_length=1)
+    trained: Literal["all", "last layer"] = "all"
+    batch: PositiveInt
+    input: list[PositiveInt] = Field(min_length=1)
+    classes: PositiveInt | None = None
+    precision: Literal["float32", "tf32", "float16", "bfloat16"]
+    optimizer: str | None = Field(default=None, min_length=1)
+    framework: str = Field(min_length=1)
+    measured: Measured
+    value: float | str
+    samples: PositiveInt | None = None
+    includes: list[Literal["data loading", "validation"]] = []
+    notes: str | None = Field(default=None, min_length=1)
+    source: Source
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One published figure of training on a device, in the base unit of ``QUANTITIES[measured]``.
+
+    ``model`` is the name in ``library``; of a model of another library, ``architecture`` describes it.  ``input`` is
+    the shape of one sample: channels, height and width of an image, or the number of tokens of a text.  With the
+    precision ``tf32``, matrix multiplications and convolutions of float32 tensors round their inputs to 10 bits, the
+    default of cuDNN on Ampere and later; ``float16`` and ``bfloat16`` are autocast.  ``samples`` is the number in an
+    epoch.  ``includes`` lists what was measured beside the steps.  ``notes`` says what had to be assumed.
+    """
+
+    device: str
+    model: str
+    library: str
+    architecture: str | None
+    trained: str
+    batch: int
+    input: tuple[int, ...]
+    classes: int | None
+    precision: str
+    optimizer: str | None
+    framework: str
+    measured: Measured
+    value: float
+    samples: int | None
+    includes: tuple[str, ...]
+    notes: str | None
+    source: Source
+
+    @property
+    def seconds_per_step(self) -> float | None:
+        """Seconds of one training step; None for a figure that isn't a duration."""
+        if self.measured == "seconds_per_step":
+            return self.value
+        if self.measured == "steps_per_second":
+            return 1 / self.value
+        if self.measured == "samples_per_second":
+            return self.batch / self.value
+        if self.measured == "seconds_per_epoch":
+            assert self.samples is not None  # read_measurements refuses such a row
+            return self.value / ceil(self.samples / self.batch)
+        return None
+
+    @property
+    def half(self) -> Half:
+        """Whether factors may be fitted to this measurement, or are judged on it.
+
+        All measurements of a device from one source are in the same half, since they share their conditions.
+        """
+        key = f"{self.device}\n{self.source.url or self.source.title}"
+        return "fitted" if sha256(key.encode()).digest()[0] % 2 == 0 else "held-out"
+
+
+def measurements() -> list[Measurement]:
+    """The measurements of the profile libraries, in the order of their files' names.
+
+    Raises DeviceError for an invalid file.
+    """
+    files = library_files("measurements")
+    return [row for name in sorted(files) for row in read_measurements(files[name])]
+
+
+def read_measurements(path: Path) -> list[Measurement]:
+    """Read the measurements of a YAML file.
+
+    Raises DeviceError with file and line for a row without a source, with an unknown device or unit, or that lacks a
+    field.
+    """
+    written = read_written(path, _FILE)
+    for key in written.data:
+        if key not in ("title", "measurements"):
+            near = suggestion(key, ("title", "measurements"))
+            raise written.error(f"{key} is not a field of a file of measurements{near}", key)
+    rows = written.data.get("measurements")
+    if not isinstance(rows, list) or not rows:
+        raise written.error(f"measurements: must be a list of measurements, not {rows!r}; {_FILE}", "measurements")
+    return [_measurement(written, i) for i in range(len(rows))]
+
+
+def _measurement(written: Written, i: int) -> Measurement:
+    where = ("measurements", i)
+    data = written.data["measurements"][i]
+    if isinstance(data, dict) and "source" not in data:
+        raise written.error(f"measurements[{i}]: has no source; {SOURCE_SHAPE}", *where)
+    try:
+        row = _Row.model_validate(data)
+    except ValidationError as error:
+        raise written.invalid(error, where, _SHAPE) from None
+
+    def refuse(field: str, message: str) -> Exception:
+        return written.error(f"measurements[{i}].{field}: {message}", *where, field)
+
+    names = device_names()
+    if row.device not in names:
+        raise refuse("device", f"unknown device {row.device!r}{suggestion(row.device, names)}")
+    if not row.source.read:
+        raise refuse("source", "a measurement requires a source that was read; leave out read: false")
+    if row.library == "other" and row.architecture is None:
+        raise refuse("library", f"{row.model!r} is of no library, so its architecture must be described")
+    if row.measured == "seconds_per_epoch" and row.samples is None:
+        raise refuse("measured", "seconds per epoch require samples, the number of samples in an epoch")
+    try:
+        value = QUANTITIES[row.measured].parse(row.value)
+    except UnitError as error:
+        raise refuse("value", str(error)) from None
+    if value == 0:
+        raise refuse("value", f"must be positive, not {row.value}")
+    fields = dict(row) | {"value": value, "input": tuple(row.input), "includes": tuple(row.includes)}
+    return Measurement(**fields)
