@@ -38,7 +38,6 @@ BROKEN = 1
         "edgefl run quickstart",
         "edgefl run mine.yaml -o runs/first --set training.lr=1e-3",
         "edgefl run --resume runs/mine --jobs 4",
-        "edgefl run mine.yaml --jobs 32 --address auto",
     )
 )
 def run(

@@ -74,7 +74,8 @@ def described(noun: str, name: str) -> dict[str, Any]:
     part = registry.get(noun, name)
     model: type[BaseModel] | None = getattr(part, "Options", None)
     # an instance, such as a data set, has its class's docstring, which says nothing about it
-    text = part.__doc__ if isinstance(part, type) or hasattr(part, "__name__") else ""
+    documented = getattr(part, "made", part)  # a tower's own class of modules
+    text = documented.__doc__ if isinstance(documented, type) or hasattr(documented, "__name__") else ""
     summary = getattr(part, "summary", "") or _first_sentence(text or "")
     entry: dict[str, Any] = {"name": name, "summary": summary}
     if noun in ("method", "schedule") or model is not None:

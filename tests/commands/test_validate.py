@@ -61,12 +61,13 @@ def test_towers_without_gates_are_said_with_those_that_have_them(tiny: Tiny) -> 
 
 def test_the_named_towers_are_those_with_the_layers(tiny: Tiny) -> None:
     working = []
+    needed = {"hf-causal": {"config": {"model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2}}}
     facts = {"image": {"channels": 1, "size": 32, "classes": 5}, "text": {"vocabulary": 60, "classes": 5}}
     for name in registry.names("tower"):
         modality = registry.get("tower", name).modality
         if modality not in facts or registry.origin("tower", name).package != "edgefl":
             continue
-        options = models.ModelOptions.model_validate({modality: {"tower": name}})
+        options = models.ModelOptions.model_validate({modality: {"tower": name, **needed.get(name, {})}})
         with torch.device("meta"):
             module = models.build(models.describe(options, (modality,), "classify", facts))
         if f"{modality}.blocks.0.attn.qkv.weight" in dict(module.named_parameters()):

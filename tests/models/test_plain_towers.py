@@ -15,6 +15,7 @@ import edgefl
 from edgefl import models, registry
 from edgefl.errors import EdgeflError, PluginError
 from edgefl.models.plain import PlainTower, arranged
+from edgefl.registry.registered import PARTS
 
 Tiny = Callable[..., dict[str, Any]]
 DATA = {"source": "glyphs", "clients": {"image": 3}, "samples": 40, "size": 16, "validation": 40, "test": 40}
@@ -52,6 +53,14 @@ def mynet(tmp_path: Path) -> Iterator[Path]:
     registry.load_plug_in(file)
     yield file
     registry.unload_plug_ins()
+
+
+@pytest.fixture(autouse=True)
+def _registered() -> Iterator[None]:
+    """Forget the parts that a test registered."""
+    yield
+    PARTS.clear()
+    registry.forget()
 
 
 def with_mynet(tiny: Tiny, **more: Any) -> dict[str, Any]:

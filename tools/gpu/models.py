@@ -78,6 +78,7 @@ SGD = {"optimizer": "sgd", "momentum": 0.9}
 ADAM = {"optimizer": "adam"}
 BFLOAT16, FLOAT16 = {"precision": "bfloat16"}, {"precision": "float16"}
 FOREACH, LOOP = {"implementation": "foreach"}, {"implementation": "for-loop"}
+GPT2 = {"model_type": "gpt2", "n_embd": 128, "n_layer": 4, "n_head": 4}
 PAIRS = {"image-text": "classify"}
 
 MODELS = (
@@ -96,6 +97,9 @@ MODELS = (
     Model("hf-vit tiny", "image", {"image": {"tower": "hf-vit"}}, {"batch": 16, **BFLOAT16, **FOREACH}),
     Model("bert, MiniLM's size", "text", {"text": {"tower": "bert"}}, {"batch": 32, **LOOP}),
     Model("ast 2x192", "audio", {"audio": {"tower": "ast", **plain(2, 192)}}, {"batch": 4, **ADAM}),
+    Model("timm's mobilenetv3 small", "image", {"image": {"tower": "timm"}}, {"batch": 32}),
+    Model("gpt2 4x128, next token", "text", {"text": {"tower": "hf-causal", "config": GPT2}}, {"batch": 8},
+          vocabulary=8000, tasks={"text": "next-token"}),
     # published sizes
     Model("timm-vit small", "image", {"image": {"tower": "timm-vit"}}, {"batch": 32}),
     Model("timm-vit small with FedCola's gates", "image",
