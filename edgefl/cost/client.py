@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from edgefl.devices import Device, Link
 from edgefl.work import FINISH, START, UPDATE, Address, Item, Payload, Source, StepCost, Trace, Work, distinct
+from edgefl.work.optimizer.zeroth_order import without_gradients
 
 MODEL_PARTS = ("embedding", "blocks", "norm", "rep", "head", "pooler")
 """The parts of a tower whose parameters are transferred."""
@@ -83,7 +84,7 @@ def compute_cost(work: Work, source: Source, trace: Trace) -> ComputeCost:
         backward += times * step.backward_flops
         for operator, count in step.operators.items():
             operators[operator] += times * count
-        step_macs = _convention_macs(step, trained if pass_.train and not once else ())
+        step_macs = _convention_macs(step, trained if pass_.train and not once and not without_gradients(work) else ())
         macs += times * step_macs
         if pass_.train and not once:
             per_sample += step_macs / pass_.batch

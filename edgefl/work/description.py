@@ -195,7 +195,7 @@ class Edit:
     args: Json = field(default_factory=dict)
 
 
-OPTIMIZER_SCALARS = ("lr", "weight_decay", "betas", "momentum", "rates")
+OPTIMIZER_SCALARS = ("lr", "weight_decay", "betas", "momentum", "rates", "round")
 """The scalars that the optimizer reads; all others are weights of loss terms."""
 
 

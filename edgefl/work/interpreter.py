@@ -24,6 +24,7 @@ from edgefl.work.edits import edited, uploaded
 from edgefl.work.metering.meter import Meter
 from edgefl.work.metering.trace import FINISH, METERED, START, Trace
 from edgefl.work.optimizer.update import Update
+from edgefl.work.optimizer.zeroth_order import ZerothOrder, without_gradients
 from edgefl.work.packed import Parts, Places, places_of, split
 from edgefl.work.paired_batches import batches
 from edgefl.work.step_faults import step_faults
@@ -199,13 +200,15 @@ def step_of(pass_: Pass) -> Step:
 def _passes(ctx: Context, seed: int, meter: Meter | None) -> tuple[Tensor, int]:
     work = ctx.work
     training = any(p.train for p in work.passes)
-    update = Update(ctx) if training and ctx.trained else None
+    gradients = not without_gradients(work)
+    update = Update(ctx) if training and ctx.trained and gradients else None
+    zeroth = ZerothOrder(ctx, seed) if training and ctx.trained and not gradients else None
     order = distinct(work)
     limit = metered_steps(work)
     occurrences: Counter[int] = Counter()
     total, steps = torch.zeros((), device=ctx.device), 0
     if meter:
-        meter.adopt([total], "outputs")
+        meter.adopt([total, *ctx.outputs.values()], "outputs")
     for pass_ in work.passes:
         index = order.index(pass_)
         occurrence = occurrences[index]
@@ -214,12 +217,18 @@ def _passes(ctx: Context, seed: int, meter: Meter | None) -> tuple[Tensor, int]:
         step = step_of(pass_)
         if update:
             update.before = partial(step.gradient, ctx, pass_) if step.changes_gradients else None
-        if any(module.training is not pass_.train for module in ctx.model.modules()):  # setting it takes longer
-            ctx.model.train(pass_.train)
+        elif zeroth and pass_.train and step.changes_gradients:
+            raise MethodError(
+                f"optimizer mezo has no gradients, which {registry.described('step', pass_.steps[-1])} would change; "
+                "set training.optimizer: sgd, adam or adamw"
+            )
+        differentiates = pass_.train and gradients
+        if any(module.training is not differentiates for module in ctx.model.modules()):  # setting it takes longer
+            ctx.model.train(differentiates)
         with torch.no_grad(), _once(ctx, metered, index), step_faults(pass_):
             step.start(ctx, pass_)
         counts: Counter[str] = Counter()
-        with torch.set_grad_enabled(pass_.train):
+        with torch.set_grad_enabled(differentiates):
             for pattern, batch in batches(ctx.source, pass_, seeds.key(seed, "shuffle", index, occurrence)):
                 counts[pattern] += 1
                 batch = {name: value.to(ctx.device, non_blocking=True) for name, value in batch.items()}
@@ -227,7 +236,7 @@ def _passes(ctx: Context, seed: int, meter: Meter | None) -> tuple[Tensor, int]:
                 if step_meter:
                     step_meter.adopt(batch.values(), "inputs")
                 with step_meter.step(index, pattern) if step_meter else nullcontext():
-                    loss = _step(ctx, step, batch, pattern, pass_, update, step_meter)
+                    loss = _step(ctx, step, batch, pattern, pass_, update or zeroth, step_meter)
                     if loss is not None:
                         total.add_(loss)
                         steps += 1
@@ -269,14 +278,18 @@ def _step(
     batch: Mapping[str, Tensor],
     pattern: str,
     pass_: Pass,
-    update: Update | None,
+    update: Update | ZerothOrder | None,
     meter: Meter | None,
 ) -> Tensor | None:
     mixed = ctx.work.precision != "float32"
-    autocast = torch.autocast(ctx.device.type, DTYPES[ctx.work.precision]) if mixed else nullcontext()
-    try:
+
+    def forward() -> Tensor | None:
+        autocast = torch.autocast(ctx.device.type, DTYPES[ctx.work.precision]) if mixed else nullcontext()
         with autocast, step_faults(pass_, batch):
-            loss = step.loss(ctx, batch, pattern, pass_)
+            return step.loss(ctx, batch, pattern, pass_)
+
+    try:
+        loss = update(forward, meter) if pass_.train and isinstance(update, ZerothOrder) else forward()
     except (RuntimeError, ValueError) as error:
         if advice := next((advice for part, advice in _ADVICE.items() if part in str(error)), None):
             raise MethodError(f"a work of kind {ctx.work.kind!r} can't run: {advice}") from error
@@ -290,12 +303,12 @@ def _step(
     if not pass_.train:
         ctx.score(loss, batch)
         return None
-    assert update is not None
-    if meter:
-        meter.enter("backward")
-    update.backward(loss)
-    if update.every == 1:
-        update(meter)
+    if isinstance(update, Update):
+        if meter:
+            meter.enter("backward")
+        update.backward(loss)
+        if update.every == 1:
+            update(meter)
     return loss.detach()
 
 

@@ -27,6 +27,12 @@ def _parse_stack(value: Any) -> Any:
     raise ValueError(f"must be off, or a number of clients of at least 2, not {value!r}")
 
 
+NO_GRADIENTS = (
+    "weight_decay", "rates", "betas", "momentum", "implementation", "accumulation", "clip", "checkpointing", "stack",
+)  # fmt: skip
+"""Fields that mean nothing, or aren't built, where no gradient is computed (optimizer mezo)."""
+
+
 class TrainingOptions(BaseModel):
     """How a client trains in a round."""
 
@@ -41,9 +47,12 @@ class TrainingOptions(BaseModel):
         description="what a run does after a round in which weights, scores or all losses of a kind have NaN or "
         "infinity: it stops and can be resumed (stop), or goes on (continue)",
     )
-    optimizer: Literal["adamw", "adam", "sgd"] = Field(
-        "adamw", description="the clients' optimizer; its state starts anew in every round"
+    optimizer: Literal["adamw", "adam", "sgd", "mezo"] = Field(
+        "adamw",
+        description="the clients' optimizer; its state starts anew in every round. mezo trains without gradients, by "
+        "the losses of two forward passes (Malladi et al. 2023)",
     )
+    epsilon: PositiveFloat = Field(1e-3, description="distance at which mezo evaluates both losses, in parameters")
     lr: PositiveFloat = Field(1e-3, description="learning rate of round 1")
     lr_decay: float = Field(1.0, gt=0, le=1, description="factor on the learning rate after every round")
     lr_schedule: Annotated[RateSchedule, BeforeValidator(parse_rate_schedule)] = Field(
@@ -130,6 +139,21 @@ class TrainingOptions(BaseModel):
             )
         return self
 
+    @model_validator(mode="after")
+    def _without_gradients(self) -> TrainingOptions:
+        if self.optimizer != "mezo":
+            if "epsilon" in self.model_fields_set:
+                raise ValueError(f"epsilon belongs to optimizer mezo, not {self.optimizer}")
+            return self
+        fields = type(self).model_fields
+        if changed := [
+            name for name in NO_GRADIENTS if getattr(self, name) != fields[name].get_default(call_default_factory=True)
+        ]:
+            raise ValueError(
+                f"optimizer mezo has no gradients and only a learning rate: leave out {', '.join(changed)}"
+            )
+        return self
+
     def batch_of(self, pattern: str) -> int:
         """The batch size of this modality pattern (32 if a mapping lacks it)."""
         return self.batch if isinstance(self.batch, int) else self.batch.get(pattern, 32)
@@ -150,6 +174,8 @@ class TrainingOptions(BaseModel):
 
     def settings(self) -> dict[str, Any]:
         """The optimizer's settings for a Work: the same in every round."""
+        if self.optimizer == "mezo":
+            return {"name": self.optimizer, "epsilon": self.epsilon}
         settings: dict[str, Any] = {"name": self.optimizer, "implementation": self.implementation}
         if self.accumulation > 1:
             settings["accumulation"] = self.accumulation
@@ -179,6 +205,8 @@ class TrainingOptions(BaseModel):
         return self._scalars(lr * self.lr_factor(round))
 
     def _scalars(self, lr: float) -> dict[str, Any]:
+        if self.optimizer == "mezo":
+            return {"lr": lr}
         scalars: dict[str, Any] = {"lr": lr, "weight_decay": self.weight_decay}
         if self.optimizer == "sgd":
             scalars["momentum"] = self.momentum

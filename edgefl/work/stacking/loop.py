@@ -19,6 +19,7 @@ from edgefl.errors import MethodError
 from edgefl.work.description import DTYPES, Pass, Source, Work, digest
 from edgefl.work.interpreter import Result, distinct, named_tensors, step_of
 from edgefl.work.optimizer.update import make_optimizer
+from edgefl.work.optimizer.zeroth_order import without_gradients
 from edgefl.work.paired_batches import batches
 from edgefl.work.stacking.traced import CantStack, Compute, Tensors, traced
 from edgefl.work.steps import Step, Wrapper
@@ -31,6 +32,8 @@ def why_alone(work: Work) -> str | None:
     """Why clients with this work are trained one by one, as far as the work alone says it; None if it doesn't."""
     if not work.passes or not all(p.train and p.data == "private" for p in work.passes):
         return "not all of its passes train on the client's own samples"
+    if without_gradients(work):
+        return "it trains without gradients"
     if work.keep:
         return "its clients keep values for themselves"
     if work.edits:

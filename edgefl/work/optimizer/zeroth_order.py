@@ -1,0 +1,87 @@
+"""Zeroth-order training (MeZO, Malladi et al. 2023, algorithm 1): two forward passes of a batch, no gradients.
+
+    g = (L(w + e z) - L(w - e z)) / (2 e),    w <- w - lr g z,    z standard normal
+
+z is drawn again from its seed wherever it is needed, one tensor at a time, so that it takes the memory of the largest
+tensor that trains.  Draws come from a CPU generator for each seed and parameter, so they depend neither on the device
+nor on which other parameters train.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from edgefl import seeds
+from edgefl.work.description import Work
+from edgefl.work.metering.meter import Meter
+from edgefl.work.steps import Context
+
+STEPS = "steps"
+"""The output ``[directions]`` of a work whose directions come from a pool: sums of lr g by direction."""
+
+
+def without_gradients(work: Work) -> bool:
+    """Whether a work trains by differences of losses."""
+    return work.optimizer.get("name") == "mezo"
+
+
+def direction(seed: int, name: str, shape: Sequence[int]) -> Tensor:
+    """z of a parameter: standard normal numbers in float32, on the CPU."""
+    generator = torch.Generator("cpu").manual_seed(seeds.key(seed, f"direction {name}"))
+    return torch.randn(tuple(shape), generator=generator, device="cpu")
+
+
+def pooled(round: int, index: int) -> int:
+    """The seed of a direction of a round's pool, which all clients and the server know."""
+    return seeds.key(round, "pool of directions", index)
+
+
+class ZerothOrder:
+    """Updates of a work whose optimizer is ``mezo``.
+
+    ``epsilon`` is e.  Each update has a new direction; with ``directions`` it is one of the round's pool, chosen at
+    random, and ``ctx.outputs["steps"]`` sums up lr g.  Both passes draw the same random numbers, and the model is in
+    evaluation mode, as in the authors' code.
+    """
+
+    def __init__(self, ctx: Context, seed: int):
+        work = ctx.work
+        self.ctx, self.seed, self.epsilon = ctx, seed, float(work.optimizer["epsilon"])
+        self.lr, self.round = work.scalars["lr"], work.scalars.get("round", 0)
+        self.pool = int(work.optimizer.get("directions", 0))
+        self.steps = ctx.output(STEPS, (self.pool,)) if self.pool else None
+
+    def __call__(self, forward: Callable[[], Tensor | None], meter: Meter | None) -> Tensor | None:
+        """Update by one batch; the mean of both losses, or what ``forward`` gives in place of a scalar."""
+        drawn = seeds.key(self.seed, "direction", self.ctx.updates)
+        index = drawn % self.pool if self.pool else 0
+        z = pooled(self.round, index) if self.pool else drawn
+        losses = []
+        for distance in (self.epsilon, -2 * self.epsilon):
+            self._move(z, distance, meter)
+            torch.manual_seed(seeds.key(self.seed, "noise", self.ctx.updates))
+            loss = forward()
+            if not isinstance(loss, Tensor) or loss.dim():
+                self._move(z, -distance, meter)
+                return loss
+            losses.append(loss)
+        step = (losses[0] - losses[1]).float() * (self.lr / (2 * self.epsilon))
+        self._move(z, self.epsilon - step, meter)
+        if self.steps is not None:
+            self.steps[index] += step
+        self.ctx.updates += 1
+        return (losses[0] + losses[1]) / 2
+
+    def _move(self, seed: int, distance: float | Tensor, meter: Meter | None) -> None:
+        """``w <- w + distance z``, in place."""
+        if meter:
+            meter.enter("optimizer")
+        for name, parameter in self.ctx.trained.items():
+            z = direction(seed, name, parameter.shape).to(parameter.device)
+            parameter.add_(z.mul_(distance))
+            del z
+        if meter:
+            meter.enter("forward")
