@@ -225,9 +225,9 @@ def _check_schedule(scenario: Scenario, method: Method, schedule: Schedule) -> N
 
 
 def _averages(method: Method) -> bool:
-    """Whether any client sends parameters, which the server averages, and not only tables."""
+    """Whether any client changes parameters, which the server averages, and not only tables."""
     works = [method.client_work(kind, 1) for kind in method.setting.kinds if method.participates(kind, 1)]
-    return any(averaged(item.source) for work in works for payload in work.up for item in payload.items)
+    return any(averaged(address) for work in works for address in method.changed_by(work))
 
 
 def pretraining_of(scenario: Scenario, federation: Federation, on_message: Callable[[str], None]) -> Pretraining | None:

@@ -8,14 +8,15 @@ from typing import Any, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor
 
 from edgefl.errors import MethodError
+from edgefl.methods.aggregation.combine import Fold, Folded
 from edgefl.methods.protocol import Method
 from edgefl.methods.setting import Setting
 from edgefl.methods.state import ServerState, Update
-from edgefl.work import Item, Payload, Work
+from edgefl.work import Address, Item, Payload, Work
 from edgefl.work.optimizer.zeroth_order import STEPS, direction, pooled
+from edgefl.work.sums import averaged
 
 
 class Mezo(Method):
@@ -51,26 +52,48 @@ class Mezo(Method):
         optimizer, scalars = {**work.optimizer, "directions": count}, {**work.scalars, "round": round}
         return replace(work, up=(up,), optimizer=optimizer, scalars=scalars)
 
+    def changed_by(self, work: Work) -> set[Address]:
+        """The parameters that train."""
+        return {item.source for item in trained_items(work)}
+
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
-        """FedAvg's mean of the clients' models, rebuilt."""
-        return super().aggregate(state, [rebuilt(update) for update in updates])
+        """FedAvg's mean of the clients' models, each of which is rebuilt from its steps."""
+        options = self.setting.aggregation
+        if options.rule != "mean":
+            return super().aggregate(state, [rebuilt(update) for update in updates])
+        # one model at a time is in memory
+        light = [without_values(update) for update in updates]
+        parameters = {a: t for a, t in state.tensors.items() if averaged(a)}
+        fold = Fold(parameters, light, self.update_weight, options)
+        for update in sorted(updates, key=lambda update: update.client):
+            fold.add(rebuilt(update))
+        return super().aggregate(state, Folded(light, fold))
+
+
+def trained_items(work: Work) -> tuple[Item, ...]:
+    """The items of a work's model that train and that the client doesn't keep for itself."""
+    names = set(work.trainable) - set(work.keep)
+    return tuple(item for payload in work.down for item in payload.items if item.name in names)
+
+
+def without_values(update: Update) -> Update:
+    """The update that the client would have sent under FedAvg, with tensors that have shapes alone."""
+    items = trained_items(update.work)
+    values = {item.name: torch.empty_like(update.base[item.source], device="meta") for item in items}
+    return replace(update, work=replace(update.work, up=(Payload("model", items),)), payloads={"model": values})
 
 
 def rebuilt(update: Update) -> Update:
     """The update that the client would have sent under FedAvg, but for rounding: ``w - sum_j steps_j z_j``."""
-    work, steps = update.work, update.payloads[STEPS][STEPS]
-    trained = set(work.trainable) - set(work.keep)
-    items = tuple(item for payload in work.down for item in payload.items if item.name in trained)
-    values = {item.name: update.base[item.source].clone() for item in items}
-    # without values, as costs are planned, there is nothing to move
-    taken = [] if steps.is_meta else [(int(j), float(steps[j])) for j in steps.nonzero().flatten()]
-    for item in items:
-        _move(values[item.name], item.name, taken, work.scalars["round"])
-    return replace(update, work=replace(work, up=(Payload("model", items),)), payloads={"model": values})
-
-
-def _move(value: Tensor, name: str, taken: Sequence[tuple[int, float]], round: int) -> None:
-    with torch.no_grad():
-        for index, step in taken:
-            z = direction(pooled(round, index), name, value.shape)
-            value.sub_(z.to(value.device), alpha=step)
+    steps, round = update.payloads[STEPS][STEPS], update.work.scalars["round"]
+    light = without_values(update)
+    if steps.is_meta:  # costs are planned without values
+        return light
+    taken = [(pooled(round, index), float(steps[index])) for index in steps.nonzero().flatten().tolist()]
+    values = {}
+    for payload in light.work.up:
+        for item in payload.items:
+            value = values[item.name] = update.base[item.source].clone()
+            for seed, step in taken:
+                value.sub_(direction(seed, item.name, item.shape), alpha=step)
+    return replace(light, payloads={"model": values})

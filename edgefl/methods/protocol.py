@@ -218,6 +218,10 @@ class Method:
         """The next state.  Pure, and independent of the order of ``updates``.  Default: FedAvg per client kind."""
         return state.changed(self.combine(state, updates, lambda address, cohort: {address: 1.0}))
 
+    def changed_by(self, work: Work) -> set[Address]:
+        """Addresses that the server changes once it has the update of ``work``: by default those that it sends up."""
+        return {item.source for payload in work.up for item in payload.items}
+
     def update_weight(self, update: Update) -> float:
         """The weight of an update in means of parameters, before normalising: by default its number of samples."""
         return update.weight

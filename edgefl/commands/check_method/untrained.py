@@ -44,10 +44,10 @@ def check_untrained_aggregation(
 ) -> None:
     """Check that ``aggregate()`` changes the same tensors without values as it did with them (``new``).
 
-    As in a run with ``training: none``, clients with equal uploads share one update.
+    As in a run with ``training: none``, clients that train the same and send the same share one update.
     """
     with federation.findings.attempt(rules.UNTRAINED, where):
-        alike = {(update.kind, repr(update.work.up)): update for update in updates}
+        alike = {(update.kind, update.work.trainable, repr(update.work.up)): update for update in updates}
         sent = [
             replace(
                 update,

@@ -283,7 +283,7 @@ def followed(
                 old = stale(work, span.stage, follower.client_versions.held(0), versions)
                 down, moved = planner.moved(work, base, span.stage, old)
                 follower.client_versions.sent(0, down, versions)
-                changed |= {item.source for payload in work.up for item in payload.items}
+                changed |= setup.method.changed_by(work)
                 follower.moves(moved, times)
                 if kind in computed:
                     cost = client_cost(computed[kind], moved, device, link, throttling=setup.fleet.throttling)
