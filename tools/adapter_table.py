@@ -27,6 +27,8 @@ WAYS: dict[str, list[str]] = {
         "schedule={name: layerwise, stages: 3, rounds: 100}",
         "adapter={name: lora, rank: 8}",
     ],
+    "zeroth order (MeZO)": ["method=mezo", "training.optimizer=mezo"],
+    "zeroth order, LoRA": ["method=mezo", "training.optimizer=mezo", "adapter={name: lora, rank: 8}"],
 }
 DEVICES = ("raspberry-pi-5-8gb", "jetson-orin-nano-8gb", "phone-mid")
 HEAD = (
