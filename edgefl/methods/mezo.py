@@ -95,5 +95,6 @@ def rebuilt(update: Update) -> Update:
         for item in payload.items:
             value = values[item.name] = update.base[item.source].clone()
             for seed, step in taken:
-                value.sub_(direction(seed, item.name, item.shape), alpha=step)
+                for part, z in direction(seed, item.name, value):
+                    part.sub_(z, alpha=step)
     return replace(light, payloads={"model": values})

@@ -272,6 +272,13 @@ _ADVICE = {
 }
 
 
+def _loss(ctx: Context, step: Step, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor | None:
+    mixed = ctx.work.precision != "float32"
+    autocast = torch.autocast(ctx.device.type, DTYPES[ctx.work.precision]) if mixed else nullcontext()
+    with autocast, step_faults(pass_, batch):
+        return step.loss(ctx, batch, pattern, pass_)
+
+
 def _step(
     ctx: Context,
     step: Step,
@@ -281,13 +288,7 @@ def _step(
     update: Update | ZerothOrder | None,
     meter: Meter | None,
 ) -> Tensor | None:
-    mixed = ctx.work.precision != "float32"
-
-    def forward() -> Tensor | None:
-        autocast = torch.autocast(ctx.device.type, DTYPES[ctx.work.precision]) if mixed else nullcontext()
-        with autocast, step_faults(pass_, batch):
-            return step.loss(ctx, batch, pattern, pass_)
-
+    forward = partial(_loss, ctx, step, batch, pattern, pass_)
     try:
         loss = update(forward, meter) if pass_.train and isinstance(update, ZerothOrder) else forward()
     except (RuntimeError, ValueError) as error:

@@ -42,6 +42,7 @@ def second_stage(gate: str = "") -> Work:
 
 
 PAIR = ("image", "text")
+MEZO = {"name": "mezo", "lr": 1e-3, "epsilon": 1e-3}
 CASES: dict[str, tuple[Work, Toy]] = {
     "image": (small(), Toy()),
     "text": (small(("text",)), Toy()),
@@ -55,6 +56,10 @@ CASES: dict[str, tuple[Work, Toy]] = {
     ),
     "gates, partners train": (small(gate="trainable"), Toy()),
     "gates, partners frozen": (small(gate="frozen"), Toy()),
+    "zeroth order": (small(optimizer=MEZO), Toy()),
+    "zeroth order, pool, bfloat16": (
+        small(PAIR, optimizer={**MEZO, "directions": 9}, precision="bfloat16"), Toy(),
+    ),
     "proximal": (small(("text",), (training_pass(("text",), proximal=0.1),) * 2, reference=True), Toy()),
     "proximal of tensors": (
         small(passes=(training_pass(proximal=0.1, proximal_norm="tensor"),), reference=True, gate="trainable"),

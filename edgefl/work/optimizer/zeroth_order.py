@@ -2,14 +2,13 @@
 
     g = (L(w + e z) - L(w - e z)) / (2 e),    w <- w - lr g z,    z standard normal
 
-z is drawn again from its seed wherever it is needed, one tensor at a time, so that it takes the memory of the largest
-tensor that trains.  Draws come from a CPU generator for each seed and parameter, so they depend neither on the device
-nor on which other parameters train.
+z is drawn again from its seed wherever it is needed, some rows of a tensor at a time (``AT_ONCE``). Draws come from a
+CPU generator for each seed and parameter, so they depend neither on the device nor on which other parameters train.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -19,6 +18,8 @@ from edgefl.work.description import Work
 from edgefl.work.metering.meter import Meter
 from edgefl.work.steps import Context
 
+AT_ONCE = 2**22
+"""Elements of z that are drawn at a time, unless a single row of the tensor has more."""
 STEPS = "steps"
 """The output ``[directions]`` of a work whose directions come from a pool: sums of lr g by direction."""
 
@@ -28,10 +29,14 @@ def without_gradients(work: Work) -> bool:
     return work.optimizer.get("name") == "mezo"
 
 
-def direction(seed: int, name: str, shape: Sequence[int]) -> Tensor:
-    """z of a parameter: standard normal numbers in float32, on the CPU."""
+def direction(seed: int, name: str, tensor: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Rows of a parameter as views, in order, each with its z: standard normal numbers in float32, drawn on the CPU."""
     generator = torch.Generator("cpu").manual_seed(seeds.key(seed, f"direction {name}"))
-    return torch.randn(tuple(shape), generator=generator, device="cpu")
+    rows = (
+        tensor.split(max(1, AT_ONCE * len(tensor) // tensor.numel())) if tensor.dim() and tensor.numel() else [tensor]
+    )
+    for part in rows:
+        yield part, torch.randn(part.shape, generator=generator, device="cpu")
 
 
 def pooled(round: int, index: int) -> int:
@@ -80,8 +85,8 @@ class ZerothOrder:
         if meter:
             meter.enter("optimizer")
         for name, parameter in self.ctx.trained.items():
-            z = direction(seed, name, parameter.shape).to(parameter.device)
-            parameter.add_(z.mul_(distance))
-            del z
+            for part, z in direction(seed, name, parameter):
+                part.add_(z.to(part.device).mul_(distance))
+                del part, z
         if meter:
             meter.enter("forward")
