@@ -183,11 +183,11 @@ def _check_method(scenario: Scenario, method: Method) -> None:
             "non_finite",
         )
     attack = scenario.fleet.failures.attack
-    if attack is not None and attack.kind != LABEL_FLIP and not _averages(method):
+    if attack is not None and attack.kind != LABEL_FLIP and not _averages(method, sent=True):
+        why = "sends no parameters" if _averages(method) else "has no models to average, since clients keep theirs"
         raise scenario.error(
             ("fleet", "failures", "attack", "kind"),
-            f"{scenario.method_name} has no models to average, since clients keep theirs, so {attack.kind} changes "
-            f"nothing; write kind: {LABEL_FLIP}",
+            f"{scenario.method_name} {why}, so {attack.kind} changes nothing; write kind: {LABEL_FLIP}",
         )
     if method.together and registry.get("round policy", scenario.round.policy).at_once:
         raise scenario.error(
@@ -224,10 +224,11 @@ def _check_schedule(scenario: Scenario, method: Method, schedule: Schedule) -> N
         check_parts(method, schedule)
 
 
-def _averages(method: Method) -> bool:
-    """Whether any client changes parameters, which the server averages, and not only tables."""
+def _averages(method: Method, *, sent: bool = False) -> bool:
+    """Whether any client changes (or itself sends) parameters, which the server averages, and not only tables."""
     works = [method.client_work(kind, 1) for kind in method.setting.kinds if method.participates(kind, 1)]
-    return any(averaged(address) for work in works for address in method.changed_by(work))
+    changed = Method.changed_by if sent else type(method).changed_by
+    return any(averaged(address) for work in works for address in changed(method, work))
 
 
 def pretraining_of(scenario: Scenario, federation: Federation, on_message: Callable[[str], None]) -> Pretraining | None:

@@ -199,6 +199,12 @@ def test_the_method_wants_the_optimizer(tiny: Tiny) -> None:
         compose(load(zeroth(tiny, method="scaffold")))
 
 
+def test_an_attack_on_parameters_finds_none(tiny: Tiny) -> None:
+    attack = {"clients": 0.5, "kind": "sign-flip"}
+    with pytest.raises(EdgeflError, match="mezo sends no parameters, so sign-flip changes nothing"):
+        compose(load(zeroth(tiny, fleet={"failures": {"attack": attack}})))
+
+
 def test_a_sparse_upload_has_nothing_to_choose_from(tiny: Tiny) -> None:
     with pytest.raises(EdgeflError, match="top_k"):
         compose(load(zeroth(tiny, payload={"up": {"top_k": "10%"}})))
