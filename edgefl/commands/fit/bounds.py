@@ -145,8 +145,9 @@ class Pricer:
         return tuple(level if axis.computes else 0 for axis, level in zip(self.axes, levels, strict=True))
 
     def _scheduled(self, levels: Levels) -> Levels:
-        """The candidate without any change but that of the schedule."""
-        return tuple(level * (axis.name == "schedule") for axis, level in zip(self.axes, levels, strict=True))
+        """The candidate without any change but those of what trains: the schedule and the adapter."""
+        chosen = ("schedule", "adapter")
+        return tuple(level * (axis.name in chosen) for axis, level in zip(self.axes, levels, strict=True))
 
     def setup(self, levels: Levels) -> Setup:
         """The set-up of a candidate, with the clients and the fleet of the scenario."""
@@ -254,14 +255,14 @@ class Pricer:
         return self._shapes[cell_key]
 
     def floor(self, levels: Levels, span: Span, stage: Stage) -> int:
-        """Bytes of attached parameters and of the gradients of those that train, which depend on the schedule only."""
+        """Bytes of attached parameters and of the gradients of those that train, which depend on what trains only."""
         scheduled = self._scheduled(levels)
         cell_key = (scheduled, stage.index)
         if cell_key not in self._floors:
             setup = self.setup(scheduled)
             work = setup.staged(setup.method.client_work(self.kind, span.first), stage)
             trains = set(work.trainable) if any(p.train for p in work.passes) else set()
-            specs = setup.method.setting.kinds[self.kind].parameters()
+            specs = replace(setup.method.setting.kinds[self.kind], model=work.model).parameters()
             self._floors[cell_key] = sum(
                 (1 + (name in trains)) * spec.bytes for name, spec in specs.items() if stage.attached(name)
             )
@@ -309,7 +310,7 @@ def _trained(work: Work, stage: Stage, setup: Setup) -> Mapping[str, int]:
     earlier = [s for s in setup.schedule.stages if s.index < stage.index and s.rounds]
     delivered = ".blocks." if setup.schedule.deliver_final else "\0"
     return {
-        item.source: int(delivered not in item.name and any(s.active(item.name) for s in earlier))
+        item.source: int(delivered not in item.name and not item.fixed and any(s.active(item.name) for s in earlier))
         for payload in work.down
         for item in payload.items
     }

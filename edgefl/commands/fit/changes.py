@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
+from edgefl.commands.compose import compose
 from edgefl.data import KINDS
+from edgefl.devices import FleetOptions
 from edgefl.errors import EdgeflError
 from edgefl.planning import Setup
 from edgefl.scenario import Scenario, load
 from edgefl.work import Pass
 
-TIERS = ("computation", "numerics", "payload", "schedule", "batch loss", "effective batch", "epochs")
+TIERS = ("computation", "numerics", "payload", "schedule", "parameters", "batch loss", "effective batch", "epochs")
 """What a step changes, the smallest change first.
 
-computation: the same updates, computed differently; batch loss: the number of samples that a loss which compares
-samples, or a batch norm, sees at once.
+computation: the same updates, computed differently; parameters: an adapter trains in place of the model; batch loss:
+the number of samples that a loss which compares samples, or a batch norm, sees at once.
 """
-COMPUTATION, NUMERICS, PAYLOAD, SCHEDULE, BATCH_LOSS, EFFECTIVE_BATCH, EPOCHS = range(len(TIERS))
+COMPUTATION, NUMERICS, PAYLOAD, SCHEDULE, PARAMETERS, BATCH_LOSS, EFFECTIVE_BATCH, EPOCHS = range(len(TIERS))
 
 MOST_ACCUMULATION = 64
+MOST_PARTS = 4
+"""Most stages of a proposed elastic schedule: each part that it offers takes a prediction."""
 NARROWER = ("float32", "bfloat16", "float16", "int8")
 """Dtypes of payloads, each no wider than the one before."""
 
@@ -31,12 +35,16 @@ Levels = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Step:
-    """A change: the fields that it sets, its tier, and its weight, the rank (from 1) among the steps of that tier."""
+    """A change: the fields that it sets, its tier, and its weight, the rank (from 1) among the steps of that tier.
+
+    A step goes further than the earlier ones of its axis that have its ``family``; others are alternatives to it.
+    """
 
     what: str
     tier: int
     weight: int
     sets: Mapping[str, Any]
+    family: str = ""
 
 
 @dataclass(frozen=True)
@@ -79,9 +87,12 @@ def candidates(axes: Sequence[Axis]) -> list[Levels]:
     return sorted(product(*(range(len(axis.steps) + 1) for axis in axes)), key=severity)
 
 
-def within(inner: Levels, outer: Levels) -> bool:
+def within(axes: Sequence[Axis], inner: Levels, outer: Levels) -> bool:
     """Whether ``outer`` takes every axis at least as far as ``inner``."""
-    return all(a <= b for a, b in zip(inner, outer, strict=True))
+    return all(
+        not a or (a <= b and axis.steps[a - 1].family == axis.steps[b - 1].family)
+        for axis, a, b in zip(axes, inner, outer, strict=True)
+    )
 
 
 # --- the axes of a scenario ------------------------------------------------------------------------------------------
@@ -102,6 +113,7 @@ def axes_of(scenario: Scenario, setup: Setup, kind: str, samples: int, *, growin
         Axis("download", _dtypes("download", scenario.payload.down, "payload.down"), computes=False),
         Axis("upload", _uploads(scenario), computes=False),
         Axis("schedule", _schedules(scenario, setup, growing)),
+        Axis("adapter", _adapters(scenario)),
         Axis("epochs", _epochs(training.epochs) if epochs else ()),
     ]  # fmt: skip
     data = plain(scenario)
@@ -115,7 +127,9 @@ def plain(scenario: Scenario) -> dict[str, Any]:
 
 def _valid(data: dict[str, Any], step: Step) -> bool:
     try:
-        load(data, sets_of([step]))
+        scenario = load(data, sets_of([step]))
+        if step.family:  # not every model has parts for it
+            compose(replace(scenario, fleet=FleetOptions.model_validate({})), trains=False)
     except EdgeflError:
         return False
     return True
@@ -150,12 +164,26 @@ def _epochs(current: int) -> tuple[Step, ...]:
     return tuple(steps)
 
 
+def _adapters(scenario: Scenario) -> tuple[Step, ...]:
+    """LoRA, then BitFit, for models that don't begin with random weights."""
+    towers = scenario.model.towers.values()
+    starts = scenario.model.weights or scenario.pretrain.towers or any(t.tower == "hf-causal" for t in towers)
+    if scenario.adapter.name != "none" or not starts:
+        return ()
+    lora = Step("LoRA of rank 8", PARAMETERS, 1, {"adapter": {"name": "lora", "rank": 8}})
+    return lora, Step("BitFit", PARAMETERS, 2, {"adapter": {"name": "bitfit"}})
+
+
 def _schedules(scenario: Scenario, setup: Setup, growing: bool) -> tuple[Step, ...]:
-    """Schedules of more stages than the current one, each of equally many blocks; layer-wise stays layer-wise."""
+    """Schedules of more stages than the current one, each of equally many blocks; layer-wise stays layer-wise.
+
+    Beside them schedules under which a client trains the part that fits it: HeteroFL and elastic.
+    """
     name, options = scenario.schedule_name, scenario.schedule_options
     current, rounds = len(setup.schedule.stages), setup.schedule.rounds
     blocks = min(scenario.model.blocks.values(), default=1)
-    counts = [n for n in range(2, blocks + 1) if blocks % n == 0 and n <= rounds]
+    equal = [n for n in range(2, blocks + 1) if blocks % n == 0]
+    counts = [n for n in equal if n <= rounds]
     carried: dict[str, Any] = {}
     if isinstance(allocation := getattr(options, "allocation", "uniform"), str) and allocation != "uniform":
         carried["allocation"] = allocation
@@ -169,6 +197,13 @@ def _schedules(scenario: Scenario, setup: Setup, growing: bool) -> tuple[Step, .
         for n in (n for n in counts if n > current or name != schedule):
             value = {"name": schedule, "stages": n, "rounds": rounds, **carried}
             steps.append(Step(f"{schedule} in {n} stages", SCHEDULE, len(steps) + 1, {"schedule": value}))
+    if name not in ("elastic", "heterofl"):
+        value = {"name": "heterofl", "rounds": rounds}
+        steps.append(Step("heterofl", SCHEDULE, len(steps) + 1, {"schedule": value}, "heterofl"))
+    if name != "heterofl":
+        for n in (n for n in equal if n <= MOST_PARTS and (name != "elastic" or n > options.stages)):
+            value = {"name": "elastic", "stages": n, "rounds": rounds}
+            steps.append(Step(f"elastic in {n} stages", SCHEDULE, len(steps) + 1, {"schedule": value}, "elastic"))
     return tuple(steps)
 
 
@@ -225,4 +260,6 @@ def compares(setup: Setup, kind: str) -> bool:
 
 
 def _mean_over_samples(pass_: Pass) -> bool:
-    return pass_.step == "classify" or (pass_.step == "classify-completed" and not pass_.args.get("contrast"))
+    if pass_.step == "classify-completed":
+        return not pass_.args.get("contrast")
+    return pass_.step in ("classify", "next-token")

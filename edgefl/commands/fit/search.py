@@ -71,7 +71,7 @@ class Search:
                 if first is not None and len(result.solutions) >= first:
                     break
                 result.looked_at += 1
-                if any(within(solution, levels) for solution in result.solutions):
+                if any(within(self.pricer.axes, solution, levels) for solution in result.solutions):
                     continue
                 cell = self.pricer.cell(levels)
                 if cell in result.failed:
@@ -199,7 +199,7 @@ class Search:
         """The first candidate within this one whose excess is no larger."""
         try:
             for other in order:
-                if within(other, levels) and self.bound(other).excess <= least:
+                if within(self.pricer.axes, other, levels) and self.bound(other).excess <= least:
                     list(self.verdicts(other))
                     if self.bound(other).excess <= least:
                         return other
