@@ -186,7 +186,8 @@ def arranged(module: nn.Module, sequence: str | None, depth: int) -> nn.Module:
             if part == "blocks" or next(holder.parameters(), None) is not None or next(holder.children(), None):
                 module._modules[part] = holder
         more |= {name: property(_found(part, name)) for name, part in moved.items()}
-        more |= {sequence: property(lambda self: self._modules["blocks"]), "own_name": _own_name(sequence, moved)}
+        more |= dict.fromkeys((sequence, "blocks"), property(lambda self: self._modules["blocks"]))
+        more["own_name"] = _own_name(sequence, moved)
     module.__class__ = type(kind.__name__, (kind,), more)
     return module
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -20,7 +20,8 @@ from edgefl.cost import predict
 from edgefl.errors import EdgeflError, MethodError
 from edgefl.methods import Kind, Setting, Update
 from edgefl.models import ModelOptions
-from edgefl.models.layers import ATTENTION, MLP, block_layers
+from edgefl.models.layers import ATTENTION, MLP, BlockLayers, block_layers
+from edgefl.registry.registered import PARTS
 from edgefl.schedules import Layerwise, restrict
 from edgefl.work import AllocatorPeak, Meter, Work, execute
 from edgefl.work.edits import Gate, GatedLinear
@@ -111,6 +112,71 @@ def test_a_table_with_an_unknown_part_is_refused(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(tower, "block_layers", {"rnn": "query"})
     with pytest.raises(MethodError, match=r"block_layers\['rnn'\] is 'query'; write a tuple of parts"):
         block_layers("gru")
+
+
+class ForeignBlock(nn.Module):
+    """Attention in one layer with key, query and value in this order, and an MLP; post-norm."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.mixing = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.after = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        key, query, value = self.mixing(x).chunk(3, -1)
+        x = self.after(x + self.out(nn.functional.scaled_dot_product_attention(query, key, value)))
+        return x + self.down(self.up(x).relu())
+
+
+class Foreign(nn.Module):
+    blocks = "layers"
+    block_layers: ClassVar[BlockLayers] = {
+        "mixing": ("key", "query", "value"),
+        "out": ("proj",),
+        "after": ("post-norm1",),
+        "up": ("fc1",),
+        "down": ("fc2",),
+    }
+
+    def __init__(self, vocabulary: int):
+        super().__init__()
+        self.width = W
+        self.word = nn.Embedding(vocabulary, W)
+        self.layers = nn.ModuleList(ForeignBlock(W) for _ in range(2))
+
+    def forward(self, text: Tensor) -> Tensor:
+        x = self.word(text)
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+@pytest.fixture
+def foreign() -> Iterator[None]:
+    edgefl.register("tower", "foreign")(Foreign)
+    yield
+    PARTS.clear()
+    registry.forget()
+
+
+def test_a_module_says_the_names_of_its_layers(foreign: None) -> None:
+    """Key before query, beside timm's query before key: an A of three pieces of qkv, none a neighbour of the next."""
+    fedcola = method(given=setting(TIMM, {"tower": "foreign", "tokens": 6}, ("image", "text")), text_init="random")
+    state = fedcola.initial(1)
+    work = fedcola.work("text", 1)
+    assert work.edits[0].args["pieces"]["text.blocks.0.mixing"] == [
+        f"text.blocks.0.mixing.partner.{part}" for part in ("key", "query", "value")
+    ]
+    module = models.build(work.model)
+    Gate.apply(work.edits[0], module, state.items(work))
+    layer: Any = module.get_submodule("text.blocks.0.mixing")
+    query, key, value = state.tensors["image/image.blocks.0.attn.qkv.weight"].chunk(3)
+    assert_equal_tensors(layer.partner.detach(), torch.cat([key, query, value]))
+    Gate.fold(work.edits[0], module)
+    assert do(work).payloads["model"]
 
 
 # the server -----------------------------------------------------------------------------------------------------------
