@@ -19,6 +19,7 @@ from edgefl import models, registry
 from edgefl.cost import predict
 from edgefl.errors import EdgeflError, MethodError
 from edgefl.methods import Kind, Setting, Update
+from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.models import ModelOptions
 from edgefl.models.layers import ATTENTION, MLP, BlockLayers, block_layers
 from edgefl.registry.registered import PARTS
@@ -256,6 +257,22 @@ def test_averaged_rows_are_equal_to_the_bit() -> None:
                 assert_equal_tensors(one[at], tensors[f"text/text.blocks.1.{text.format(leaf)}"])
                 assert_equal_tensors(one, tensors[f"image-text/image.blocks.1.{name}"])
     assert one.any()
+
+
+@pytest.mark.parametrize(
+    "section", [{"rule": "median"}, {"rule": "krum"}, {"optimizer": "adam"}, {"optimizer": "momentum", "clip": 1.0}]
+)
+def test_every_rule_and_server_optimizer_keeps_averaged_rows_equal(section: dict[str, Any]) -> None:
+    given = replace(setting(), aggregation=AggregationOptions(**section))
+    fedcola = method(given=given, range="all", compensation=False)
+    state = fedcola.initial(1)
+    start = state.tensors["image/image.blocks.1.attn.qkv.weight"]
+    for _ in range(2):
+        state = fedcola.aggregate(state, updates(state, N))
+    qkv = state.tensors["image/image.blocks.1.attn.qkv.weight"]
+    own = "image-text/text.blocks.1.attention.self"
+    assert_equal_tensors(qkv, torch.cat([state.tensors[f"{own}.{x}.weight"] for x in ("query", "key", "value")]))
+    assert (qkv != start).all()
 
 
 @pytest.mark.parametrize("share", ["attention", "ffn", "all", "vision-attention", "language-attention"])
