@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from edgefl.errors import MethodError
+from edgefl.models.layers import PRE_NORM_BLOCK, BlockLayers
 from edgefl.models.tower import chosen
 
 OF_DATA = {"image": ("channels", "size"), "text": ("vocabulary",), "audio": ("bins", "frames")}
@@ -56,6 +57,7 @@ class PlainTower:
         self.name, self.made = name, made
         self.modality = _modality(made)
         self.sequence: str | None = getattr(made, "blocks", None)
+        self.block_layers: BlockLayers = getattr(made, "block_layers", PRE_NORM_BLOCK)
         if self.sequence is not None and not isinstance(self.sequence, str):
             raise TypeError('has blocks that are no name: write blocks = "layers", the attribute that holds them')
         self.arguments = _arguments(made)
@@ -184,7 +186,8 @@ def arranged(module: nn.Module, sequence: str | None, depth: int) -> nn.Module:
             if part == "blocks" or next(holder.parameters(), None) is not None or next(holder.children(), None):
                 module._modules[part] = holder
         more |= {name: property(_found(part, name)) for name, part in moved.items()}
-        more |= {sequence: property(lambda self: self._modules["blocks"]), "own_name": _own_name(sequence, moved)}
+        more |= dict.fromkeys((sequence, "blocks"), property(lambda self: self._modules["blocks"]))
+        more["own_name"] = _own_name(sequence, moved)
     module.__class__ = type(kind.__name__, (kind,), more)
     return module
 

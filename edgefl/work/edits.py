@@ -67,7 +67,8 @@ class Gate:
     """FedCola's complementary local training (eq. of the gated layer); ``args.layers`` names linear layers.
 
     Each layer gets ``<layer>.partner``, as received, and ``<layer>.gate``, shape [1], which starts at 0.  Folding
-    sets ``W <- W + g A``, which is exact because the layer is linear.
+    sets ``W <- W + g A``, which is exact because the layer is linear.  ``args.pieces``, if given, names for some layers
+    the tensors received that its partner consists of, one below the other: query, key and value for one layer.
     """
 
     @staticmethod
@@ -78,22 +79,25 @@ class Gate:
     @staticmethod
     def restrict(edit: Edit, active: Callable[[str], bool], received: set[str]) -> Edit | None:
         """Keep the layers that are active and whose partner is received."""
-        layers = [name for name in edit.args["layers"] if active(f"{name}.weight") and f"{name}.partner" in received]
-        return Edit(edit.name, {**edit.args, "layers": layers}) if layers else None
+        layers = [n for n in edit.args["layers"] if active(f"{n}.weight") and received.issuperset(_pieces(edit, n))]
+        kept = {**edit.args, "layers": layers}
+        if "pieces" in edit.args:
+            kept["pieces"] = {name: pieces for name, pieces in edit.args["pieces"].items() if name in layers}
+        return Edit(edit.name, kept) if layers else None
 
     @staticmethod
     def apply(edit: Edit, module: nn.Module, received: Mapping[str, Tensor]) -> None:
         """Turn the layers into gated ones.  Raises MethodError, and changes none, if one isn't linear or lacks A."""
         layers = {}
         for name in edit.args["layers"]:
-            layer, partner = module.get_submodule(name), received.get(f"{name}.partner")
+            layer, pieces = module.get_submodule(name), _pieces(edit, name)
             if not isinstance(layer, nn.Linear):
                 raise MethodError(f"only a linear layer can have a gate; {name} is a {type(layer).__name__}")
-            if partner is None:
-                raise MethodError(f"the gate of {name} needs {name}.partner, which was not received")
-            layers[layer] = partner
-        for layer, partner in layers.items():
-            layer.partner = nn.Parameter(partner.clone())
+            if missing := [piece for piece in pieces if piece not in received]:
+                raise MethodError(f"the gate of {name} needs {missing[0]}, which was not received")
+            layers[layer] = [received[piece] for piece in pieces]
+        for layer, parts in layers.items():
+            layer.partner = nn.Parameter(torch.cat(parts) if len(parts) > 1 else parts[0].clone())
             layer.gate = nn.Parameter(torch.zeros(1, dtype=layer.partner.dtype, device=layer.partner.device))
             layer.__class__ = GatedLinear
 
@@ -106,6 +110,11 @@ class Gate:
                 layer.weight.add_(layer.gate * layer.partner)
                 del layer.partner, layer.gate
                 layer.__class__ = nn.Linear  # type: ignore[assignment]
+
+
+def _pieces(edit: Edit, layer: str) -> list[str]:
+    """Names of the tensors received that a gated layer's partner consists of."""
+    return list(edit.args.get("pieces", {}).get(layer, [f"{layer}.partner"]))
 
 
 @contextmanager

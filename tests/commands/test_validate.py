@@ -11,7 +11,8 @@ from safetensors.torch import save_file
 import edgefl
 from edgefl import models, registry
 from edgefl.errors import EdgeflError, ScenarioError
-from edgefl.methods.fedcola.fedcola import TOWERS
+from edgefl.methods import Kind
+from edgefl.methods.fedcola.stacks import PARTS, WORKING, Stack
 from edgefl.scenario import load
 
 DECLARED = {"source": "declared", "clients": {"image": 2, "text": 2}, "samples": 40,
@@ -47,33 +48,34 @@ def test_towers_that_a_method_cannot_pair_are_found(tiny: Tiny) -> None:
 
 
 def test_towers_without_gates_are_said_with_those_that_have_them(tiny: Tiny) -> None:
-    """BERT's blocks have query, key and value, where a gate needs the other tower's attn.qkv."""
-    bert = {"tower": "bert", "blocks": 2, "width": 16, "heads": 2, "tokens": 12}
-    model = {**tiny()["model"], "text": bert}
+    model = {**tiny()["model"], "text": {"tower": "gru", "hidden": 8, "tokens": 12}}
     with pytest.raises(ScenarioError) as caught:
         edgefl.validate(tiny(data=DECLARED, training="none", model=model, method="fedcola"))
     said = caught.value.message
-    assert "blocks of the tower bert of text clients have no attn.qkv" in said
-    assert said.endswith("vit or timm-vit for images, transformer for texts, or complementary: none")
+    assert "blocks of the tower gru of text clients have no query, key, value, proj, fc1, fc2; towers" in said
+    assert said.endswith("transformer, bert or distilbert for texts; ast for audio; or set complementary: none")
     free = {"name": "fedcola", "complementary": "none", "collaborate": "none"}
     assert edgefl.validate(tiny(data=DECLARED, training="none", model=model, method=free))["combinations"]
 
 
-def test_the_named_towers_are_those_with_the_layers(tiny: Tiny) -> None:
+def test_the_named_towers_are_those_with_the_layers() -> None:
     working = []
     needed = {"hf-causal": {"config": {"model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2}}}
-    facts = {"image": {"channels": 1, "size": 32, "classes": 5}, "text": {"vocabulary": 60, "classes": 5}}
+    facts = {
+        "image": {"channels": 1, "size": 32, "classes": 5}, "text": {"vocabulary": 60, "classes": 5},
+        "audio": {"bins": 32, "frames": 32, "classes": 5},
+    }  # fmt: skip
     for name in registry.names("tower"):
         modality = registry.get("tower", name).modality
-        if modality not in facts or registry.origin("tower", name).package != "edgefl":
+        if registry.origin("tower", name).package != "edgefl":
             continue
         options = models.ModelOptions.model_validate({modality: {"tower": name, **needed.get(name, {})}})
-        with torch.device("meta"):
-            module = models.build(models.describe(options, (modality,), "classify", facts))
-        if f"{modality}.blocks.0.attn.qkv.weight" in dict(module.named_parameters()):
+        kind = Kind(modality, (modality,), "classify", models.describe(options, (modality,), "classify", facts))
+        stack = Stack(kind, modality)
+        if all(f"0.{part}.weight" in stack.places for part in PARTS["blocks"]):
             working.append(name)
-    assert working == ["timm-vit", "transformer", "vit"]
-    assert all(name in TOWERS for name in working)
+    assert working == ["ast", "bert", "distilbert", "hf-vit", "timm-vit", "transformer", "vit"]
+    assert all(name in WORKING for name in working)
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,7 @@ ELSEWHERE = {
 
 RARE = {
     "rounds": {"rejections.REASON"},
+    **{mark: {"refused.LABEL"} for mark in ("profile", "clients", "compare")},
     "papers": {"pages[].figures[].file", "pages[].figures[].differing_pixels"},
     "sweep.rows": {"refused", "trained.diverged"},
     "fit.kinds": {"failed[].sets[]", "failed[].error"},

@@ -160,13 +160,11 @@ def _model(d: Draw, method: str, kinds: list[str], facts: Json, classifies: bool
     model: Json = {}
     width = _width(d)
     if method == "fedcola":
-        ratio = d.one_of([1.0, 2.0, 4.0])
-        image = _transformer(d, width) | {"mlp_ratio": ratio, "patch": _patch(d, facts), "drop_path": _drop(d)}
-        model["image"] = {"tower": d.one_of(["vit", "vit", "timm-vit"]), **image}
-        if model["image"]["tower"] == "timm-vit":
-            model["image"]["variant"] = "tiny"
-        text = _transformer(d, width) | {"mlp_ratio": ratio, "drop_path": _drop(d)}
-        model["text"] = {"tower": "transformer", "tokens": d.between(2, 40), **text}
+        alike = {"width": width[0], "heads": width[1], "mlp_ratio": d.one_of([1.0, 2.0, 4.0])}
+        image = d.one_of(["vit", "vit", "timm-vit", "timm-vit", "hf-vit"])
+        text = d.one_of(["transformer", "transformer", "bert", "bert", "distilbert"])
+        model["image"] = _image_tower(d, image, width, facts) | alike
+        model["text"] = _text_tower(d, text, width) | alike
         return model
     if "image" in modalities:
         model["image"] = _image_tower(d, d.weighed(IMAGE_TOWERS), width, facts)

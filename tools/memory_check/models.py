@@ -248,16 +248,13 @@ class GatedLinear(nn.Module):
         return F.linear(x, self.weight + self.gate * self.partner, self.bias)
 
 
-GATED = {"none": [], "attention": ["attn"], "mlp": ["mlp"], "blocks": ["attn", "mlp"]}
-
-
 def add_gates(blocks: Sequence[nn.Module], complementary: str, partner_trains: bool) -> None:
     """Put gates into the linear layers of attention, MLP or both, of these blocks."""
     for block in blocks:
-        for part in GATED[complementary]:
-            module = block.get_submodule(part)
-            for name in ("qkv", "proj") if part == "attn" else ("fc1", "fc2"):
-                setattr(module, name, GatedLinear(module.get_submodule(name), partner_trains))  # type: ignore[arg-type]
+        linear = [name for name, layer in block.named_modules() if isinstance(layer, nn.Linear)]
+        mlp, attention = linear[-2:], linear[:-2]  # in every block, attention comes first
+        for name in {"none": [], "attention": attention, "mlp": mlp, "blocks": linear}[complementary]:
+            block.set_submodule(name, GatedLinear(block.get_submodule(name), partner_trains))  # type: ignore[arg-type]
 
 
 def narrowed(options: Json, share: float) -> Json:

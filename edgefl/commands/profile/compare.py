@@ -32,7 +32,8 @@ def compare_profiles(
 
     Costs are of the whole schedule for a client in every round (``fvcore_macs_per_sample`` over all rounds too), or of
     one round of ``stage``.  ``ratios`` are to the first scenario, None where it lacks the kind or the cost is zero.  A
-    scenario with a ``compare`` section gives a column for each combination.
+    scenario with a ``compare`` section gives a column for each combination; ``refused`` says why some can't be run, if
+    there are such.
 
     Raises ScenarioError if there is only one column.
     """
@@ -43,13 +44,18 @@ def compare_profiles(
         raise ScenarioError("--compare takes two scenarios or more, or one with a compare section")
     names = Counter(scenario.name for scenario in loaded)
     profiles: dict[str, dict[str, Any]] = {}
+    refused: dict[str, str] = {}
     for given, scenario in zip(scenarios, loaded, strict=True):
         label = scenario.name if names[scenario.name] == 1 else str(given) if isinstance(given, str) else scenario.name
         result = profile(scenario, device=device, link=link, stage=stage, kind=kind, on_progress=on_progress)
         parts = result.pop("combinations", None) or {"": result}
+
+        def named(combination: str, label: str = label) -> str:
+            return combination if len(loaded) == 1 else ": ".join(filter(None, (label, combination)))
+
         for combination, part in parts.items():
-            name = combination if len(loaded) == 1 else ": ".join(filter(None, (label, combination)))
-            profiles[_free_label(name, profiles)] = part
+            profiles[_free_label(named(combination), profiles)] = part
+        refused |= {named(combination): why for combination, why in result.pop("refused", {}).items()}
     reference = next(iter(profiles))
     rows = [row for label, part in profiles.items() for row in _rows(label, part, stage)]
     first = {row["kind"]: row for row in rows if row["label"] == reference}
@@ -58,7 +64,8 @@ def compare_profiles(
         row["ratios"] = {name: row[name] / other[name] if other.get(name) else None for name in COMPARED}
     if figure is not None:
         draw_stages(profiles, Path(figure))
-    return {"reference": reference, "stage": stage, "rows": rows, "profiles": profiles}
+    more = {"refused": refused} if refused else {}
+    return {"reference": reference, "stage": stage, "rows": rows, "profiles": profiles, **more}
 
 
 def _free_label(label: str, taken: Mapping[str, Any]) -> str:

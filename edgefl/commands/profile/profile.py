@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from edgefl.commands.compose import commonest_device, commonest_link, planner_of, scenario_of
+from edgefl.commands.profile.combinations import runnable
 from edgefl.commands.profile.cost_diff import TABLES
 from edgefl.commands.profile.evaluation_rows import client_evaluation_rows
 from edgefl.commands.profile.schedule_totals import evaluation_totals, followed, round_totals, server_rows, stretches
@@ -100,7 +101,8 @@ def profile(
         ``evaluation_totals`` (an evaluation) and ``client_evaluation_rows`` (a client's evaluation on its own held-out
         samples, by stage and kind; empty without ``evaluation.clients``).  Bytes, FLOPs, MACs, seconds and joules are
         in base units, and the unit is in the field's name.  If the scenario compares, ``combinations`` has all this of
-        each combination by its label.  The page about JSON output has every field.
+        each combination by its label, and ``refused`` why some can't be run, if there are such.  The page about JSON
+        output has every field.
 
     Raises:
         ScenarioError: The scenario can't be run, or has no such stage.
@@ -115,14 +117,16 @@ def profile(
     result: dict[str, Any] = {"scenario": whole.name}
     planners = {whole.name: planner_of(whole, on_progress)}
     combinations = whole.combinations() if whole.compare else []
-    others = {label: planner_of(combination, on_progress) for label, combination in combinations}
+    others, refused = runnable(combinations, lambda combination: planner_of(combination, on_progress))
     check_wanted(wanted, [planner.setup for planner in (*planners.values(), *others.values())])
     result |= _profiled(planners[whole.name], wanted, on_progress, whole.name)
     if whole.compare:
         result["combinations"] = {}
         for index, (label, planner) in enumerate(others.items()):
-            on_progress("combination", {"label": label, "index": index, "of": len(combinations)})
+            on_progress("combination", {"label": label, "index": index, "of": len(others)})
             result["combinations"][label] = _profiled(planner, wanted, on_progress, label)
+        if refused:
+            result["refused"] = refused
     if timeline is not None:
         traced, facts = _timeline(planners[whole.name], result["rows"])
         draw_timeline(traced, Path(timeline), f"{whole.name}: {facts['kind']}, stage {facts['stage']}")

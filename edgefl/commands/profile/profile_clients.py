@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from edgefl.commands.compose import compose, predictor_of, scenario_of
+from edgefl.commands.profile.combinations import runnable
 from edgefl.commands.profile.hardest import Pairs, hardest, stage_of_works
 from edgefl.commands.profile.profile import Wanted, check_wanted
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
@@ -41,7 +42,8 @@ def profile_clients(
 
     Returns:
         Plain data: ``rows``, one for each client, and ``combinations`` with the rows of each combination by its label
-        if the scenario compares.  Units are in the fields' names.  The page about JSON output has every field.
+        if the scenario compares, and ``refused``, why some can't be run, if there are such.  Units are in the fields'
+        names.  The page about JSON output has every field.
 
     Raises:
         ScenarioError: The scenario can't be run, or has no such stage.
@@ -50,18 +52,22 @@ def profile_clients(
     whole = scenario_of(scenario, overrides)
     combinations = whole.combinations() if whole.compare else []
     on_message = messages(on_progress)
-    named = [(whole.name, whole), *combinations]
-    setups = {label: compose(each, on_message, trains=False) for label, each in named}
+    setups = {whole.name: compose(whole, on_message, trains=False)}
+    others, refused = runnable(combinations, lambda each: compose(each, on_message, trains=False))
+    setups |= others
+    named = [(whole.name, whole), *((label, each) for label, each in combinations if label in others)]
     check_wanted(Wanted(stage=stage, kind=kind), list(setups.values()))
     rows = {}
     for index, (label, each) in enumerate(named):
         if index:
-            on_progress("combination", {"label": label, "index": index - 1, "of": len(combinations)})
+            on_progress("combination", {"label": label, "index": index - 1, "of": len(others)})
         workload = workload_of(setups[label], predictor_of(each))
         rows[label] = _rows(workload, stage, kind)
     result: dict[str, Any] = {"scenario": whole.name, "rows": rows[whole.name]}
     if combinations:
-        result["combinations"] = {label: {"rows": rows[label]} for label, _ in combinations}
+        result["combinations"] = {label: {"rows": rows[label]} for label in others}
+        if refused:
+            result["refused"] = refused
     return result
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,10 +21,31 @@ from edgefl.work import Address
 from edgefl.work.slices import Cut, covers, put, shape_of, take, within
 from edgefl.work.sums import Means, Sums, Totals, listed, unlisted
 
-Mix = Callable[[Address, "Cohort"], Mapping[Address, float]]
-"""Maps an address to the addresses whose deltas change it, with their coefficients."""
-Parts = dict[Address, list[tuple[float, Tensor]]]
-"""Coefficients and deltas of each address, in order of addition."""
+
+class Rows(NamedTuple):
+    """Rows ``taken`` of an address's delta, which change the rows ``into`` of another address; ``(start, stop)``.
+
+    They relate layers that one model has apart and another as one, such as query, key and value.
+    """
+
+    source: Address
+    taken: tuple[int, int]
+    into: tuple[int, int]
+
+
+class Term(NamedTuple):
+    """A part of an address's mean update: its coefficient, its delta and the rows that it changes (None: all)."""
+
+    coefficient: float
+    delta: Tensor
+    into: tuple[int, int] | None = None
+
+
+Source = Address | Rows
+Mix = Callable[[Address, "Cohort"], Mapping[Any, float]]
+"""Maps an address to its ``Source``s, the addresses or rows whose deltas change it, with their coefficients."""
+Parts = dict[Address, list[Term]]
+"""The terms of each address, in order of addition."""
 MEANS = "mean:"
 """Prefix of the names of a fold's tensors."""
 _AT_ONCE, _ALIGNED = 2**22, 2**12
@@ -90,15 +111,30 @@ def parts_of(
 ) -> Parts:
     """Coefficients and deltas of each address; addresses without any are left out."""
     changes, cohort = updates.deltas() if isinstance(updates, Folded) else deltas(tensors, updates, weight, options)
-    parts = {a: [(c, changes[b]) for b, c in mix(a, cohort).items() if b in changes and c] for a in tensors}
-    return {a: terms for a, terms in parts.items() if terms}
+    parts = {}
+    for address in tensors:
+        mixed = mix(address, cohort)
+        if terms := [_term(b, c, changes) for b, c in mixed.items() if c and address_of(b) in changes]:
+            parts[address] = terms
+    return parts
 
 
-def moved(value: Tensor, parts: Sequence[tuple[float, Tensor]], lr: float = 1.0) -> Tensor:
-    """``value + lr sum_b c_b D_b``."""
+def address_of(source: Source) -> Address:
+    """The address whose delta a source is of."""
+    return source.source if isinstance(source, Rows) else source
+
+
+def _term(source: Source, coefficient: float, changes: Mapping[Address, Tensor]) -> Term:
+    if isinstance(source, Rows):
+        return Term(coefficient, changes[source.source][slice(*source.taken)], source.into)
+    return Term(coefficient, changes[source])
+
+
+def moved(value: Tensor, parts: Sequence[Term], lr: float = 1.0) -> Tensor:
+    """``value + lr sum_b c_b D_b``; a term of rows changes these alone."""
     new = value.clone()
-    for coefficient, delta in parts:
-        new.add_(delta, alpha=lr * coefficient)
+    for coefficient, delta, into in parts:
+        (new if into is None else new[slice(*into)]).add_(delta, alpha=lr * coefficient)
     return new
 
 

@@ -11,7 +11,7 @@ from collections.abc import Container, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from edgefl.methods.aggregation.combine import Parts, moved
+from edgefl.methods.aggregation.combine import Parts, Term, moved
 from edgefl.methods.aggregation.options import ADAPTIVE, AggregationOptions
 from edgefl.work import Address
 
@@ -46,10 +46,10 @@ def stepped(
 def step(
     tensors: Mapping[Address, Tensor],
     address: Address,
-    parts: Sequence[tuple[float, Tensor]],
+    parts: Sequence[Term],
     options: AggregationOptions,
 ) -> dict[Address, Tensor]:
-    """A parameter after its step, and its moments; ``parts`` are coefficients and deltas of its mean update."""
+    """A parameter after its step, and its moments; ``parts`` are the terms of its mean update."""
     old, lr = tensors[address], learning_rate(options)
     if options.optimizer == "average":
         return {address: moved(old, parts, lr)}

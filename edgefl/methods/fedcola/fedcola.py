@@ -8,27 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from functools import cached_property
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
+from torch import Tensor
 
+from edgefl import models
 from edgefl.errors import MethodError
-from edgefl.methods.aggregation.combine import Cohort
+from edgefl.methods.aggregation.combine import Cohort, Source, address_of
+from edgefl.methods.fedcola.stacks import PARTS, WORKING, Key, Stack, differing, shares, sources
 from edgefl.methods.protocol import Method
+from edgefl.methods.setting import Setting
 from edgefl.methods.state import ServerState, Update
 from edgefl.work import Address, Edit, Item, Payload, Work
-
-TOWERS = "towers that work: vit or timm-vit for images, transformer for texts"
-"""The towers whose blocks have the linear layers of LAYERS, as the end of a message."""
-
-LAYERS = {
-    "none": (),
-    "attention": ("attn.qkv", "attn.proj"),
-    "mlp": ("mlp.fc1", "mlp.fc2"),
-    "blocks": ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2"),
-}
-"""Linear layers of a block in each co-layer option."""
-NORMS = ("norm1", "norm2")
 
 Scope = Literal["none", "attention", "mlp", "blocks"]
 
@@ -80,6 +73,11 @@ class FedCola(Method):
     summary = "gates to the other modality's blocks, shared attention across client kinds (FedCola, transfer version)"
     options: FedCola.Options
 
+    def __init__(self, options: Any, setting: Setting):
+        super().__init__(options, setting)
+        if options.range == "all" and options.collaborate != "none":
+            self._check_range()
+
     # client -----------------------------------------------------------------------------------------------------
 
     def partner_of(self, kind: str) -> tuple[str, str, str] | None:
@@ -103,51 +101,52 @@ class FedCola(Method):
                 "are: set complementary: none"
             )
         tower, other, other_tower = partner
-        specs, partner_specs = self.setting.kinds[kind].parameters(), self.setting.kinds[other].parameters()
-        for name, modality in ((kind, tower), (other, other_tower)):
-            layer = f"{modality}.blocks.0.{LAYERS[self.options.complementary][0]}"
-            if f"{layer}.weight" not in self.setting.kinds[name].parameters():
-                own = self.setting.kinds[name].model["towers"].get(modality)
-                used = f"the tower {own.get('tower', modality)}" if own else "the one encoder"
-                raise MethodError(
-                    f"complementary: {self.options.complementary} adds the other modality's blocks to the same layers "
-                    f"of each block, and blocks of {used} of {name} clients have no "
-                    f"{layer.partition('.0.')[2]}; {TOWERS}, or complementary: none"
-                )
-        layers, items = [], []
-        blocks = min(k.model["towers"][t]["blocks"] for k, t in
-                     ((self.setting.kinds[kind], tower), (self.setting.kinds[other], other_tower)))  # fmt: skip
+        own, source = (self._stack(*names) for names in ((kind, tower), (other, other_tower)))
+        blocks = min(models.blocks(self.setting.kinds[each.kind].model)[each.tower] for each in (own, source))
+        layers: list[str] = []
+        pieces: dict[str, list[str]] = {}
+        items: list[Item] = []
         for index in range(blocks):
-            for layer in LAYERS[self.options.complementary]:
-                name, source = f"{tower}.blocks.{index}.{layer}", f"{other_tower}.blocks.{index}.{layer}"
-                if specs[f"{name}.weight"] != partner_specs[f"{source}.weight"]:
+            for layer in own.linear(index, PARTS[self.options.complementary]):
+                if clause := differing(own, source, [f"{layer}.weight"]):
                     raise MethodError(
-                        f"complementary training needs blocks of the same shape: {name} is "
-                        f"{specs[f'{name}.weight'].shape}, {source} is {partner_specs[f'{source}.weight'].shape}; "
+                        f"complementary training needs blocks of the same shape: {clause}; "
                         "give both towers the same width, or set complementary: none"
                     )
-                layers.append(name)
-                items += self._partner_items(name, f"{other}/{source}", partner_specs[f"{source}.weight"].shape)
+                layers.append(layer)
+                weights = _partner_items(f"{layer}.partner", source, own.keys[f"{layer}.weight"])
+                if len(weights) > 1:
+                    pieces[layer] = [item.name for item in weights]
+                items += weights
+                if self.options.partner_payload == "all":
+                    items += _partner_items(f"{layer}.partner_bias", source, own.keys.get(f"{layer}.bias", ()))
             if self.options.complementary == "blocks" and self.options.partner_payload == "all":
-                for norm in NORMS:
-                    shape = partner_specs[f"{other_tower}.blocks.{index}.{norm}.weight"].shape
-                    items += self._partner_items(
-                        f"{tower}.blocks.{index}.{norm}", f"{other}/{other_tower}.blocks.{index}.{norm}", shape
-                    )
+                for norm in source.norms(index):
+                    name = f"{tower}.{norm.partition('.')[2]}"
+                    for leaf, given in (("weight", "partner"), ("bias", "partner_bias")):
+                        items += _partner_items(f"{name}.{given}", source, source.keys.get(f"{norm}.{leaf}", ()))
         gates = tuple(f"{layer}.gate" for layer in layers)
         partners = tuple(f"{layer}.partner" for layer in layers) if self.options.partner == "trainable" else ()
         return replace(
             work,
             trainable=(*work.trainable, *gates, *partners),
-            edits=(Edit("gate", {"layers": layers}),),
+            edits=(Edit("gate", {"layers": layers, **({"pieces": pieces} if pieces else {})}),),
             down=(*work.down, Payload("partner", tuple(items), follows="trained")),
         )
 
-    def _partner_items(self, name: str, source: Address, shape: tuple[int, ...]) -> list[Item]:
-        weight = Item(f"{name}.partner", shape, "float32", f"{source}.weight")
-        if self.options.partner_payload == "weights":
-            return [weight]
-        return [weight, Item(f"{name}.partner_bias", shape[:1], "float32", f"{source}.bias")]
+    def _stack(self, kind: str, modality: str) -> Stack:
+        """The blocks of a modality's tower.  Raises MethodError if they have nothing that complementary layers need."""
+        stack, needed = self.stacks.get((kind, modality)), PARTS[self.options.complementary]
+        missing = [part for part in needed if stack is None or f"0.{part}.weight" not in stack.places]
+        if stack is None or missing:
+            own = self.setting.kinds[kind].model["towers"].get(modality)
+            used = f"the tower {own.get('tower', modality)}" if own else "the one encoder"
+            raise MethodError(
+                f"complementary: {self.options.complementary} adds the other modality's blocks to the same layers "
+                f"of each block, and blocks of {used} of {kind} clients have no {', '.join(missing)}; "
+                f"towers that work: {WORKING}; or set complementary: none"
+            )
+        return stack
 
     # server -----------------------------------------------------------------------------------------------------
 
@@ -161,51 +160,87 @@ class FedCola(Method):
             "text" in kind.weights for kind in self.setting.kinds.values()
         ):
             return state  # pre-trained text weights stay
-        image = {a.split("/", 1)[1]: t for a, t in state.tensors.items() if "/image.blocks." in a}
-        tensors = dict(state.tensors)
-        for address, value in state.tensors.items():
-            twin = image.get(address.split("/", 1)[1].replace("text.", "image.", 1))
-            if "/text.blocks." in address and twin is not None and twin.shape == value.shape:
-                tensors[address] = twin
+        image = next((stack for (_, tower), stack in self.stacks.items() if tower == "image"), None)
+        tensors, twins = dict(state.tensors), dict[str, Tensor | None]()
+        for (kind, tower), stack in self.stacks.items():
+            if tower != "text" or image is None:
+                continue
+            for name, shape in stack.shapes.items():
+                if name not in twins:
+                    twins[name] = image.value(stack.keys[name], state.tensors)
+                if (twin := twins[name]) is not None and tuple(twin.shape) == shape:
+                    tensors[f"{kind}/{name}"] = twin
         return ServerState.first(tensors)
+
+    @cached_property
+    def stacks(self) -> dict[tuple[str, str], Stack]:
+        """The blocks of each tower of each kind, by kind and tower."""
+        return {(k.name, tower): Stack(k, tower) for k in self.setting.kinds.values() for tower in k.model["towers"]}
 
     def shared(self, name: str) -> bool:
         """Whether a parameter is averaged over client kinds."""
-        parts = name.split(".")
-        if self.options.collaborate == "none" or parts[1] != "blocks":
+        tower, part = (*name.split("."), "")[:2]
+        if self.options.collaborate == "none" or part != "blocks":
             return False
         if self.options.collaborate == "blocks":
             return True
-        return parts[3] == {"attention": "attn", "mlp": "mlp"}[self.options.collaborate]
+        stack = next(stack for (_, own), stack in self.stacks.items() if own == tower)
+        return stack.scope(name) == self.options.collaborate
 
-    def siblings(self, address: Address) -> list[Address]:
-        """The addresses whose deltas change this one, itself included: one per tower in range."""
-        name = address.split("/", 1)[1]
+    def siblings(self, address: Address) -> list[Source]:
+        """The addresses or rows whose deltas change this one, itself included: of one tower each in range."""
+        kind, name = address.split("/", 1)
         if not self.shared(name):
             return [address]
-        tower, suffix = name.split(".", 1)
-        addresses = []
-        for other in self.setting.kinds.values():
-            towers = other.modalities if self.options.range == "all" else (tower,)
-            addresses += [f"{other.name}/{t}.{suffix}" for t in towers if f"{t}.{suffix}" in other.parameters()]
-        return addresses
+        own = self.stacks[kind, name.split(".", 1)[0]]
+        everywhere = self.options.range == "all"
+        return sources(own, name, [s for s in self.stacks.values() if everywhere or s.tower == own.tower])
 
-    def mix(self, address: Address, cohort: Cohort) -> dict[Address, float]:
+    def _check_range(self) -> None:
+        """Raises MethodError unless blocks of all modalities have something of one shape to average."""
+        first, *others = {stack.tower: stack for stack in self.stacks.values()}.values()
+        for other in others:
+            names = [name for name in first.shapes if self.shared(name)]
+            if clause := differing(first, other, names):
+                raise MethodError(
+                    f"range: all averages the same layers of all modalities: {clause}; "
+                    "give the towers the same width, or set range: in-modality"
+                )
+            trained = set(self.setting.kinds[first.kind].trainable())
+            if not any(key in other.places for name in names if name in trained for key in first.keys[name]):
+                raise MethodError(
+                    f"range: all averages {self.options.collaborate} of all modalities, and the towers of "
+                    f"{first.tower} and {other.tower} have nothing of it in common that trains; towers that work: "
+                    f"{WORKING}; or set range: in-modality"
+                )
+
+    def mix(self, address: Address, cohort: Cohort) -> dict[Source, float]:
         """A row of the paper's Omega (its 4th row corrected: the first entry is n_vl, not n_l).
 
         Without compensation the shares are over the clients that sent a sibling.  With it the denominator is over all
         clients of kinds that share a modality with this one, so that rows of the image-text model sum to less than 1.
         """
-        counts = {b: cohort.by_address.get(b, 0.0) for b in self.siblings(address)}
-        if not self.options.compensation:
-            total = sum(counts.values())
-        else:
+        counts = {b: cohort.by_address.get(address_of(b), 0.0) for b in self.siblings(address)}
+        if self.options.compensation:
             own = set(self.setting.kinds[address.split("/", 1)[0]].modalities)
             total = sum(n for k, n in cohort.by_kind.items() if own & set(self.setting.kinds[k].modalities))
-        return {b: n / total for b, n in counts.items() if n} if total else {}
+            return {b: n / total for b, n in counts.items() if n} if total else {}
+        return shares(counts)
 
     streams = True
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         """Uni-modal and collaborative aggregation in one coefficient table."""
         return state.changed(self.combine(state, updates, self.mix))
+
+
+def _partner_items(name: str, source: Stack, keys: Sequence[Key]) -> list[Item]:
+    """Items of the partner's tensors, or rows of them, that are these keys; none if it has no such tensors."""
+    if not all(key in source.places for key in keys):
+        return []
+    pieces, items = source.pieces(keys), []
+    for place, held in pieces:
+        part = f".{'-'.join(key.split('.')[1] for key in held)}" if len(pieces) > 1 else ""
+        cut = None if place.rows is None else ((place.rows,), *(((0, size),) for size in place.shape[1:]))
+        items.append(Item(f"{name}{part}", place.shape, "float32", f"{source.kind}/{place.name}", cut))
+    return items

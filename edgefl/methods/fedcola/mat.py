@@ -9,19 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 
 from edgefl.errors import MethodError, suggestion
-from edgefl.methods.aggregation.combine import Cohort
+from edgefl.methods.aggregation.combine import Cohort, Source, address_of
+from edgefl.methods.fedcola.stacks import Key, Place, Stack, shares, sources
 from edgefl.methods.protocol import Method
 from edgefl.methods.setting import Kind, Setting
 from edgefl.methods.state import ServerState, Update
 from edgefl.work import Address, Work
 
-LAYERS = {"attention": ("attn", "attention"), "ffn": ("mlp", "ffn")}
-"""Names of a block's layers in each scope."""
+SCOPES = {"attention": "attention", "ffn": "mlp"}
+"""What each option shares, as a stack calls it."""
 SOURCES = {"vision-attention": "image", "language-attention": "text"}
 """The only modality whose clients update the shared part, by option."""
 
@@ -89,43 +91,63 @@ class FedColaMat(Method):
 
     def _check_shared(self) -> None:
         """Raises MethodError unless shared parameters have the same shape in every tower."""
-        first, *others = ((m, self._shared_shapes(k)) for m, k in self.single.items())
+        first, *others = ((m, self._shared_places(m)) for m in self.single)
         if not first[1]:
             raise MethodError(f"share: {self.options.share} matches no layers in the blocks of the {first[0]} tower")
-        for modality, shapes in others:
-            different = sorted(shapes.items() ^ first[1].items())
+        for modality, places in others:
+            sides = {first[0]: first[1], modality: places}
+            different = {k for k in first[1].keys() | places.keys() if len({_shape(p, k) for p in sides.values()}) > 1}
             if different:
-                name = different[0][0]
+                where = {key: next(p[key] for p in sides.values() if key in p) for key in different}
+                key = min(different, key=lambda key: where[key].name.split(".", 1)[1])
+                part = f"{key.split('.')[1]} of " if where[key].rows else ""
+                shapes = " and ".join(f"{_shape(p, key) or 'absent'} in {m}" for m, p in sides.items())
                 raise MethodError(
-                    f"shared parameters need the same shape in all modalities, but {name} is "
-                    f"{first[1].get(name, 'absent')} in {first[0]} and {shapes.get(name, 'absent')} in {modality}; "
+                    f"shared parameters need the same shape in all modalities, but "
+                    f"{part}{where[key].name.split('.', 1)[1]} is {shapes}; "
                     "give the towers blocks of the same kind, width and number, or set share: none"
                 )
 
-    def _shared_shapes(self, kind: Kind) -> dict[str, tuple[int, ...]]:
-        """Shapes of the shared parameters by their name within a tower."""
-        return {n.split(".", 1)[1]: s.shape for n, s in kind.parameters().items() if self.shared(n)}
+    def _shared_places(self, modality: str) -> dict[Key, Place]:
+        """Where the shared parameters of a modality's blocks are, by key."""
+        stack = self.stacks[modality]
+        return {key: stack.places[key] for n, keys in stack.keys.items() if self.shared(n) for key in keys}
+
+    @cached_property
+    def stacks(self) -> dict[str, Stack]:
+        """The blocks of each modality's tower."""
+        return {modality: Stack(kind, next(iter(kind.model["towers"]))) for modality, kind in self.single.items()}
+
+    @cached_property
+    def _of_tower(self) -> dict[str, Stack]:
+        return {stack.tower: stack for stack in self.stacks.values()}
 
     def shared(self, name: str) -> bool:
-        """Whether a parameter is shared by all modalities; embeddings, final norms and heads never are."""
-        _, part, _, layer, *_ = (*name.split("."), "", "", "")
-        if part != "blocks" or self.options.share == "none":
+        """Whether a parameter is shared by all modalities; embeddings, final norms and heads never are.
+
+        Nor are norms that not all towers have at the same place of their blocks.
+        """
+        tower, part = (*name.split("."), "")[:2]
+        if part != "blocks" or self.options.share == "none" or tower not in self._of_tower:
             return False
-        scope = "attention" if self.options.share in SOURCES else self.options.share
-        return scope == "all" or layer in LAYERS[scope]
+        stack, share = self._of_tower[tower], self.options.share
+        scope = stack.scope(name)
+        if share == "all":
+            return scope != "norm" or all(stack.keys[name][0] in other.places for other in self.stacks.values())
+        return scope == SCOPES["attention" if share in SOURCES else share]
 
     def initial(self, seed: int) -> ServerState:
         """Initial models with equal blocks, or equal shared parameters; pre-trained weights override random ones."""
         tensors = dict(super().initial(seed).tensors)
         order = sorted(self.single.items(), key=lambda item: item[0] not in item[1].weights)
-        model, kind = order[0]
+        model = order[0][0]
         for modality, other in order[1:]:
-            for name, spec in other.parameters().items():
-                common = self.options.init == "common" and modality not in other.weights
-                source = f"{kind.name}/{model}.{name.split('.', 1)[1]}"
-                alike = source in tensors and tensors[source].shape == spec.shape
-                if alike and ".blocks." in name and (common or self.shared(name)):
-                    tensors[f"{other.name}/{name}"] = tensors[source]
+            common = self.options.init == "common" and modality not in other.weights
+            for name, shape in self.stacks[modality].shapes.items():
+                if common or self.shared(name):
+                    twin = self.stacks[model].value(self.stacks[modality].keys[name], tensors)
+                    if twin is not None and tuple(twin.shape) == shape:
+                        tensors[f"{other.name}/{name}"] = twin
         return ServerState.first(tensors)
 
     # client -----------------------------------------------------------------------------------------------------
@@ -151,7 +173,7 @@ class FedColaMat(Method):
 
     # server -----------------------------------------------------------------------------------------------------
 
-    def mix(self, address: Address, cohort: Cohort) -> Mapping[Address, float]:
+    def mix(self, address: Address, cohort: Cohort) -> Mapping[Source, float]:
         """Shares of the updates that change this address.
 
         Compensation gives every update n_i over the samples of the whole cohort, which is the paper's extension of
@@ -167,17 +189,20 @@ class FedColaMat(Method):
         shared = self.shared(name)
         if shared and options.balance == "mean":
             scale = {m: largest / n for m, n in present.items()}
-        sources = modalities
+        found: list[Source] = [address]
         if shared:
             source = SOURCES.get(options.share)
-            sources = (source,) if source else tuple(self.single)
-        suffix = name.split(".", 1)[1]
-        weights = {
-            b: scale[m] * n
-            for m in sources
-            if m in present and (n := cohort.by_address.get(b := f"{self.single[m].name}/{m}.{suffix}", 0.0))
-        }
-        total = sum(scale[m] * n for m, n in present.items()) if options.compensation else sum(weights.values())
+            stacks = (self.stacks[m] for m in ((source,) if source else self.single))
+            found = sources(self.stacks[modalities[0]], name, stacks)
+        weights = dict[Source, float]()
+        for each in found:
+            owner = address_of(each).split("/", 1)[0]
+            modality = self.setting.kinds[owner].modalities[0]
+            if modality in present and (n := cohort.by_address.get(address_of(each), 0.0)):
+                weights[each] = scale[modality] * n
+        if not options.compensation:
+            return shares(weights)
+        total = sum(scale[m] * n for m, n in present.items())
         return {b: n / total for b, n in weights.items()} if total else {}
 
     streams = True
@@ -185,3 +210,7 @@ class FedColaMat(Method):
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         """Shared and private parameters in one coefficient table."""
         return state.changed(self.combine(state, updates, self.mix))
+
+
+def _shape(places: Mapping[Key, Place], key: Key) -> tuple[int, ...] | None:
+    return places[key].shape if key in places else None

@@ -10,7 +10,7 @@ from torch import nn
 
 from edgefl.errors import MethodError
 from edgefl.models.tower import Tower, chosen
-from edgefl.models.towers.hugging_face import LAYER, VisionOptions, layers, loaded_parts, settings
+from edgefl.models.towers.hugging_face import LAYER, VISION_BLOCK, VisionOptions, layers, loaded_parts, settings
 from edgefl.models.towers.vision import import_torchvision
 from edgefl.models.weights import fill, locate
 
@@ -23,6 +23,7 @@ class Ast:
     """
 
     modality = "audio"
+    block_layers = VISION_BLOCK
 
     class Options(VisionOptions):
         """Fields of ``audio: {tower: ast}``."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
+from edgefl.models.layers import BlockLayers
 from edgefl.models.tower import Tower, chosen
 from edgefl.models.towers.hugging_face import TextOptions, settings
 from edgefl.models.towers.vision import import_torchvision
@@ -36,6 +37,16 @@ class Bert:
     """BERT of transformers, with post-LN blocks; by default all-MiniLM-L6.  It attends to padding, as all towers do."""
 
     modality = "text"
+    block_layers: ClassVar[BlockLayers] = {
+        "attention.self.query": ("query",),
+        "attention.self.key": ("key",),
+        "attention.self.value": ("value",),
+        "attention.output.dense": ("proj",),
+        "attention.output.LayerNorm": ("post-norm1",),
+        "intermediate.dense": ("fc1",),
+        "output.dense": ("fc2",),
+        "output.LayerNorm": ("post-norm2",),
+    }
 
     class Options(TextOptions):
         """Fields of ``text: {tower: bert}``."""

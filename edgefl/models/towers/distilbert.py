@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
+from edgefl.models.layers import BlockLayers
 from edgefl.models.tower import Tower, chosen
 from edgefl.models.towers.hugging_face import TextOptions
 from edgefl.models.towers.vision import import_torchvision
@@ -31,6 +32,16 @@ class DistilBert:
     """DistilBERT of transformers.  It attends to padding too, as every text tower does."""
 
     modality = "text"
+    block_layers: ClassVar[BlockLayers] = {
+        "attention.q_lin": ("query",),
+        "attention.k_lin": ("key",),
+        "attention.v_lin": ("value",),
+        "attention.out_lin": ("proj",),
+        "sa_layer_norm": ("post-norm1",),
+        "ffn.lin1": ("fc1",),
+        "ffn.lin2": ("fc2",),
+        "output_layer_norm": ("post-norm2",),
+    }
 
     class Options(TextOptions):
         """Fields of ``text: {tower: distilbert}``."""

@@ -9,7 +9,7 @@ from pydantic import Field, PositiveInt, model_validator
 from torch import nn
 
 from edgefl.models.tower import Tower, chosen
-from edgefl.models.towers.hugging_face import LAYER, VisionOptions, layers, loaded_parts, settings
+from edgefl.models.towers.hugging_face import LAYER, VISION_BLOCK, VisionOptions, layers, loaded_parts, settings
 from edgefl.models.towers.vision import import_torchvision
 from edgefl.models.towers.vit import VIT_SIZES, check_patch
 from edgefl.models.weights import fill, locate
@@ -25,6 +25,7 @@ class HFViT:
     """Vision transformer of transformers; by default ViT-Tiny/16."""
 
     modality = "image"
+    block_layers = VISION_BLOCK
 
     class Options(VisionOptions):
         """Fields of ``image: {tower: hf-vit}``; ``variant`` sets those of blocks, width, heads that are absent."""

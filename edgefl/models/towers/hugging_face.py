@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import Field, PositiveInt, model_validator
 from torch import nn
 
+from edgefl.models.layers import BlockLayers
 from edgefl.models.tower import EncoderOptions
 from edgefl.models.weights import PARTS, Spelling
 
@@ -24,6 +25,25 @@ LAYER: Spelling = (
     (r"^(blocks\.\d+)\.output\.dense\.", r"\1.mlp.fc2."),
 )
 """Maps the tensor names of transformers' ViT and AST to the tower's names."""
+
+VISION_BLOCK: BlockLayers = {
+    "attention.q_proj": ("query",),
+    "attention.k_proj": ("key",),
+    "attention.v_proj": ("value",),
+    "attention.o_proj": ("proj",),
+    "mlp.fc1": ("fc1",),
+    "mlp.fc2": ("fc2",),
+    "layernorm_before": ("norm1",),
+    "layernorm_after": ("norm2",),
+    # before transformers 5.18
+    "attention.attention.query": ("query",),
+    "attention.attention.key": ("key",),
+    "attention.attention.value": ("value",),
+    "attention.output.dense": ("proj",),
+    "intermediate.dense": ("fc1",),
+    "output.dense": ("fc2",),
+}
+"""Layers of a block of transformers' ViT and AST, whose names depend on the version of transformers."""
 
 
 class VisionOptions(EncoderOptions):

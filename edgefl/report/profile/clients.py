@@ -10,6 +10,7 @@ from rich.text import Text
 
 from edgefl import units
 from edgefl.report.console import NOTHING, Facts, counted, new_table, print_table, screen, stage_of
+from edgefl.report.profile.detail import print_refused
 
 MOST_CLIENTS = 40
 """Clients that are listed without ``full``."""
@@ -35,6 +36,7 @@ def print_clients(result: Facts, console: Console | None = None, *, full: bool =
         if len(rows) > most:
             console.print(Text(f"and {len(rows) - most:,} more clients: --full, --csv or --json lists them"))
         console.print()
+    print_refused(console, result)
     console.print(Text("verdict: the budget that binds, and how much of it the round takes" + _device_note(result)))
 
 

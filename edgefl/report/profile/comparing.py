@@ -7,7 +7,7 @@ from rich.text import Text
 
 from edgefl import units
 from edgefl.report.console import MOST_COLUMNS, NOTHING, Facts, counted, new_table, or_dash, print_section, screen
-from edgefl.report.profile.detail import operations
+from edgefl.report.profile.detail import operations, print_refused
 
 
 def _all_digits(value: float) -> str:
@@ -45,6 +45,7 @@ def print_compared_profiles(result: Facts, console: Console | None = None) -> No
                     cells.append((or_dash(show, row[name]) if row else NOTHING) + in_brackets)
                 table.add_row(f"  {title}", *cells)
         print_section(console, f"Over {over} (ratio to {result['reference']})", table)
+    print_refused(console, result)
 
 
 # --- what changed between two profiles -------------------------------------------------------------------------------

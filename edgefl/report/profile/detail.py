@@ -48,6 +48,16 @@ def print_detail(result: Facts, console: Console | None = None) -> None:
         _print_client_evaluation(console, profile.get("client_evaluation_rows", ()))
         _print_rounds(console, profile)
         _print_totals(console, profile["totals"])
+    print_refused(console, result)
+
+
+def print_refused(console: Console, result: Facts) -> None:
+    """Print the combinations that can't be run, with the reason."""
+    labels: dict[str, list[str]] = {}
+    for label, why in result.get("refused", {}).items():
+        labels.setdefault(why, []).append(label)
+    for why, refused in labels.items():
+        console.print(Text(f"can't be run: {'; '.join(refused)}: {why}"))
 
 
 def _print_rows(console: Console, rows: Sequence[Facts]) -> None:

@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import edgefl
 from edgefl.commands.compose import compose
+from edgefl.commands.profile.compare import compare_profiles
 from edgefl.devices import load_device, load_link
-from edgefl.errors import ScenarioError, UnknownName
+from edgefl.errors import EdgeflError, ScenarioError, UnknownName
+from edgefl.report import print_clients, print_compared_profiles, print_profile
 from edgefl.scenario import load
 
 ROW = set(
@@ -153,3 +157,31 @@ def test_flash_attention_is_for_training_alone(tiny: Tiny) -> None:
     wanted = {"attention": "flash", "precision": "bfloat16"}
     found = edgefl.profile(tiny(data=DECLARED, training=wanted, executor={"device": "cuda"}), kind="image")
     assert found["rows"] and found["server_rows"]
+
+
+# combinations that can't be run ---------------------------------------------------------------------------------------
+
+
+def test_a_combination_that_a_method_refuses_is_said_and_the_others_are_profiled(tiny: Tiny) -> None:
+    scenario = tiny(method="fedcola", compare={"adapter": ["none", {"name": "lora", "rank": 2}]})
+    alone = edgefl.profile(tiny(method="fedcola"))
+    found = edgefl.profile(scenario)
+    assert found["combinations"] == {"none": {name: alone[name] for name in found["combinations"]["none"]}}
+    assert list(found["refused"]) == ["lora"] and "trains whole layers" in found["refused"]["lora"]
+    assert "refused" not in alone
+    clients = edgefl.profile_clients(scenario)
+    assert list(clients["combinations"]) == ["none"] and clients["refused"] == found["refused"]
+    compared = compare_profiles([scenario])
+    assert list(compared["profiles"]) == ["none"] and compared["refused"] == found["refused"]
+    for show, result in (
+        (print_profile, found), (print_clients, clients), (print_compared_profiles, compared)
+    ):  # fmt: skip
+        out = io.StringIO()
+        show(result, Console(width=100, file=out))
+        assert "can't be run: lora: method: complementary: blocks trains whole layers" in out.getvalue()
+
+
+def test_where_every_combination_is_refused_the_error_is_the_methods(tiny: Tiny) -> None:
+    loras = [{"name": "lora", "rank": rank} for rank in (2, 4)]
+    with pytest.raises(EdgeflError, match="an adapter leaves them as they are: set complementary: none"):
+        edgefl.profile(tiny(method="fedcola", compare={"adapter": loras}))
