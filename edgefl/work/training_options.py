@@ -142,7 +142,7 @@ class TrainingOptions(BaseModel):
     @model_validator(mode="after")
     def _without_gradients(self) -> TrainingOptions:
         if self.optimizer != "mezo":
-            if "epsilon" in self.model_fields_set:
+            if self.epsilon != type(self).model_fields["epsilon"].default:
                 raise ValueError(f"epsilon belongs to optimizer mezo, not {self.optimizer}")
             return self
         fields = type(self).model_fields

@@ -189,7 +189,7 @@ def test_what_needs_a_gradient_is_refused(tiny: Tiny, training: dict[str, Any]) 
 
 def test_epsilon_belongs_to_mezo(tiny: Tiny) -> None:
     with pytest.raises(EdgeflError, match="epsilon belongs to optimizer mezo, not sgd"):
-        load(zeroth(tiny, method="fedavg", training={"optimizer": "sgd", "epsilon": 1e-3}))
+        load(zeroth(tiny, method="fedavg", training={"optimizer": "sgd", "epsilon": 1e-2}))
 
 
 def test_the_method_wants_the_optimizer(tiny: Tiny) -> None:
@@ -200,7 +200,7 @@ def test_the_method_wants_the_optimizer(tiny: Tiny) -> None:
 
 
 def test_an_attack_on_parameters_finds_none(tiny: Tiny) -> None:
-    attack = {"clients": 0.5, "kind": "sign-flip"}
+    attack = {"share": 0.5, "kind": "sign-flip"}
     with pytest.raises(EdgeflError, match="mezo sends no parameters, so sign-flip changes nothing"):
         compose(load(zeroth(tiny, fleet={"failures": {"attack": attack}})))
 
