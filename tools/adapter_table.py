@@ -18,6 +18,8 @@ from edgefl.errors import EdgeflError
 
 SCENARIOS = {"finetune/vit-s-bert": "image-text", "finetune/qwen2.5-0.5b": "text"}
 """Scenarios, and the kind of client that each table is about."""
+SMALLEST = "elastic, 3 stages: its smallest part"
+"""The way of which the figures are those of the cheapest part that a client may train."""
 WAYS: dict[str, list[str]] = {
     "full": [],
     "LoRA, rank 8, all linear layers": ["adapter={name: lora, rank: 8}"],
@@ -27,6 +29,9 @@ WAYS: dict[str, list[str]] = {
         "schedule={name: layerwise, stages: 3, rounds: 100}",
         "adapter={name: lora, rank: 8}",
     ],
+    "frozen prefix, half of the blocks": ["schedule={name: frozen-prefix, rounds: 100}"],
+    "frozen prefix, LoRA": ["schedule={name: frozen-prefix, rounds: 100}", "adapter={name: lora, rank: 8}"],
+    SMALLEST: ["schedule={name: elastic, stages: 3, rounds: 100}"],
     "zeroth order (MeZO)": ["method=mezo", "training.optimizer=mezo"],
     "zeroth order, LoRA": ["method=mezo", "training.optimizer=mezo", "adapter={name: lora, rank: 8}"],
 }
@@ -38,14 +43,17 @@ HEAD = (
 MIB = 2**20
 
 
-def row(scenario: str, kind: str, sets: Sequence[str]) -> list[str]:
-    """A way's figures.  Raises EdgeflError if it can't be had."""
+def row(scenario: str, kind: str, sets: Sequence[str], *, smallest: bool = False) -> list[str]:
+    """A way's figures, or those of its ``smallest`` stage.  Raises EdgeflError if it can't be had."""
     stages = [r for r in edgefl.profile(scenario, overrides=sets)["rows"] if r["kind"] == kind]
     hardest = max(stages, key=lambda r: r["peak_memory_bytes"])
+    if smallest:
+        stages = [hardest := min(stages, key=lambda r: r["peak_memory_bytes"])]
+    numbers = {stage["stage"] for stage in stages}
     parts = hardest["memory_bytes"]
     named = [parts[name] for name in ("parameters", "gradients", "optimizer", "activations")]
     rows = check_devices(scenario, overrides=sets)["rows"]
-    fits = {r["device"] for r in rows if r["kind"] == kind and r["eligible_stages"] == r["stages"]}
+    fits = {r["device"] for r in rows if r["kind"] == kind and r["eligible_stages"] >= (1 if smallest else r["stages"])}
     cells = [
         f"{b / MIB:,.0f}" for b in (hardest["peak_memory_bytes"], *named, hardest["peak_memory_bytes"] - sum(named))
     ]
@@ -53,7 +61,8 @@ def row(scenario: str, kind: str, sets: Sequence[str]) -> list[str]:
     cells += [f"{mean(stages, lambda r, d=d: r[f'{d}load_bytes']) / 1e6:,.2f}" for d in ("down", "up")]
     for device in DEVICES:
         timed = edgefl.profile(scenario, overrides=[*sets, f"fleet.devices={device}"])["rows"]
-        seconds = f"{mean([r for r in timed if r['kind'] == kind], lambda r: r['virtual_seconds']):,.0f}"
+        timed = [r for r in timed if r["kind"] == kind and r["stage"] in numbers]
+        seconds = f"{mean(timed, lambda r: r['virtual_seconds']):,.0f}"
         cells.append(seconds if device in fits else f"({seconds})")
     return [*cells, f"{len(fits)} of {len({r['device'] for r in rows})}"]
 
@@ -75,7 +84,7 @@ def main() -> None:
         kind, table = chosen.kind or SCENARIOS.get(scenario, "text"), found.setdefault(scenario, {})
         for way, sets in WAYS.items():
             try:
-                table[way] = row(scenario, kind, sets)
+                table[way] = row(scenario, kind, sets, smallest=way == SMALLEST)
             except EdgeflError as error:
                 print(f"{scenario}, {way}: {error}")
         if not chosen.json:

@@ -61,10 +61,11 @@ class ComputeCost:
         return float(((roofline + device.seconds_per_operator) * times).sum())
 
 
-def compute_cost(work: Work, source: Source, trace: Trace) -> ComputeCost:
+def compute_cost(work: Work, source: Source, trace: Trace, without: str | None = None) -> ComputeCost:
     """The cost of all passes and batches of a work, from the trace of its distinct steps.
 
-    The trace has each distinct step once; here it is multiplied by the number of times that the step runs.
+    The trace has each distinct step once; here it is multiplied by the number of times that the step runs.  Passes of
+    the step ``without`` aren't computed; the peak stays that of the whole work.
     """
     order = distinct(work)
     occurrences = Counter(order.index(p) for p in work.passes)
@@ -76,6 +77,8 @@ def compute_cost(work: Work, source: Source, trace: Trace) -> ComputeCost:
     trained = {".".join(name[:n]) for name in components for n in (2, 3) if len(name) > n}
     for (index, pattern), step in trace.steps.items():
         pass_ = order[index]
+        if pass_.step == without:
+            continue
         once = pattern in (START, FINISH, UPDATE)
         times = occurrences[index] * (1 if once else source.counts(pass_)[pattern])
         if pattern == UPDATE:

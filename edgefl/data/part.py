@@ -142,7 +142,7 @@ class Part:
             pixels = arrays["images"][arrays["image"][rows] if "image" in arrays else rows]
             mean, deviation = (torch.tensor(meta[name])[:, None, None] for name in ("mean", "deviation"))
             fields["image"] = torch.from_numpy(pixels).to(torch.float32).sub_(mean).div_(deviation)
-        if "text" in pattern and "text" in names:
+        if "text" in pattern and ("text" in names or "next" in names):
             # Classification reads the name without the class words; retrieval and prediction read the whole one.
             retrieves = "-" in pattern and self.tasks.get(cast(Kind, pattern), "retrieve") == "retrieve"
             tokens = arrays["tokens_whole" if retrieves or "next" in names else "tokens_masked"]

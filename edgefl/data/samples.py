@@ -40,9 +40,10 @@ class Samples:
     def spec(self, pass_: Pass, pattern: str) -> dict[str, TensorSpec]:
         """Shapes of every batch of this pattern: [batch, ...].  Raises DataError for an unknown pattern.
 
-        ``args.fields`` of the pass selects fields.  Optional ones are ``index``, the sample's position in the split;
-        ``group``, shared by samples that belong together (the captions of an image); and ``target`` [classes], the
-        score of each class, where the data have several correct answers.
+        ``args.fields`` of the pass selects fields, ``args.also`` adds some, ``args.without`` leaves some out.  Optional
+        ones are ``index``, the sample's position in the split; ``group``, shared by samples that belong together (the
+        captions of an image); and ``target`` [classes], the score of each class, where the data have several correct
+        answers.
         """
         if pattern not in self.specs:
             raise DataError(f"{self.title} has no {pattern!r} samples; it has: {', '.join(self.specs)}")
@@ -51,7 +52,9 @@ class Samples:
             "index": TensorSpec((), "int64"),
             **self.more(pass_.data, pass_.args.get("whole", pattern)),
         }
-        wanted = pass_.args.get("fields", self.specs[pattern])
+        without = pass_.args.get("without", ())
+        wanted = [*pass_.args.get("fields", self.specs[pattern]), *pass_.args.get("also", ())]
+        wanted = [name for name in wanted if name not in without]
         if (whole := pass_.args.get("whole", pattern)) != pattern:
             wanted = [name for name in wanted if name not in whole.split("-") or name in pattern.split("-")]
         for name in wanted:

@@ -124,8 +124,11 @@ class Tower(nn.Module):
     """An embedding, blocks and an optional final norm; models add a projection (``rep``) or a ``head`` to it.
 
     ``width`` is the width of the features that ``read`` returns.  A library's block may return a tuple that begins
-    with its tokens.
+    with its tokens.  ``divisible`` says that it can begin with the tokens of any block (``begin``).
     """
+
+    divisible = True
+    begin = 0
 
     def __init__(
         self,
@@ -148,11 +151,22 @@ class Tower(nn.Module):
         tokens: Tensor = self.embedding(x)
         return tokens
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Encode an input batch into tokens ``[batch, tokens, dim]``, normalised if the tower has its own norm."""
-        x = self.embed(x)
-        for block in self.blocks:
+    def run(self, x: Tensor, begin: int = 0, until: int | None = None) -> Tensor:
+        """Tokens ``[batch, tokens, dim]`` after block ``until - 1``, or after the last.
+
+        ``x`` is an input batch, or with ``begin`` the tokens that block ``begin`` receives.
+        """
+        x = x if begin else self.embed(x)
+        for block in self.blocks[begin:until]:
             x = through(block, x, self.checkpointing)
+        return x
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Encode an input batch into tokens ``[batch, tokens, dim]``, normalised if the tower has its own norm.
+
+        While ``begin`` is set, ``x`` are the tokens that this block receives.
+        """
+        x = self.run(x, self.begin)
         return self.norm(x) if hasattr(self, "norm") else x
 
     def read(self, tokens: Tensor) -> Tensor:

@@ -12,8 +12,8 @@ from edgefl.devices import Device, Link
 from edgefl.planning.payload_options import encoded
 from edgefl.planning.price import Demand
 from edgefl.planning.setup import Setup
-from edgefl.planning.versions import travelling
-from edgefl.schedules import Stage, restrict
+from edgefl.planning.versions import computed_once, travelling
+from edgefl.schedules import KEEP, Stage, restrict
 from edgefl.work import Address, Payload, Source, Work, digest
 from edgefl.work.optimizer.learning_rates import at_stage
 
@@ -76,7 +76,7 @@ class Planner:
         self.setup, self.predictor = setup, predictor
         self._works: dict[tuple[str, int, int], tuple[Work, str]] = {}
         self._passes: dict[tuple[int, str], str] = {}
-        self._compute: dict[tuple[str, int, tuple[int, ...]], ComputeCost] = {}
+        self._compute: dict[tuple[str, int, tuple[int, ...], str | None], ComputeCost] = {}
         self._stages: dict[tuple[str, int], tuple[Work, Work, str]] = {}
         self.revisions: Counter[tuple[str, int]] = Counter()
         """Number of changes of a kind's work at a stage (by index); changes of a learning rate don't count."""
@@ -105,22 +105,28 @@ class Planner:
             self._works[key] = work, base
         return self._works[key]
 
-    def compute(self, work: Work, base: str, client: int) -> tuple[Work, str, ComputeCost]:
-        """``self.work(...)`` fitted to a client's samples, with its cost key and its device-independent cost."""
+    def compute(self, work: Work, base: str, client: int, *, again: bool = False) -> tuple[Work, str, ComputeCost]:
+        """``self.work(...)`` fitted to a client's samples, with its cost key and its device-independent cost.
+
+        ``again`` says that the client has kept the activations that the work would compute.
+        """
         source = self.setup.clients.client(client)
         fitted = work.fitted(source.size)
-        return fitted, *self._computed(fitted, source, base, client)
+        return fitted, *self._computed(fitted, source, base, client, KEEP if again else None)
 
-    def _computed(self, work: Work, source: Source, base: str, client: int) -> tuple[str, ComputeCost]:
+    def _computed(
+        self, work: Work, source: Source, base: str, client: int, without: str | None = None
+    ) -> tuple[str, ComputeCost]:
         passes = (client, repr(work.passes))
         if passes not in self._passes:
             self._passes[passes] = passes_key(work, source)
         key = digest([base, self._passes[passes], self.predictor.device])
         counts = tuple(n for p in work.passes for n in source.counts(p).values())
-        if (key, len(work.passes), counts) not in self._compute:
+        cost_key = (key, len(work.passes), counts, without)
+        if cost_key not in self._compute:
             trace = self.predictor.trace(work, source, key)
-            self._compute[key, len(work.passes), counts] = compute_cost(work, source, trace)
-        return key, self._compute[key, len(work.passes), counts]
+            self._compute[cost_key] = compute_cost(work, source, trace, without)
+        return key, self._compute[cost_key]
 
     def moved(self, work: Work, base: str, stage: Stage, old: tuple[str, ...]) -> tuple[tuple[Payload, ...], Traffic]:
         """Downloaded payloads of ``self.work(...)``, and traffic in both directions; ``old`` are the stale copies."""
@@ -136,7 +142,8 @@ class Planner:
     def demand(self, client: int, round: int, stage: Stage, old: tuple[str, ...] = ()) -> Demand:
         """Device-independent demand of a client's round at this stage; ``old`` are its stale copies."""
         work, base = self.work(self.setup.kind_of(client), round, stage)
-        fitted, key, computed = self.compute(work, base, client)
+        once = computed_once(work)
+        fitted, key, computed = self.compute(work, base, client, again=once is not None and once not in old)
         down, moved = self.moved(work, base, stage, old)
         return Demand(fitted, key, computed, down, moved)
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.schedules import Stage
+from edgefl.schedules import Stage, keeps
 from edgefl.work import Address, Item, Payload, Work
 
 Versions = Mapping[Address, int]
@@ -28,15 +28,29 @@ def always(item: Item, stage: Stage) -> bool:
     return item.is_table or (stage.active(item.parameter) and not item.fixed)
 
 
+ACTIVATIONS = "activations/"
+"""Beginning of the address of what a client computes once and keeps; it never travels, and its version is 1."""
+
+
+def computed_once(work: Work) -> Address | None:
+    """The address of the activations that clients keep of a work; None if they keep none."""
+    return f"{ACTIVATIONS}{work.kind}" if keeps(work) else None
+
+
 def frozen(work: Work, stage: Stage) -> tuple[Address, ...]:
-    """Addresses of a work that are sent only where the client's copy is stale."""
-    keep = set(work.keep)
-    return tuple(i.source for p in work.down for i in p.items if i.name not in keep and not always(i, stage))
+    """Addresses of a work that are sent, or computed, only where the client's copy is stale."""
+    keep, once = set(work.keep), computed_once(work)
+    sent = tuple(i.source for p in work.down for i in p.items if i.name not in keep and not always(i, stage))
+    return sent if once is None else (*sent, once)
 
 
 def older(addresses: tuple[Address, ...], held: Versions, current: Versions) -> tuple[Address, ...]:
     """Addresses whose copy at the client is older than the server's; version 0 is preinstalled."""
-    return tuple(address for address in addresses if held.get(address, 0) < current.get(address, 0))
+    return tuple(address for address in addresses if held.get(address, 0) < _current(address, current))
+
+
+def _current(address: Address, current: Versions) -> int:
+    return 1 if address.startswith(ACTIVATIONS) else current.get(address, 0)
 
 
 def stale(work: Work, stage: Stage, held: Versions, current: Versions) -> tuple[Address, ...]:
@@ -89,13 +103,20 @@ class ClientVersions:
         """Versions that this client holds, by address."""
         return self.states[self.of[client]] if self.keeping else {}
 
-    def sent(self, clients: int | Integers, payloads: Sequence[Payload], current: Versions) -> None:
-        """Record that these clients hold these payloads at the versions in ``current``, or at newer ones."""
+    def sent(
+        self, clients: int | Integers, payloads: Sequence[Payload], current: Versions, computed: Address | None = None
+    ) -> None:
+        """Record that these clients hold these payloads at the versions in ``current``, or at newer ones.
+
+        ``computed`` is the address of what they have computed and keep.
+        """
         if not self.keeping:
             return
         clients = np.atleast_1d(clients)
         before = self.of[clients]
         fresh = {i.source: version for p in payloads for i in p.items if (version := current.get(i.source, 0))}
+        if computed is not None:
+            fresh[computed] = 1
         for state in np.unique(before):
             held = self.states[state]
             newest = {a: max(v, held.get(a, 0)) for a, v in fresh.items()}
@@ -128,7 +149,7 @@ class ClientVersions:
         numbers, before = np.zeros(len(self.states), np.int32), self.states
         self.states, self._known = [{}], {(): 0}
         for number in used.tolist():
-            numbers[number] = self._state({a: v for a, v in before[number].items() if v == current.get(a)})
+            numbers[number] = self._state({a: v for a, v in before[number].items() if v == _current(a, current)})
         self.of = numbers[self.of]
         self._most = max(MOST_STATES, 2 * len(self.states))
 

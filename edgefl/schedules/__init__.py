@@ -5,6 +5,7 @@ a method wrote for the full depth to one stage.
 """
 
 from edgefl.schedules.elastic import Elastic
+from edgefl.schedules.frozen_prefix import KEEP, FrozenPrefix, keeps
 from edgefl.schedules.heterofl import HeteroFL
 from edgefl.schedules.restricting import restrict
 from edgefl.schedules.staged import EndToEnd, Layerwise, Progressive, allocate
@@ -12,15 +13,18 @@ from edgefl.schedules.stages import EARLY, PARTS, Schedule, Stage, part_of
 
 __all__ = [
     "EARLY",
+    "KEEP",
     "PARTS",
     "Elastic",
     "EndToEnd",
+    "FrozenPrefix",
     "HeteroFL",
     "Layerwise",
     "Progressive",
     "Schedule",
     "Stage",
     "allocate",
+    "keeps",
     "part_of",
     "restrict",
 ]

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from edgefl import models, registry
+from edgefl.schedules.frozen_prefix import keeping
 from edgefl.schedules.narrowing import narrowed
 from edgefl.schedules.stages import Stage
 from edgefl.work.description import Item, Payload, Work
@@ -53,4 +54,6 @@ def restrict(work: Work, stage: Stage) -> Work:
         keep=tuple(n for n in work.keep if n in names or (n not in described and stage.attached(n))),
         reference=work.reference if isinstance(work.reference, bool) else tuple(filter(copied, work.reference)),
     )
+    if stage.keeps:
+        part = keeping(part, stage.first)
     return part if stage.width == 1 else narrowed(part, stage.width, stage.scaler)

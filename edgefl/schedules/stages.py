@@ -38,7 +38,8 @@ class Stage:
     A tower has its first ``depth[tower]`` blocks.  Of these, blocks ``first[tower]`` to ``until[tower] - 1`` train (to
     the last one if ``until`` lacks the tower).  The other parts all exist; those named in ``parts`` train.  ``width``
     is the share of attention heads that the model keeps, counted from the first head; with ``scaler`` its
-    activations are scaled during training (HeteroFL).  ``index`` counts from 1.  ``rounds`` may be 0.  ``label`` is
+    activations are scaled during training (HeteroFL).  With ``keeps`` a
+    client keeps what its frozen first blocks compute.  ``index`` counts from 1.  ``rounds`` may be 0.  ``label`` is
     the stage's name in tables, for schedules that offer several stages in one round.
     """
 
@@ -51,6 +52,7 @@ class Stage:
     width: float = 1.0
     scaler: bool = False
     label: str = ""
+    keeps: bool = False
 
     def __str__(self) -> str:
         """The label, or ``stage 2``."""

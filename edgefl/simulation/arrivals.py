@@ -12,6 +12,7 @@ import numpy as np
 
 from edgefl.planning.planner import Plan
 from edgefl.planning.staleness import mixed
+from edgefl.planning.versions import computed_once
 from edgefl.schedules import Stage
 from edgefl.simulation.client_evaluation import ScoredClients
 from edgefl.simulation.inflight.closed_form import EMPTY, FINISHED, REJECTED, Dispatch, Landings
@@ -144,11 +145,12 @@ def update_clients(run: RunState, landed: Landings, plans: Sequence[Plan], dispa
     """Update the versions and the battery charges of clients after their flights."""
     if run.client_versions.keeping:
         # plans that differ in devices or samples share their downloads
-        groups: dict[tuple[int, int], list[int]] = {}
+        groups: dict[tuple[int, int, str | None], list[int]] = {}
         for row in np.flatnonzero(landed.downloaded).tolist():
-            groups.setdefault((id(plans[row].down), id(dispatches[row].versions)), []).append(row)
-        for rows in groups.values():
-            run.client_versions.sent(landed.client[rows], plans[rows[0]].down, dispatches[rows[0]].versions)
+            computed = computed_once(plans[row].work) if landed.outcome[row] == FINISHED else None
+            groups.setdefault((id(plans[row].down), id(dispatches[row].versions), computed), []).append(row)
+        for (_, _, computed), rows in groups.items():
+            run.client_versions.sent(landed.client[rows], plans[rows[0]].down, dispatches[rows[0]].versions, computed)
     if run.batteries is not None:
         # an empty battery has spent its whole charge, whatever the rounding
         spent = np.where(landed.outcome == EMPTY, inf, landed.energy_joules)

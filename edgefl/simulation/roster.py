@@ -146,7 +146,7 @@ class Roster:
         """Clients whose copies of frozen parts have been replaced at the server since the last call."""
         moved: list[Integers] = []
         for key, addresses in self._frozen.items() if self.client_versions.keeping else ():
-            versions = tuple(current[address] for address in addresses)
+            versions = tuple(current.get(address, 1) for address in addresses)
             if self._versions.setdefault(key, versions) != versions:
                 self._versions[key] = versions
                 self._olds = {known: old for known, old in self._olds.items() if known[1:] != key}

@@ -27,7 +27,8 @@ from edgefl.planning import (
     stale,
 )
 from edgefl.planning.places import places
-from edgefl.schedules import Stage
+from edgefl.planning.versions import computed_once
+from edgefl.schedules import Stage, keeps
 from edgefl.work import Work
 
 DIRECTIONS = ("download", "upload")
@@ -213,7 +214,7 @@ def _expected_places(setup: Setup, kinds: Iterable[str]) -> dict[str, Fraction]:
 
 
 def _mean(planner: Planner, kind: str, work: Work, base: str) -> dict[str, Fraction]:
-    """Mean compute cost of a round over the clients of a kind."""
+    """Mean compute cost of a round over the clients of a kind, which have kept their activations if they keep any."""
     setup = planner.setup
     clients = np.asarray(setup.of_kind(kind))
     _, first, counts = np.unique(
@@ -221,7 +222,7 @@ def _mean(planner: Planner, kind: str, work: Work, base: str) -> dict[str, Fract
     )
     sums = dict.fromkeys(COMPUTED, Fraction(0))
     for index, count in zip(first, counts, strict=True):
-        _, _, cost = planner.compute(work, base, int(clients[index]))
+        _, _, cost = planner.compute(work, base, int(clients[index]), again=keeps(work))
         for name in COMPUTED:
             sums[name] += int(count) * Fraction(getattr(cost, name))
     return {name: total / max(len(clients), 1) for name, total in sums.items()}
@@ -273,7 +274,6 @@ def followed(
     versions: Counter[str] = Counter()
     epochs = setup.method.setting.training.epochs
     for span in spans:
-        computed = {k: planner.compute(*span.works[k], clients[k])[2] for k in span.works if k in clients}
         # after a round only what that round changed is newer at the server than at the client: from the second on, all
         # rounds of a stretch are alike
         for times in (1, span.rounds - 1)[: min(span.rounds, 2)]:
@@ -282,11 +282,12 @@ def followed(
                 follower = followers[kind]
                 old = stale(work, span.stage, follower.client_versions.held(0), versions)
                 down, moved = planner.moved(work, base, span.stage, old)
-                follower.client_versions.sent(0, down, versions)
+                follower.client_versions.sent(0, down, versions, once := computed_once(work))
                 changed |= setup.method.changed_by(work)
                 follower.moves(moved, times)
-                if kind in computed:
-                    cost = client_cost(computed[kind], moved, device, link, throttling=setup.fleet.throttling)
+                if kind in clients:
+                    computed = planner.compute(work, base, clients[kind], again=once is not None and once not in old)[2]
+                    cost = client_cost(computed, moved, device, link, throttling=setup.fleet.throttling)
                     follower.rounds += times
                     follower.per_sample += times * epochs * cost.compute.fvcore_macs_per_sample
                     follower.spends(cost, times)

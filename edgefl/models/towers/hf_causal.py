@@ -151,17 +151,16 @@ class CausalTower(Tower):
     rotary: Any = None
     head: nn.Module
 
-    def forward(self, x: Tensor) -> Tensor:
-        """``[batch, tokens] -> [batch, tokens, width]``, normalised."""
-        hidden, more = self.embed(x), {}
+    def run(self, x: Tensor, begin: int = 0, until: int | None = None) -> Tensor:
+        """As every tower's."""
+        hidden, more = x if begin else self.embed(x), {}
         if self.rotary is not None:
             with torch.device(x.device):
                 positions = torch.arange(x.shape[1])[None]
                 more["position_embeddings"] = self.rotary()(hidden, positions)
-        for block in self.blocks:
+        for block in self.blocks[begin:until]:
             hidden = through(block, hidden, self.checkpointing, **more)
-        normed: Tensor = self.norm(hidden)
-        return normed
+        return hidden
 
     def read(self, tokens: Tensor) -> Tensor:
         """The mean of all tokens, ``[batch, width]``: the first one sees itself alone."""
