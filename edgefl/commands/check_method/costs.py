@@ -24,7 +24,9 @@ def check_cost(federation: TinyFederation, task: Task, source: Source, where: st
     """
     predicted = federation.predictor.trace(task.work, source)
     meter, module = Meter(most=sys.maxsize), models.build(task.work.model)
-    run(task.work, task.inputs, source, module=module, device=device_of("cpu"), seed=task.seed, meter=meter)
+    # tables may be views of what a server's work sent in one piece of memory; each arrives by itself
+    inputs = {name: tensor.clone() for name, tensor in task.inputs.items()}
+    run(task.work, inputs, source, module=module, device=device_of("cpu"), seed=task.seed, meter=meter)
     measured = meter.trace()
     parts = [
         f"{part} {predicted.memory_bytes[part]} predicted, {measured.memory_bytes[part]} measured"
