@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, cast
 
 from pydantic import Field, PositiveInt
 from torch import Tensor
@@ -110,7 +110,7 @@ class Keep(Step):
         row, rows = self.rows.get(pattern, 0), ctx.source.counts(pass_)[pattern] * pass_.batch
         for modality, blocks in pass_.args["begins"].items():
             if modality in batch:
-                tokens = ctx.client_model.tower(modality).run(batch[modality], until=blocks)
+                tokens = cast(Tower, ctx.client_model.tower(modality)).run(batch[modality], until=blocks)
                 kept = ctx.output(_name(pattern, modality), (rows, *tokens.shape[1:]), tokens.dtype)
                 kept.narrow(0, row, len(tokens)).copy_(tokens)
         self.rows[pattern] = row + pass_.batch
@@ -129,7 +129,7 @@ class FromKept(Wrapper):
 
 @contextmanager
 def _begin(ctx: Context, begins: Mapping[str, int]) -> Iterator[None]:
-    towers: dict[str, Tower] = {m: ctx.client_model.tower(m) for m in begins}
+    towers = {m: cast(Tower, ctx.client_model.tower(m)) for m in begins}
     for modality, tower in towers.items():
         tower.begin = begins[modality]
     try:
