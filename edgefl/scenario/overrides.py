@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 from edgefl.errors import EdgeflError, ScenarioError
@@ -21,7 +22,10 @@ def key_path(text: str) -> KeyPath:
 
 
 def with_override(document: Document, override: str) -> Document:
-    """Apply an override such as ``training.lr=1e-3``.  Raises ScenarioError if it is invalid."""
+    """Apply an override such as ``training.lr=1e-3``; what it sets is compared no longer.
+
+    Raises ScenarioError if it is invalid.
+    """
     origin = f"--set {override}"
     path_text, equals, value_text = override.partition("=")
     if not equals:
@@ -32,7 +36,23 @@ def with_override(document: Document, override: str) -> Document:
     except ScenarioError as error:
         raise ScenarioError(error.message, file=origin) from None
     moved = {path + inner: place for inner, place in places.items()}
-    return with_value(document, path, value, {path: Place(origin), **moved})
+    return with_value(_without_axis(document, path), path, value, {path: Place(origin), **moved})
+
+
+def _without_axis(document: Document, path: KeyPath) -> Document:
+    """The document whose ``compare`` has no list for this path."""
+    compare = document.data.get("compare")
+    if not isinstance(compare, dict):
+        return document
+    left = {key: values for key, values in compare.items() if not _names(key, path)}
+    return document if len(left) == len(compare) else replace(document, data={**document.data, "compare": left})
+
+
+def _names(key: Any, path: KeyPath) -> bool:
+    try:
+        return isinstance(key, str) and key_path(key) == path
+    except ScenarioError:  # reported where compare is checked
+        return False
 
 
 def with_value(document: Document, path: KeyPath, value: Any, places: dict[KeyPath, Place]) -> Document:
