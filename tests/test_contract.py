@@ -41,6 +41,7 @@ QUICK = {
     "ditto": ("heterofl", ["image"]),
     "fedpac": ("progressive", ["image-text"]),
     "fedcola-mat": ("end-to-end", ["image", "text"]),
+    "mezo": ("frozen-prefix", ["image"]),
 }
 """The schedule and the client kinds with which the quick suite takes a method; else end-to-end with pairs."""
 
@@ -64,7 +65,11 @@ DEAR = (
 """Methods that the quick suite leaves out, since they take seconds and it has another one of their family."""
 
 WIDTHS = "model 'multiway' can't be narrowed"
-REFUSED = {(method, "heterofl"): WIDTHS for method in ("pmcmfl", "fedpac", "fedhkd")}
+KEEPS = "set schedule.keep: false"
+REFUSED = {
+    **{(method, "heterofl"): WIDTHS for method in ("pmcmfl", "fedpac", "fedhkd")},
+    **{(method, "frozen-prefix"): KEEPS for method in ("pmcmfl", "fedpac", "fedhkd", "depthfl")},
+}
 """The pairs that make no sense, each with the reason that is given."""
 
 
@@ -215,6 +220,11 @@ REFUSALS: dict[str, list[tuple[dict[str, Any], str]]] = {
             },
             "the towers have widths .*, but they share one norm",
         )
+    ],
+    "`frozen-prefix` that keeps activations, under `depthfl` or with the multiway model": [
+        ({"method": "depthfl", "schedule": "frozen-prefix"}, KEEPS),
+        ({"schedule": "frozen-prefix", **ANSWERS}, KEEPS),
+        ({"method": "pmcmfl", "schedule": "frozen-prefix", **ANSWERS}, KEEPS),
     ],
     "`creamfl` and its kin under `heterofl` without `model.dimension`": [
         ({"method": "creamfl", "data": PUBLIC, "schedule": "heterofl"}, "representations of the full model's width"),
