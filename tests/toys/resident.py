@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import sys
+from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from edgefl import registry
 from edgefl.data import DataOptions
 from edgefl.training import Report, Task, worker
+from edgefl.training.packing import Memory
 
 Data = tuple[str, int, int, str | None, str, float]
 """Data that a worker opens: options (JSON), seed, tokens, cache, device and held-out share, as ``Processes`` has."""
@@ -30,13 +32,16 @@ class Resident:
         tokens: int,
         cache: Path | None,
         workers: int,
-        device: str,
-        timeout: float = 0.0,
+        device: str | Sequence[str],
+        timeout: float | None = None,
         held_out: float = 0.0,
+        memories: Sequence[Memory] | None = None,
     ) -> ResidentExecutor:
         """An executor with the interface of ``Processes``, but one worker and no time limit."""
+        assert memories is None
+        (name,) = (device,) if isinstance(device, str) else device
         return ResidentExecutor(
-            self.pool, (options.model_dump_json(), seed, tokens, str(cache) if cache else None, device, held_out)
+            self.pool, (options.model_dump_json(), seed, tokens, str(cache) if cache else None, name, held_out)
         )
 
     def close(self) -> None:
@@ -46,6 +51,8 @@ class Resident:
 
 class ResidentExecutor:
     """An executor that sends tasks to the shared worker."""
+
+    window, packs = 3, False
 
     def __init__(self, pool: ProcessPoolExecutor, data: Data):
         self.pool, self.data = pool, data
