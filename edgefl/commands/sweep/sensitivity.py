@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from edgefl import seeds
 from edgefl.commands.progress import OnProgress, silent
+from edgefl.commands.sweep.orders import Signs, tau_of_signs
 from edgefl.commands.sweep.perturbed_fleets import LARGER_IS_BETTER, numbers_of, profiles_of, scaled
 from edgefl.commands.sweep.rows import merits
 from edgefl.commands.sweep.workload import Prices, Workload, evaluated
@@ -34,7 +35,6 @@ ALIKE = 1e-9
 """Relative difference below which values count as equal: sums depend on the order of their terms."""
 
 Floats = NDArray[np.float64]
-Signs = NDArray[np.int8]
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def sensitivity(cells: Sequence[Cell], factor: float, on_progress: OnProgress = 
         for number, change in enumerate(changes):
             new = values[number + 1, :, column]
             new_signs = _signs(new, name)
-            taus[number, column] = _tau(signs, new_signs)
+            taus[number, column] = tau_of_signs(signs, new_signs)
             flipped = np.argwhere(np.triu(signs * new_signs < 0))
             moved[number, column] = len(flipped)
             steady_best[number, column] = bool((_best(base, name) & _best(new, name)).any())
@@ -224,17 +224,6 @@ def _signs(values: Floats, figure: str) -> Signs:
 def _best(values: Floats, figure: str) -> NDArray[np.bool_]:
     """Mask of the cells that no other cell is better than: `[cells]`."""
     return np.asarray(~(_signs(values, figure) > 0).any(axis=1))
-
-
-def _tau(before: Signs, after: Signs) -> float:
-    """Kendall's tau-b of two orders, from the signs of their pairs; NaN if all pairs are level in only one of them.
-
-    M. G. Kendall, The treatment of ties in ranking problems (Biometrika 33, 1945).
-    """
-    untied_before, untied_after = np.abs(before).sum(dtype=np.int64), np.abs(after).sum(dtype=np.int64)
-    if not untied_before or not untied_after:
-        return 1.0 if untied_before == untied_after else float("nan")
-    return float((before.astype(np.int64) * after).sum() / np.sqrt(float(untied_before) * float(untied_after)))
 
 
 def _in_order(labels: Sequence[str], signs: Signs, pair: tuple[int, int]) -> dict[str, str]:

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgefl
+from edgefl.commands.sweep.orders import tau_of_signs
 from edgefl.commands.sweep.perturbed_fleets import LARGER_IS_BETTER, numbers_of, scaled
-from edgefl.commands.sweep.sensitivity import FIGURES, _signs, _tau, factor_of
+from edgefl.commands.sweep.sensitivity import FIGURES, _signs, factor_of
 from edgefl.devices import Fleet, FleetOptions, load_device, load_link
 from edgefl.errors import ScenarioError, UnitError
 
@@ -42,10 +43,10 @@ def test_tau_counts_pairs(values: list[tuple[int, int]]) -> None:
     pairs = [(i, j) for i in range(len(values)) for j in range(i)]
     order = [np.sign(one[i] - one[j]) * np.sign(other[i] - other[j]) for i, j in pairs]
     apart = [sum(x[i] != x[j] for i, j in pairs) for x in (one, other)]
-    tau = _tau(_signs(one, "round_seconds"), _signs(other, "round_seconds"))
+    tau = tau_of_signs(_signs(one, "round_seconds"), _signs(other, "round_seconds"))
     if all(apart):
         assert tau == pytest.approx(sum(order) / np.sqrt(apart[0] * apart[1]))
-        assert _tau(_signs(one, "round_seconds"), _signs(-other, "round_seconds")) == pytest.approx(-tau)
+        assert tau_of_signs(_signs(one, "round_seconds"), _signs(-other, "round_seconds")) == pytest.approx(-tau)
     else:
         assert tau == 1.0 if apart[0] == apart[1] else np.isnan(tau)
 
@@ -147,7 +148,7 @@ def test_the_order_is_that_of_a_sweep_with_the_wrong_numbers(tiny: Tiny, monkeyp
         before, after = (np.array([row[name] for row in found["rows"]]) for found in (honest, wrong))
         signs = _signs(before, name) * _signs(after, name)
         assert by["flipped_pairs"][name] == (np.triu(signs) < 0).sum()
-        assert by["tau"][name] == pytest.approx(_tau(_signs(before, name), _signs(after, name)))
+        assert by["tau"][name] == pytest.approx(tau_of_signs(_signs(before, name), _signs(after, name)))
 
 
 def test_too_many_cells_are_refused(tiny: Tiny) -> None:
