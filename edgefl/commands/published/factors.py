@@ -8,11 +8,15 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt, TypeAdapter, ValidationError
 
+from edgefl.devices.browsing import describe
 from edgefl.devices.facts import read_written
-from edgefl.devices.profile import Device, library_folder
+from edgefl.devices.profile import Device, is_file_name, library_folder
 
 FittedNumber = Literal["float32", "tf32", "float16", "bfloat16", "seconds_per_operator"]
 """What a factor multiplies: the sustained rate in a precision, or the seconds of every operator."""
+
+LOADING_SECONDS = 0.02
+"""Where the loading of data was measured too, steps that are predicted to be shorter say nothing of the processor."""
 
 ENOUGH_ROWS = 3
 """Held-out rows of a class from which its residuals are taken as known."""
@@ -48,7 +52,8 @@ class Fitted(BaseModel):
     """The content of ``fitted.yaml``, which ``tools/fit_rates.py`` writes.
 
     ``factors`` are by class and number.  ``devices`` are held against all rows, by the profiles' own numbers.
-    ``classes`` have the held-out rows alone, by the same numbers.
+    ``classes`` have the held-out rows alone, by the same numbers, without the steps that loading of data may hide
+    (``LOADING_SECONDS``).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -96,6 +101,18 @@ def _read(name: str, shape: TypeAdapter[Any], field: str | None) -> Any:
 def held_against(device: str) -> Against | None:
     """What published measurements say of this device; None if nothing published was found."""
     return fitted().devices.get(device)
+
+
+def described(name: str) -> dict[str, Any]:
+    """``describe`` with ``held_against`` for a device of the library: ``Against`` as plain data, or None.
+
+    Raises UnknownName and DeviceError as ``describe`` does.
+    """
+    result = describe(name)
+    if result["profile"] != "device" or is_file_name(name):
+        return result
+    known = held_against(name)
+    return {**result, "held_against": None if known is None else known.model_dump()}
 
 
 def residual_factor(device: str) -> float | None:
