@@ -207,6 +207,7 @@ def samples(
         edgefl.sweep(small(), budgets),
         edgefl.sweep(small(), ["fleet.budgets.memory=1kB"]),
         edgefl.sweep(small(), devices, sensitivity_to="8x"),
+        edgefl.sweep(small(), devices, sensitivity_to="residuals"),
         edgefl.sweep(small(), output=folder / "trained", train=True),
         answer("sweep"),
         answer("sweep-sensitivity"),

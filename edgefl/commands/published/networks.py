@@ -41,7 +41,7 @@ def network(row: Measurement) -> Network:
     if row.library == "timm":
         import timm
 
-        module = timm.create_model(row.model, num_classes=row.classes, pretrained=False)
+        module: Any = timm.create_model(row.model, num_classes=row.classes, pretrained=False)
         return Network(module, _images(row), _cross_entropy, f"{module.default_cfg['classifier']}.")
     if row.library == "torchvision":
         import torchvision
@@ -116,21 +116,22 @@ def _of_transformers(row: Measurement) -> Network:
     import_torchvision()
     import transformers
 
+    kinds: Any = transformers
     config: Any
     if row.model.startswith("roberta"):
-        config = transformers.RobertaConfig(
+        config = kinds.RobertaConfig(
             vocab_size=50265, max_position_embeddings=514, type_vocab_size=1, num_labels=row.classes,
             attn_implementation="eager",
         )  # fmt: skip
-        module: Any = transformers.RobertaForSequenceClassification(config)
+        module: Any = kinds.RobertaForSequenceClassification(config)
     else:
         large = "large" in row.model
-        config = transformers.BertConfig(
+        config = kinds.BertConfig(
             hidden_size=1024 if large else 768, num_hidden_layers=24 if large else 12,
             num_attention_heads=16 if large else 12, intermediate_size=4096 if large else 3072,
             attn_implementation="eager",
         )  # fmt: skip
-        module = transformers.BertForQuestionAnswering(config)
+        module = kinds.BertForQuestionAnswering(config)
     tokens = (row.batch, row.input[0])
     ids = {"input_ids": tokens, "attention_mask": tokens, "token_type_ids": tokens}
     answers = {"labels": tokens[:1]} if row.classes else {"start_positions": tokens[:1], "end_positions": tokens[:1]}

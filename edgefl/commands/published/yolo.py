@@ -100,7 +100,8 @@ class _Attention(nn.Module):
         shares = (q.transpose(-2, -1) @ k * self.key**-0.5).softmax(-1)
         out = (v @ shares.transpose(-2, -1)).view(batch, c, height, width)
         x = x + self.project(out + self.position(v.reshape(batch, c, height, width)))
-        return x + self.feed(x)
+        fed: Tensor = self.feed(x)
+        return x + fed
 
 
 class _C2psa(nn.Module):

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgefl
+from edgefl.commands.published.factors import fitted
 from edgefl.commands.sweep.orders import tau_of_signs
 from edgefl.commands.sweep.perturbed_fleets import LARGER_IS_BETTER, numbers_of, scaled
 from edgefl.commands.sweep.sensitivity import FIGURES, _signs, factor_of
@@ -102,6 +103,23 @@ def found(tiny: Tiny) -> dict[str, Any]:
         scenario, ["payload.up=float32,int8", "training.epochs=1,3"], sensitivity_to="2x"
     )
     return result
+
+
+def test_residuals_give_the_seconds_of_a_device_their_own_factor(tiny: Tiny) -> None:
+    scenario = tiny(data=DECLARED, fleet={"devices": {"raspberry-pi-4-4gb": 0.5, "phone-mid": 0.5}, "links": "lte"})
+    axes = ["payload.up=float32,int8", "training.epochs=1,3"]
+    found = edgefl.sweep(scenario, axes, sensitivity_to="residuals")["sensitivity"]
+    known = fitted().classes["cortex-a72"].error
+    assert known > 2
+    assert (found["factor"], found["residuals"]) == (2.0, {"raspberry-pi-4-4gb": known})
+    tried = {(one["number"], one["where"]) for one in found["numbers"] if one["factor"] == known}
+    assert tried == {
+        (number, where)
+        for number in ("flops_per_second", "memory_bytes_per_second", "seconds_per_operator")
+        for where in ("raspberry-pi-4-4gb", "everywhere")
+    }
+    assert all(one["factor"] in (2.0, 0.5) for one in found["numbers"] if one["where"] == "phone-mid")
+    assert all(one["factor"] in (2.0, 0.5) for one in found["numbers"] if one["number"].endswith("_watts"))
 
 
 def test_only_numbers_that_can_reorder_do(found: dict[str, Any]) -> None:
