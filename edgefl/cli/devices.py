@@ -87,11 +87,11 @@ def show(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A device, link or fleet, or a YAML file of your own.")],
     as_json: AsJson = False,
 ) -> None:
-    """Show every number of one profile with its range, source and confidence."""
-    from edgefl.devices.browsing import describe
+    """Show every number of one profile with its range, source and confidence, and what a device was held against."""
+    from edgefl.commands.published.factors import described
     from edgefl.report.library import print_devices
 
-    result = describe(name)
+    result = described(name)
     print_json(result) if as_json else print_devices(result)
 
 
@@ -130,3 +130,26 @@ def check(
         sys.stdout.write(profile_csv(result))
     else:
         print_device_check(result, full=full)
+
+
+@library.command(
+    "validate", epilog=examples("edgefl devices validate", "edgefl devices validate --plot published.png --json")
+)
+def validate(
+    device: Annotated[
+        list[str] | None,
+        typer.Option("--device", metavar="NAME", help="Only this device; may be repeated. Default: the library."),
+    ] = None,
+    plot: Annotated[
+        str | None, typer.Option("--plot", metavar="FILE", help="Draw predicted over measured: .png, .pdf or .svg.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Hold predictions against published measurements of training on devices of the library."""
+    from edgefl.report.profile.published import print_published
+
+    with observing() as on_progress:
+        from edgefl.commands.published.validate import validate_devices
+
+        result = validate_devices(devices=device or (), plot=plot, on_progress=on_progress)
+    print_json(result) if as_json else print_published(result)

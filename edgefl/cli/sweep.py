@@ -48,7 +48,9 @@ def sweep(
     ] = False,
     sensitivity: Annotated[
         str | None,
-        typer.Option(metavar="FACTOR", help="Test the order of the cells against device numbers wrong by this: 2x."),
+        typer.Option(
+            metavar="FACTOR", help="Test the order of the cells against device numbers wrong by 2x, or by residuals."
+        ),
     ] = None,
     figure: Annotated[
         str | None, typer.Option(metavar="FILE", help="Draw --value over the axes: .png, .pdf, .svg or .html.")

@@ -124,7 +124,7 @@ def cost_key(work: Work, source: Source, device: str = "cpu") -> str:
     return digest([work_key(work), passes_key(work, source), device])
 
 
-class _CpuNormFakeMode(FakeTensorMode):
+class CpuNormFakeMode(FakeTensorMode):
     """A fake tensor mode that corrects the dtype of norm statistics on the CPU under autocast.
 
     The CPU kernels save mean and deviation in the dtype of the weights.  The fake kernels of torch 2.13 use the dtype
@@ -228,7 +228,7 @@ def _executed(
     work: Work, source: Source, device: str, torch_device: torch.device, moments: list[Moment] | None
 ) -> tuple[Meter, Context]:
     module = models.on_meta(work.model)
-    mode = _CpuNormFakeMode()
+    mode = CpuNormFakeMode()
     with mode:
         module = replaced(module, lambda old: torch.empty(old.shape, dtype=old.dtype, device=torch_device))
     meter = Meter(CUDA_ROUNDING if device == "cuda" else 1, moments=moments, calls=True)

@@ -137,6 +137,8 @@ def _print_profile(console: Console, profile: Facts) -> None:
         table.add_row(name, show(fact["value"]), f"{show(fact['low'])} to {show(fact['high'])}", fact["confidence"])
     about = [f"kind: {profile['kind']}" if profile.get("kind") else "", f"same numbers in: {profile['twin']}"
              if profile.get("twin") else ""]  # fmt: skip
+    if "held_against" in profile:
+        about.append(_held_against(profile["held_against"]))
     print_section(console, f"{profile['name']}: {profile['title']}", table, "\n".join(line for line in about if line))
     _print_derived(console, profile["derived"])
     by_source: dict[str, list[str]] = {}
@@ -146,6 +148,14 @@ def _print_profile(console: Console, profile: Facts) -> None:
     for head, quotes in by_source.items():
         console.print(Text("\n".join([head, *quotes])), soft_wrap=True)
     console.print()
+
+
+def _held_against(known: Facts | None) -> str:
+    if known is None:
+        return "held against: nothing published was found"
+    rows = f"{known['rows']} published measurement{'s' if known['rows'] > 1 else ''}"
+    low, middle, high = (f"{known[name]:g}" for name in ("low", "median", "high"))
+    return f"held against: {rows} of seconds; predicted / measured {middle} in the median, {low} to {high}"
 
 
 def _print_fleet(console: Console, fleet: Facts) -> None:

@@ -271,6 +271,7 @@ def _folded(labels: Sequence[str]) -> str:
 
 def _print_sensitivity(console: Console, sensitivity: Facts) -> None:
     factor = f"{sensitivity['factor']:g}"
+    own = [f"{name} {value:g}" for name, value in sensitivity.get("residuals", {}).items()]
     table = new_table(
         "order of the cells by", "survives", "pairs that\nflip", "lowest tau\none or all", "by", "drawn:\nlowest tau",
         "same\norder", "same\nbest", left=(0, 4),
@@ -286,7 +287,8 @@ def _print_sensitivity(console: Console, sensitivity: Facts) -> None:
         console, f"Sensitivity to errors in device and link numbers by a factor of {factor}", table,
         f"Each number is multiplied and divided by {factor}: in all profiles, in each profile alone, and all "
         f"numbers at once.  drawn: {sensitivity['draws']} random draws of a factor up to {factor} for every number.\n"
-        "tau: Kendall's tau-b with the unchanged order.",
+        "tau: Kendall's tau-b with the unchanged order."
+        + (f"\nSeconds of computing by the residuals of published measurements: {', '.join(own)}." if own else ""),
     )  # fmt: skip
     if not sensitivity["flips"]:
         return

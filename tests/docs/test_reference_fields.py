@@ -19,6 +19,7 @@ from edgefl.commands.papers.tables import Committed, Published, Table
 from edgefl.commands.profile.compare import compare_profiles
 from edgefl.commands.profile.cost_diff import cost_diff
 from edgefl.commands.profile.measure import count, measure
+from edgefl.commands.published.validate import validate_devices
 from edgefl.runs import Run, read_run
 from edgefl.work.scoring import RECALLS, TOP
 
@@ -174,6 +175,9 @@ def samples(
     found["clients.rows"] = [row for part in found["clients"][0]["combinations"].values() for row in part["rows"]]
     found["device-check"] = [edgefl.check_devices(small(schedule=elastic), devices=["phone-mid"])]
     found["device-check.rows"] = found["device-check"][0]["rows"]
+    found["published"] = [validate_devices(devices=["jetson-xavier-nx-8gb"])]
+    for name in ("rows", "summary"):
+        found[f"published.{name}"] = found["published"][0][name]
     found["comparison"] = [edgefl.compare([layerwise_run.path, played.path])]
     for name in ("rows", "equal", "orderings"):
         found[f"comparison.{name}"] = found["comparison"][0][name]
@@ -203,6 +207,7 @@ def samples(
         edgefl.sweep(small(), budgets),
         edgefl.sweep(small(), ["fleet.budgets.memory=1kB"]),
         edgefl.sweep(small(), devices, sensitivity_to="8x"),
+        edgefl.sweep(small(), devices, sensitivity_to="residuals"),
         edgefl.sweep(small(), output=folder / "trained", train=True),
         answer("sweep"),
         answer("sweep-sensitivity"),

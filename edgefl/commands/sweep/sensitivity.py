@@ -7,8 +7,8 @@ other numbers.  Nothing is predicted or trained again.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from edgefl import seeds
 from edgefl.commands.progress import OnProgress, silent
+from edgefl.commands.published.factors import residual_factor
+from edgefl.commands.sweep.orders import Signs, tau_of_signs
 from edgefl.commands.sweep.perturbed_fleets import LARGER_IS_BETTER, numbers_of, profiles_of, scaled
 from edgefl.commands.sweep.rows import merits
 from edgefl.commands.sweep.workload import Prices, Workload, evaluated
@@ -29,12 +31,19 @@ ALL_BETTER, ALL_WORSE = "all better", "all worse"
 DRAWS = 50
 """Number of draws, each of new factors for all numbers of all profiles."""
 MOST_CELLS = 2_000
+RESIDUALS = "residuals"
+UNKNOWN = 2.0
+"""The factor of numbers that no published measurement judges."""
+OF_SECONDS = (
+    "flops_per_second", "float16_flops_per_second", "bfloat16_flops_per_second", "memory_bytes_per_second",
+    "seconds_per_operator",
+)  # fmt: skip
+"""The numbers of which the seconds of a step are made."""
 SHOWN_PAIRS = 100
 ALIKE = 1e-9
 """Relative difference below which values count as equal: sums depend on the order of their terms."""
 
 Floats = NDArray[np.float64]
-Signs = NDArray[np.int8]
 
 
 @dataclass(frozen=True)
@@ -60,20 +69,49 @@ class Change:
         return {"number": self.number, "where": self.where, "factor": self.factor}
 
 
+@dataclass(frozen=True)
+class Errors:
+    """By what numbers are wrong: ``factor``, but the seconds of these devices by a factor of their own."""
+
+    factor: float
+    of_device: Mapping[str, float] = field(default_factory=dict)
+
+    def of(self, profile: str, number: str) -> float:
+        """The factor of a number of a profile."""
+        return self.of_device.get(profile, self.factor) if number in OF_SECONDS else self.factor
+
+    def largest(self, keys: Iterable[tuple[str, str]]) -> float:
+        """The largest factor of these numbers of profiles."""
+        return max((self.of(*key) for key in keys), default=self.factor)
+
+
+def errors_of(text: str, devices: Iterable[str]) -> Errors:
+    """The errors of ``2x``, or of ``residuals``: what published measurements say of the devices, 2 elsewhere.
+
+    Raises UnitError for text in another form, and for a factor of 1 or less.
+    """
+    if text.strip() != RESIDUALS:
+        return Errors(factor_of(text))
+    known = {name: residual_factor(name) for name in devices}
+    return Errors(UNKNOWN, {name: factor for name, factor in known.items() if factor is not None})
+
+
 def factor_of(text: str) -> float:
     """The factor of ``2x``.  Raises UnitError for text in another form, and for a factor of 1 or less."""
     match = re.fullmatch(r"\s*(\d{1,6}(?:\.\d{1,6})?|\.\d{1,6})\s*[xX]\s*", text)
     if match is None:
         meant = text.strip() if re.fullmatch(r"\s*\d+(\.\d+)?\s*", text) else "2"
-        raise UnitError(f"--sensitivity {text!r}: write the factor as {meant}x")
+        raise UnitError(f"--sensitivity {text!r}: write the factor as {meant}x, or {RESIDUALS}")
     if not float(match[1]) > 1:
         raise UnitError(f"--sensitivity {text!r}: a factor must be more than 1x; 2x multiplies and divides by two")
     return float(match[1])
 
 
-def sensitivity(cells: Sequence[Cell], factor: float, on_progress: OnProgress = silent) -> dict[str, Any]:
-    """How the cells' order by each of FIGURES changes if device and link numbers are wrong by ``factor``.
+def sensitivity(cells: Sequence[Cell], wrong: str, on_progress: OnProgress = silent) -> dict[str, Any]:
+    """How the cells' order by each of FIGURES changes if device and link numbers are wrong: ``2x`` or ``residuals``.
 
+    ``factor`` is that of numbers without one of their own; with residuals, ``residuals`` has the factor of each device
+    whose seconds were held against published ones.
     ``numbers`` has for each number, multiplied and divided, in all profiles at once and in each alone, Kendall's tau-b
     of the new order with the old (None if all cells are level) and the number of pairs of cells that change order.
     ``together`` changes all numbers at once, each for the better or each for the worse.  ``draws`` multiplies every
@@ -82,9 +120,10 @@ def sensitivity(cells: Sequence[Cell], factor: float, on_progress: OnProgress = 
     """
     labels = [cell.label for cell in cells]
     profiles = {name: profile for cell in cells for name, profile in profiles_of(cell.workload.setup.fleet).items()}
-    singles = _singles(profiles, factor)
-    together = [_together(profiles, factor, better) for better in (True, False)]
-    draws = _draws(profiles, factor)
+    errors = errors_of(wrong, profiles)
+    singles = _singles(profiles, errors)
+    together = [_together(profiles, errors, better) for better in (True, False)]
+    draws = _draws(profiles, errors)
     changes = [*singles, *together, *draws]
     values = np.full((len(changes) + 1, len(cells), len(FIGURES)), np.nan)
     for index, cell in enumerate(cells):
@@ -101,7 +140,7 @@ def sensitivity(cells: Sequence[Cell], factor: float, on_progress: OnProgress = 
         for number, change in enumerate(changes):
             new = values[number + 1, :, column]
             new_signs = _signs(new, name)
-            taus[number, column] = _tau(signs, new_signs)
+            taus[number, column] = tau_of_signs(signs, new_signs)
             flipped = np.argwhere(np.triu(signs * new_signs < 0))
             moved[number, column] = len(flipped)
             steady_best[number, column] = bool((_best(base, name) & _best(new, name)).any())
@@ -136,7 +175,8 @@ def sensitivity(cells: Sequence[Cell], factor: float, on_progress: OnProgress = 
         for number, change in enumerate([*singles, *together])
     ]
     return {
-        "factor": factor,
+        "factor": errors.factor,
+        **({"residuals": dict(sorted(errors.of_device.items()))} if wrong.strip() == RESIDUALS else {}),
         "cells": labels,
         "figures": figures,
         "numbers": rows[: len(singles)],
@@ -149,38 +189,47 @@ def sensitivity(cells: Sequence[Cell], factor: float, on_progress: OnProgress = 
 # --- changes ---------------------------------------------------------------------------------------------------------
 
 
-def _singles(profiles: Mapping[str, Any], factor: float) -> list[Change]:
-    """Each number multiplied and divided by the factor: in all profiles at once, and in each of several alone."""
+def _singles(profiles: Mapping[str, Any], errors: Errors) -> list[Change]:
+    """Each number multiplied and divided by its factor: in all profiles at once, and in each of several alone."""
     having: dict[str, list[str]] = {}
     for name, profile in profiles.items():
         for number in numbers_of(profile):
             having.setdefault(number, []).append(name)
     changes = []
     for number, names in having.items():
-        for times in (factor, 1 / factor):
-            changes.append(Change(number, EVERYWHERE, times, {(name, number): times for name in names}))
+        for power in (1, -1):
+            changes.append(_change(number, EVERYWHERE, [(name, number) for name in names], power, errors))
             if len(names) > 1:
-                changes += [Change(number, name, times, {(name, number): times}) for name in names]
+                changes += [_change(number, name, [(name, number)], power, errors) for name in names]
     return changes
 
 
-def _together(profiles: Mapping[str, Any], factor: float, better: bool) -> Change:
+def _change(number: str, where: str, keys: Sequence[tuple[str, str]], power: int, errors: Errors) -> Change:
+    return Change(number, where, errors.largest(keys) ** power, {key: errors.of(*key) ** power for key in keys})
+
+
+def _together(profiles: Mapping[str, Any], errors: Errors, better: bool) -> Change:
+    keys = _keys(profiles)
     factors = {
-        (name, number): factor if LARGER_IS_BETTER[number] == better else 1 / factor
-        for name, profile in profiles.items()
-        for number in numbers_of(profile)
+        (name, number): errors.of(name, number) ** (1 if LARGER_IS_BETTER[number] == better else -1)
+        for name, number in keys
     }
-    return Change(ALL_BETTER if better else ALL_WORSE, EVERYWHERE, factor, factors)
+    return Change(ALL_BETTER if better else ALL_WORSE, EVERYWHERE, errors.largest(keys), factors)
 
 
-def _draws(profiles: Mapping[str, Any], factor: float) -> list[Change]:
+def _draws(profiles: Mapping[str, Any], errors: Errors) -> list[Change]:
     keys = [(name, number) for name in sorted(profiles) for number in numbers_of(profiles[name])]
+    largest = errors.largest(keys)
     changes = []
     for index in range(DRAWS):
         powers = seeds.generator(0, "sensitivity", index).uniform(-1, 1, len(keys))
-        factors = {key: float(factor**power) for key, power in zip(keys, powers, strict=True)}
-        changes.append(Change("drawn", EVERYWHERE, factor, factors))
+        factors = {key: float(errors.of(*key) ** power) for key, power in zip(keys, powers, strict=True)}
+        changes.append(Change("drawn", EVERYWHERE, largest, factors))
     return changes
+
+
+def _keys(profiles: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(name, number) for name, profile in profiles.items() for number in numbers_of(profile)]
 
 
 def _figures(cell: Cell, changes: Sequence[Change]) -> Floats:
@@ -224,17 +273,6 @@ def _signs(values: Floats, figure: str) -> Signs:
 def _best(values: Floats, figure: str) -> NDArray[np.bool_]:
     """Mask of the cells that no other cell is better than: `[cells]`."""
     return np.asarray(~(_signs(values, figure) > 0).any(axis=1))
-
-
-def _tau(before: Signs, after: Signs) -> float:
-    """Kendall's tau-b of two orders, from the signs of their pairs; NaN if all pairs are level in only one of them.
-
-    M. G. Kendall, The treatment of ties in ranking problems (Biometrika 33, 1945).
-    """
-    untied_before, untied_after = np.abs(before).sum(dtype=np.int64), np.abs(after).sum(dtype=np.int64)
-    if not untied_before or not untied_after:
-        return 1.0 if untied_before == untied_after else float("nan")
-    return float((before.astype(np.int64) * after).sum() / np.sqrt(float(untied_before) * float(untied_after)))
 
 
 def _in_order(labels: Sequence[str], signs: Signs, pair: tuple[int, int]) -> dict[str, str]:

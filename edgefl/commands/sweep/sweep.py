@@ -17,7 +17,7 @@ from edgefl.commands.run import check
 from edgefl.commands.sweep.answers import Answers, Workloads
 from edgefl.commands.sweep.fields import FIELDS, check_value, values_of
 from edgefl.commands.sweep.frontier import frontiers
-from edgefl.commands.sweep.sensitivity import MOST_CELLS, Cell, factor_of, sensitivity
+from edgefl.commands.sweep.sensitivity import MOST_CELLS, Cell, errors_of, sensitivity
 from edgefl.commands.sweep.store import Rows
 from edgefl.errors import DataError, EdgeflError, RunError, ScenarioError
 from edgefl.report import SWEEP_FORMS, check_figure, draw_sweep
@@ -62,7 +62,8 @@ def sweep(
             computed again.
         train: Also run each combination, in ``OUTPUT/runs/LABEL``, and add its metrics to the row.
         sensitivity_to: A factor, ``"2x"``: add ``sensitivity``, whether the order of the combinations survives device
-            and link numbers that are wrong by this factor.
+            and link numbers that are wrong by this factor.  ``"residuals"``: by what
+            published measurements say of the seconds of each device's class where they are known, by 2 elsewhere.
         figure: A file (png, pdf, svg, html) for a drawing of ``value`` over the axes.
         value: The row's field that is drawn.
         jobs: How many combinations are computed and run side by side, each in a process of its own.
@@ -82,7 +83,7 @@ def sweep(
     Raises:
         ScenarioError: The scenario or a value is invalid, before anything is computed; or no combination can be run.
         UnknownName: No row has the field ``value``.
-        UnitError: ``sensitivity_to`` isn't a factor above 1.
+        UnitError: ``sensitivity_to`` is neither a factor above 1 nor ``residuals``.
         RunError: The folder can't be used, or holds rows of another scenario; ``train`` without ``output``.
         DataError: ``train`` with data that are only declared.
     """
@@ -94,7 +95,8 @@ def sweep(
             if output is None
             else "a shard has only some rows: leave out --figure and --sensitivity, and sweep again without --shard"
         )
-    factor = None if sensitivity_to is None else factor_of(sensitivity_to)
+    if sensitivity_to is not None:
+        errors_of(sensitivity_to, ())  # refuses it before anything is predicted
     check_value(value, train=train)
     if figure is not None:
         check_figure(figure, SWEEP_FORMS)
@@ -102,14 +104,14 @@ def sweep(
         raise RunError("training needs a folder to keep each cell's run in: add --output DIR")
     whole = scenario_of(scenario, overrides)
     # a sensitivity compares every pair of cells
-    most = MOST_COMBINATIONS if factor is None else MOST_CELLS
+    most = MOST_COMBINATIONS if sensitivity_to is None else MOST_CELLS
     expanded = grid_of(whole, axes, None if grid is None else os.fspath(grid), most=most)
     on_progress("prepare", {"what": f"preparing {whole.name}"})
     refused = dict(expanded.refused)
     if train:
         _check_trainable(expanded, refused, on_progress)
     store = Rows(Path(output), dict(expanded.cells), FIELDS, part) if output is not None else None
-    workloads = Workloads(on_progress, keeping=factor is not None)
+    workloads = Workloads(on_progress, keeping=sensitivity_to is not None)
     mine = share_of(expanded.cells, part)
     rows, failures = [], dict[str, Exception]()
     with closing(Answers(mine, refused, store, train, jobs, address, workloads, on_progress)) as answers:
@@ -155,13 +157,13 @@ def sweep(
         store.write_csv(rows)
     result: dict[str, Any] = {"scenario": whole.name, "axes": list(expanded.paths), "rows": rows}
     result["frontier"] = frontiers([row for row in rows if row["label"] not in refused])
-    if factor is not None:
+    if sensitivity_to is not None:
         cells = [
             Cell(label, variant.fleet, workloads.of(variant))
             for label, variant in expanded.cells
             if label not in refused
         ]
-        result["sensitivity"] = plain(sensitivity(cells, factor, on_progress))
+        result["sensitivity"] = plain(sensitivity(cells, sensitivity_to, on_progress))
         if store:
             text = json.dumps(result["sensitivity"], indent=1, allow_nan=False)
             replace_file(store.folder / "sensitivity.json", text.encode())

@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgefl
+from edgefl.commands.published.factors import fitted
+from edgefl.commands.sweep.orders import tau_of_signs
 from edgefl.commands.sweep.perturbed_fleets import LARGER_IS_BETTER, numbers_of, scaled
-from edgefl.commands.sweep.sensitivity import FIGURES, _signs, _tau, factor_of
+from edgefl.commands.sweep.sensitivity import FIGURES, _signs, factor_of
 from edgefl.devices import Fleet, FleetOptions, load_device, load_link
 from edgefl.errors import ScenarioError, UnitError
 
@@ -42,10 +44,10 @@ def test_tau_counts_pairs(values: list[tuple[int, int]]) -> None:
     pairs = [(i, j) for i in range(len(values)) for j in range(i)]
     order = [np.sign(one[i] - one[j]) * np.sign(other[i] - other[j]) for i, j in pairs]
     apart = [sum(x[i] != x[j] for i, j in pairs) for x in (one, other)]
-    tau = _tau(_signs(one, "round_seconds"), _signs(other, "round_seconds"))
+    tau = tau_of_signs(_signs(one, "round_seconds"), _signs(other, "round_seconds"))
     if all(apart):
         assert tau == pytest.approx(sum(order) / np.sqrt(apart[0] * apart[1]))
-        assert _tau(_signs(one, "round_seconds"), _signs(-other, "round_seconds")) == pytest.approx(-tau)
+        assert tau_of_signs(_signs(one, "round_seconds"), _signs(-other, "round_seconds")) == pytest.approx(-tau)
     else:
         assert tau == 1.0 if apart[0] == apart[1] else np.isnan(tau)
 
@@ -103,6 +105,23 @@ def found(tiny: Tiny) -> dict[str, Any]:
     return result
 
 
+def test_residuals_give_the_seconds_of_a_device_their_own_factor(tiny: Tiny) -> None:
+    scenario = tiny(data=DECLARED, fleet={"devices": {"raspberry-pi-4-4gb": 0.5, "phone-mid": 0.5}, "links": "lte"})
+    axes = ["payload.up=float32,int8", "training.epochs=1,3"]
+    found = edgefl.sweep(scenario, axes, sensitivity_to="residuals")["sensitivity"]
+    known = fitted().classes["cortex-a72"].error
+    assert known > 2
+    assert (found["factor"], found["residuals"]) == (2.0, {"raspberry-pi-4-4gb": known})
+    tried = {(one["number"], one["where"]) for one in found["numbers"] if one["factor"] == known}
+    assert tried == {
+        (number, where)
+        for number in ("flops_per_second", "memory_bytes_per_second", "seconds_per_operator")
+        for where in ("raspberry-pi-4-4gb", "everywhere")
+    }
+    assert all(one["factor"] in (2.0, 0.5) for one in found["numbers"] if one["where"] == "phone-mid")
+    assert all(one["factor"] in (2.0, 0.5) for one in found["numbers"] if one["number"].endswith("_watts"))
+
+
 def test_only_numbers_that_can_reorder_do(found: dict[str, Any]) -> None:
     sensitivity = found["sensitivity"]
     by = {(one["number"], one["factor"]): one for one in sensitivity["numbers"]}
@@ -147,7 +166,7 @@ def test_the_order_is_that_of_a_sweep_with_the_wrong_numbers(tiny: Tiny, monkeyp
         before, after = (np.array([row[name] for row in found["rows"]]) for found in (honest, wrong))
         signs = _signs(before, name) * _signs(after, name)
         assert by["flipped_pairs"][name] == (np.triu(signs) < 0).sum()
-        assert by["tau"][name] == pytest.approx(_tau(_signs(before, name), _signs(after, name)))
+        assert by["tau"][name] == pytest.approx(tau_of_signs(_signs(before, name), _signs(after, name)))
 
 
 def test_too_many_cells_are_refused(tiny: Tiny) -> None:
