@@ -52,6 +52,7 @@ ELSEWHERE = {
     "comparison": {"rows[]", "equal[]", "orderings[]"},
     "compare": {"profiles.LABEL"},
     "papers": {"pages[].tables[]"},
+    "published": {"rows[]", "summary[]"},
     "sweep": {"rows[]", "sensitivity"},
     "sweep.rows": {"sets.PATH", "stages[]"},
     "sweep.stages": {"kinds.KIND"},
