@@ -56,7 +56,10 @@ class Clients(Sources, Protocol):
 
 @dataclass(frozen=True)
 class Setup:
-    """Everything that a run depends on: method, schedule, data, fleet and options."""
+    """Everything that a run depends on: method, schedule, data, fleet and options.
+
+    ``measure`` says which works are metered: the ``first`` of each cost key, ``all`` or ``none``.
+    """
 
     seed: int
     method: Method

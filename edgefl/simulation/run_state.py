@@ -19,6 +19,7 @@ from edgefl.planning.planner import Planner
 from edgefl.planning.setup import Setup
 from edgefl.planning.versions import ClientVersions
 from edgefl.simulation.inflight.clock import Clock
+from edgefl.simulation.inflight.closed_form import Flights, Landings
 from edgefl.simulation.inflight.events import EventEngine, Flight
 from edgefl.simulation.inflight.shared_link import SHARING, SharedLink
 from edgefl.simulation.kept import KeptValues
@@ -76,7 +77,8 @@ class RunState:
     nothing is trained.  ``events`` plays every flight event by event even where a closed form exists; records don't
     depend on it.  A checkpoint is written after the last round, and after each round that ends ``checkpoint_seconds``
     of wall time or more after the previous one; None: 0 s with training, else 5 s.  Updates that wait for the end of
-    their round take ``updates_memory`` bytes at most; the others lie on disk.
+    their round take ``updates_memory`` bytes at most; the others lie on disk.  ``flown`` lands the flights of a
+    synchronous round, whose works have been submitted, with times from elsewhere (an emulation's wall clock).
     """
 
     def __init__(
@@ -91,8 +93,9 @@ class RunState:
         checkpoint_seconds: float | None = None,
         updates_memory: float = inf,
         on_divergence: Literal["stop", "continue"] = "stop",
+        flown: Callable[[Flights], Landings] | None = None,
     ):
-        self.setup, self.journal, self.on_progress = setup, journal, on_progress
+        self.setup, self.journal, self.on_progress, self.flown = setup, journal, on_progress, flown
         self.planner = Planner(setup, predictor)
         self.policy: Policy = registry.get("round policy", setup.round.policy)(setup.round)
         self.selection: Selection = registry.get("selection", setup.round.selection_name)(setup.round, setup.seed)
@@ -137,6 +140,7 @@ class RunState:
         self.weight_factors: dict[int, float] = {}
         """The policy's factor on an update's weight by its staleness, as far as it was asked for."""
         self.round, self.now = 0, 0.0
+        self.last_round: int | None = None
         self.dispatches = self.version = 0
         self.totals: Counter[str] = Counter()
         self.metrics: dict[str, dict[str, float | None]] = {}
@@ -163,7 +167,7 @@ class RunState:
     @property
     def over(self) -> bool:
         """Whether the last round has been played: of the schedule, or the one that ended the run early."""
-        return self.round == self.setup.schedule.rounds or (self.watch is not None and self.watch.stopped is not None)
+        return self.round in (self.setup.schedule.rounds, self.last_round) or (self.watch is not None and self.watch.stopped is not None)
 
     @property
     def state(self) -> Any:

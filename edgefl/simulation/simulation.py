@@ -49,8 +49,9 @@ class Simulation(RunState):
         if isinstance(self.learning, Training):
             self.learning.resume_part(tensors, state)
 
-    def run(self) -> dict[str, Any]:
-        """Play the remaining rounds; return the run's final metrics and totals."""
+    def run(self, rounds: int | None = None) -> dict[str, Any]:
+        """Play the remaining rounds, up to the number ``rounds`` if it is given; return final metrics and totals."""
+        self.last_round = rounds
         env = Clock(initial_time=self.now)
         if self._by_event:
             self.engine = EventEngine(env, self.wires)

@@ -87,13 +87,13 @@ class Task:
     def encode(self) -> tuple[str, bytes]:
         """The task as JSON text and safetensors bytes, to be sent to another process."""
         head = {"work": self.work.encode(), **self.facts()}
-        return json.dumps(head), _packed(self.inputs if isinstance(self.kept, Stored) else self.tensors())
+        return json.dumps(head), serialised(self.inputs if isinstance(self.kept, Stored) else self.tensors())
 
     @classmethod
     def decode(cls, head: str, body: bytes) -> Task:
         """Restore a task from the output of ``encode``."""
         raw = json.loads(head)
-        return cls.of(Work.decode(raw["work"]), _unpacked(body), raw)
+        return cls.of(Work.decode(raw["work"]), deserialised(body), raw)
 
     def facts(self) -> dict[str, Any]:
         """All but the work and the inputs, as plain data."""
@@ -152,7 +152,7 @@ class Report:
 
     def encode(self) -> tuple[str, bytes]:
         """The report as JSON text and safetensors bytes, to be sent to another process."""
-        return json.dumps(self.facts()), _packed(self.tensors())
+        return json.dumps(self.facts()), serialised(self.tensors())
 
     def tensors(self) -> dict[str, Tensor]:
         """What is sent and kept, by names that ``of`` knows."""
@@ -182,7 +182,7 @@ class Report:
     @classmethod
     def decode(cls, head: str, body: bytes) -> Report:
         """Restore a report from the output of ``encode``."""
-        return cls.of(json.loads(head), _unpacked(body))
+        return cls.of(json.loads(head), deserialised(body))
 
     @classmethod
     def of(cls, raw: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Report:
@@ -224,7 +224,8 @@ class Report:
         return cls(result, measured, raw["seed"], raw["host"], others, refused=raw["refused"])
 
 
-def _packed(tensors: Mapping[str, Tensor]) -> bytes:
+def serialised(tensors: Mapping[str, Tensor]) -> bytes:
+    """Tensors as safetensors bytes."""
     # safetensors refuses tensors that share storage: clone all but the first
     seen: set[int] = set()
     separate = {}
@@ -235,6 +236,7 @@ def _packed(tensors: Mapping[str, Tensor]) -> bytes:
     return safetensors.torch.save(separate)
 
 
-def _unpacked(body: bytes) -> dict[str, Tensor]:
+def deserialised(body: bytes) -> dict[str, Tensor]:
+    """The tensors of safetensors bytes."""
     # the tensors may share read-only buffers with ``body``; works copy tensors before they change them
     return dict(safetensors.torch.load(body))

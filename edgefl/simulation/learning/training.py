@@ -90,7 +90,7 @@ class Training:
         self._window = few if few == 0 or (few is not None and in_order and len(flights.plans) > 2 * few) else None
         chosen = []
         for client, plan, trains in zip(flights.client.tolist(), flights.plans, go.tolist(), strict=True):
-            metered = self.setup.measure == "all" or plan.key not in self.metered
+            metered = self._measures(plan.key)
             self.metered.add(plan.key)
             chosen.append((client, plan, metered, trains))
         wires: dict[Start, dict[str, Tensor]] = {}
@@ -307,6 +307,11 @@ class Training:
         """The addresses of the state whose tensors have a NaN or an infinity."""
         return self._finite.bad(self.state)
 
+    def _measures(self, key: str) -> bool:
+        """Whether a work with this cost key is to be measured."""
+        measure = self.setup.measure
+        return measure == "all" or (measure == "first" and key not in self.metered)
+
     def _seed(self, client: int, number: int) -> int:
         """The seed of a client's training in a dispatch."""
         return seeds.key(self.setup.seed, "training", client, number)
@@ -326,7 +331,7 @@ class Training:
     def submit(self, work: Work, when: str, round: int, index: int) -> Future[Report] | None:
         """Submit a work of the server."""
         key, computed = self.planner.server(work)
-        metered = self.setup.measure == "all" or key not in self.metered
+        metered = self._measures(key)
         self.metered.add(key)
         seed = seeds.key(self.setup.seed, f"server {when}", round, index)
         return self.executor.submit(

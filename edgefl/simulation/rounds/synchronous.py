@@ -61,7 +61,10 @@ def play_cohort(
     flights = dispatch_clients(run, clients, round)
     wanted = run.policy.wanted(cohort(run, kinds), len(clients))
     over = run.policy.over(run.now)
-    if run.engine is None:
+    if run.flown is not None:
+        run.learning.send(flights, may_arrive(flights), in_order=True)
+        landed, plans = run.flown(flights), list(flights.plans)
+    elif run.engine is None:
         landed = closed(flights, over, wanted)
         plans = list(flights.plans)
         run.learning.send(flights, landed.finished, in_order=True)

@@ -1,0 +1,254 @@
+"""``edgefl emulate``: play a scenario with clients as processes under the kernel's limits, and hold it against the
+simulation."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgefl import registry
+from edgefl.commands.compose import compose, federation_of, predictor_of, scenario_of
+from edgefl.commands.emulate.held_against import errors_of, rows_of
+from edgefl.commands.emulate.machines import (
+    at_share,
+    check_capacity,
+    chosen_clients,
+    emulated_setup,
+    line_of,
+    machines_of,
+    shares_of,
+)
+from edgefl.commands.emulate.scope import check_scope
+from edgefl.commands.made_of import inputs_of, made_of
+from edgefl.commands.progress import OnProgress, messages, public_command, silent
+from edgefl.commands.run import check
+from edgefl.data import Federation
+from edgefl.devices import Device
+from edgefl.emulation.client import Data
+from edgefl.emulation.kernel import check as check_kernel
+from edgefl.emulation.server import Emulator, Flown
+from edgefl.errors import RunError
+from edgefl.machine import host
+from edgefl.machine.microbenchmarks import calibrate_here
+from edgefl.planning import Planner, Setup
+from edgefl.report.facts import evaluation_of
+from edgefl.runs import Run, RunDirectory, environment, read_run
+from edgefl.runs.durable import replace_file
+from edgefl.runs.folders import free_folder, json_text, new_folder
+from edgefl.scenario import Scenario, load
+from edgefl.simulation import Simulation
+from edgefl.simulation.inflight.closed_form import (
+    AT_COMPUTE,
+    AT_DOWNLOAD,
+    AT_END,
+    DROPPED,
+    FINISHED,
+    NO_MEMORY,
+    Flights,
+    Landings,
+)
+from edgefl.training import Executor
+from edgefl.work.torch_device import threads
+
+CALIBRATION_SECONDS = 3.5
+"""CPU seconds of a device's calibration, which take longer by the quota."""
+
+
+@public_command
+def emulate(
+    scenario: str | os.PathLike[str] | dict[str, Any] | Scenario,
+    overrides: Sequence[str] = (),
+    *,
+    clients: int | None = None,
+    rounds: int | None = None,
+    output: str | os.PathLike[str] | None = None,
+    calibration: float = CALIBRATION_SECONDS,
+    on_progress: OnProgress = silent,
+) -> dict[str, Any]:
+    """Play a scenario with clients as processes under limits that this machine's kernel enforces.
+
+    Each client has a network namespace with a shaped link, a share of one processor and a memory limit; it needs
+    Linux and root.  The same scenario is simulated with this machine's rates under the same quotas, and both are held
+    against each other.
+
+    Args:
+        scenario: A scenario file, the name of a shipped scenario, or a scenario as a dictionary.
+        overrides: Changes of single fields, as the option ``--set`` takes them.
+        clients: Emulate so many of the scenario's clients, of each kind its share; by default all.
+        rounds: Play the first rounds only; by default all.
+        output: A new or empty folder, in which ``emulated`` and ``simulated`` are run folders; by default
+            ``runs/NAME-emulated``, or the first of ``runs/NAME-emulated-2``, ... that is free.
+        calibration: CPU seconds in which each device's rates are measured under its quota.
+        on_progress: Called with the name of an event and its facts.
+
+    Returns:
+        ``folder``, ``machine``, ``devices`` (each with its share of a core and the rates measured under it),
+        ``client_rounds`` (a row for each, simulated and emulated seconds) and ``errors`` (median and worst of
+        |simulated / emulated - 1| by phase).
+
+    Raises:
+        EmulationError: This machine lacks something, doesn't bear so many clients, or the scenario has a part that
+            isn't emulated.  Also what ``run`` raises.
+    """
+    check_kernel()
+    on_message = messages(on_progress)
+    whole = scenario_of(scenario, overrides)
+    folder = Path(output) if output is not None else free_folder(f"{whole.name}-emulated")
+    setup = check(whole, on_message, folder)
+    check_scope(whole, setup)
+    if rounds is not None and not 1 <= rounds <= setup.schedule.rounds:
+        raise RunError(f"--rounds {rounds}: the scenario has {setup.schedule.rounds} rounds")
+    chosen = chosen_clients(setup, clients)
+    on_message("measuring a core of this machine")
+    here = calibrate_here(calibration)
+    shares = shares_of(setup, chosen, here)
+    predictor = predictor_of(whole)
+    check_capacity(setup, chosen, shares, _peaks(setup, Planner(setup, predictor), chosen))
+    federation = federation_of(whole, on_message)
+    data = Data(
+        whole.data.model_dump_json(), whole.seed, whole.model.tokens, None, whole.evaluation.clients,
+        registry.for_workers(),
+    )  # fmt: skip
+    new_folder(folder)
+    on_message(f"starting {len(chosen)} clients")
+    machines = machines_of(setup, chosen, shares)
+    with Emulator(federation, data, machines, line_of(setup.fleet)) as emulator:
+        devices, told = _calibrated(setup, chosen, shares, emulator, calibration, on_message)
+        played = emulated_setup(setup, chosen, devices)
+        on_message("simulating")
+        untrained = load(whole.resolved(), ["training.mode=none"])
+        simulated = _play(folder / "simulated", untrained, played, None, None, rounds, federation, silent)
+        flown: list[Flown] = []
+        emulated = _play(
+            folder / "emulated", whole, played, emulator, _landing(emulator, flown), rounds, federation, on_progress
+        )
+    fleet = setup.fleet
+    facts = {
+        each.client: {
+            "device": fleet.device(each.client).name, "link": fleet.link(each.client).name, "share": each.share,
+        }
+        for each in machines
+    }  # fmt: skip
+    rows = rows_of(simulated.flights(), emulated.flights(), facts)
+    result = {
+        "folder": str(folder),
+        "machine": {"processor": host.model_name(), "cores": os.cpu_count(), "system": host.platform_name()},
+        "devices": told,
+        "client_rounds": rows,
+        "errors": errors_of(rows),
+        "flights": [_told(each) for each in flown],
+    }
+    replace_file(folder / "emulation.json", json_text(result))
+    on_progress("done", {"folder": str(folder)})
+    return result
+
+
+def _peaks(setup: Setup, planner: Planner, clients: Sequence[int]) -> list[int]:
+    """Predicted peak memory of each client's largest work, over all stages."""
+    known: dict[tuple[int, int], int] = {}
+    peaks = []
+    for client in clients:
+        group = int(setup.clients.client_group[client])
+        for stage in setup.schedule.stages:
+            if (group, stage.index) not in known:
+                demand = planner.demand(client, 1, stage)
+                known[group, stage.index] = demand.compute.peak_memory_bytes
+        peaks.append(max(known[group, stage.index] for stage in setup.schedule.stages))
+    return peaks
+
+
+def _calibrated(
+    setup: Setup,
+    clients: Sequence[int],
+    shares: Mapping[int, float],
+    emulator: Emulator,
+    seconds: float,
+    on_message: Callable[[str], None],
+) -> tuple[dict[int, Device], dict[str, dict[str, float]]]:
+    """Each device as this machine emulates it, by index, and what was measured, by name."""
+    devices, told = {}, {}
+    for index, share in shares.items():
+        device = setup.fleet.devices[index]
+        on_message(f"measuring {device.name} under its quota, {share:.1%} of a core")
+        client = next(c for c in clients if setup.fleet.device_index[c] == index)
+        measured = emulator.calibrate(client, seconds)
+        devices[index] = at_share(device, measured)
+        told[device.name] = {"quota": share, **measured}
+    return devices, told
+
+
+def _landing(emulator: Emulator, flown: list[Flown]) -> Callable[[Flights], Landings]:
+    """What lands the flights of a simulation: the emulator, whose flights are added to ``flown``."""
+
+    def land(flights: Flights) -> Landings:
+        seen = emulator.fly(dict(zip(flights.client.tolist(), flights.plans, strict=True)))
+        rows = [seen[client] for client in flights.client.tolist()]
+        flown.extend(rows)
+        return _landings(flights, rows)
+
+    return land
+
+
+def _landings(flights: Flights, rows: Sequence[Flown]) -> Landings:
+    """Landings with the seconds of an emulation, and no joules, which can't be measured so."""
+    outcome = [FINISHED if row.ended_in is None else NO_MEMORY if row.killed else DROPPED for row in rows]
+    phases = {None: AT_END, "download": AT_DOWNLOAD, "compute": AT_COMPUTE}
+    seconds = np.array([[r.download_seconds, r.compute_seconds, r.upload_seconds] for r in rows]).T
+    began = np.full(len(rows), flights.dispatch.at)
+    return Landings(
+        flights.client,
+        np.array(outcome, np.int8),
+        np.array([phases[row.ended_in] for row in rows], np.int8),
+        began,
+        began + seconds.sum(axis=0),
+        *seconds,
+        np.array([row.download_bytes for row in rows], np.int64),
+        np.array([row.upload_bytes for row in rows], np.int64),
+        np.zeros(len(rows)),
+        flights.failures.slow,
+    )
+
+
+def _told(row: Flown) -> dict[str, Any]:
+    down, up = row.frame_bytes
+    return {
+        "client": row.client, "download_bytes": row.download_bytes, "upload_bytes": row.upload_bytes,
+        "frame_download_bytes": down, "frame_upload_bytes": up, "ended_in": row.ended_in, "killed": row.killed,
+    }  # fmt: skip
+
+
+def _play(
+    folder: Path,
+    scenario: Scenario,
+    setup: Setup,
+    executor: Executor | None,
+    flown: Callable[[Flights], Landings] | None,
+    rounds: int | None,
+    federation: Federation,
+    on_progress: OnProgress,
+) -> Run:
+    """Play the rounds of a setup on the virtual clock, or on the clock of ``flown``, and write the run's folder."""
+    directory = RunDirectory.create(
+        folder,
+        scenario_yaml=scenario.to_yaml(),
+        environment=environment(),
+        models={name: kind.model for name, kind in setup.method.setting.kinds.items()},
+    )
+    with directory:
+        directory.write_evaluation(**evaluation_of(read_run(folder), federation.server_samples))
+        predictor = predictor_of(scenario)
+        simulation = Simulation(
+            setup, executor, predictor, directory, on_progress,
+            on_divergence=scenario.training.on_divergence, flown=flown,
+        )  # fmt: skip
+        directory.made_of = made_of(scenario, setup, predictor.device)
+        directory.inputs = inputs_of(federation, simulation.state.tensors)
+        on_progress("start", {"rounds": rounds or setup.schedule.rounds, "round": 0, "clients": {}})
+        with threads(1):
+            result = simulation.run(rounds)
+        directory.finish(setup.method.exported(simulation.state) if executor is not None else {}, result)
+    return read_run(folder)

@@ -1,0 +1,52 @@
+"""An emulation held against the simulation of the same scenario: seconds of each phase, and bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+PHASES = ("download", "compute", "upload")
+
+
+def rows_of(
+    simulated: Iterable[Mapping[str, Any]], emulated: Iterable[Mapping[str, Any]], facts: Mapping[int, Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """A row for each client-round that both finished, from their records; ``facts`` of each client are added.
+
+    ``with_measured_compute`` is the simulated round with the emulation's seconds of computing in place of its own.
+    """
+    known = {(each["round"], each["client"]): each for each in simulated if each["outcome"] == "finished"}
+    rows = []
+    for each in emulated:
+        other = known.get((each["round"], each["client"]))
+        if other is None or each["outcome"] != "finished":
+            continue
+        row: dict[str, Any] = {"round": each["round"], "client": each["client"], "stage": each["stage"]}
+        row |= {"kind": each["kind"], **facts[each["client"]]}
+        for phase in PHASES:
+            row[f"simulated_{phase}_seconds"] = other[f"{phase}_seconds"]
+            row[f"emulated_{phase}_seconds"] = each[f"{phase}_seconds"]
+        for name, record in (("simulated", other), ("emulated", each)):
+            row[f"{name}_round_seconds"] = sum(record[f"{phase}_seconds"] for phase in PHASES)
+        row["with_measured_compute_seconds"] = (
+            other["download_seconds"] + each["compute_seconds"] + other["upload_seconds"]
+        )
+        rows.append(row)
+    return rows
+
+
+def errors_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Median and worst of |simulated / emulated - 1|, by phase, of the round, and with measured computing.
+
+    A phase that takes no time in an emulation has no error.
+    """
+    pairs = {phase: (f"simulated_{phase}_seconds", f"emulated_{phase}_seconds") for phase in (*PHASES, "round")}
+    pairs["round with measured compute"] = ("with_measured_compute_seconds", "emulated_round_seconds")
+    errors = {}
+    for name, (ours, theirs) in pairs.items():
+        off = np.array([abs(row[ours] / row[theirs] - 1) for row in rows if row[theirs] > 0])
+        if len(off):
+            errors[name] = {"median": float(np.median(off)), "worst": float(off.max()), "client_rounds": len(off)}
+    return errors

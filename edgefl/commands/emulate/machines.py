@@ -1,0 +1,156 @@
+"""What each emulated client gets of this machine, and whether the machine bears them all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+
+import numpy as np
+import psutil
+
+from edgefl import units
+from edgefl.devices import Device, Fleet
+from edgefl.devices.availability import Always, Booleans
+from edgefl.devices.fleet import apportion
+from edgefl.emulation.kernel import EmulationError
+from edgefl.emulation.limits import LEAST_SHARE
+from edgefl.emulation.links import Rates
+from edgefl.emulation.server import Machine
+from edgefl.planning import Setup
+
+MOST_SHARE = 0.95
+"""The largest share of a processor that one client gets: the rest is the kernel's, for its links."""
+MOST_OF_ALL = 0.9
+"""The share of all processors that the clients of a round may have together."""
+PROCESS_BYTES = 500 << 20
+"""Memory of a client's process before its work: Python, torch, and the data."""
+
+
+@dataclass(frozen=True)
+class Only(Always):
+    """An availability in which only these clients ever take part, `[clients]` ascending."""
+
+    chosen: tuple[int, ...] = ()
+
+    def available(self, clients: object, at: object) -> Booleans:
+        """Whether each client is one of the chosen ones: `[clients]`."""
+        return np.isin(np.asarray(clients), self.chosen)
+
+
+def chosen_clients(setup: Setup, count: int | None) -> tuple[int, ...]:
+    """The first clients of each kind, ``count`` in all and of each kind its share; all where it is None.
+
+    Raises EmulationError for more than there are.
+    """
+    members = {kind: setup.of_kind(kind) for kind in setup.clients.kinds}
+    total = sum(map(len, members.values()))
+    if count is None or count == total:
+        return tuple(range(total))
+    if not 1 <= count <= total:
+        raise EmulationError(f"--clients {count}: the scenario has {total} clients; give 1 to {total}")
+    counts = apportion({kind: len(clients) / total for kind, clients in members.items()}, count)
+    return tuple(sorted(int(client) for kind, n in counts.items() for client in members[kind][:n]))
+
+
+def shares_of(setup: Setup, clients: Sequence[int], here: Device) -> dict[int, float]:
+    """Shares of one processor by index of the device: a client's sustained rate over that of this machine's core.
+
+    Raises EmulationError for a device that is faster than a core, or too slow to be emulated.
+    """
+    shares = {}
+    for index in sorted({int(setup.fleet.device_index[client]) for client in clients}):
+        device = setup.fleet.devices[index]
+        share = device.flops_per_second / here.flops_per_second
+        rate, own = units.show_rate(device.flops_per_second), units.show_rate(here.flops_per_second)
+        if share > MOST_SHARE:
+            raise EmulationError(
+                f"{device.name} computes at {rate}, a core of this machine at {own}: a client gets at most "
+                f"{units.show_share(MOST_SHARE)} of a core; choose slower devices (--set fleet.devices=...)"
+            )
+        if share < LEAST_SHARE:
+            raise EmulationError(
+                f"{device.name} computes at {rate}, a core of this machine at {own}: the kernel gives no less than "
+                f"{units.show_share(LEAST_SHARE)} of a core; choose faster devices (--set fleet.devices=...)"
+            )
+        shares[index] = share
+    return shares
+
+
+def check_capacity(setup: Setup, clients: Sequence[int], shares: Mapping[int, float], peaks: Sequence[int]) -> None:
+    """Raise EmulationError if this machine doesn't bear all these clients at work at the same time.
+
+    ``peaks`` are the predicted bytes of their works at their peaks.
+    """
+    cores = len(os.sched_getaffinity(0))
+    wanted = [shares[int(setup.fleet.device_index[client])] for client in clients]
+    allowed = MOST_OF_ALL * cores
+    if sum(wanted) > allowed:
+        bears = int(np.searchsorted(np.cumsum(wanted), allowed, side="right"))
+        raise EmulationError(
+            f"{len(clients)} clients need {sum(wanted):.2f} cores at the same time, and this machine has {cores}, of "
+            f"which they may use {allowed:.2f}: it bears about {bears} of them (--clients)"
+        )
+    needed = sum(PROCESS_BYTES + peak for peak in peaks)
+    free = psutil.virtual_memory().available
+    if needed > free:
+        bears = int(np.searchsorted(np.cumsum([PROCESS_BYTES + peak for peak in peaks]), free, side="right"))
+        raise EmulationError(
+            f"{len(clients)} clients need {units.show_bytes(needed)} of memory, and {units.show_bytes(free)} are free: "
+            f"this machine bears about {bears} of them (--clients)"
+        )
+
+
+def machines_of(setup: Setup, clients: Sequence[int], shares: Mapping[int, float]) -> list[Machine]:
+    """What each client gets: its device's share of a processor, its memory budget and its link."""
+    fleet = setup.fleet
+    return [
+        Machine(
+            client,
+            shares[int(fleet.device_index[client])],
+            float(fleet.budgets["memory"][client]),
+            Rates(fleet.link(client).download_goodput, fleet.link(client).upload_goodput),
+            fleet.link(client).latency_seconds,
+        )
+        for client in clients
+    ]
+
+
+def line_of(fleet: Fleet) -> Rates:
+    """The rates of the server's own line."""
+    line = fleet.server_link
+    return Rates(None, None) if line is None else Rates(line.download, line.upload)
+
+
+def at_share(device: Device, measured: Mapping[str, float]) -> Device:
+    """The device as this machine emulates it: its memory and name, and the rates that were measured under its quota.
+
+    Its watts are 0, because joules can't be measured so; models are in memory already.
+    """
+    share = measured["share"]
+    return replace(
+        device,
+        flops_per_second=measured["flops_per_second"] * share,
+        peak_flops_per_second=measured["peak_flops_per_second"] * share,
+        memory_bytes_per_second=measured["memory_bytes_per_second"] * share,
+        seconds_per_operator=measured["seconds_per_operator"] / share,
+        float16_flops_per_second=None,
+        bfloat16_flops_per_second=None,
+        storage_bytes_per_second=inf,
+        compute_watts=0.0,
+        idle_watts=0.0,
+        jitter=0.0,
+    )
+
+
+def emulated_setup(setup: Setup, clients: Sequence[int], devices: Mapping[int, Device]) -> Setup:
+    """The setup of which both the simulation and the emulation play ``clients``: these devices, links without jitter.
+
+    No work is metered, as the meter takes longer than the step that it measures.
+    """
+    fleet = setup.fleet
+    links = tuple(replace(link, jitter=0.0, download_watts=0.0, upload_watts=0.0) for link in fleet.links)
+    known = tuple(devices.get(index, device) for index, device in enumerate(fleet.devices))
+    fleet = replace(fleet, devices=known, links=links, availability=Only(tuple(clients)))
+    return replace(setup, fleet=fleet, measure="none")

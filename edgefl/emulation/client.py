@@ -1,0 +1,147 @@
+"""What an emulated client does: a process that receives payloads over its link, trains, and sends its update back.
+
+Payloads travel over a stream socket through the client's shaped link.  Orders and reports (which work, its loss, times)
+travel over a pipe beside it, as a device has its program and its method's options before a round.  Times are those of
+the machine's monotonic clock, which all processes share.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import sys
+import time
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import psutil
+from torch import Tensor
+
+from edgefl import registry
+from edgefl.emulation import frames
+from edgefl.emulation.kernel import end_with_parent, enter
+from edgefl.emulation.links import PORT, SERVER
+from edgefl.errors import EdgeflError
+from edgefl.machine.microbenchmarks import calibrate_here
+from edgefl.training import Node, Task
+from edgefl.training.task import deserialised, serialised
+from edgefl.training.worker import open_node
+from edgefl.work import Work
+
+
+@dataclass(frozen=True)
+class Data:
+    """What a client opens its data and plug-ins with; see ``edgefl.training.worker.open_node``."""
+
+    data: str
+    seed: int
+    tokens: int
+    cache: str | None
+    held_out: float
+    registered: registry.ForWorkers
+
+
+def tell(pipe: Connection, facts: Mapping[str, Any], body: bytes = b"") -> None:
+    """Send an order or a report."""
+    pipe.send_bytes(json.dumps(facts).encode())
+    pipe.send_bytes(body)
+
+
+def told(pipe: Connection) -> tuple[dict[str, Any], bytes]:
+    """Receive an order or a report.  Raises EOFError or OSError if the other side has ended."""
+    facts: dict[str, Any] = json.loads(pipe.recv_bytes())
+    return facts, pipe.recv_bytes()
+
+
+def main(pipe: Connection, parent: int, namespace: str, path: list[str], data: Data) -> None:
+    """Run a client in a network namespace until the pipe is closed."""
+    end_with_parent(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the parent ends its clients
+    sys.path[:] = path
+    try:
+        enter(namespace)
+        node = open_node(data.data, data.seed, data.tokens, data.cache, data.held_out, data.registered, "cpu")
+        stream = socket.create_connection((SERVER, PORT))
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        tell(pipe, {})
+        client = _Client(pipe, stream, node)
+        while True:
+            order, body = told(pipe)
+            try:
+                tell(pipe, *getattr(client, order.pop("do"))(body=body, **order))
+            except EdgeflError as error:
+                tell(pipe, {"error": str(error)})
+    except (EOFError, ConnectionError):
+        return
+    except Exception as error:  # said by the server, as nobody reads this process's own words
+        tell(pipe, {"error": str(error) or repr(error)})
+
+
+class _Client:
+    """One client: its node, and the copies of the server's tensors that it holds, by item name."""
+
+    def __init__(self, pipe: Connection, stream: socket.socket, node: Node):
+        self._pipe, self._stream, self._node = pipe, stream, node
+        self._held: dict[str, Tensor] = {}
+
+    def calibrate(self, seconds: float, body: bytes) -> tuple[dict[str, Any], bytes]:
+        """Measure the rates of this process: by CPU time, and how much of it a second has."""
+        wall, cpu = time.monotonic(), time.process_time()
+        device = calibrate_here(seconds)
+        share = (time.process_time() - cpu) / (time.monotonic() - wall)
+        rates = ("flops_per_second", "peak_flops_per_second", "memory_bytes_per_second", "seconds_per_operator")
+        return {"share": share, **{name: getattr(device, name) for name in rates}}, b""
+
+    def prepare(self, work: str, facts: Mapping[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
+        """Train a work once outside all clocks, so that what is made at a first use is there."""
+        self._node.run(Task.of(Work.decode(work), deserialised(body), facts))
+        return {}, b""
+
+    def train(
+        self,
+        work: str,
+        facts: Mapping[str, Any],
+        payloads: int,
+        check: Mapping[str, int],
+        latency: tuple[float, float],
+        body: bytes,
+    ) -> tuple[dict[str, Any], bytes]:
+        """A round: receive ``payloads``, train, and send the update.
+
+        ``body`` has what the client holds without a download: preinstalled or kept by itself.  ``check`` are sums of
+        all other copies that it should hold.  The upload begins ``latency[1]`` seconds after it was asked for.
+        """
+        self._held |= deserialised(body)
+        wrong = [name for name, sum_ in check.items() if name not in self._held or checksum(self._held[name]) != sum_]
+        if wrong:
+            return {"error": f"it doesn't hold the copy of {wrong[0]} that the versions say"}, b""
+        decoded = Work.decode(work)
+        tell(self._pipe, {"ready": True})
+        arrived = frames.receive(self._stream, payloads)
+        downloaded = time.monotonic()
+        for payload in arrived:
+            self._held |= deserialised(bytes(payload))
+        del arrived
+        names = {name for p in decoded.down for item in p.items for name in p.wire(item)} | set(decoded.keep)
+        inputs = {name: tensor for name, tensor in self._held.items() if name in names}
+        cpu = time.process_time()
+        report = self._node.run(Task.of(decoded, inputs, facts))
+        uploads = [serialised(tensors) for tensors in report.result.payloads.values() if tensors]
+        computed, spent = time.monotonic(), time.process_time() - cpu
+        if uploads:
+            time.sleep(latency[1])
+            frames.send(self._stream, uploads)
+        kept = report.result.kept
+        self._held |= kept
+        rss = psutil.Process().memory_info().rss
+        times = {"downloaded": downloaded, "computed": computed, "cpu_seconds": spent, "rss_bytes": rss}
+        return {"times": times, "facts": report.facts()}, serialised(kept)
+
+
+def checksum(tensor: Tensor) -> int:
+    """A sum of a tensor's bytes, by which two copies are compared."""
+    return zlib.crc32(serialised({"": tensor}))

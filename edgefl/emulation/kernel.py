@@ -1,0 +1,163 @@
+"""What an emulation needs of this machine's kernel, and the commands that set it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgefl.errors import EdgeflError
+
+CONTROLLERS = ("cpu", "memory")
+_CLONE_NEWNET = 0x40000000
+_PR_SET_PDEATHSIG, _SIGKILL = 1, 9
+
+
+class EmulationError(EdgeflError):
+    """This machine can't emulate a scenario, or refused a part of it."""
+
+
+@dataclass(frozen=True)
+class ControlGroups:
+    """Where the control groups of this machine are mounted: ``folders`` by controller, and whether they are v2."""
+
+    folders: dict[str, Path]
+    unified: bool
+
+    def folder(self, controller: str, name: str) -> Path:
+        """The folder of a group, by its controller and its name (``edgefl-PID/3``)."""
+        return self.folders[controller] / name
+
+    def roots(self, name: str) -> list[Path]:
+        """The folders of a group under all controllers; under v2 there is one."""
+        return [Path(path) for path in dict.fromkeys(str(self.folder(each, name)) for each in CONTROLLERS)]
+
+
+def control_groups(mounts: str) -> ControlGroups | None:
+    """The control groups with cpu and memory that ``mounts`` (/proc/self/mounts) lists; None if they aren't there."""
+    folders: dict[str, Path] = {}
+    unified: Path | None = None
+    for line in mounts.splitlines():
+        _, folder, kind, options, *_ = line.split()
+        if kind == "cgroup":
+            folders |= {name: Path(folder) for name in CONTROLLERS if name in options.split(",")}
+        elif kind == "cgroup2":
+            unified = Path(folder)
+    if all(name in folders for name in CONTROLLERS):
+        return ControlGroups(folders, unified=False)
+    if unified is not None:
+        try:
+            # a group has the controllers that its parent gives to its children
+            given = (unified / "cgroup.subtree_control").read_text(encoding="ascii").split()
+        except OSError:
+            return None
+        if all(name in given for name in CONTROLLERS):
+            return ControlGroups(dict.fromkeys(CONTROLLERS, unified), unified=True)
+    return None
+
+
+def missing() -> list[str]:
+    """What this machine lacks, a sentence for each feature; empty if it can emulate clients."""
+    if sys.platform != "linux":
+        return [f"clients are emulated by Linux's kernel, and this system is {sys.platform}"]
+    lacks = []
+    if os.geteuid() != 0:
+        lacks.append("network namespaces and control groups are made by root only: run the command as root")
+    tools = [name for name in ("ip", "tc") if shutil.which(name) is None]
+    if tools:
+        lacks.append(f"{' and '.join(tools)} can't be found: install iproute2")
+    if control_groups(Path("/proc/self/mounts").read_text(encoding="utf-8")) is None:
+        lacks.append(
+            "no control groups with the controllers cpu and memory are mounted (v1), or given to the groups below "
+            "the root (v2: cgroup.subtree_control)"
+        )
+    if not lacks and (reason := _refused()):
+        lacks.append(reason)
+    return lacks
+
+
+def _refused() -> str | None:
+    """Why the kernel refuses a namespace with a shaped link, which is tried; None if it doesn't."""
+    name = f"edgefl-{os.getpid()}-probe"
+    try:
+        run("ip", "netns", "add", name)
+    except EmulationError as error:
+        return f"the kernel makes no network namespace ({error})"
+    try:
+        for what, command in (
+            ("virtual links (veth)", ("ip", "-n", name, "link", "add", "name", "a", "type", "veth", "peer", "name", "b")),
+            ("bridges", ("ip", "-n", name, "link", "add", "name", "c", "type", "bridge")),
+            ("token bucket filters (tc tbf)", ("tc", "-n", name, "qdisc", "add", "dev", "a", "root", *bucket(1e6))),
+        ):
+            try:
+                run(*command)
+            except EmulationError as error:
+                return f"the kernel has no {what} ({error})"
+    finally:
+        run("ip", "netns", "del", name)
+    return None
+
+
+def bucket(bits_per_second: float) -> tuple[str, ...]:
+    """The words by which ``tc`` is told of a token bucket filter of this rate, counted in frames' bytes."""
+    bytes_per_second = bits_per_second / 8
+    # a millisecond of traffic passes at once, two frames at least; a queue that never drops, as nothing is lost here
+    burst = max(3200, int(bytes_per_second / 1000))
+    return ("tbf", "rate", f"{round(bits_per_second)}bit", "burst", f"{burst}b", "limit", f"{64 << 20}b")
+
+
+def control_groups_here() -> ControlGroups:
+    """The control groups of this machine.  Raises EmulationError if there are none with the controllers."""
+    found = control_groups(Path("/proc/self/mounts").read_text(encoding="utf-8"))
+    if found is None:
+        raise EmulationError("no control groups with the controllers cpu and memory are mounted")
+    return found
+
+
+def check() -> None:
+    """Raise EmulationError, of a line for each missing feature, if this machine can't emulate clients."""
+    if lacks := missing():
+        raise EmulationError("\n".join(f"can't emulate: {line}" for line in lacks))
+
+
+def run(*command: str, input: str | None = None) -> str:
+    """Run a command and return what it prints.  Raises EmulationError with its message."""
+    try:
+        ended = subprocess.run(command, input=input, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise EmulationError(f"{command[0]}: {error.strerror or error}") from None
+    if ended.returncode:
+        said = " ".join(ended.stderr.split()) or f"exit code {ended.returncode}"
+        raise EmulationError(f"{' '.join(command)}: {said}")
+    return ended.stdout
+
+
+def batch(program: str, lines: Iterable[Sequence[str]], namespace: str | None = None) -> None:
+    """Run many commands of ``ip`` or ``tc`` in one process, in a namespace if one is given."""
+    text = "".join(" ".join(words) + "\n" for words in lines)
+    where = ("-n", namespace) if namespace is not None else ()
+    run(program, *where, "-batch", "-", input=text)
+
+
+def enter(namespace: str) -> None:
+    """Move the calling thread into a network namespace; its new sockets are there."""
+    with open(f"/run/netns/{namespace}", "rb") as file:
+        _libc("setns", file.fileno(), _CLONE_NEWNET)
+
+
+def end_with_parent(parent: int) -> None:
+    """Let the kernel kill this process when the thread that started it ends, also by kill -9."""
+    _libc("prctl", _PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it had ended before
+        os._exit(1)
+
+
+def _libc(function: str, *arguments: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if getattr(libc, function)(*arguments) != 0:
+        raise EmulationError(f"{function}: {os.strerror(ctypes.get_errno())}")

@@ -1,0 +1,148 @@
+"""Links between emulated clients and their server: a network of namespaces, shaped in both directions.
+
+The server and each client have a network namespace; a bridge in one more joins them.  The host's own interfaces have
+no part in it.  What leaves an interface passes a token bucket filter: towards a client at its port of the bridge, from
+a client at its own interface, and likewise for the server's line that all share.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from dataclasses import dataclass
+
+from edgefl.emulation.journal import Journal
+from edgefl.emulation.kernel import EmulationError, batch, bucket, enter, run
+
+MTU = 1500
+ETHERNET, IP_AND_TCP = 14, 52
+"""Bytes of the headers of a full frame: Ethernet; IPv4 (20) and TCP (20) with its time stamps (12)."""
+PAYLOAD_SHARE = (MTU - IP_AND_TCP) / (MTU + ETHERNET)
+"""Bytes of payload in the bytes of a full frame."""
+PREFIX = "10.213"
+SERVER, PORT = f"{PREFIX}.0.1", 5201
+_IN_CLIENT = _IN_SERVER = "eth0"
+_LINE = "line"
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Payload bits per second towards a node and from it; None: not limited."""
+
+    down: float | None
+    up: float | None
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What an interface has sent: bytes of whole frames, and frames."""
+
+    bytes: int
+    frames: int
+
+
+class Network:
+    """The namespaces of a server and of clients 0, 1, ..., with a link each.  ``line`` are the rates of the server's
+    own line: ``down`` what it sends to all clients, ``up`` what it receives from them."""
+
+    def __init__(self, journal: Journal, links: list[Rates], line: Rates = Rates(None, None)):
+        self.name = journal.name
+        self.switch, self.server = f"{self.name}-switch", f"{self.name}-server"
+        clients = range(len(links))
+        names = [self.switch, self.server, *map(self.client, clients)]
+        journal.note("namespaces", *names)
+        batch("ip", [("netns", "add", name) for name in names])
+        pairs = [(_LINE, self.server, _IN_SERVER), *((_port(i), self.client(i), _IN_CLIENT) for i in clients)]
+        for port, namespace, inside in pairs:
+            run(
+                "ip", "link", "add", "name", port, "netns", self.switch, "type", "veth",
+                "peer", "name", inside, "netns", namespace,
+            )  # fmt: skip
+        ports = [port for port, *_ in pairs]
+        batch(
+            "ip",
+            [
+                ("link", "add", "name", "joint", "type", "bridge"), ("link", "set", "joint", "up"),
+                *(("link", "set", port, "master", "joint") for port in ports),
+                *(("link", "set", port, "up") for port in ports),
+            ],
+            self.switch,
+        )  # fmt: skip
+        for index, (_, namespace, inside) in enumerate(pairs):
+            own = SERVER if index == 0 else address(index - 1)
+            up = [("addr", "add", f"{own}/16", "dev", inside), ("link", "set", inside, "up"), ("link", "set", "lo", "up")]
+            batch("ip", up, namespace)
+        # what the server sends leaves at its own interface, what it receives at the bridge's port
+        self._shape(self.server, _IN_SERVER, line.down)
+        self._shape(self.switch, _LINE, line.up)
+        for client, rates in enumerate(links):
+            self.shape(client, rates)
+
+    def client(self, client: int) -> str:
+        """The name of a client's namespace."""
+        return f"{self.name}-{client}"
+
+    def shape(self, client: int, rates: Rates) -> None:
+        """Give a client's link these rates."""
+        self._shape(self.switch, _port(client), rates.down)
+        self._shape(self.client(client), _IN_CLIENT, rates.up)
+
+    def _shape(self, namespace: str, interface: str, rate: float | None) -> None:
+        if rate is not None:
+            # rates are those of payload, a filter counts whole frames
+            run("tc", "-n", namespace, "qdisc", "replace", "dev", interface, "root", *bucket(rate / PAYLOAD_SHARE))
+
+    def up(self, client: int, up: bool = True) -> None:
+        """Take a client's link up or down."""
+        run("ip", "-n", self.switch, "link", "set", _port(client), "up" if up else "down")
+
+    def counted(self, client: int) -> tuple[Counted, Counted]:
+        """What was sent to a client and what it sent, by the kernel's counters of its link."""
+        return (
+            _counted(self.switch, _port(client)),
+            _counted(self.client(client), _IN_CLIENT),
+        )
+
+    def listen(self, backlog: int) -> socket.socket:
+        """A socket in the server's namespace that waits for clients."""
+        made: list[socket.socket | EmulationError] = []
+
+        def open_socket() -> None:
+            # a thread of its own, as a namespace is a thread's
+            try:
+                enter(self.server)
+                listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+                listening.bind((SERVER, PORT))
+                listening.listen(backlog)
+                made.append(listening)
+            except (OSError, EmulationError) as error:
+                made.append(EmulationError(f"no socket in {self.server}: {error}"))
+
+        thread = threading.Thread(target=open_socket)
+        thread.start()
+        thread.join()
+        if isinstance(made[0], EmulationError):
+            raise made[0]
+        return made[0]
+
+
+def address(client: int) -> str:
+    """The IP address of a client."""
+    return f"{PREFIX}.{1 + client // 250}.{1 + client % 250}"
+
+
+def client_of(address: str) -> int:
+    """The client with this address."""
+    high, low = map(int, address.split(".")[2:])
+    return 250 * (high - 1) + low - 1
+
+
+def _port(client: int) -> str:
+    return f"c{client}"
+
+
+def _counted(namespace: str, interface: str) -> Counted:
+    told = json.loads(run("ip", "-n", namespace, "-s", "-j", "link", "show", "dev", interface))
+    sent = told[0]["stats64"]["tx"]
+    return Counted(sent["bytes"], sent["packets"])
