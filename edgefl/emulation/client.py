@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import statistics
 import sys
 import time
 import zlib
@@ -89,12 +90,22 @@ class _Client:
         self._held: dict[str, Tensor] = {}
 
     def calibrate(self, seconds: float, body: bytes) -> tuple[dict[str, Any], bytes]:
-        """Measure the rates of this process: by CPU time, and how much of it a second has."""
+        """Measure the rates of this process by CPU time, and its ``share`` of a processor's time."""
         wall, cpu = time.monotonic(), time.process_time()
         device = calibrate_here(seconds)
         share = (time.process_time() - cpu) / (time.monotonic() - wall)
-        rates = ("flops_per_second", "peak_flops_per_second", "memory_bytes_per_second", "seconds_per_operator")
+        rates = ("flops_per_second", "memory_bytes_per_second", "seconds_per_operator")
         return {"share": share, **{name: getattr(device, name) for name in rates}}, b""
+
+    def timed(self, work: str, facts: Mapping[str, Any], times: int, body: bytes) -> tuple[dict[str, Any], bytes]:
+        """Train a work so many times; the median of the wall seconds."""
+        task = Task.of(Work.decode(work), deserialised(body), facts)
+        seconds = []
+        for _ in range(times):
+            began = time.monotonic()
+            self._node.run(task)
+            seconds.append(time.monotonic() - began)
+        return {"seconds": statistics.median(seconds)}, b""
 
     def prepare(self, work: str, facts: Mapping[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
         """Train a work once outside all clocks, so that what is made at a first use is there."""

@@ -8,10 +8,11 @@ from pathlib import Path
 from edgefl.emulation.journal import Journal
 from edgefl.emulation.kernel import ControlGroups, EmulationError
 
-PERIOD = 0.05
-"""Seconds in which a process gets its share of the processor: short beside a phase, long beside the kernel's ticks."""
-LEAST_SHARE = 0.02
-"""A millisecond in each period, the least that the kernel takes."""
+PERIOD, QUOTA = 0.01, 0.002
+"""Seconds in which a process gets its share of the processor, at least, and seconds of it that it gets at least: short
+beside a phase, so that a process doesn't wait long at its end."""
+LEAST_SHARE = 0.002
+"""The least share of a processor: a period is a second at most."""
 WEIGHT = 10
 """Emulated clients come before other processes by this factor, so that their quota decides and not their neighbours."""
 
@@ -50,8 +51,8 @@ class Limits:
 
     def processor(self, share: float) -> None:
         """Limit the processes to a ``share`` of one processor; inf: no limit."""
-        period = round(1e6 * PERIOD)
-        quota = -1 if share == inf else max(round(share * period), 1000)
+        period = round(1e6 * max(PERIOD, QUOTA / share))
+        quota = -1 if share == inf else round(share * period)
         if self._groups.unified:
             self._set("cpu", "cpu.max", f"{'max' if quota < 0 else quota} {period}")
         else:

@@ -185,6 +185,13 @@ class Emulator:
         tell(running.pipe, {"do": "calibrate", "seconds": seconds})
         return self._answer(running)[0]
 
+    def timed(self, client: int, key: str, task: Task, times: int) -> float:
+        """Wall seconds in which a client's process trains a work under its quota: the median of so many times."""
+        running = self._running[client]
+        self._prepare(running, key, task)
+        tell(running.pipe, {"do": "timed", "times": times, **_order(task)}, serialised(task.tensors()))
+        return float(self._answer(running)[0]["seconds"])
+
     def fly(self, plans: Mapping[int, Plan]) -> dict[int, Flown]:
         """Play the round of these clients at the same time; their tasks have been submitted."""
         tasks = {client: self._tasks.pop(client) for client in plans}
@@ -204,10 +211,8 @@ class Emulator:
             return
         running.prepared.add(key)
         running.limits.processor(inf)
-        facts = {**task.facts(), "metered": False, "kept": None}
         try:
-            order = {"do": "prepare", "work": task.work.encode(), "facts": facts}
-            tell(running.pipe, order, serialised(task.tensors()))
+            tell(running.pipe, {"do": "prepare", **_order(task)}, serialised(task.tensors()))
             self._answer(running)
         except (EOFError, OSError):
             pass  # the round finds that it has ended
@@ -229,8 +234,8 @@ class Emulator:
         sums = {name: checksum(tensor) for name, tensor in own.items() if name not in new}
         up = [payload for payload in task.work.up if payload.items]
         order = {
-            "do": "train", "work": task.work.encode(), "facts": {**task.facts(), "metered": False, "kept": None},
-            "payloads": len(downloads), "check": sums, "latency": [machine.latency_seconds] * 2,
+            "do": "train", **_order(task), "payloads": len(downloads), "check": sums,
+            "latency": [machine.latency_seconds] * 2,
         }  # fmt: skip
         watch = _Watch()
         before = self.network.counted(running.number)
@@ -286,6 +291,11 @@ class Emulator:
         if "error" in answer:
             raise EmulationError(answer["error"])
         return answer, body
+
+
+def _order(task: Task) -> dict[str, Any]:
+    """A task without its tensors, as an order says it; what a client kept travels with them."""
+    return {"work": task.work.encode(), "facts": {**task.facts(), "metered": False, "kept": None}}
 
 
 @dataclass

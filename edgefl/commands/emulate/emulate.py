@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from edgefl.commands.emulate.machines import (
     machines_of,
     shares_of,
 )
+from edgefl.commands.emulate.rates import TIMES, Timed, fitted, timed_works
 from edgefl.commands.emulate.scope import check_scope
 from edgefl.commands.made_of import inputs_of, made_of
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
@@ -55,7 +57,7 @@ from edgefl.training import Executor
 from edgefl.work.torch_device import threads
 
 CALIBRATION_SECONDS = 3.5
-"""CPU seconds of a device's calibration, which take longer by the quota."""
+"""CPU seconds of a calibration by operators, which take longer by the quota."""
 
 
 @public_command
@@ -66,7 +68,7 @@ def emulate(
     clients: int | None = None,
     rounds: int | None = None,
     output: str | os.PathLike[str] | None = None,
-    calibration: float = CALIBRATION_SECONDS,
+    calibration: Literal["works", "operators"] = "works",
     on_progress: OnProgress = silent,
 ) -> dict[str, Any]:
     """Play a scenario with clients as processes under limits that this machine's kernel enforces.
@@ -82,7 +84,8 @@ def emulate(
         rounds: Play the first rounds only; by default all.
         output: A new or empty folder, in which ``emulated`` and ``simulated`` are run folders; by default
             ``runs/NAME-emulated``, or the first of ``runs/NAME-emulated-2``, ... that is free.
-        calibration: CPU seconds in which each device's rates are measured under its quota.
+        calibration: What the simulation's rates are measured with: ``"works"`` of the scenario, or ``"operators"``,
+            the microbenchmarks of ``calibrate``.
         on_progress: Called with the name of an event and its facts.
 
     Returns:
@@ -104,11 +107,13 @@ def emulate(
         raise RunError(f"--rounds {rounds}: the scenario has {setup.schedule.rounds} rounds")
     chosen = chosen_clients(setup, clients)
     on_message("measuring a core of this machine")
-    here = calibrate_here(calibration)
+    here = calibrate_here(CALIBRATION_SECONDS)
     shares = shares_of(setup, chosen, here)
     predictor = predictor_of(whole)
-    check_capacity(setup, chosen, shares, _peaks(setup, Planner(setup, predictor), chosen))
+    planner = Planner(setup, predictor)
+    check_capacity(setup, chosen, shares, _peaks(setup, planner, chosen))
     federation = federation_of(whole, on_message)
+    works = timed_works(setup, planner, chosen, federation, on_message) if calibration == "works" else {}
     data = Data(
         whole.data.model_dump_json(), whole.seed, whole.model.tokens, None, whole.evaluation.clients,
         registry.for_workers(),
@@ -117,7 +122,11 @@ def emulate(
     on_message(f"starting {len(chosen)} clients")
     machines = machines_of(setup, chosen, shares)
     with Emulator(federation, data, machines, line_of(setup.fleet)) as emulator:
-        devices, told = _calibrated(setup, chosen, shares, emulator, calibration, on_message)
+        if calibration == "works":
+            rates = _by_works(setup, chosen, shares, emulator, here, works, on_message)
+        else:
+            rates = _by_operators(setup, chosen, shares, emulator, here, on_message)
+        devices = {index: at_share(setup.fleet.devices[index], *rate) for index, rate in rates.items()}
         played = emulated_setup(setup, chosen, devices)
         on_message("simulating")
         untrained = load(whole.resolved(), ["training.mode=none"])
@@ -137,7 +146,8 @@ def emulate(
     result = {
         "folder": str(folder),
         "machine": {"processor": host.model_name(), "cores": os.cpu_count(), "system": host.platform_name()},
-        "devices": told,
+        "calibration": calibration,
+        "devices": {devices[index].name: _device_told(shares[index], had, core) for index, (core, had) in rates.items()},
         "client_rounds": rows,
         "errors": errors_of(rows),
         "flights": [_told(each) for each in flown],
@@ -161,24 +171,47 @@ def _peaks(setup: Setup, planner: Planner, clients: Sequence[int]) -> list[int]:
     return peaks
 
 
-def _calibrated(
+def _by_operators(
     setup: Setup,
     clients: Sequence[int],
     shares: Mapping[int, float],
     emulator: Emulator,
-    seconds: float,
+    here: Device,
     on_message: Callable[[str], None],
-) -> tuple[dict[int, Device], dict[str, dict[str, float]]]:
-    """Each device as this machine emulates it, by index, and what was measured, by name."""
-    devices, told = {}, {}
+) -> dict[int, tuple[Device, float]]:
+    """Each device's core and the share of it that it has, by index: microbenchmarks in a client's own process."""
+    found = {}
     for index, share in shares.items():
-        device = setup.fleet.devices[index]
-        on_message(f"measuring {device.name} under its quota, {share:.1%} of a core")
+        on_message(f"measuring {setup.fleet.devices[index].name} under its quota, {share:.1%} of a core")
         client = next(c for c in clients if setup.fleet.device_index[c] == index)
-        measured = emulator.calibrate(client, seconds)
-        devices[index] = at_share(device, measured)
-        told[device.name] = {"quota": share, **measured}
-    return devices, told
+        measured = emulator.calibrate(client, CALIBRATION_SECONDS)
+        had = measured.pop("share")
+        found[index] = replace(here, **measured), had
+    return found
+
+
+def _by_works(
+    setup: Setup,
+    clients: Sequence[int],
+    shares: Mapping[int, float],
+    emulator: Emulator,
+    here: Device,
+    works: Mapping[tuple[str, int], Timed],
+    on_message: Callable[[str], None],
+) -> dict[int, tuple[Device, float]]:
+    """Each device's core and the share of it that it has, by index.
+
+    The core's rates are fitted to the works of all kinds and stages at full speed; the share is what remains of that
+    speed where a client of the device trains one of them under its quota.
+    """
+    core, found = fitted(here, list(works.values())), {}
+    for index, share in shares.items():
+        on_message(f"timing a work on {setup.fleet.devices[index].name} under its quota, {share:.1%} of a core")
+        client = next(c for c in clients if setup.fleet.device_index[c] == index)
+        kind, stage = next(key for key in works if key[0] == setup.kind_of(client))
+        timed = works[kind, stage]
+        found[index] = core, timed.cpu_seconds / emulator.timed(client, f"{kind} {stage}", timed.task, TIMES)
+    return found
 
 
 def _landing(emulator: Emulator, flown: list[Flown]) -> Callable[[Flights], Landings]:
@@ -211,6 +244,11 @@ def _landings(flights: Flights, rows: Sequence[Flown]) -> Landings:
         np.zeros(len(rows)),
         flights.failures.slow,
     )
+
+
+def _device_told(quota: float, share: float, core: Device) -> dict[str, float]:
+    rates = ("flops_per_second", "memory_bytes_per_second", "seconds_per_operator")
+    return {"quota": quota, "share": share, **{name: getattr(core, name) for name in rates}}
 
 
 def _told(row: Flown) -> dict[str, Any]:

@@ -123,18 +123,17 @@ def line_of(fleet: Fleet) -> Rates:
     return Rates(None, None) if line is None else Rates(line.download, line.upload)
 
 
-def at_share(device: Device, measured: Mapping[str, float]) -> Device:
-    """The device as this machine emulates it: its memory and name, and the rates that were measured under its quota.
+def at_share(device: Device, core: Device, share: float) -> Device:
+    """A device as this machine emulates it: its memory and name, and the rates of ``core`` as far as its share goes.
 
     Its watts are 0, because joules can't be measured so; models are in memory already.
     """
-    share = measured["share"]
     return replace(
         device,
-        flops_per_second=measured["flops_per_second"] * share,
-        peak_flops_per_second=measured["peak_flops_per_second"] * share,
-        memory_bytes_per_second=measured["memory_bytes_per_second"] * share,
-        seconds_per_operator=measured["seconds_per_operator"] / share,
+        flops_per_second=core.flops_per_second * share,
+        peak_flops_per_second=core.peak_flops_per_second * share,
+        memory_bytes_per_second=core.memory_bytes_per_second * share,
+        seconds_per_operator=core.seconds_per_operator / share,
         float16_flops_per_second=None,
         bfloat16_flops_per_second=None,
         storage_bytes_per_second=inf,
