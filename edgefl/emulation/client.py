@@ -67,7 +67,7 @@ def main(pipe: Connection, parent: int, namespace: str, path: list[str], data: D
         enter(namespace)
         node = open_node(data.data, data.seed, data.tokens, data.cache, data.held_out, data.registered, "cpu")
         stream = socket.create_connection((SERVER, PORT))
-        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        frames.tune(stream)
         tell(pipe, {})
         client = _Client(pipe, stream, node)
         while True:

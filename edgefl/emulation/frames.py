@@ -13,6 +13,15 @@ HEADER = struct.Struct(">4sIQ")
 MARK = b"EFL1"
 HEADER_BYTES = HEADER.size
 PIECE = 1 << 18
+BUFFER = 64 << 20
+"""Bytes that the kernel holds for a sender."""
+_SO_SNDBUFFORCE = 32  # Linux's; the module socket doesn't have it
+
+
+def tune(stream: socket.socket) -> None:
+    """Send what is written at once, and let the kernel hold it: a sender under a quota would fill a buffer slowly."""
+    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    stream.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, BUFFER)
 
 
 def send(stream: socket.socket, payloads: Sequence[bytes]) -> None:

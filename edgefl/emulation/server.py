@@ -38,10 +38,11 @@ START_SECONDS = 300.0
 
 @dataclass(frozen=True)
 class Machine:
-    """What an emulated client has: its number in the federation, its share of one processor, the bytes that tensors
+    """What an emulated client has: its number in the federation, its core and its share of it, the bytes that tensors
     may take (inf: no limit), and its link's payload bits per second and seconds of latency."""
 
     client: int
+    core: int
     share: float
     memory_bytes: float
     rates: Rates
@@ -121,6 +122,8 @@ class Emulator:
                 assert process.pid is not None
                 self._journal.note("processes", process.pid)
                 limits.adopt(process.pid)
+                # on two cores a part of the quota would lie idle at the core that its threads have left
+                os.sched_setaffinity(process.pid, {machine.core})
                 theirs.close()
                 self._running[machine.client] = _Running(machine, number, process, ours, limits)
             by_number = {running.number: running for running in self._running.values()}
@@ -131,7 +134,7 @@ class Emulator:
             for _ in machines:
                 stream, (address, _) = listening.accept()
                 stream.settimeout(None)
-                stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                frames.tune(stream)
                 by_number[client_of(address)].stream = stream
         for running in by_number.values():
             # what the process has before any tensor of a work is its runtime's

@@ -4,6 +4,7 @@ simulation."""
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,14 +17,14 @@ from edgefl.commands.compose import compose, federation_of, predictor_of, scenar
 from edgefl.commands.emulate.held_against import errors_of, rows_of
 from edgefl.commands.emulate.machines import (
     at_share,
-    check_capacity,
     chosen_clients,
+    cores_of,
     emulated_setup,
     line_of,
     machines_of,
     shares_of,
 )
-from edgefl.commands.emulate.rates import TIMES, Timed, fitted, timed_works
+from edgefl.commands.emulate.rates import Timed, fitted, timed_works
 from edgefl.commands.emulate.scope import check_scope
 from edgefl.commands.made_of import inputs_of, made_of
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
@@ -58,6 +59,9 @@ from edgefl.work.torch_device import threads
 
 CALIBRATION_SECONDS = 3.5
 """CPU seconds of a calibration by operators, which take longer by the quota."""
+
+WORKS_SECONDS = 15.0
+"""Wall seconds after which a device has trained enough works for its calibration."""
 
 
 @public_command
@@ -111,7 +115,7 @@ def emulate(
     shares = shares_of(setup, chosen, here)
     predictor = predictor_of(whole)
     planner = Planner(setup, predictor)
-    check_capacity(setup, chosen, shares, _peaks(setup, planner, chosen))
+    cores = cores_of(setup, chosen, shares, _peaks(setup, planner, chosen))
     federation = federation_of(whole, on_message)
     works = timed_works(setup, planner, chosen, federation, on_message) if calibration == "works" else {}
     data = Data(
@@ -120,7 +124,7 @@ def emulate(
     )  # fmt: skip
     new_folder(folder)
     on_message(f"starting {len(chosen)} clients")
-    machines = machines_of(setup, chosen, shares)
+    machines = machines_of(setup, cores, shares)
     with Emulator(federation, data, machines, line_of(setup.fleet)) as emulator:
         if calibration == "works":
             rates = _by_works(setup, chosen, shares, emulator, here, works, on_message)
@@ -206,11 +210,17 @@ def _by_works(
     """
     core, found = fitted(here, list(works.values())), {}
     for index, share in shares.items():
-        on_message(f"timing a work on {setup.fleet.devices[index].name} under its quota, {share:.1%} of a core")
         client = next(c for c in clients if setup.fleet.device_index[c] == index)
-        kind, stage = next(key for key in works if key[0] == setup.kind_of(client))
-        timed = works[kind, stage]
-        found[index] = core, timed.cpu_seconds / emulator.timed(client, f"{kind} {stage}", timed.task, TIMES)
+        remains, until = [], time.monotonic() + WORKS_SECONDS
+        for (kind, stage), timed in works.items():
+            on_message(
+                f"timing the {kind} work of stage {stage} on {setup.fleet.devices[index].name}, {share:.1%} of a core"
+            )
+            seconds = emulator.timed(client, f"{kind} {stage}", timed.task, 1)
+            remains.append(timed.cpu_seconds / seconds)
+            if time.monotonic() > until:
+                break
+        found[index] = core, float(np.median(remains))
     return found
 
 

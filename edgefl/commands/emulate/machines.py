@@ -21,9 +21,7 @@ from edgefl.emulation.server import Machine
 from edgefl.planning import Setup
 
 MOST_SHARE = 0.95
-"""The largest share of a processor that one client gets: the rest is the kernel's, for its links."""
-MOST_OF_ALL = 0.9
-"""The share of all processors that the clients of a round may have together."""
+"""The largest share of a core that clients get: the rest is the server's, and the kernel's for their links."""
 PROCESS_BYTES = 500 << 20
 """Memory of a client's process before its work: Python, torch, and the data."""
 
@@ -78,42 +76,50 @@ def shares_of(setup: Setup, clients: Sequence[int], here: Device) -> dict[int, f
     return shares
 
 
-def check_capacity(setup: Setup, clients: Sequence[int], shares: Mapping[int, float], peaks: Sequence[int]) -> None:
-    """Raise EmulationError if this machine doesn't bear all these clients at work at the same time.
+def cores_of(setup: Setup, clients: Sequence[int], shares: Mapping[int, float], peaks: Sequence[int]) -> dict[int, int]:
+    """The core of each client; ``peaks`` are the predicted bytes of their works at their peaks.
 
-    ``peaks`` are the predicted bytes of their works at their peaks.
+    Raises EmulationError if this machine doesn't bear all these clients at work at the same time.
     """
-    cores = len(os.sched_getaffinity(0))
     wanted = [shares[int(setup.fleet.device_index[client])] for client in clients]
-    allowed = MOST_OF_ALL * cores
-    if sum(wanted) > allowed:
-        bears = int(np.searchsorted(np.cumsum(wanted), allowed, side="right"))
+    free = dict.fromkeys(sorted(os.sched_getaffinity(0)), MOST_SHARE)
+    placed: dict[int, int] = {}
+    # first fit, largest first
+    for client, share in sorted(zip(clients, wanted, strict=True), key=lambda each: (-each[1], each[0])):
+        core = next((core for core, left in free.items() if share <= left + 1e-9), None)
+        if core is None:
+            bears = int(np.searchsorted(np.cumsum(wanted), MOST_SHARE * len(free), side="right"))
+            raise EmulationError(
+                f"{len(clients)} clients need {sum(wanted):.2f} cores at the same time, and this machine has "
+                f"{len(free)}, of each of which they may use {units.show_share(MOST_SHARE)}: it bears about {bears} of "
+                "them (--clients)"
+            )
+        free[core] -= share
+        placed[client] = core
+    needed = np.cumsum([PROCESS_BYTES + peak for peak in peaks])
+    available = psutil.virtual_memory().available
+    if needed[-1] > available:
         raise EmulationError(
-            f"{len(clients)} clients need {sum(wanted):.2f} cores at the same time, and this machine has {cores}, of "
-            f"which they may use {allowed:.2f}: it bears about {bears} of them (--clients)"
+            f"{len(clients)} clients need {units.show_bytes(int(needed[-1]))} of memory, and "
+            f"{units.show_bytes(available)} are free: this machine bears about "
+            f"{int(np.searchsorted(needed, available, side='right'))} of them (--clients)"
         )
-    needed = sum(PROCESS_BYTES + peak for peak in peaks)
-    free = psutil.virtual_memory().available
-    if needed > free:
-        bears = int(np.searchsorted(np.cumsum([PROCESS_BYTES + peak for peak in peaks]), free, side="right"))
-        raise EmulationError(
-            f"{len(clients)} clients need {units.show_bytes(needed)} of memory, and {units.show_bytes(free)} are free: "
-            f"this machine bears about {bears} of them (--clients)"
-        )
+    return placed
 
 
-def machines_of(setup: Setup, clients: Sequence[int], shares: Mapping[int, float]) -> list[Machine]:
-    """What each client gets: its device's share of a processor, its memory budget and its link."""
+def machines_of(setup: Setup, cores: Mapping[int, int], shares: Mapping[int, float]) -> list[Machine]:
+    """What each client gets: its device's share of its core, its memory budget and its link."""
     fleet = setup.fleet
     return [
         Machine(
             client,
+            core,
             shares[int(fleet.device_index[client])],
             float(fleet.budgets["memory"][client]),
             Rates(fleet.link(client).download_goodput, fleet.link(client).upload_goodput),
             fleet.link(client).latency_seconds,
         )
-        for client in clients
+        for client, core in sorted(cores.items())
     ]
 
 
