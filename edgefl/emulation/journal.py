@@ -116,7 +116,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 def _lives(pid: int, started: float) -> bool:
     try:
         process = psutil.Process(pid)
-        return abs(process.create_time() - started) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
+        return bool(abs(process.create_time() - started) < 1.0 and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
 
@@ -124,7 +124,7 @@ def _lives(pid: int, started: float) -> bool:
 def _is_ours(pid: int, made: dict[str, Any]) -> bool:
     """Whether a process was begun after the emulation: a process number may have been given away again."""
     try:
-        return psutil.Process(pid).create_time() >= made["started"] - 1.0
+        return bool(psutil.Process(pid).create_time() >= made["started"] - 1.0)
     except psutil.NoSuchProcess:
         return False
 

@@ -90,7 +90,10 @@ def _refused() -> str | None:
         return f"the kernel makes no network namespace ({error})"
     try:
         for what, command in (
-            ("virtual links (veth)", ("ip", "-n", name, "link", "add", "name", "a", "type", "veth", "peer", "name", "b")),
+            (
+                "virtual links (veth)",
+                ("ip", "-n", name, "link", "add", "name", "a", "type", "veth", "peer", "name", "b"),
+            ),
             ("bridges", ("ip", "-n", name, "link", "add", "name", "c", "type", "bridge")),
             ("token bucket filters (tc tbf)", ("tc", "-n", name, "qdisc", "add", "dev", "a", "root", *bucket(1e6))),
         ):

@@ -8,10 +8,10 @@ from pathlib import Path
 from edgefl.emulation.journal import Journal
 from edgefl.emulation.kernel import ControlGroups, EmulationError
 
-PERIOD, QUOTA = 0.01, 0.002
-"""Seconds in which a process gets its share of the processor, at least, and seconds of it that it gets at least: short
-beside a phase, so that a process doesn't wait long at its end."""
-LEAST_SHARE = 0.002
+PERIOD, QUOTA = 0.05, 0.005
+"""Seconds in which a process gets its share of the processor, at least, and seconds of it that it gets at least: a
+process that is stopped often computes more slowly in the time that it has."""
+LEAST_SHARE = 0.005
 """The least share of a processor: a period is a second at most."""
 WEIGHT = 10
 """Emulated clients come before other processes by this factor, so that their quota decides and not their neighbours."""
@@ -42,7 +42,9 @@ class Limits:
         return (self._groups.folder(controller, self._name) / name).read_text(encoding="ascii")
 
     def _counted(self, controller: str, name: str) -> dict[str, int]:
-        return {key: int(value) for key, value in (line.split()[:2] for line in self._get(controller, name).splitlines())}
+        return {
+            key: int(value) for key, value in (line.split()[:2] for line in self._get(controller, name).splitlines())
+        }
 
     def adopt(self, pid: int) -> None:
         """Put a process under these limits."""

@@ -34,6 +34,9 @@ class Rates:
     up: float | None
 
 
+UNLIMITED = Rates(None, None)
+
+
 @dataclass(frozen=True)
 class Counted:
     """What an interface has sent: bytes of whole frames, and frames."""
@@ -46,7 +49,7 @@ class Network:
     """The namespaces of a server and of clients 0, 1, ..., with a link each.  ``line`` are the rates of the server's
     own line: ``down`` what it sends to all clients, ``up`` what it receives from them."""
 
-    def __init__(self, journal: Journal, links: list[Rates], line: Rates = Rates(None, None)):
+    def __init__(self, journal: Journal, links: list[Rates], line: Rates = UNLIMITED):
         self.name = journal.name
         self.switch, self.server = f"{self.name}-switch", f"{self.name}-server"
         clients = range(len(links))
@@ -71,7 +74,11 @@ class Network:
         )  # fmt: skip
         for index, (_, namespace, inside) in enumerate(pairs):
             own = SERVER if index == 0 else address(index - 1)
-            up = [("addr", "add", f"{own}/16", "dev", inside), ("link", "set", inside, "up"), ("link", "set", "lo", "up")]
+            up = [
+                ("addr", "add", f"{own}/16", "dev", inside),
+                ("link", "set", inside, "up"),
+                ("link", "set", "lo", "up"),
+            ]
             batch("ip", up, namespace)
         # what the server sends leaves at its own interface, what it receives at the bridge's port
         self._shape(self.server, _IN_SERVER, line.down)

@@ -25,7 +25,7 @@ from edgefl.emulation.client import Data, checksum, tell, told
 from edgefl.emulation.journal import Journal
 from edgefl.emulation.kernel import EmulationError, control_groups_here
 from edgefl.emulation.limits import Limits
-from edgefl.emulation.links import Network, Rates, client_of
+from edgefl.emulation.links import UNLIMITED, Network, Rates, client_of
 from edgefl.errors import TrainingError
 from edgefl.planning import Plan
 from edgefl.training import Inline, Report, Task
@@ -54,7 +54,8 @@ class Flown:
     """A client's round on the wall clock: seconds of each phase, and the bytes that were sent.
 
     ``ended_in`` is the phase in which it failed, None if its update arrived; ``killed`` says that the kernel ended it
-    for lack of memory.  ``frame_bytes`` are those of whole frames, by the kernel's counters.
+    for lack of memory.  ``frame_bytes`` are those of whole frames, by the kernel's counters; ``cpu_seconds`` are the
+    processor's time for its work.
     """
 
     client: int
@@ -64,6 +65,7 @@ class Flown:
     download_bytes: int
     upload_bytes: int
     frame_bytes: tuple[int, int] = (0, 0)
+    cpu_seconds: float = 0.0
     ended_in: str | None = None
     killed: bool = False
 
@@ -92,9 +94,7 @@ class Emulator:
 
     window = None
 
-    def __init__(
-        self, federation: Federation, data: Data, machines: Sequence[Machine], line: Rates = Rates(None, None)
-    ):
+    def __init__(self, federation: Federation, data: Data, machines: Sequence[Machine], line: Rates = UNLIMITED):
         self._inline = Inline(federation, "cpu")
         self._tasks: dict[int, tuple[Task, Future[Report]]] = {}
         self._running: dict[int, _Running] = {}
@@ -230,7 +230,9 @@ class Emulator:
         sent = {item.name: payload for payload in plan.down for item in payload.items}
         inputs = task.tensors()
         downloads = [
-            serialised({item.name: inputs[item.name] for item in payload.items}) for payload in plan.down if payload.items
+            serialised({item.name: inputs[item.name] for item in payload.items})
+            for payload in plan.down
+            if payload.items
         ]
         own = {name: tensor for name, tensor in inputs.items() if name not in sent}
         new = {name: tensor for name, tensor in own.items() if name not in running.held or name in task.work.keep}
@@ -272,6 +274,7 @@ class Emulator:
             sum(map(len, downloads)),
             sum(map(len, arrived)),
             (counted[0].bytes - before[0].bytes, counted[1].bytes - before[1].bytes),
+            times["cpu_seconds"],
         )
 
     def _ended(self, running: _Running, watch: _Watch, future: Future[Report], error: Exception) -> Flown:
@@ -285,9 +288,7 @@ class Emulator:
         phase = "compute" if watch.sent else "download"
         seconds = {"download": 0.0, "compute": 0.0, phase: took}
         killed = running.limits.killed > 0
-        return Flown(
-            client, seconds["download"], seconds["compute"], 0.0, watch.sent, 0, ended_in=phase, killed=killed
-        )
+        return Flown(client, seconds["download"], seconds["compute"], 0.0, watch.sent, 0, ended_in=phase, killed=killed)
 
     def _answer(self, running: _Running) -> tuple[dict[str, Any], bytes]:
         answer, body = told(running.pipe)

@@ -167,7 +167,8 @@ class RunState:
     @property
     def over(self) -> bool:
         """Whether the last round has been played: of the schedule, or the one that ended the run early."""
-        return self.round in (self.setup.schedule.rounds, self.last_round) or (self.watch is not None and self.watch.stopped is not None)
+        stopped = self.watch is not None and self.watch.stopped is not None
+        return stopped or self.round in (self.setup.schedule.rounds, self.last_round)
 
     @property
     def state(self) -> Any:

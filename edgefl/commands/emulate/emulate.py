@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from edgefl import registry
-from edgefl.commands.compose import compose, federation_of, predictor_of, scenario_of
+from edgefl.commands.compose import federation_of, predictor_of, scenario_of
 from edgefl.commands.emulate.held_against import errors_of, rows_of
 from edgefl.commands.emulate.machines import (
     at_share,
@@ -135,7 +135,7 @@ def emulate(
         on_message("simulating")
         untrained = load(whole.resolved(), ["training.mode=none"])
         simulated = _play(folder / "simulated", untrained, played, None, None, rounds, federation, silent)
-        flown: list[Flown] = []
+        flown: list[tuple[int, Flown]] = []
         emulated = _play(
             folder / "emulated", whole, played, emulator, _landing(emulator, flown), rounds, federation, on_progress
         )
@@ -146,15 +146,18 @@ def emulate(
         }
         for each in machines
     }  # fmt: skip
-    rows = rows_of(simulated.flights(), emulated.flights(), facts)
+    processor = {(round, each.client): each.cpu_seconds for round, each in flown}
+    rows = rows_of(simulated.flights(), emulated.flights(), facts, processor)
     result = {
         "folder": str(folder),
         "machine": {"processor": host.model_name(), "cores": os.cpu_count(), "system": host.platform_name()},
         "calibration": calibration,
-        "devices": {devices[index].name: _device_told(shares[index], had, core) for index, (core, had) in rates.items()},
+        "devices": {
+            devices[index].name: _device_told(shares[index], had, core) for index, (core, had) in rates.items()
+        },
         "client_rounds": rows,
         "errors": errors_of(rows),
-        "flights": [_told(each) for each in flown],
+        "flights": [{"round": round, **_told(each)} for round, each in flown],
     }
     replace_file(folder / "emulation.json", json_text(result))
     on_progress("done", {"folder": str(folder)})
@@ -189,8 +192,13 @@ def _by_operators(
         on_message(f"measuring {setup.fleet.devices[index].name} under its quota, {share:.1%} of a core")
         client = next(c for c in clients if setup.fleet.device_index[c] == index)
         measured = emulator.calibrate(client, CALIBRATION_SECONDS)
-        had = measured.pop("share")
-        found[index] = replace(here, **measured), had
+        core = replace(
+            here,
+            flops_per_second=measured["flops_per_second"],
+            memory_bytes_per_second=measured["memory_bytes_per_second"],
+            seconds_per_operator=measured["seconds_per_operator"],
+        )
+        found[index] = core, measured["share"]
     return found
 
 
@@ -224,13 +232,13 @@ def _by_works(
     return found
 
 
-def _landing(emulator: Emulator, flown: list[Flown]) -> Callable[[Flights], Landings]:
+def _landing(emulator: Emulator, flown: list[tuple[int, Flown]]) -> Callable[[Flights], Landings]:
     """What lands the flights of a simulation: the emulator, whose flights are added to ``flown``."""
 
     def land(flights: Flights) -> Landings:
         seen = emulator.fly(dict(zip(flights.client.tolist(), flights.plans, strict=True)))
         rows = [seen[client] for client in flights.client.tolist()]
-        flown.extend(rows)
+        flown.extend((flights.dispatch.round, row) for row in rows)
         return _landings(flights, rows)
 
     return land
@@ -248,7 +256,9 @@ def _landings(flights: Flights, rows: Sequence[Flown]) -> Landings:
         np.array([phases[row.ended_in] for row in rows], np.int8),
         began,
         began + seconds.sum(axis=0),
-        *seconds,
+        seconds[0],
+        seconds[1],
+        seconds[2],
         np.array([row.download_bytes for row in rows], np.int64),
         np.array([row.upload_bytes for row in rows], np.int64),
         np.zeros(len(rows)),
@@ -265,7 +275,8 @@ def _told(row: Flown) -> dict[str, Any]:
     down, up = row.frame_bytes
     return {
         "client": row.client, "download_bytes": row.download_bytes, "upload_bytes": row.upload_bytes,
-        "frame_download_bytes": down, "frame_upload_bytes": up, "ended_in": row.ended_in, "killed": row.killed,
+        "frame_download_bytes": down, "frame_upload_bytes": up,
+        "processor_seconds": row.cpu_seconds, "ended_in": row.ended_in, "killed": row.killed,
     }  # fmt: skip
 
 

@@ -11,11 +11,17 @@ PHASES = ("download", "compute", "upload")
 
 
 def rows_of(
-    simulated: Iterable[Mapping[str, Any]], emulated: Iterable[Mapping[str, Any]], facts: Mapping[int, Mapping[str, Any]]
+    simulated: Iterable[Mapping[str, Any]],
+    emulated: Iterable[Mapping[str, Any]],
+    facts: Mapping[int, Mapping[str, Any]],
+    processor_seconds: Mapping[tuple[int, int], float],
 ) -> list[dict[str, Any]]:
     """A row for each client-round that both finished, from their records; ``facts`` of each client are added.
 
-    ``with_measured_compute`` is the simulated round with the emulation's seconds of computing in place of its own.
+    ``processor_seconds`` are those of each round's and client's work.
+
+    ``with_measured_compute_seconds`` is the simulated round with the emulation's seconds of computing in place of its
+    own; ``processor_seconds_over_quota`` is what computing takes if the quota is exact.
     """
     known = {(each["round"], each["client"]): each for each in simulated if each["outcome"] == "finished"}
     rows = []
@@ -33,6 +39,7 @@ def rows_of(
         row["with_measured_compute_seconds"] = (
             other["download_seconds"] + each["compute_seconds"] + other["upload_seconds"]
         )
+        row["processor_seconds_over_quota"] = processor_seconds[each["round"], each["client"]] / row["share"]
         rows.append(row)
     return rows
 
@@ -43,6 +50,7 @@ def errors_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     A phase that takes no time in an emulation has no error.
     """
     pairs = {phase: (f"simulated_{phase}_seconds", f"emulated_{phase}_seconds") for phase in (*PHASES, "round")}
+    pairs["compute as processor time over quota"] = ("processor_seconds_over_quota", "emulated_compute_seconds")
     pairs["round with measured compute"] = ("with_measured_compute_seconds", "emulated_round_seconds")
     errors = {}
     for name, (ours, theirs) in pairs.items():

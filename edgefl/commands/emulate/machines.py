@@ -16,7 +16,7 @@ from edgefl.devices.availability import Always, Booleans
 from edgefl.devices.fleet import apportion
 from edgefl.emulation.kernel import EmulationError
 from edgefl.emulation.limits import LEAST_SHARE
-from edgefl.emulation.links import Rates
+from edgefl.emulation.links import UNLIMITED, Rates
 from edgefl.emulation.server import Machine
 from edgefl.planning import Setup
 
@@ -126,7 +126,7 @@ def machines_of(setup: Setup, cores: Mapping[int, int], shares: Mapping[int, flo
 def line_of(fleet: Fleet) -> Rates:
     """The rates of the server's own line."""
     line = fleet.server_link
-    return Rates(None, None) if line is None else Rates(line.download, line.upload)
+    return UNLIMITED if line is None else Rates(line.download, line.upload)
 
 
 def at_share(device: Device, core: Device, share: float) -> Device:

@@ -82,7 +82,7 @@ def fitted(here: Device, works: Sequence[Timed]) -> Device:
             [((torch.maximum(t[:, 0] / flops, t[:, 1] / bytes_) + overhead) * t[:, 2]).sum() for t in tables]
         )
         off = ((seconds / measured).log() ** 2).mean() + 1e-4 * ((x - start) ** 2).sum()
-        off.backward()  # type: ignore[no-untyped-call]
+        off.backward()
         return off
 
     fit.step(loss)

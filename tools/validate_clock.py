@@ -1,0 +1,143 @@
+"""Hold the simulator's clock against clients whose links and processors this machine's kernel slows down.
+
+    python tools/validate_clock.py                     # three methods x three schedules, five devices, three links
+    python tools/validate_clock.py -o clock.json --figure docs/explanation/clock.png
+    python tools/validate_clock.py --from clock.json   # print and draw what was measured before
+
+Each of nine scenarios is emulated (``edgefl emulate``) with five clients, one of each device, and simulated with rates
+that were measured under the same quotas.  A tenth has a server's line that all clients share.  It needs Linux and
+root, and takes about a quarter of an hour.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+
+from edgefl.cli import one_line
+from edgefl.commands.emulate.emulate import emulate
+from edgefl.commands.emulate.held_against import errors_of
+from edgefl.machine import host
+
+METHODS: dict[str, Any] = {
+    "fedavg": "fedavg",
+    "fedprox": "fedprox",
+    "fedcola": {"name": "fedcola", "complementary": "blocks", "collaborate": "attention", "compensation": False},
+}
+SCHEDULES: dict[str, Any] = {
+    "end-to-end": {"name": "end-to-end", "rounds": 2},
+    "layerwise": {"name": "layerwise", "stages": 2, "rounds": 2},
+    "progressive": {"name": "progressive", "stages": 2, "rounds": 2},
+}
+DEVICES = ("raspberry-pi-3b-plus", "phone-entry", "raspberry-pi-4-4gb", "phone-mid", "raspberry-pi-5-8gb")
+LINKS = {"lte": 2, "home-dsl": 2, "wifi-4": 1}
+SHARED = {"download": "30 Mbit/s", "upload": "10 Mbit/s"}
+LEAST = 8
+"""Client-rounds of each method, schedule, device and link."""
+
+
+def scenario(method: str, schedule: str, seed: int) -> dict[str, Any]:
+    """A scenario of five clients of three kinds; the seed deals out devices and links."""
+    return {
+        "name": f"{method}-{schedule}",
+        "seed": seed,
+        "data": {"source": "glyphs", "clients": {"image": 2, "text": 1, "image-text": 2},
+                 "samples": {"image": 500, "image-text": 200}},
+        "model": {"image": {"tower": "vit", "blocks": 4, "width": 96, "heads": 4, "mlp_ratio": 2, "patch": 8},
+                  "text": {"tower": "transformer", "blocks": 4, "width": 96, "heads": 4, "mlp_ratio": 2, "tokens": 16}},
+        "method": METHODS[method],
+        "schedule": SCHEDULES[schedule],
+        "training": {"batch": 32, "epochs": 2},
+        "fleet": {"devices": dict.fromkeys(DEVICES, 1), "links": LINKS},
+        "round": {"cohort": 1.0},
+        "evaluation": {"every": 10},
+        "executor": {"device": "cpu"},
+    }  # fmt: skip
+
+
+def measured() -> dict[str, Any]:
+    """The client-rounds of all scenarios, and of the one with a shared line."""
+    rows, shared = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        cells = [(method, schedule) for method in METHODS for schedule in SCHEDULES]
+        for seed, (method, schedule) in enumerate([*cells, ("fedavg", "end-to-end")], 1):
+            line = seed > len(cells)
+            given = scenario(method, schedule, seed)
+            if line:
+                given["fleet"]["server_link"] = SHARED
+            print(f"{seed}/{len(cells) + 1}: {method}, {schedule}{', shared line' if line else ''}", file=sys.stderr)
+            result = emulate(given, output=Path(folder) / str(seed))
+            for row in result["client_rounds"]:
+                (shared if line else rows).append({"method": method, "schedule": schedule, **row})
+    machine = {"processor": host.model_name(), "cores": os.cpu_count(), "kernel": platform.release().split("-")[0]}
+    return {"machine": machine, "rows": rows, "shared": shared}
+
+
+def table(rows: list[dict[str, Any]], title: str) -> None:
+    """Print the errors over all rows and over those of each method, schedule, device and link."""
+    print(f"\n{title}: {len(rows)} client-rounds; |simulated / emulated - 1|, median and worst")
+    names = list(errors_of(rows))
+    print(f"{'':28}{'n':>4}  " + "  ".join(f"{name:>16.16}" for name in names))
+    groups = [("all", rows)]
+    for field in ("method", "schedule", "device", "link"):
+        for value in dict.fromkeys(row[field] for row in rows):
+            groups.append((f"{field} {value}", [row for row in rows if row[field] == value]))
+    for name, group in groups:
+        found = errors_of(group)
+        cells = (f"{100 * found[n]['median']:6.2f} {100 * found[n]['worst']:6.2f} %" for n in names)
+        print(f"{name:28}{len(group):4}  " + "  ".join(f"{cell:>16}" for cell in cells))
+
+
+def figure(rows: list[dict[str, Any]], path: str) -> None:
+    """Draw simulated over emulated seconds of each phase."""
+    drawn, axes = plt.subplots(1, 4, figsize=(13, 3.6), layout="constrained")
+    for axis, phase in zip(axes, ("download", "compute", "upload", "round"), strict=True):
+        for device in DEVICES:
+            mine = [row for row in rows if row["device"] == device]
+            axis.scatter(
+                [row[f"emulated_{phase}_seconds"] for row in mine], [row[f"simulated_{phase}_seconds"] for row in mine],
+                s=14, label=device, alpha=0.8,
+            )  # fmt: skip
+        ends = [min(axis.get_xlim()[0], axis.get_ylim()[0]), max(axis.get_xlim()[1], axis.get_ylim()[1])]
+        axis.plot(ends, ends, color="0.6", linewidth=0.8, zorder=0)
+        axis.set(title=phase, xlabel="emulated seconds")
+    axes[0].set_ylabel("simulated seconds")
+    axes[-1].legend(fontsize=7, frameon=False)
+    drawn.savefig(path, dpi=110)
+
+
+def main() -> None:
+    """Measure or read, print, and draw."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-o", "--output", help="file for the client-rounds as JSON")
+    parser.add_argument("--from", dest="source", help="file of an earlier call instead of measuring")
+    parser.add_argument("--figure", help="file for the scatter: clock.png")
+    options = parser.parse_args()
+    found = json.loads(Path(options.source).read_text(encoding="utf-8")) if options.source else measured()
+    if options.output:
+        Path(options.output).write_text(json.dumps(found, indent=1), encoding="utf-8")
+    print(found["machine"])
+    table(found["rows"], "own links")
+    table(found["shared"], "a server's line shared by all")
+    for field in ("method", "schedule", "device", "link"):
+        few = [value for value, n in Counter(row[field] for row in found["rows"]).items() if n < LEAST]
+        if few:
+            print(f"fewer than {LEAST} client-rounds: {field} {', '.join(few)}")
+    if options.figure:
+        figure(found["rows"], options.figure)
+
+
+if __name__ == "__main__":
+    import warnings
+
+    warnings.showwarning = one_line
+    main()
