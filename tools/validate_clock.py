@@ -6,7 +6,7 @@
 
 Each of nine scenarios is emulated (``edgefl emulate``) with five clients, one of each device, and simulated with rates
 that were measured under the same quotas.  A tenth has a server's line that all clients share.  It needs Linux and
-root, and takes about a quarter of an hour.
+root, and takes a quarter of an hour.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def scenario(method: str, schedule: str, seed: int) -> dict[str, Any]:
         "name": f"{method}-{schedule}",
         "seed": seed,
         "data": {"source": "glyphs", "clients": {"image": 2, "text": 1, "image-text": 2},
-                 "samples": {"image": 500, "image-text": 200}},
+                 "samples": {"image": 300, "image-text": 100}},
         "model": {"image": {"tower": "vit", "blocks": 4, "width": 96, "heads": 4, "mlp_ratio": 2, "patch": 8},
                   "text": {"tower": "transformer", "blocks": 4, "width": 96, "heads": 4, "mlp_ratio": 2, "tokens": 16}},
         "method": METHODS[method],
         "schedule": SCHEDULES[schedule],
-        "training": {"batch": 32, "epochs": 2},
+        "training": {"batch": 32, "epochs": 1},
         "fleet": {"devices": dict.fromkeys(DEVICES, 1), "links": LINKS},
         "round": {"cohort": 1.0},
         "evaluation": {"every": 10},

@@ -1,0 +1,110 @@
+"""Links of emulated clients: what crosses them takes as long as their rates say, and the kernel counts it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+import pytest
+
+from edgefl.emulation import frames
+from edgefl.emulation.journal import Journal
+from edgefl.emulation.kernel import EmulationError, enter, run
+from edgefl.emulation.links import MTU, PORT, SERVER, Network, Rates, address, client_of
+
+MOST_OFF = 0.04
+
+
+def joined(network: Network, clients: int) -> list[tuple[socket.socket, socket.socket]]:
+    """Streams of the server and of each client."""
+    theirs: dict[int, socket.socket] = {}
+
+    def connect(client: int) -> None:
+        enter(network.client(client))
+        theirs[client] = socket.create_connection((SERVER, PORT))
+
+    streams = {}
+    with network.listen(clients) as listening:
+        for client in range(clients):
+            thread = threading.Thread(target=connect, args=(client,))
+            thread.start()
+            thread.join()
+            stream, (told, _) = listening.accept()
+            streams[client_of(told)] = stream
+    for stream in (*streams.values(), *theirs.values()):
+        frames.tune(stream)
+    return [(streams[client], theirs[client]) for client in range(clients)]
+
+
+def seconds(sender: socket.socket, receiver: socket.socket, size: int) -> float:
+    """Seconds until a payload of this size has arrived."""
+    sent = bytes(size)
+    thread = threading.Thread(target=frames.send, args=(sender, [sent]))
+    began = time.monotonic()
+    thread.start()
+    (arrived,) = frames.receive(receiver, 1)
+    took = time.monotonic() - began
+    thread.join()
+    assert arrived == sent
+    return took
+
+
+def test_both_directions_have_their_own_rate(journal: Journal) -> None:
+    network = Network(journal, [Rates(20e6, 5e6), Rates(80e6, 40e6)])
+    streams = joined(network, 2)
+    for client, down, up in ((0, 20e6, 5e6), (1, 80e6, 40e6)):
+        server, own = streams[client]
+        for sender, receiver, rate in ((server, own, down), (own, server, up)):
+            size = int(0.4 * rate / 8)
+            assert seconds(sender, receiver, size) == pytest.approx(0.4, rel=MOST_OFF)
+
+
+def test_a_line_that_all_share_is_divided(journal: Journal) -> None:
+    network = Network(journal, [Rates(80e6, 80e6), Rates(80e6, 80e6)], Rates(None, 20e6))
+    streams = joined(network, 2)
+    size, took = 500_000, {}
+
+    def upload(client: int) -> None:
+        took[client] = seconds(streams[client][1], streams[client][0], size)
+
+    threads = [threading.Thread(target=upload, args=(client,)) for client in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    # both together move at the line's rate
+    assert max(took.values()) == pytest.approx(2 * 8 * size / 20e6, rel=0.1)
+
+
+def test_the_kernel_counts_the_payload_and_its_headers(journal: Journal) -> None:
+    network = Network(journal, [Rates(40e6, 40e6)])
+    ((server, own),) = joined(network, 1)
+    size = 1_000_000
+    before = network.counted(0)
+    seconds(server, own, size)
+    time.sleep(0.1)
+    down, up = network.counted(0)
+    sent, frames_sent = down.bytes - before[0].bytes, down.frames - before[0].frames
+    assert 0 < sent - size - frames.HEADER_BYTES <= 66 * (size // (MTU - 52) + 20)
+    assert frames_sent < size / 500
+    assert up.bytes - before[1].bytes < 0.05 * size  # acknowledgements only
+
+
+def test_a_stream_that_ends_early_is_told(journal: Journal) -> None:
+    network = Network(journal, [Rates(40e6, 40e6)])
+    ((server, own),) = joined(network, 1)
+    server.sendall(frames.HEADER.pack(frames.MARK, 0, 100) + bytes(40))
+    server.close()
+    with pytest.raises(EmulationError, match="ended after 40 of 100 bytes"):
+        frames.receive(own, 1)
+
+
+def test_addresses_name_their_clients() -> None:
+    assert [client_of(address(client)) for client in (0, 249, 250, 999)] == [0, 249, 250, 999]
+
+
+def test_nothing_of_the_host_is_touched(journal: Journal) -> None:
+    before = run("ip", "-br", "link")
+    Network(journal, [Rates(1e6, 1e6)])
+    assert run("ip", "-br", "link") == before
