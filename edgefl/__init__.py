@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from edgefl.commands.calibrate import calibrate
     from edgefl.commands.check_method.check_method import check_method
     from edgefl.commands.compare.compare import compare
+    from edgefl.commands.emulate.emulate import emulate
     from edgefl.commands.fit.fit import fit
     from edgefl.commands.history.explain import explain
     from edgefl.commands.history.export import export
@@ -36,6 +37,7 @@ __all__ = [
     "check_devices",
     "check_method",
     "compare",
+    "emulate",
     "explain",
     "export",
     "fit",
@@ -58,6 +60,7 @@ _MODULES = {
     "check_devices": "edgefl.commands.profile.check_devices",
     "check_method": "edgefl.commands.check_method.check_method",
     "compare": "edgefl.commands.compare.compare",
+    "emulate": "edgefl.commands.emulate.emulate",
     "explain": "edgefl.commands.history.explain",
     "export": "edgefl.commands.history.export",
     "fit": "edgefl.commands.fit.fit",

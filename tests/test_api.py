@@ -17,6 +17,7 @@ NAMES = [
     "check_devices",
     "check_method",
     "compare",
+    "emulate",
     "explain",
     "export",
     "fit",

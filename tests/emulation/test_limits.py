@@ -43,7 +43,7 @@ def test_a_process_gets_its_share_of_the_processor(journal: Journal, share: floa
     limits.adopt(process.pid)
     limits.processor(share)
     told, _ = process.communicate("x")
-    assert float(told) == pytest.approx(share, rel=0.06)
+    assert float(told) == pytest.approx(share, rel=0.1)
 
 
 def test_the_kernel_kills_what_takes_more_memory_than_allowed(journal: Journal) -> None:

@@ -88,11 +88,10 @@ def cores_of(setup: Setup, clients: Sequence[int], shares: Mapping[int, float], 
     for client, share in sorted(zip(clients, wanted, strict=True), key=lambda each: (-each[1], each[0])):
         core = next((core for core, left in free.items() if share <= left + 1e-9), None)
         if core is None:
-            bears = int(np.searchsorted(np.cumsum(wanted), MOST_SHARE * len(free), side="right"))
             raise EmulationError(
                 f"{len(clients)} clients need {sum(wanted):.2f} cores at the same time, and this machine has "
-                f"{len(free)}, of each of which they may use {units.show_share(MOST_SHARE)}: it bears about {bears} of "
-                "them (--clients)"
+                f"{len(free)}, of each of which they may use {units.show_share(MOST_SHARE)}: it bears about "
+                f"{len(placed)} of them (--clients)"
             )
         free[core] -= share
         placed[client] = core

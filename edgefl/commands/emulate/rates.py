@@ -81,7 +81,7 @@ def fitted(here: Device, works: Sequence[Timed]) -> Device:
         seconds = torch.stack(
             [((torch.maximum(t[:, 0] / flops, t[:, 1] / bytes_) + overhead) * t[:, 2]).sum() for t in tables]
         )
-        off = ((seconds / measured).log() ** 2).mean() + 1e-4 * ((x - start) ** 2).sum()
+        off = ((seconds / measured).log() ** 2).mean() + 1e-6 * ((x - start) ** 2).sum()
         off.backward()
         return off
 

@@ -1,0 +1,134 @@
+"""``edgefl emulate``: its refusals, and that what it plays is the run that ``edgefl run`` plays, on another clock."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import edgefl
+from edgefl.commands.compose import compose
+from edgefl.commands.emulate.held_against import errors_of, rows_of
+from edgefl.commands.emulate.machines import cores_of, shares_of
+from edgefl.commands.emulate.rates import Timed, fitted
+from edgefl.commands.emulate.scope import check_scope
+from edgefl.devices import load_device
+from edgefl.emulation.kernel import EmulationError, missing
+from edgefl.scenario import load
+from edgefl.training import Task
+
+Scenario = Callable[..., dict[str, Any]]
+
+DEVICE = "raspberry-pi-4-4gb"
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({"round": {"policy": "asynchronous"}}, "only synchronous rounds are emulated, not round.policy: asynchronous"),
+        ({"round": {"over_selection": 0.5}}, "round.over_selection isn't emulated"),
+        ({"schedule": {"name": "elastic", "stages": 2, "rounds": 2}}, "schedule elastic isn't emulated"),
+        ({"fleet": {"failures": {"upload": "10%"}}}, "fleet.failures aren't emulated"),
+        ({"fleet": {"availability": {"diurnal": {"hours": "8..10 h"}}}}, "availability, battery and throttling"),
+        ({"fleet": {"server_link": {"upload": "10 Mbit/s", "sharing": "fifo"}}}, "with sharing: fair only"),
+        ({"payload": {"up": "int8"}}, "encoded payloads aren't emulated"),
+        ({"training": {"mode": "none"}}, "an emulation trains"),
+    ],
+)
+def test_what_only_the_simulation_plays_is_refused(tiny: Scenario, sections: dict[str, Any], said: str) -> None:
+    scenario = load(tiny(**sections))
+    with pytest.raises(EmulationError, match=said):
+        check_scope(scenario, compose(scenario, trains=False))
+
+
+def test_a_device_faster_than_a_core_is_refused(tiny: Scenario) -> None:
+    setup = compose(load(tiny(fleet={"devices": "macbook-air-m1"})), trains=False)
+    with pytest.raises(EmulationError, match="a client gets at most 95 % of a core"):
+        shares_of(setup, range(7), load_device(DEVICE))
+    (share,) = shares_of(setup, range(7), load_device("server-a5000")).values()
+    assert share == 650e9 / 11000e9
+
+
+def test_more_clients_than_the_cores_bear_are_refused(tiny: Scenario) -> None:
+    setup = compose(load(tiny(fleet={"devices": DEVICE})), trains=False)
+    cores = sorted(os.sched_getaffinity(0))
+    of_each = -(-7 // len(cores))
+    placed = cores_of(setup, range(7), {0: 0.9 / of_each}, [1 << 20] * 7)
+    assert sorted(placed) == list(range(7)) and set(placed.values()) <= set(cores)
+    many = range(len(cores) + 1)
+    with pytest.raises(EmulationError, match=rf"it bears about {len(cores)} of them \(--clients\)"):
+        cores_of(setup, [client % 7 for client in many], {0: 0.9}, [0 for _ in many])
+    with pytest.raises(EmulationError, match="7 clients need .* of memory"):
+        cores_of(setup, range(7), {0: 0.01}, [1 << 50] * 7)
+
+
+def test_fitted_rates_are_those_that_the_works_were_made_of() -> None:
+    here = load_device(DEVICE)
+    true = {"flops_per_second": 5e9, "memory_bytes_per_second": 3e9, "seconds_per_operator": 4e-5}
+    draw, works = np.random.default_rng(0), []
+    for _ in range(12):
+        table = np.stack(
+            [10 ** draw.uniform(3, 6.5, 30), 10 ** draw.uniform(2, 6, 30), draw.integers(1, 50, 30)], axis=1
+        )
+        flops, moved, times = table.T
+        roofline = np.maximum(flops / true["flops_per_second"], moved / true["memory_bytes_per_second"])
+        seconds = float(((roofline + true["seconds_per_operator"]) * times).sum())
+        works.append(Timed(Task.__new__(Task), table, seconds))
+    found = fitted(here, works)
+    for name, value in true.items():
+        assert getattr(found, name) == pytest.approx(value, rel=0.02)
+
+
+def test_errors_are_those_of_pairs_that_finished() -> None:
+    def record(client: int, seconds: tuple[float, float, float], outcome: str = "finished") -> dict[str, Any]:
+        phases = dict(zip(("download_seconds", "compute_seconds", "upload_seconds"), seconds, strict=True))
+        return {"round": 1, "client": client, "stage": 1, "kind": "text", "outcome": outcome, **phases}
+
+    simulated = [record(0, (1.0, 2.0, 1.0)), record(1, (1.0, 1.0, 2.0)), record(2, (1.0, 1.0, 1.0))]
+    emulated = [record(0, (1.0, 4.0, 1.0)), record(1, (2.0, 1.0, 1.0)), record(2, (1.0, 1.0, 1.0), "dropped")]
+    facts = {client: {"share": 0.5} for client in range(3)}
+    rows = rows_of(simulated, emulated, facts, {(1, 0): 2.0, (1, 1): 0.5, (1, 2): 1.0})
+    assert [row["client"] for row in rows] == [0, 1]
+    errors = errors_of(rows)
+    assert errors["compute"] == {"median": 0.25, "worst": 0.5, "client_rounds": 2}
+    assert errors["round with measured compute"] == {"median": 0.0, "worst": 0.0, "client_rounds": 2}
+    assert errors["compute as processor time over quota"]["worst"] == 0.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "schedule"), [("fedavg", "end-to-end"), ("fedcola", "layerwise"), ("fedprox", "progressive")]
+)
+def test_an_emulation_trains_the_weights_that_a_run_trains(
+    tiny: Scenario, tmp_path: Path, method: str, schedule: str
+) -> None:
+    if lacks := missing():
+        pytest.skip("; ".join(lacks))
+    stages = {} if schedule == "end-to-end" else {"stages": 2}
+    scenario = tiny(
+        method=method,
+        schedule={"name": schedule, "rounds": 4, **stages},
+        fleet={"devices": DEVICE, "links": "wifi-5"},
+        data={**tiny()["data"], "clients": {"image": 1, "text": 1, "image-text": 1}},
+    )
+    result = edgefl.emulate(scenario, output=tmp_path / "emulated")
+    plain = edgefl.run(scenario, output=tmp_path / "plain")
+    emulated = edgefl.read_run(tmp_path / "emulated" / "emulated")
+    weights = plain.weights()
+    assert weights.keys() == emulated.weights().keys()
+    assert all(torch.equal(weights[name], tensor) for name, tensor in emulated.weights().items())
+    # what crossed the links is what the records say, to the byte
+    sent = {(flown["round"], flown["client"]): flown for flown in result["flights"]}
+    for record in emulated.flights():
+        flown = sent[record["round"], record["client"]]
+        assert flown["download_bytes"] == record["serialised_download_bytes"]
+        assert flown["upload_bytes"] == record["serialised_upload_bytes"]
+    assert len(result["client_rounds"]) == 12
+    assert result["errors"]["round with measured compute"]["median"] < 0.05
+    # with the wall clock the same rounds took other seconds
+    assert [r["metrics"] for r in emulated.records("rounds")] == [r["metrics"] for r in plain.records("rounds")]
