@@ -6,7 +6,7 @@ import socket
 import struct
 from collections.abc import Sequence
 
-from edgefl.emulation.kernel import EmulationError
+from edgefl.errors import EmulationError
 
 HEADER = struct.Struct(">4sIQ")
 """A mark, the payload's number among those that travel together, and its bytes."""

@@ -18,8 +18,8 @@ from typing import Any
 
 import psutil
 
-from edgefl.emulation.kernel import EmulationError, run
-from edgefl.errors import RunError
+from edgefl.emulation.kernel import run
+from edgefl.errors import EmulationError, RunError
 
 FOLDER = Path("/run/edgefl")
 PATIENCE = 10.0

@@ -11,15 +11,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgefl.errors import EdgeflError
+from edgefl.errors import EmulationError
 
 CONTROLLERS = ("cpu", "memory")
 _CLONE_NEWNET = 0x40000000
 _PR_SET_PDEATHSIG, _SIGKILL = 1, 9
-
-
-class EmulationError(EdgeflError):
-    """This machine can't emulate a scenario, or refused a part of it."""
 
 
 @dataclass(frozen=True)

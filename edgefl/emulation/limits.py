@@ -6,7 +6,8 @@ from math import inf
 from pathlib import Path
 
 from edgefl.emulation.journal import Journal
-from edgefl.emulation.kernel import ControlGroups, EmulationError
+from edgefl.emulation.kernel import ControlGroups
+from edgefl.errors import EmulationError
 
 PERIOD, QUOTA = 0.05, 0.005
 """Seconds in which a process gets its share of the processor, at least, and seconds of it that it gets at least: a

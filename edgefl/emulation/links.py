@@ -13,7 +13,8 @@ import threading
 from dataclasses import dataclass
 
 from edgefl.emulation.journal import Journal
-from edgefl.emulation.kernel import EmulationError, batch, bucket, enter, run
+from edgefl.emulation.kernel import batch, bucket, enter, run
+from edgefl.errors import EmulationError
 
 MTU = 1500
 ETHERNET, IP_AND_TCP = 14, 52

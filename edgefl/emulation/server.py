@@ -23,10 +23,10 @@ from edgefl.emulation import client as clients
 from edgefl.emulation import frames
 from edgefl.emulation.client import Data, checksum, tell, told
 from edgefl.emulation.journal import Journal
-from edgefl.emulation.kernel import EmulationError, control_groups_here
+from edgefl.emulation.kernel import control_groups_here
 from edgefl.emulation.limits import Limits
 from edgefl.emulation.links import UNLIMITED, Network, Rates, client_of
-from edgefl.errors import TrainingError
+from edgefl.errors import EmulationError, TrainingError
 from edgefl.planning import Plan
 from edgefl.training import Inline, Report, Task
 from edgefl.training.task import deserialised, serialised

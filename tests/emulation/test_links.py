@@ -5,18 +5,28 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
 from edgefl.emulation import frames
 from edgefl.emulation.journal import Journal
-from edgefl.emulation.kernel import EmulationError, enter, run
+from edgefl.emulation.kernel import enter, run
 from edgefl.emulation.links import MTU, PORT, SERVER, Network, Rates, address, client_of
+from edgefl.errors import EmulationError
 
 MOST_OFF = 0.04
 
 
-def joined(network: Network, clients: int) -> list[tuple[socket.socket, socket.socket]]:
+@pytest.fixture
+def opened() -> Iterator[ExitStack]:
+    """Closes the sockets of a test."""
+    with ExitStack() as stack:
+        yield stack
+
+
+def joined(network: Network, clients: int, opened: ExitStack) -> list[tuple[socket.socket, socket.socket]]:
     """Streams of the server and of each client."""
     theirs: dict[int, socket.socket] = {}
 
@@ -33,6 +43,7 @@ def joined(network: Network, clients: int) -> list[tuple[socket.socket, socket.s
             stream, (told, _) = listening.accept()
             streams[client_of(told)] = stream
     for stream in (*streams.values(), *theirs.values()):
+        opened.enter_context(stream)
         frames.tune(stream)
     return [(streams[client], theirs[client]) for client in range(clients)]
 
@@ -50,9 +61,9 @@ def seconds(sender: socket.socket, receiver: socket.socket, size: int) -> float:
     return took
 
 
-def test_both_directions_have_their_own_rate(journal: Journal) -> None:
+def test_both_directions_have_their_own_rate(journal: Journal, opened: ExitStack) -> None:
     network = Network(journal, [Rates(20e6, 5e6), Rates(80e6, 40e6)])
-    streams = joined(network, 2)
+    streams = joined(network, 2, opened)
     for client, down, up in ((0, 20e6, 5e6), (1, 80e6, 40e6)):
         server, own = streams[client]
         for sender, receiver, rate in ((server, own, down), (own, server, up)):
@@ -60,9 +71,9 @@ def test_both_directions_have_their_own_rate(journal: Journal) -> None:
             assert seconds(sender, receiver, size) == pytest.approx(0.4, rel=MOST_OFF)
 
 
-def test_a_line_that_all_share_is_divided(journal: Journal) -> None:
+def test_a_line_that_all_share_is_divided(journal: Journal, opened: ExitStack) -> None:
     network = Network(journal, [Rates(80e6, 80e6), Rates(80e6, 80e6)], Rates(None, 20e6))
-    streams = joined(network, 2)
+    streams = joined(network, 2, opened)
     size, took = 500_000, {}
 
     def upload(client: int) -> None:
@@ -77,9 +88,9 @@ def test_a_line_that_all_share_is_divided(journal: Journal) -> None:
     assert max(took.values()) == pytest.approx(2 * 8 * size / 20e6, rel=0.1)
 
 
-def test_the_kernel_counts_the_payload_and_its_headers(journal: Journal) -> None:
+def test_the_kernel_counts_the_payload_and_its_headers(journal: Journal, opened: ExitStack) -> None:
     network = Network(journal, [Rates(40e6, 40e6)])
-    ((server, own),) = joined(network, 1)
+    ((server, own),) = joined(network, 1, opened)
     size = 1_000_000
     before = network.counted(0)
     seconds(server, own, size)
@@ -91,9 +102,9 @@ def test_the_kernel_counts_the_payload_and_its_headers(journal: Journal) -> None
     assert up.bytes - before[1].bytes < 0.05 * size  # acknowledgements only
 
 
-def test_a_stream_that_ends_early_is_told(journal: Journal) -> None:
+def test_a_stream_that_ends_early_is_told(journal: Journal, opened: ExitStack) -> None:
     network = Network(journal, [Rates(40e6, 40e6)])
-    ((server, own),) = joined(network, 1)
+    ((server, own),) = joined(network, 1, opened)
     server.sendall(frames.HEADER.pack(frames.MARK, 0, 100) + bytes(40))
     server.close()
     with pytest.raises(EmulationError, match="ended after 40 of 100 bytes"):

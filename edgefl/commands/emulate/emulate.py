@@ -60,7 +60,7 @@ from edgefl.work.torch_device import threads
 CALIBRATION_SECONDS = 3.5
 """CPU seconds of a calibration by operators, which take longer by the quota."""
 
-WORKS_SECONDS = 15.0
+WORKS_SECONDS = 8.0
 """Wall seconds after which a device has trained enough works for its calibration."""
 
 

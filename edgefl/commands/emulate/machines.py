@@ -14,10 +14,10 @@ from edgefl import units
 from edgefl.devices import Device, Fleet
 from edgefl.devices.availability import Always, Booleans
 from edgefl.devices.fleet import apportion
-from edgefl.emulation.kernel import EmulationError
 from edgefl.emulation.limits import LEAST_SHARE
 from edgefl.emulation.links import UNLIMITED, Rates
 from edgefl.emulation.server import Machine
+from edgefl.errors import EmulationError
 from edgefl.planning import Setup
 
 MOST_SHARE = 0.95

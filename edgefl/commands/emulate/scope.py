@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import isfinite
 
 from edgefl.devices import FailureOptions
-from edgefl.emulation.kernel import EmulationError
+from edgefl.errors import EmulationError
 from edgefl.planning import Setup
 from edgefl.scenario import Scenario
 

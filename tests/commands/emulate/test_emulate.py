@@ -18,7 +18,8 @@ from edgefl.commands.emulate.machines import cores_of, shares_of
 from edgefl.commands.emulate.rates import Timed, fitted
 from edgefl.commands.emulate.scope import check_scope
 from edgefl.devices import load_device
-from edgefl.emulation.kernel import EmulationError, missing
+from edgefl.emulation.kernel import missing
+from edgefl.errors import EmulationError
 from edgefl.scenario import load
 from edgefl.training import Task
 
@@ -78,7 +79,7 @@ def test_fitted_rates_are_those_that_the_works_were_made_of() -> None:
         flops, moved, times = table.T
         roofline = np.maximum(flops / true["flops_per_second"], moved / true["memory_bytes_per_second"])
         seconds = float(((roofline + true["seconds_per_operator"]) * times).sum())
-        works.append(Timed(Task.__new__(Task), table, seconds))
+        works.append(Timed(Task.__new__(Task), np.stack([flops, moved, times], axis=1), seconds))
     found = fitted(here, works)
     for name, value in true.items():
         assert getattr(found, name) == pytest.approx(value, rel=0.02)
