@@ -118,13 +118,13 @@ class _Client:
         facts: Mapping[str, Any],
         payloads: int,
         check: Mapping[str, int],
-        latency: tuple[float, float],
+        latency: float,
         body: bytes,
     ) -> tuple[dict[str, Any], bytes]:
         """A round: receive ``payloads``, train, and send the update.
 
         ``body`` has what the client holds without a download: preinstalled or kept by itself.  ``check`` are sums of
-        all other copies that it should hold.  The upload begins ``latency[1]`` seconds after it was asked for.
+        all other copies that it should hold.  The upload begins ``latency`` seconds after the update is ready.
         """
         self._held |= deserialised(body)
         wrong = [name for name, sum_ in check.items() if name not in self._held or checksum(self._held[name]) != sum_]
@@ -144,7 +144,7 @@ class _Client:
         uploads = [serialised(tensors) for tensors in report.result.payloads.values() if tensors]
         computed, spent = time.monotonic(), time.process_time() - cpu
         if uploads:
-            time.sleep(latency[1])
+            time.sleep(latency)
             frames.send(self._stream, uploads)
         kept = report.result.kept
         self._held |= kept

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import socket
 import struct
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
 
 from edgefl.errors import EmulationError
 
@@ -19,8 +22,12 @@ _SO_SNDBUFFORCE = 32  # Linux's; the module socket doesn't have it
 
 
 def tune(stream: socket.socket) -> None:
-    """Send what is written at once, and let the kernel hold it: a sender under a quota would fill a buffer slowly."""
+    """Send what is written at once, and let the kernel hold it: a sender under a quota would fill a buffer slowly.
+
+    What it holds is lost when the process ends, as on a device that is switched off.
+    """
     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     stream.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, BUFFER)
 
 
@@ -31,23 +38,57 @@ def send(stream: socket.socket, payloads: Sequence[bytes]) -> None:
         stream.sendall(payload)
 
 
+class Broken(EmulationError):
+    """A stream that ended, or said nothing in time, in the middle of payloads; ``received`` of their bytes came."""
+
+    def __init__(self, message: str, received: int):
+        super().__init__(message)
+        self.received = received
+
+
+@dataclass
+class Receiver:
+    """Receives payloads, and notes when the first of their bytes came (None: none yet)."""
+
+    stream: socket.socket
+    received: int = 0
+    first: float | None = None
+
+    def payloads(self, count: int, until: float = inf) -> list[bytearray]:
+        """Receive ``count`` payloads until a time of the monotonic clock.
+
+        Raises Broken if the stream ends before or the time is over, EmulationError if it holds something else.
+        """
+        payloads = []
+        for number in range(count):
+            mark, told, size = HEADER.unpack(self._exactly(HEADER_BYTES, until))
+            self.received -= HEADER_BYTES
+            if mark != MARK or told != number:
+                raise EmulationError(f"no payload {number} on the stream, but {bytes(mark)!r} {told}")
+            payloads.append(self._exactly(size, until))
+        return payloads
+
+    def _exactly(self, size: int, until: float) -> bytearray:
+        buffer = bytearray(size)
+        view, have = memoryview(buffer), 0
+        while have < size:
+            try:
+                self.stream.settimeout(None if until == inf else max(until - time.monotonic(), 1e-3))
+                got = self.stream.recv_into(view[have : have + PIECE])
+            except TimeoutError:
+                raise Broken(f"{have} of {size} bytes came in time", self.received) from None
+            except OSError as error:
+                raise Broken(
+                    f"the stream broke after {have} of {size} bytes: {error.strerror}", self.received
+                ) from None
+            if not got:
+                raise Broken(f"the stream ended after {have} of {size} bytes", self.received)
+            self.first = self.first or time.monotonic()
+            have += got
+            self.received += got
+        return buffer
+
+
 def receive(stream: socket.socket, count: int) -> list[bytearray]:
     """Receive ``count`` payloads.  Raises EmulationError if the stream ends before, or holds something else."""
-    payloads = []
-    for number in range(count):
-        mark, told, size = HEADER.unpack(_exactly(stream, HEADER_BYTES))
-        if mark != MARK or told != number:
-            raise EmulationError(f"no payload {number} on the stream, but {bytes(mark)!r} {told}")
-        payloads.append(_exactly(stream, size))
-    return payloads
-
-
-def _exactly(stream: socket.socket, size: int) -> bytearray:
-    buffer = bytearray(size)
-    view, have = memoryview(buffer), 0
-    while have < size:
-        got = stream.recv_into(view[have : have + PIECE])
-        if not got:
-            raise EmulationError(f"the stream ended after {have} of {size} bytes")
-        have += got
-    return buffer
+    return Receiver(stream).payloads(count)

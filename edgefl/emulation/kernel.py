@@ -105,8 +105,8 @@ def _refused() -> str | None:
 def bucket(bits_per_second: float) -> tuple[str, ...]:
     """The words by which ``tc`` is told of a token bucket filter of this rate, counted in frames' bytes."""
     bytes_per_second = bits_per_second / 8
-    # a millisecond of traffic passes at once, two frames at least; a queue that never drops, as nothing is lost here
-    burst = max(3200, int(bytes_per_second / 1000))
+    # a millisecond of traffic passes at once, a frame at least; a queue that never drops, as nothing is lost here
+    burst = max(1600, int(bytes_per_second / 1000))
     return ("tbf", "rate", f"{round(bits_per_second)}bit", "burst", f"{burst}b", "limit", f"{64 << 20}b")
 
 

@@ -77,6 +77,8 @@ class Network:
             own = SERVER if index == 0 else address(index - 1)
             up = [
                 ("addr", "add", f"{own}/16", "dev", inside),
+                # one segment a frame, as on a cable: counters and filters see every header
+                ("link", "set", inside, "gso_max_segs", "1"),
                 ("link", "set", inside, "up"),
                 ("link", "set", "lo", "up"),
             ]

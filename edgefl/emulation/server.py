@@ -26,7 +26,7 @@ from edgefl.emulation.journal import Journal
 from edgefl.emulation.kernel import control_groups_here
 from edgefl.emulation.limits import Limits
 from edgefl.emulation.links import UNLIMITED, Network, Rates, client_of
-from edgefl.errors import EmulationError, TrainingError
+from edgefl.errors import EmulationError
 from edgefl.planning import Plan
 from edgefl.training import Inline, Report, Task
 from edgefl.training.task import deserialised, serialised
@@ -53,7 +53,8 @@ class Machine:
 class Flown:
     """A client's round on the wall clock: seconds of each phase, and the bytes that were sent.
 
-    ``ended_in`` is the phase in which it failed, None if its update arrived; ``killed`` says that the kernel ended it
+    ``ended_in`` is the phase in which it failed, None if its update arrived; ``late`` says that the server gave it up
+    at the deadline, ``killed`` that the kernel ended it
     for lack of memory.  ``frame_bytes`` are those of whole frames, by the kernel's counters; ``cpu_seconds`` are the
     processor's time for its work.
     """
@@ -68,6 +69,7 @@ class Flown:
     cpu_seconds: float = 0.0
     ended_in: str | None = None
     killed: bool = False
+    late: bool = False
 
 
 @dataclass
@@ -80,8 +82,8 @@ class _Running:
     pipe: Connection
     limits: Limits
     stream: socket.socket | None = None
-    held: dict[str, int] = field(default_factory=dict)
-    """Sums of the copies that the client holds, by item name."""
+    held: set[str] = field(default_factory=set)
+    """Names of the items of which the client holds a copy."""
     prepared: set[str] = field(default_factory=set)
 
 
@@ -188,6 +190,10 @@ class Emulator:
         tell(running.pipe, {"do": "calibrate", "seconds": seconds})
         return self._answer(running)[0]
 
+    def process(self, client: int) -> BaseProcess:
+        """The process of a client."""
+        return self._running[client].process
+
     def timed(self, client: int, key: str, task: Task, times: int) -> float:
         """Wall seconds in which a client's process trains a work under its quota: the median of so many times."""
         running = self._running[client]
@@ -195,18 +201,26 @@ class Emulator:
         tell(running.pipe, {"do": "timed", "times": times, **_order(task)}, serialised(task.tensors()))
         return float(self._answer(running)[0]["seconds"])
 
-    def fly(self, plans: Mapping[int, Plan]) -> dict[int, Flown]:
-        """Play the round of these clients at the same time; their tasks have been submitted."""
+    def fly(self, plans: Mapping[int, Plan], deadline: float = inf) -> dict[int, Flown]:
+        """Play the round of these clients at the same time; their tasks have been submitted.
+
+        After ``deadline`` seconds the server gives up those whose update isn't there; they take part no more, and
+        neither do those whose process has ended.
+        """
         tasks = {client: self._tasks.pop(client) for client in plans}
-        for client, plan in plans.items():
+        there = {client: plan for client, plan in plans.items() if self._running[client].process.is_alive()}
+        for client, plan in there.items():
             self._prepare(self._running[client], plan.key, tasks[client][0])
-        start = threading.Barrier(len(plans))
-        with ThreadPoolExecutor(len(plans)) as pool:
+        flown = {client: Flown(client, 0.0, 0.0, 0.0, 0, 0, ended_in="start") for client in plans}
+        for client in plans.keys() - there.keys():
+            tasks[client][1].cancel()
+        start = threading.Barrier(max(len(there), 1))
+        with ThreadPoolExecutor(max(len(there), 1)) as pool:
             flights = {
-                client: pool.submit(self._fly, self._running[client], plan, *tasks[client], start)
-                for client, plan in plans.items()
+                client: pool.submit(self._fly, self._running[client], plan, *tasks[client], start, deadline)
+                for client, plan in there.items()
             }
-            return {client: flight.result() for client, flight in flights.items()}
+            return flown | {client: flight.result() for client, flight in flights.items()}
 
     def _prepare(self, running: _Running, key: str, task: Task) -> None:
         """Let a client train a work once before its first round with it, at the full speed of this machine."""
@@ -218,16 +232,22 @@ class Emulator:
             tell(running.pipe, {"do": "prepare", **_order(task)}, serialised(task.tensors()))
             self._answer(running)
         except (EOFError, OSError):
-            pass  # the round finds that it has ended
+            running.process.join()  # the round finds that it has ended
         finally:
             running.limits.processor(running.machine.share)
 
     def _fly(
-        self, running: _Running, plan: Plan, task: Task, future: Future[Report], start: threading.Barrier
+        self,
+        running: _Running,
+        plan: Plan,
+        task: Task,
+        future: Future[Report],
+        start: threading.Barrier,
+        deadline: float,
     ) -> Flown:
         machine, stream = running.machine, running.stream
         assert stream is not None
-        sent = {item.name: payload for payload in plan.down for item in payload.items}
+        sent = {item.name for payload in plan.down for item in payload.items}
         inputs = task.tensors()
         downloads = [
             serialised({item.name: inputs[item.name] for item in payload.items})
@@ -240,55 +260,66 @@ class Emulator:
         up = [payload for payload in task.work.up if payload.items]
         order = {
             "do": "train", **_order(task), "payloads": len(downloads), "check": sums,
-            "latency": [machine.latency_seconds] * 2,
+            "latency": machine.latency_seconds,
         }  # fmt: skip
-        watch = _Watch()
         before = self.network.counted(running.number)
+        receiver, began, times = frames.Receiver(stream), time.monotonic(), {}
         try:
             try:
                 tell(running.pipe, order, serialised(new))
                 self._answer(running)
             finally:
                 start.wait()
-            watch.begin("download")
+            began = time.monotonic()
             if downloads:
                 time.sleep(machine.latency_seconds)
                 frames.send(stream, downloads)
-                watch.sent = sum(map(len, downloads))
-            arrived = frames.receive(stream, len(up))
-            watch.begin("done")
+            arrived = receiver.payloads(len(up), began + deadline)
+            ended = time.monotonic()
             answer, kept = self._answer(running)
-        except (EOFError, OSError, EmulationError) as error:
-            return self._ended(running, watch, future, error)
-        running.held |= dict.fromkeys([*sent, *new], 0)
-        report = _report(answer["facts"], task.work, arrived, kept)
-        future.set_result(report)
-        times = answer["times"]
+            times = answer["times"]
+        except (EOFError, OSError, frames.Broken) as error:
+            future.cancel()
+            return self._given_up(running, receiver, began, sum(map(len, downloads)), error)
+        running.held |= sent | new.keys()
+        future.set_result(_report(answer["facts"], task.work, arrived, kept))
         counted = self.network.counted(running.number)
-        down = times["downloaded"] - watch.began if downloads else 0.0
+        downloaded = times["downloaded"] if downloads else began
         return Flown(
             machine.client,
-            down,
-            times["computed"] - watch.began - down,
-            watch.ended - times["computed"] if up else 0.0,
+            downloaded - began,
+            times["computed"] - downloaded,
+            ended - times["computed"] if up else 0.0,
             sum(map(len, downloads)),
-            sum(map(len, arrived)),
+            receiver.received,
             (counted[0].bytes - before[0].bytes, counted[1].bytes - before[1].bytes),
             times["cpu_seconds"],
         )
 
-    def _ended(self, running: _Running, watch: _Watch, future: Future[Report], error: Exception) -> Flown:
-        """What is known of a client whose process has ended in a round."""
-        client = running.machine.client
-        if isinstance(error, EmulationError) and running.process.is_alive():
-            raise TrainingError(f"client {client}: {error}") from None
-        running.process.join(5.0)
-        future.cancel()
-        took = time.monotonic() - watch.began
-        phase = "compute" if watch.sent else "download"
-        seconds = {"download": 0.0, "compute": 0.0, phase: took}
-        killed = running.limits.killed > 0
-        return Flown(client, seconds["download"], seconds["compute"], 0.0, watch.sent, 0, ended_in=phase, killed=killed)
+    def _given_up(
+        self, running: _Running, receiver: frames.Receiver, began: float, sent: int, error: Exception
+    ) -> Flown:
+        """What is known of a client whose update isn't there: its process has ended, or the deadline is over.
+
+        Its computing ends with the first byte that arrived, less the latency.  When its download was complete is only
+        said with its update, so the download is counted as computing.
+        """
+        ended = time.monotonic()
+        late = running.process.is_alive() and isinstance(error, frames.Broken)
+        running.process.kill()
+        running.process.join()
+        computed = ended if receiver.first is None else receiver.first - running.machine.latency_seconds
+        return Flown(
+            running.machine.client,
+            0.0,
+            computed - began,
+            ended - computed,
+            sent,
+            receiver.received,
+            ended_in="compute" if receiver.first is None else "upload",
+            killed=running.limits.killed > 0,
+            late=late,
+        )
 
     def _answer(self, running: _Running) -> tuple[dict[str, Any], bytes]:
         answer, body = told(running.pipe)
@@ -300,21 +331,6 @@ class Emulator:
 def _order(task: Task) -> dict[str, Any]:
     """A task without its tensors, as an order says it; what a client kept travels with them."""
     return {"work": task.work.encode(), "facts": {**task.facts(), "metered": False, "kept": None}}
-
-
-@dataclass
-class _Watch:
-    """When a client's round began and ended, on the machine's monotonic clock, and the bytes that were sent to it."""
-
-    began: float = field(default_factory=time.monotonic)
-    ended: float = 0.0
-    sent: int = 0
-
-    def begin(self, phase: str) -> None:
-        if phase == "download":
-            self.began = time.monotonic()
-        else:
-            self.ended = time.monotonic()
 
 
 def _report(facts: Mapping[str, Any], work: Work, arrived: Sequence[bytearray], kept: bytes) -> Report:

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,12 +46,11 @@ from edgefl.runs.folders import free_folder, json_text, new_folder
 from edgefl.scenario import Scenario, load
 from edgefl.simulation import Simulation
 from edgefl.simulation.inflight.closed_form import (
-    AT_COMPUTE,
-    AT_DOWNLOAD,
-    AT_END,
     DROPPED,
     FINISHED,
+    LATE,
     NO_MEMORY,
+    PHASES,
     Flights,
     Landings,
 )
@@ -136,9 +136,8 @@ def emulate(
         untrained = load(whole.resolved(), ["training.mode=none"])
         simulated = _play(folder / "simulated", untrained, played, None, None, rounds, federation, silent)
         flown: list[tuple[int, Flown]] = []
-        emulated = _play(
-            folder / "emulated", whole, played, emulator, _landing(emulator, flown), rounds, federation, on_progress
-        )
+        landing = _landing(emulator, flown, whole.round.deadline)
+        emulated = _play(folder / "emulated", whole, played, emulator, landing, rounds, federation, on_progress)
     fleet = setup.fleet
     facts = {
         each.client: {
@@ -232,11 +231,14 @@ def _by_works(
     return found
 
 
-def _landing(emulator: Emulator, flown: list[tuple[int, Flown]]) -> Callable[[Flights], Landings]:
+def _landing(
+    emulator: Emulator, flown: list[tuple[int, Flown]], deadline: float | None
+) -> Callable[[Flights], Landings]:
     """What lands the flights of a simulation: the emulator, whose flights are added to ``flown``."""
 
     def land(flights: Flights) -> Landings:
-        seen = emulator.fly(dict(zip(flights.client.tolist(), flights.plans, strict=True)))
+        plans = dict(zip(flights.client.tolist(), flights.plans, strict=True))
+        seen = emulator.fly(plans, inf if deadline is None else deadline)
         rows = [seen[client] for client in flights.client.tolist()]
         flown.extend((flights.dispatch.round, row) for row in rows)
         return _landings(flights, rows)
@@ -246,14 +248,15 @@ def _landing(emulator: Emulator, flown: list[tuple[int, Flown]]) -> Callable[[Fl
 
 def _landings(flights: Flights, rows: Sequence[Flown]) -> Landings:
     """Landings with the seconds of an emulation, and no joules, which can't be measured so."""
-    outcome = [FINISHED if row.ended_in is None else NO_MEMORY if row.killed else DROPPED for row in rows]
-    phases = {None: AT_END, "download": AT_DOWNLOAD, "compute": AT_COMPUTE}
+    outcome = [
+        FINISHED if row.ended_in is None else NO_MEMORY if row.killed else LATE if row.late else DROPPED for row in rows
+    ]
     seconds = np.array([[r.download_seconds, r.compute_seconds, r.upload_seconds] for r in rows]).T
     began = np.full(len(rows), flights.dispatch.at)
     return Landings(
         flights.client,
         np.array(outcome, np.int8),
-        np.array([phases[row.ended_in] for row in rows], np.int8),
+        np.array([PHASES.index(row.ended_in) for row in rows], np.int8),
         began,
         began + seconds.sum(axis=0),
         seconds[0],
