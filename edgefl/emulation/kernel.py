@@ -105,8 +105,8 @@ def _refused() -> str | None:
 def bucket(bits_per_second: float) -> tuple[str, ...]:
     """The words by which ``tc`` is told of a token bucket filter of this rate, counted in frames' bytes."""
     bytes_per_second = bits_per_second / 8
-    # a millisecond of traffic passes at once, a frame at least; a queue that never drops, as nothing is lost here
-    burst = max(1600, int(bytes_per_second / 1000))
+    # what the kernel's timer misses by less than the burst isn't lost; the queue never drops, as nothing is lost here
+    burst = max(3028, int(0.002 * bytes_per_second))
     return ("tbf", "rate", f"{round(bits_per_second)}bit", "burst", f"{burst}b", "limit", f"{64 << 20}b")
 
 
