@@ -38,7 +38,7 @@ def send(stream: socket.socket, payloads: Sequence[bytes]) -> None:
         stream.sendall(payload)
 
 
-class Broken(EmulationError):
+class Broken(ConnectionError):
     """A stream that ended, or said nothing in time, in the middle of payloads; ``received`` of their bytes came."""
 
     def __init__(self, message: str, received: int):
@@ -90,5 +90,6 @@ class Receiver:
 
 
 def receive(stream: socket.socket, count: int) -> list[bytearray]:
-    """Receive ``count`` payloads.  Raises EmulationError if the stream ends before, or holds something else."""
+    """Receive ``count`` payloads.  Raises Broken if the stream ends before, EmulationError if it
+    holds something else."""
     return Receiver(stream).payloads(count)

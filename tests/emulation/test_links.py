@@ -14,7 +14,6 @@ from edgefl.emulation import frames
 from edgefl.emulation.journal import Journal
 from edgefl.emulation.kernel import enter, run
 from edgefl.emulation.links import ETHERNET, IP_AND_TCP, MTU, PORT, SERVER, Network, Rates, address, client_of
-from edgefl.errors import EmulationError
 
 MOST_OFF = 0.05
 
@@ -110,7 +109,7 @@ def test_a_stream_that_ends_early_is_told(journal: Journal, opened: ExitStack) -
     ((server, own),) = joined(network, 1, opened)
     server.sendall(frames.HEADER.pack(frames.MARK, 0, 100) + bytes(40))
     server.shutdown(socket.SHUT_WR)
-    with pytest.raises(EmulationError, match="ended after 40 of 100 bytes"):
+    with pytest.raises(frames.Broken, match="ended after 40 of 100 bytes"):
         frames.receive(own, 1)
 
 

@@ -31,7 +31,7 @@ def python_page() -> str:
     """The page of the public functions: a table for readers of the file, and directives for the site."""
     names = [
         *("run", "register", "compare", "write_report", "write_figures", "explain", "trace", "export", "profile"),
-        *("profile_clients", "check_devices", "sweep", "fit", "analyse", "papers", "calibrate", "validate"),
+        *("profile_clients", "check_devices", "sweep", "fit", "analyse", "papers", "calibrate", "emulate", "validate"),
         *("check_method", "read_run"),
     ]
     if set(names) != set(edgefl.__all__):
