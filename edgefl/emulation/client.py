@@ -12,14 +12,17 @@ import signal
 import socket
 import statistics
 import sys
+import tempfile
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import IO, Any
 
 import psutil
+import safetensors.torch
 from torch import Tensor
 
 from edgefl import registry
@@ -29,7 +32,7 @@ from edgefl.emulation.links import PORT, SERVER
 from edgefl.errors import EdgeflError
 from edgefl.machine.microbenchmarks import calibrate_here
 from edgefl.training import Node, Task
-from edgefl.training.task import deserialised, serialised
+from edgefl.training.task import serialised
 from edgefl.training.worker import open_node
 from edgefl.work import Work
 
@@ -71,7 +74,7 @@ def main(pipe: Connection, parent: int, namespace: str, path: list[str], data: D
         tell(pipe, {})
         client = _Client(pipe, stream, node)
         while True:
-            order, body = told(pipe)
+            order, *body = told(pipe)  # a list, from which the body is taken so that its memory is free again
             try:
                 tell(pipe, *getattr(client, order.pop("do"))(body=body, **order))
             except EdgeflError as error:
@@ -89,7 +92,7 @@ class _Client:
         self._pipe, self._stream, self._node = pipe, stream, node
         self._held: dict[str, Tensor] = {}
 
-    def calibrate(self, seconds: float, body: bytes) -> tuple[dict[str, Any], bytes]:
+    def calibrate(self, seconds: float, body: list[bytes]) -> tuple[dict[str, Any], bytes]:
         """Measure the rates of this process by CPU time, and its ``share`` of a processor's time."""
         wall, cpu = time.monotonic(), time.process_time()
         device = calibrate_here(seconds)
@@ -97,9 +100,9 @@ class _Client:
         rates = ("flops_per_second", "memory_bytes_per_second", "seconds_per_operator")
         return {"share": share, **{name: getattr(device, name) for name in rates}}, b""
 
-    def timed(self, work: str, facts: Mapping[str, Any], times: int, body: bytes) -> tuple[dict[str, Any], bytes]:
+    def timed(self, work: str, facts: Mapping[str, Any], times: int, body: list[bytes]) -> tuple[dict[str, Any], bytes]:
         """Train a work so many times; the median of the wall seconds."""
-        task = Task.of(Work.decode(work), deserialised(body), facts)
+        task = Task.of(Work.decode(work), stored(lambda file: file.write(body.pop())), facts)
         seconds = []
         for _ in range(times):
             began = time.monotonic()
@@ -107,9 +110,9 @@ class _Client:
             seconds.append(time.monotonic() - began)
         return {"seconds": statistics.median(seconds)}, b""
 
-    def prepare(self, work: str, facts: Mapping[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
+    def prepare(self, work: str, facts: Mapping[str, Any], body: list[bytes]) -> tuple[dict[str, Any], bytes]:
         """Train a work once outside all clocks, so that what is made at a first use is there."""
-        self._node.run(Task.of(Work.decode(work), deserialised(body), facts))
+        self._node.run(Task.of(Work.decode(work), stored(lambda file: file.write(body.pop())), facts))
         return {}, b""
 
     def train(
@@ -119,24 +122,23 @@ class _Client:
         payloads: int,
         check: Mapping[str, int],
         latency: float,
-        body: bytes,
+        body: list[bytes],
     ) -> tuple[dict[str, Any], bytes]:
         """A round: receive ``payloads``, train, and send the update.
 
         ``body`` has what the client holds without a download: preinstalled or kept by itself.  ``check`` are sums of
         all other copies that it should hold.  The upload begins ``latency`` seconds after the update is ready.
         """
-        self._held |= deserialised(body)
+        self._held |= stored(lambda file: file.write(body.pop()))
         wrong = [name for name, sum_ in check.items() if name not in self._held or checksum(self._held[name]) != sum_]
         if wrong:
             return {"error": f"it doesn't hold the copy of {wrong[0]} that the versions say"}, b""
         decoded = Work.decode(work)
         tell(self._pipe, {"ready": True})
-        arrived = frames.receive(self._stream, payloads)
+        receiver = frames.Receiver(self._stream)
+        for number in range(payloads):
+            self._held |= stored(partial(receiver.into, number=number))
         downloaded = time.monotonic()
-        for payload in arrived:
-            self._held |= deserialised(bytes(payload))
-        del arrived
         names = {name for p in decoded.down for item in p.items for name in p.wire(item)} | set(decoded.keep)
         inputs = {name: tensor for name, tensor in self._held.items() if name in names}
         cpu = time.process_time()
@@ -151,6 +153,17 @@ class _Client:
         rss = psutil.Process().memory_info().rss
         times = {"downloaded": downloaded, "computed": computed, "cpu_seconds": spent, "rss_bytes": rss}
         return {"times": times, "facts": report.facts()}, serialised(kept)
+
+
+def stored(write: Callable[[IO[bytes]], object]) -> dict[str, Tensor]:
+    """The tensors of a safetensors file on disk, which ``write`` writes.
+
+    They are pages of the file, as a model on a device's storage: the kernel takes them back where memory is short.
+    """
+    with tempfile.NamedTemporaryFile(suffix=".safetensors") as file:
+        write(file)
+        file.flush()
+        return dict(safetensors.torch.load_file(file.name))
 
 
 def checksum(tensor: Tensor) -> int:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import IO
 
 from edgefl.errors import EmulationError
 
@@ -59,14 +60,22 @@ class Receiver:
 
         Raises Broken if the stream ends before or the time is over, EmulationError if it holds something else.
         """
-        payloads = []
-        for number in range(count):
-            mark, told, size = HEADER.unpack(self._exactly(HEADER_BYTES, until))
-            self.received -= HEADER_BYTES
-            if mark != MARK or told != number:
-                raise EmulationError(f"no payload {number} on the stream, but {bytes(mark)!r} {told}")
-            payloads.append(self._exactly(size, until))
-        return payloads
+        return [self._exactly(self._size(number, until), until) for number in range(count)]
+
+    def into(self, file: IO[bytes], number: int) -> None:
+        """Receive the payload of this number into a file, a piece at a time.  Raises as ``payloads`` does."""
+        left = self._size(number, inf)
+        while left:
+            piece = self._exactly(min(left, PIECE), inf)
+            file.write(piece)
+            left -= len(piece)
+
+    def _size(self, number: int, until: float) -> int:
+        mark, told, size = HEADER.unpack(self._exactly(HEADER_BYTES, until))
+        self.received -= HEADER_BYTES
+        if mark != MARK or told != number:
+            raise EmulationError(f"no payload {number} on the stream, but {bytes(mark)!r} {told}")
+        return int(size)
 
     def _exactly(self, size: int, until: float) -> bytearray:
         buffer = bytearray(size)

@@ -68,7 +68,8 @@ def test_both_directions_have_their_own_rate(journal: Journal, opened: ExitStack
         seconds(server, own, 1000)  # addresses are resolved
         for sender, receiver, rate in ((server, own, down), (own, server, up)):
             size = int(0.4 * rate / 8)
-            assert seconds(sender, receiver, size) == pytest.approx(0.4, rel=MOST_OFF)
+            # a busy machine makes a transfer longer, and nothing makes it shorter
+            assert min(seconds(sender, receiver, size) for _ in range(3)) == pytest.approx(0.4, rel=MOST_OFF)
 
 
 def test_a_line_that_all_share_is_divided(journal: Journal, opened: ExitStack) -> None:
