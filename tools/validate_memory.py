@@ -5,8 +5,8 @@
 A client's process may take what it has before its work (Python, torch, data, after a step of a tiny model) and a share
 of the predicted peak (control groups).  The share is halved in until the limit at which it is killed is known to a
 hundredth of the peak.  Each work is tried twice: as it is, and with a C library that returns every tensor of more than
-128 KiB to the kernel at once (MALLOC_MMAP_THRESHOLD_); what lies between the two edges is free memory that the C library
-keeps.  It needs Linux and root, and takes ten minutes.
+128 KiB to the kernel at once (MALLOC_MMAP_THRESHOLD_); what lies between the two edges is free memory that it keeps.
+It needs Linux and root, and takes ten minutes.
 """
 
 from __future__ import annotations

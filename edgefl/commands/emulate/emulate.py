@@ -30,6 +30,7 @@ from edgefl.commands.emulate.scope import check_scope
 from edgefl.commands.made_of import inputs_of, made_of
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.commands.run import check
+from edgefl.cost import energy
 from edgefl.data import Federation
 from edgefl.devices import Device
 from edgefl.emulation.client import Data
@@ -247,7 +248,7 @@ def _landing(
 
 
 def _landings(flights: Flights, rows: Sequence[Flown]) -> Landings:
-    """Landings with the seconds of an emulation, and no joules, which can't be measured so."""
+    """Landings with the seconds of an emulation; joules are the profiles' watts times these."""
     outcome = [
         FINISHED if row.ended_in is None else NO_MEMORY if row.killed else LATE if row.late else DROPPED for row in rows
     ]
@@ -264,7 +265,7 @@ def _landings(flights: Flights, rows: Sequence[Flown]) -> Landings:
         seconds[2],
         np.array([row.download_bytes for row in rows], np.int64),
         np.array([row.upload_bytes for row in rows], np.int64),
-        np.zeros(len(rows)),
+        energy(seconds[0], seconds[1], seconds[2], flights.watts),
         flights.failures.slow,
     )
 

@@ -131,7 +131,7 @@ def line_of(fleet: Fleet) -> Rates:
 def at_share(device: Device, core: Device, share: float) -> Device:
     """A device as this machine emulates it: its memory and name, and the rates of ``core`` as far as its share goes.
 
-    Its watts are 0, because joules can't be measured so; models are in memory already.
+    Its watts are the profile's, because joules can't be measured so; models are in memory already.
     """
     return replace(
         device,
@@ -142,8 +142,6 @@ def at_share(device: Device, core: Device, share: float) -> Device:
         float16_flops_per_second=None,
         bfloat16_flops_per_second=None,
         storage_bytes_per_second=inf,
-        compute_watts=0.0,
-        idle_watts=0.0,
         jitter=0.0,
     )
 
@@ -154,7 +152,7 @@ def emulated_setup(setup: Setup, clients: Sequence[int], devices: Mapping[int, D
     No work is metered, as the meter takes longer than the step that it measures.
     """
     fleet = setup.fleet
-    links = tuple(replace(link, jitter=0.0, download_watts=0.0, upload_watts=0.0) for link in fleet.links)
+    links = tuple(replace(link, jitter=0.0) for link in fleet.links)
     known = tuple(devices.get(index, device) for index, device in enumerate(fleet.devices))
     fleet = replace(fleet, devices=known, links=links, availability=Only(tuple(clients)))
     return replace(setup, fleet=fleet, measure="none")

@@ -17,6 +17,7 @@ from edgefl.commands.emulate.held_against import errors_of, rows_of
 from edgefl.commands.emulate.machines import cores_of, shares_of
 from edgefl.commands.emulate.rates import Timed, fitted
 from edgefl.commands.emulate.scope import check_scope
+from edgefl.commands.verify.verify import verify
 from edgefl.devices import load_device
 from edgefl.emulation.kernel import missing
 from edgefl.errors import EmulationError
@@ -133,5 +134,6 @@ def test_an_emulation_trains_the_weights_that_a_run_trains(
     # rounds of hundredths of a second
     for row in result["client_rounds"]:
         assert abs(row["with_measured_compute_seconds"] - row["emulated_round_seconds"]) < 0.2
+    assert verify(emulated.path)["valid"], verify(emulated.path)
     # with the wall clock the same rounds took other seconds
     assert [r["metrics"] for r in emulated.records("rounds")] == [r["metrics"] for r in plain.records("rounds")]
