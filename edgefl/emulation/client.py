@@ -81,7 +81,7 @@ def main(pipe: Connection, parent: int, namespace: str, path: list[str], data: D
                 tell(pipe, *getattr(client, order.pop("do"))(body=body, **order))
             except EdgeflError as error:
                 tell(pipe, {"error": str(error)})
-    except (EOFError, ConnectionError):
+    except (EOFError, ConnectionError, frames.Broken):
         return
     except Exception as error:  # said by the server, as nobody reads this process's own words
         tell(pipe, {"error": str(error) or repr(error)})

@@ -39,7 +39,7 @@ def send(stream: socket.socket, payloads: Sequence[bytes]) -> None:
         stream.sendall(payload)
 
 
-class Broken(ConnectionError):
+class Broken(Exception):
     """A stream that ended, or said nothing in time, in the middle of payloads; ``received`` of their bytes came."""
 
     def __init__(self, message: str, received: int):

@@ -278,7 +278,7 @@ class Emulator:
             ended = time.monotonic()
             answer, kept = self._answer(running)
             times = answer["times"]
-        except (EOFError, OSError) as error:
+        except (EOFError, OSError, frames.Broken) as error:
             future.cancel()
             return self._given_up(running, receiver, began, sum(map(len, downloads)), error)
         running.held |= sent | new.keys()

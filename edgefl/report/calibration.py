@@ -1,4 +1,4 @@
-"""Results of ``edgefl calibrate`` as tables."""
+"""Results of ``edgefl calibrate`` and ``edgefl emulate`` as tables."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ _SHOWN: dict[str, Callable[[float], str]] = {
     "jitter": lambda sigma: f"{sigma:.3g}",
 }
 
+_PHASES = ("download", "compute", "upload", "round")
+
 
 def print_calibration(result: Mapping[str, Any], console: Console | None = None) -> None:
     """Print the measured profiles of device and link, notes on what could not be measured, and the files written."""
@@ -43,3 +45,33 @@ def print_calibration(result: Mapping[str, Any], console: Console | None = None)
 def _formatter(name: str) -> Callable[[float], str]:
     """The function that formats a field, chosen by the unit at the end of its name."""
     return next((show for end, show in _SHOWN.items() if name.endswith(end)), units.show_seconds)
+
+
+def print_emulation(result: Mapping[str, Any], console: Console | None = None) -> None:
+    """Print the devices under their quotas, simulated and emulated seconds of each client-round, and the errors."""
+    console = console or screen()
+    table = new_table("device", "quota", "share had", "FLOP/s", "bytes/s", "an operator", left=(0,))
+    for name, each in result["devices"].items():
+        share = each["share"]
+        table.add_row(
+            name,
+            units.show_share(each["quota"]),
+            units.show_share(share),
+            units.show_rate(each["flops_per_second"] * share),
+            units.show_bytes_per_second(each["memory_bytes_per_second"] * share),
+            units.show_seconds(each["seconds_per_operator"] / share),
+        )
+    print_section(console, "Devices, as shares of a core of this machine", table)
+    table = new_table("round", "client", "device", "link", *_PHASES, left=(2, 3))
+    for row in result["client_rounds"]:
+        seconds = (
+            f"{row[f'simulated_{phase}_seconds']:.3f}/{row[f'emulated_{phase}_seconds']:.3f}" for phase in _PHASES
+        )
+        table.add_row(str(row["round"]), str(row["client"]), row["device"], row["link"], *seconds)
+    print_section(console, "Seconds of each client's round, simulated/emulated", table)
+    table = new_table("of", "median", "worst", "client-rounds", left=(0,))
+    for name, each in result["errors"].items():
+        table.add_row(
+            name, units.show_share(each["median"]), units.show_share(each["worst"]), str(each["client_rounds"])
+        )
+    print_section(console, "Simulated / emulated - 1, without sign", table)

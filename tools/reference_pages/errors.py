@@ -44,6 +44,11 @@ EXIT_CODES = {
     "selections": ("the list is printed; parts that are broken are named on stderr", "", ""),
     "policies": ("the list is printed; parts that are broken are named on stderr", "", ""),
     "calibrate": ("the machine was measured; with `--output`, the profile is written", "", "`--serve` always ends so"),
+    "emulate": (
+        "both runs are finished and held against each other",
+        "the server's work failed while it ran",
+        "clients, links and limits are removed; the emulation can't be resumed",
+    ),
     "papers": (
         "every table that was made again is as committed",
         "a table differs from the committed one",
