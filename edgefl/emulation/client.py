@@ -23,6 +23,7 @@ from typing import IO, Any
 
 import psutil
 import safetensors.torch
+import torch
 from torch import Tensor
 
 from edgefl import registry
@@ -31,10 +32,11 @@ from edgefl.emulation.kernel import end_with_parent, enter
 from edgefl.emulation.links import PORT, SERVER
 from edgefl.errors import EdgeflError
 from edgefl.machine.microbenchmarks import CPU, Stopwatch, calibrate_here, step_overheads, threads_of
-from edgefl.training import Node, Task
+from edgefl.training import Node, Report, Task
 from edgefl.training.task import serialised
 from edgefl.training.worker import open_node
 from edgefl.work import Work
+from edgefl.work.packed import space
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,11 @@ class _Client:
         self._pipe, self._stream, self._node = pipe, stream, node
         self._held: dict[str, Tensor] = {}
 
+    def _run(self, task: Task) -> Report:
+        """Run a task, with new memory for its update: what a node keeps for the next one would count in its peak."""
+        size = space(task.work.up)
+        return self._node.run(task, None if size is None else torch.empty(size, dtype=torch.uint8))
+
     def calibrate(self, seconds: float, body: list[bytes]) -> tuple[dict[str, Any], bytes]:
         """Measure the rates of this process by CPU time, and its ``share`` of a processor's time."""
         wall, cpu = time.monotonic(), time.process_time()
@@ -108,13 +115,13 @@ class _Client:
         seconds = []
         for _ in range(times):
             began = time.monotonic()
-            self._node.run(task)
+            self._run(task)
             seconds.append(time.monotonic() - began)
         return {"seconds": statistics.median(seconds)}, b""
 
     def prepare(self, work: str, facts: Mapping[str, Any], body: list[bytes]) -> tuple[dict[str, Any], bytes]:
         """Train a work once outside all clocks, so that what is made at a first use is there."""
-        self._node.run(Task.of(Work.decode(work), stored(lambda file: file.write(body.pop())), facts))
+        self._run(Task.of(Work.decode(work), stored(lambda file: file.write(body.pop())), facts))
         return {}, b""
 
     def train(
@@ -144,7 +151,7 @@ class _Client:
         names = {name for p in decoded.down for item in p.items for name in p.wire(item)} | set(decoded.keep)
         inputs = {name: tensor for name, tensor in self._held.items() if name in names}
         cpu = time.process_time()
-        report = self._node.run(Task.of(decoded, inputs, facts))
+        report = self._run(Task.of(decoded, inputs, facts))
         uploads = [serialised(tensors) for tensors in report.result.payloads.values() if tensors]
         computed, spent = time.monotonic(), time.process_time() - cpu
         if uploads:
