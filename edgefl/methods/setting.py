@@ -135,6 +135,11 @@ class Setting:
     pretrained: Callable[[], Mapping[str, Tensor]] | None = None
     clients: Mapping[str, int] = field(default_factory=dict)
 
+    @property
+    def averages_products(self) -> bool:
+        """Whether the server averages the products of LoRA's factors (FlexLoRA), and not the factors themselves."""
+        return any("of" in kind.model.get("adapter", {}) for kind in self.kinds.values())
+
     @cached_property
     def buffers(self) -> frozenset[Address]:
         """Addresses of the buffers of all client models."""
