@@ -232,6 +232,20 @@ REFUSALS: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"schedule": "frozen-prefix", **ANSWERS}, KEEPS),
         ({"method": "pmcmfl", "schedule": "frozen-prefix", **ANSWERS}, KEEPS),
     ],
+    "`flexlora` without LoRA, with ranks that don't go up to its own, or with `krum`": [
+        ({"schedule": "flexlora"}, "set adapter: .name: lora"),
+        ({"schedule": "flexlora", "adapter": {"name": "lora", "rank": 4}}, "must go up to adapter.rank, 4"),
+        ({"schedule": "flexlora", "adapter": "lora", "aggregation": {"rule": "krum"}}, "krum compares factors"),
+    ],
+    "`flexlora` where clients keep factors, or tensors like them: "
+    "`scaffold`, `feddyn`, `ditto`, `creamfl` and its kin, `personal`": [
+        ({"method": "ditto", "schedule": "flexlora", "adapter": "lora"}, FACTORS),
+        ({"method": "fedmd", "data": PUBLIC, "schedule": "flexlora", "adapter": "lora"}, FACTORS),
+        (
+            {"method": {"name": "fedavg", "personal": ["image.blocks"]}, "schedule": "flexlora", "adapter": "lora"},
+            FACTORS,
+        ),
+    ],
     "`creamfl` and its kin under `heterofl` without `model.dimension`": [
         ({"method": "creamfl", "data": PUBLIC, "schedule": "heterofl"}, "representations of the full model's width"),
         ({"method": "fedmd", "data": PUBLIC, "schedule": "heterofl"}, "representations of the full model's width"),
