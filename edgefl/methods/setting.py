@@ -52,13 +52,12 @@ class Kind:
         return {**parameters, **buffers}
 
     def trainable(self) -> tuple[str, ...]:
-        """Names of the parameters, with an adapter of those that it lets train; buffers can't train."""
-        names, adapter = _tensors(_Frozen(self.model))[0], self.model.get("adapter")
-        return tuple(name for name in names if adapter is None or adapters.trains(adapter, name))
+        """Names of the parameters, with an adapter of those that it lets train; buffers can't train; cached."""
+        return _trained(_Frozen(self.model))[0]
 
     def fixed(self) -> frozenset[str]:
         """Names of the parameters that no client trains at any stage: those of the model under an adapter."""
-        return frozenset(_tensors(_Frozen(self.model))[0]) - set(self.trainable())
+        return _trained(_Frozen(self.model))[1]
 
     @property
     def dimension(self) -> int:
@@ -105,6 +104,14 @@ def _tensors(key: _Frozen) -> tuple[Specs, Specs]:
         )
         remember(folder, name, [[[n, list(s.shape), s.dtype] for n, s in part.items()] for part in specs])
     return specs
+
+
+@cache
+def _trained(key: _Frozen) -> tuple[tuple[str, ...], frozenset[str]]:
+    """Names of the parameters that train and that don't, of a description; asked once a round."""
+    names, adapter = _tensors(key)[0], key.description.get("adapter")
+    own = tuple(name for name in names if adapter is None or adapters.trains(adapter, name))
+    return own, frozenset(names) - set(own)
 
 
 def _specs(raw: Any) -> tuple[Specs, Specs]:
