@@ -143,6 +143,10 @@ BYTES_PER_SECOND = Quantity("rate of bytes per second", "25.6 GB/s", _PLAIN | _u
 SECONDS = Quantity("number of seconds", "10 min", _PLAIN | _TIME)
 JOULES = Quantity("number of joules", "2 kJ", _PLAIN | _units("J", small=True) | _units("Wh", small=True, scale=3600))
 WATTS = Quantity("number of watts", "6.4 W", _PLAIN | _units("W", small=True))
+CARBON_INTENSITY = Quantity(
+    "number of grams per kWh", "400 g/kWh",
+    _PLAIN | {"g/kWh": Fraction(1), "kg/kWh": Fraction(1000), "kg/MWh": Fraction(1), "g/MJ": Fraction(36, 10)},
+)  # fmt: skip
 STEPS_PER_SECOND = Quantity(
     "rate of steps per second", "2.5 steps/s", {u: Fraction(1) for u in ("", "steps/s", "it/s")}
 )
@@ -216,6 +220,11 @@ def show_joules(value: float) -> str:
     return _show(value, [(1e-3, "mJ"), *_decimal("J")])
 
 
+def show_grams(value: float) -> str:
+    """Grams as text: "3.1 g" or "1.2 kg"."""
+    return _show(value, [(1e-6, "ug"), (1e-3, "mg"), (1.0, "g"), (1e3, "kg"), (1e6, "t")])
+
+
 def show_watts(value: float) -> str:
     """Watts as text: "6.4 W"."""
     return _show(value, [(1e-3, "mW"), *_decimal("W")])
@@ -259,6 +268,7 @@ BitsPerSecond = Annotated[float, _validator(BITS_PER_SECOND.parse), _schema(BITS
 Seconds = Annotated[float, _validator(SECONDS.parse), _schema(SECONDS)]
 Watts = Annotated[float, _validator(WATTS.parse), _schema(WATTS)]
 Share = Annotated[float, _validator(SHARE.parse), _schema(SHARE)]
+CarbonIntensity = Annotated[float, _validator(CARBON_INTENSITY.parse), _schema(CARBON_INTENSITY)]
 
 BytesRange = Annotated[tuple[int, int], _validator(_bytes_range), _range_schema(BYTES)]
 FlopsRange = Annotated[tuple[float, float], _validator(FLOPS.parse_range), _range_schema(FLOPS)]

@@ -41,6 +41,7 @@ QUICK = {
     "ditto": ("heterofl", ["image"]),
     "fedpac": ("progressive", ["image-text"]),
     "fedcola-mat": ("end-to-end", ["image", "text"]),
+    "fednova": ("flexlora", ["image", "text"]),
     "mezo": ("frozen-prefix", ["image"]),
 }
 """The schedule and the client kinds with which the quick suite takes a method; else end-to-end with pairs."""
@@ -48,7 +49,6 @@ QUICK = {
 DEAR = (
     "fedprox",
     "feddyn",
-    "fednova",
     "qfedavg",
     "fedbabu",
     "depthfl",
@@ -64,10 +64,15 @@ DEAR = (
 )
 """Methods that the quick suite leaves out, since they take seconds and it has another one of their family."""
 
+ADAPTED = ("creamfl", "ditto", "fedcola", "feddyn", "fedet", "fedgems", "fedmd", "reamfl-avg", "reamfl-iot",
+           "reamfl-mean", "scaffold")  # fmt: skip
+"""Methods whose clients keep factors, or tensors like them, or that train no adapters by default."""
 WIDTHS = "model 'multiway' can't be narrowed"
 KEEPS = "set schedule.keep: false"
+FACTORS = "factors of two rounds don't belong together"
 REFUSED = {
     **{(method, "heterofl"): WIDTHS for method in ("pmcmfl", "fedpac", "fedhkd")},
+    **{(method, "flexlora"): "set complementary: none" if method == "fedcola" else FACTORS for method in ADAPTED},
     **{(method, "frozen-prefix"): KEEPS for method in ("pmcmfl", "fedpac", "fedhkd", "depthfl")},
 }
 """The pairs that make no sense, each with the reason that is given."""
@@ -131,7 +136,8 @@ def scenario_of(tiny: Tiny, method: str, schedule: str) -> dict[str, Any]:
     data = {**tiny()["data"], "clients": {"image": 2, "text": 2, "image-text": 2}, "samples": 16, "public": 24}
     sections = {"method": own, "schedule": {"name": schedule, "rounds": 2}, "evaluation": {"every": 1}}
     scenario = tiny(**{**sections, **needs, "data": {**data, **needs.get("data", {})}})
-    if schedule in ("elastic", "heterofl") and (method, schedule) not in REFUSED:
+    scenario |= registry.get("schedule", schedule).needs | {"schedule": scenario["schedule"]}
+    if schedule in ("elastic", "flexlora", "heterofl") and (method, schedule) not in REFUSED:
         peaks: dict[str, list[int]] = {}
         does = compose(load(scenario)).method
         for row in edgefl.profile(scenario)["rows"]:
@@ -225,6 +231,20 @@ REFUSALS: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"method": "depthfl", "schedule": "frozen-prefix"}, KEEPS),
         ({"schedule": "frozen-prefix", **ANSWERS}, KEEPS),
         ({"method": "pmcmfl", "schedule": "frozen-prefix", **ANSWERS}, KEEPS),
+    ],
+    "`flexlora` without LoRA, with ranks that don't go up to its own, or with `krum`": [
+        ({"schedule": "flexlora"}, "set adapter: .name: lora"),
+        ({"schedule": "flexlora", "adapter": {"name": "lora", "rank": 4}}, "must go up to adapter.rank, 4"),
+        ({"schedule": "flexlora", "adapter": "lora", "aggregation": {"rule": "krum"}}, "krum compares factors"),
+    ],
+    "`flexlora` where clients keep factors, or tensors like them: "
+    "`scaffold`, `feddyn`, `ditto`, `creamfl` and its kin, `personal`": [
+        ({"method": "ditto", "schedule": "flexlora", "adapter": "lora"}, FACTORS),
+        ({"method": "fedmd", "data": PUBLIC, "schedule": "flexlora", "adapter": "lora"}, FACTORS),
+        (
+            {"method": {"name": "fedavg", "personal": ["image.blocks"]}, "schedule": "flexlora", "adapter": "lora"},
+            FACTORS,
+        ),
     ],
     "`creamfl` and its kin under `heterofl` without `model.dimension`": [
         ({"method": "creamfl", "data": PUBLIC, "schedule": "heterofl"}, "representations of the full model's width"),

@@ -84,7 +84,12 @@ def list_(
 
 @library.command("show", epilog=examples("edgefl devices show raspberry-pi-4-4gb", "edgefl devices show lte --json"))
 def show(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A device, link or fleet, or a YAML file of your own.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="A device (NAME@MODE in a power mode), link or fleet, or a YAML file of yours."
+        ),
+    ],
     as_json: AsJson = False,
 ) -> None:
     """Show every number of one profile with its range, source and confidence, and what a device was held against."""

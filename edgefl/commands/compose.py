@@ -23,11 +23,12 @@ from edgefl.errors import DataError, MethodError
 from edgefl.machine.kernel_scratch import kernels, probe
 from edgefl.memo import cache_folder
 from edgefl.methods import Kind, Method, Setting
+from edgefl.methods.aggregation.options import KRUM
 from edgefl.models import adapters
 from edgefl.planning import Planner, Setup
 from edgefl.planning.payload_options import encoded
 from edgefl.scenario import Scenario, load
-from edgefl.schedules import Schedule, restrict
+from edgefl.schedules import FlexLoRA, Schedule, restrict
 from edgefl.training.pretraining import Pretraining, descriptions_of
 from edgefl.work.description import digest
 from edgefl.work.sums import averaged
@@ -115,24 +116,48 @@ def errors_at(scenario: Scenario, *path: str) -> Iterator[None]:
 def _kinds(scenario: Scenario, federation: Federation) -> dict[str, Kind]:
     """The client kinds by name, each with the model of its clients."""
     kinds: dict[str, Kind] = {}
+    adapter = _adapter(scenario)
     for name in federation.kinds:
         modalities, task = tuple(name.split("-")), federation.task(name)
         checkpointing = scenario.training.checkpointing
         with errors_at(scenario, "model"):
             facts = federation.facts_of(name)
             model = models.describe(scenario.model, modalities, task, facts, checkpointing=checkpointing)
-        if adapter := scenario.adapter.description:
+        if adapter:
             model["adapter"] = adapter
         patterns, extras = federation.patterns(name), federation.extras(name)
         delivers = scenario.adapter.deliver_base == "first"
         kinds[name] = Kind(name, modalities, task, model, scenario.model.weights, patterns, extras, delivers)
-    if adapter := scenario.adapter.description:
+    if adapter:
         with errors_at(scenario, "adapter"):
             plain = {name: models.on_meta(adapters.without(kind.model)) for name, kind in kinds.items()}
             adapters.check(plain, adapter, given=scenario.adapter.also is not None)
             for kind in kinds.values():
                 models.on_meta(kind.model)
     return kinds
+
+
+def _adapter(scenario: Scenario) -> dict[str, Any]:
+    """What models' descriptions say of the adapter.  Raises ScenarioError for what doesn't go with ``flexlora``."""
+    adapter, schedule = scenario.adapter.description, scenario.schedule_options
+    if not isinstance(schedule, FlexLoRA.Options):
+        return adapter
+    if adapter.get("name") != "lora":
+        raise scenario.error(
+            ("schedule",), "flexlora offers ranks of LoRA's factors: set adapter: {name: lora}, or another schedule"
+        )
+    rank = adapter["rank"]
+    if schedule.ranks[0] != rank:
+        raise scenario.error(
+            ("schedule", "ranks"),
+            f"ranks {list(schedule.ranks)} must go up to adapter.rank, {rank}, the server's: write ranks: "
+            f"{sorted({rank, max(1, rank // 2), max(1, rank // 4)}, reverse=True)}",
+        )
+    if scenario.aggregation.rule in KRUM:
+        raise scenario.error(
+            ("aggregation", "rule"), f"{scenario.aggregation.rule} compares factors, which flexlora doesn't average"
+        )
+    return {**adapter, "of": rank}
 
 
 def _setting(

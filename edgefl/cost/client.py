@@ -209,8 +209,16 @@ def energy(download_seconds: Any, compute_seconds: Any, upload_seconds: Any, wat
     While it computes, a device draws its compute power.  While it receives or sends, it draws its idle power plus the
     power of its radio.
     """
+    down, busy, up = energies(download_seconds, compute_seconds, upload_seconds, watts)
+    return down + busy + up
+
+
+def energies(
+    download_seconds: Any, compute_seconds: Any, upload_seconds: Any, watts: Mapping[str, Any]
+) -> tuple[Any, Any, Any]:
+    """``energy`` by phase: download, compute, upload."""
     receiving, sending = watts["idle"] + watts["download"], watts["idle"] + watts["upload"]
-    return download_seconds * receiving + compute_seconds * watts["compute"] + upload_seconds * sending
+    return download_seconds * receiving, compute_seconds * watts["compute"], upload_seconds * sending
 
 
 def watts_of(device: Device, link: Link | None) -> dict[str, float]:

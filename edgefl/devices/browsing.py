@@ -26,6 +26,7 @@ from edgefl.devices.profile import (
     link_names,
     load_device,
     load_link,
+    split_mode,
 )
 from edgefl.errors import EdgeflError, UnitError, UnknownName
 from edgefl.yaml_lines import spell
@@ -106,7 +107,9 @@ def describe(name: str) -> dict[str, Any]:
     Raises UnknownName with the nearest name, and DeviceError for an invalid profile.
     """
     if is_file_name(name):
-        noun = _noun_of_file(Path(name))
+        noun = _noun_of_file(Path(split_mode(name)[0]))
+    elif split_mode(name)[1] is not None and not is_file_name(name):
+        return _device_data(load_device(name))
     else:
         names = {"device": device_names(), "link": link_names(), "fleet": fleet_names()}
         noun_of_name = next((noun for noun, in_library in names.items() if name in in_library), None)
@@ -143,6 +146,7 @@ def _values(profile: Device | Link) -> dict[str, Any]:
 def _device_data(device: Device) -> dict[str, Any]:
     return {
         "profile": "device", "name": device.name, "title": device.title, "kind": device.kind, "twin": device.twin,
+        "modes": list(device.modes),
         "values": _values(device), "derived": derived_of_device(device),
     }  # fmt: skip
 

@@ -88,6 +88,20 @@ class Written:
             verb = "is" if len(missing) == 1 else "are"
             raise self.error(f"{', '.join(missing)} {verb} missing from {noun}; {SHAPE}")
 
+    def section(self, *where: str) -> Mapping[str, Any]:
+        """The mapping at this key path; empty if there is none.  Raises DeviceError if it is anything else."""
+        value: Any = self.data
+        for key in where:
+            value = value.get(key, {})
+        if not isinstance(value, Mapping):
+            raise self.error(f"{spell(where)} must be a mapping, not {value!r:.40}", *where)
+        return value
+
+    def over(self, data: Mapping[str, Any], where: KeyPath) -> Written:
+        """This content with other values for some keys, which stand in the file below ``where``."""
+        moved = {keys[len(where) :]: place for keys, place in self.places.items() if keys[: len(where)] == where}
+        return Written(self.path, {**self.data, **data}, {**self.places, **{k: p for k, p in moved.items() if k}})
+
     def text(self, key: str) -> str:
         """The text under this key, stripped.  Raises DeviceError if it is empty or not a text."""
         value = self.data.get(key)

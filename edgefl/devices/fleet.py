@@ -35,6 +35,8 @@ class Fleet:
     equal may be a read-only view that takes no memory. ``devices`` have the overhead of ``runtime``. ``server`` is the
     server's device, which runs PyTorch. ``battery`` has the levels at time 0; a simulation changes levels, so it uses
     ``battery.fresh()``. ``attackers`` tells which clients attack as ``failures.attack`` says, None for no attackers.
+    ``energy_total`` are the clients' joules for all rounds together, inf without a limit; None if no client has one.
+    ``carbon_intensity`` is in grams of CO2 equivalent per kWh.
     """
 
     devices: tuple[Device, ...]
@@ -51,6 +53,8 @@ class Fleet:
     server_link: ServerLinkOptions | None = None
     attackers: NDArray[np.bool_] | None = None
     runtime: RuntimeChoice = PYTORCH
+    energy_total: Floats | None = None
+    carbon_intensity: float | None = None
 
     @classmethod
     def draw(cls, options: FleetOptions, clients: int, seed: int) -> Fleet:
@@ -66,6 +70,7 @@ class Fleet:
         links = tuple(load_link(name) for name in options.links)
         link_index = _assign("links", options.links, clients, seed)
         budgets, memory_of_device = draw_budgets(options.budgets, devices, device_index, seed)
+        total = options.budgets.energy_total
         battery = None if options.battery is None else Batteries(options.battery, devices, device_index, seed)
         return cls(
             devices,
@@ -82,6 +87,8 @@ class Fleet:
             options.server_link,
             draw_attackers(options.failures.attack, clients, seed) if options.failures.attack else None,
             options.runtime,
+            None if total is None else _budget("energy_total", total, devices, device_index, seed),
+            options.carbon_intensity,
         )
 
     def __len__(self) -> int:

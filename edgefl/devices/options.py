@@ -158,7 +158,7 @@ RuntimeOption = Annotated[
 
 
 class BudgetOptions(BaseModel):
-    """The resources that a device's owner allows training to use in a round.
+    """The resources that a device's owner allows training to use, in a round or in all together.
 
     Each budget is one value, or a range from which every client draws uniformly ("12..48 MiB"). A budget that is left
     out is unlimited; memory is never more than the device has.
@@ -182,6 +182,11 @@ class BudgetOptions(BaseModel):
     )
     seconds_per_round: units.SecondsRange | None = Field(
         default=None, description="Most seconds (download, computing and upload) in a round."
+    )
+    energy_total: units.JoulesRange | None = Field(
+        default=None,
+        description="Most joules in all rounds together, those of unfinished ones too. A client whose next round would "
+        "take more than is left isn't eligible; one that it has begun it finishes.",
     )
     within_device: bool = Field(
         default=True,
@@ -257,7 +262,7 @@ class FleetOptions(BaseModel):
         "('20 MB'). Costs stay those of PyTorch's operators.",
     )
     budgets: BudgetOptions = Field(
-        default_factory=BudgetOptions, description="Resources that training may use in a round; unlimited if left out."
+        default_factory=BudgetOptions, description="Resources that training may use; unlimited if left out."
     )
     server: Annotated[str, _loadable(load_device)] = Field(
         default="server-a5000",
@@ -280,6 +285,11 @@ class FleetOptions(BaseModel):
     )
     throttling: bool = Field(
         default=False, description="Whether devices slow down after long computing (throttling), as in their profiles."
+    )
+    carbon_intensity: units.CarbonIntensity | None = Field(
+        default=None,
+        description="Grams of CO2 equivalent for each kWh that clients draw ('400 g/kWh'); records and reports then "
+        "show grams.",
     )
 
     @field_validator("runtime", mode="after")

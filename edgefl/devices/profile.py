@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from math import inf
 from pathlib import Path
@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 
 from edgefl import registry, units
 from edgefl.devices.facts import Fact, Written, read_written
-from edgefl.errors import UnknownName
+from edgefl.errors import UnknownName, suggestion
 
 DeviceKind = Literal["microcomputer", "accelerator-board", "mini-pc", "laptop", "desktop", "phone", "server"]
 DEVICE_KINDS: tuple[DeviceKind, ...] = get_args(DeviceKind)
+MODES = "modes"
+"""The key of power modes in a device's file."""
 PRECISIONS = ("float32", "float16", "bfloat16")
 Profile = TypeVar("Profile")
 
@@ -43,7 +45,8 @@ class Device:
     ``jitter`` is the sigma of a lognormal factor with median 1 on the duration of computing.
 
     ``battery_joules`` is None for a device on mains power. ``twin`` names a published list or data sheet with the
-    same numbers. ``facts`` has the source of each number.
+    same numbers. ``modes`` are the power modes that its profile has numbers for, each a device ``NAME@MODE``; one in a
+    mode has none. ``facts`` has the source of each number.
     """
 
     name: str
@@ -66,6 +69,7 @@ class Device:
     battery_joules: float | None = None
     kind: DeviceKind = "microcomputer"
     twin: str | None = None
+    modes: tuple[str, ...] = ()
     facts: Mapping[str, Fact] = field(default_factory=_no_facts, repr=False, compare=False)
 
     def rate(self, precision: str) -> float:
@@ -223,15 +227,27 @@ def link_names() -> list[str]:
 
 def is_file_name(name: str) -> bool:
     """Whether a name in a scenario is the path of a file: it has a slash or backslash, or ends with .yaml or .yml."""
+    name = split_mode(name)[0]
     return "/" in name or "\\" in name or name.endswith((".yaml", ".yml"))
 
 
+def split_mode(name: str) -> tuple[str, str | None]:
+    """The device's own name or file, and its power mode: ``jetson-orin-nano-8gb@7W`` -> jetson-orin-nano-8gb, 7W."""
+    device, _, mode = name.rpartition("@")
+    if not device or "/" in mode or "\\" in mode or mode.endswith((".yaml", ".yml")):
+        return name, None
+    return device, mode
+
+
 def load_device(name: str) -> Device:
-    """The library's device of this name, or the device in this file.
+    """The library's device of this name, or the device in this file; ``NAME@MODE`` for one in a power mode.
 
     Raises UnknownName if there is none, and DeviceError if its file is invalid.
     """
-    return read_device(Path(name)) if is_file_name(name) else _library_device(name)
+    own, mode = split_mode(name)
+    if mode is None:
+        return read_device(Path(name)) if is_file_name(name) else _library_device(name)
+    return _in_mode(own, mode)
 
 
 def load_link(name: str) -> Link:
@@ -245,6 +261,18 @@ def load_link(name: str) -> Link:
 @cache
 def _library_device(name: str) -> Device:
     return look_up("device", "devices", name, read_device)
+
+
+def _in_mode(name: str, mode: str) -> Device:
+    if is_file_name(name):
+        return read_device(Path(name), mode)
+    device = _library_device(name)  # an unknown name is told before an unknown mode
+    return _library_device_in_mode(device.name, mode)
+
+
+@cache
+def _library_device_in_mode(name: str, mode: str) -> Device:
+    return look_up("device", "devices", name, lambda path: read_device(path, mode))
 
 
 @cache
@@ -263,20 +291,46 @@ def look_up(noun: str, folder: str, name: str, read: Callable[[Path], Profile], 
     return read(files[name])
 
 
-def read_device(path: Path) -> Device:
-    """Read a device from a YAML file; its name is the file's stem.
+def read_device(path: Path, mode: str | None = None) -> Device:
+    """Read a device from a YAML file, in one of the power modes that it describes; its name is the file's stem.
 
-    Raises DeviceError with file, line and field.
+    A mode has the numbers that differ in it, each with its source.  Raises DeviceError with file, line and field, and
+    UnknownName for an unknown mode.
     """
     written = read_written(path, _shape("device", _DEVICE_NUMBERS))
-    written.check_keys(["title", "kind", *_needed(_DEVICE_NUMBERS)], [*_OPTIONAL, "twin"], "a device")
+    written.check_keys(["title", "kind", *_needed(_DEVICE_NUMBERS)], [*_OPTIONAL, "twin", MODES], "a device")
+    modes = tuple(map(str, written.section(MODES)))
+    own = replace(written, data={key: value for key, value in written.data.items() if key != MODES})
+    device = replace(_device(own, path.stem), modes=modes)
+    in_modes = {}
+    for name in modes:
+        numbers = written.section(MODES, name)
+        if not numbers:
+            raise written.error(
+                f"{MODES}.{name}: has no numbers; write those that differ from the device's", MODES, name
+            )
+        for number in numbers:
+            if number not in _DEVICE_NUMBERS:
+                near = suggestion(str(number), _DEVICE_NUMBERS)
+                raise written.error(f"{number} is no number of a device{near}", MODES, name, number)
+        title = {"title": f"{device.title}, {name}"}
+        in_mode = _device(own.over({**numbers, **title}, (MODES, name)), f"{path.stem}@{name}")
+        in_modes[name] = replace(in_mode, twin=None)
+    if mode is None:
+        return device
+    if not modes:
+        raise UnknownName("power mode", mode, [f"none: {path.stem} has one mode only"])
+    if mode not in in_modes:
+        raise UnknownName(f"power mode of {path.stem}", mode, modes)
+    return in_modes[mode]
+
+
+def _device(written: Written, name: str) -> Device:
     kind = written.data["kind"]
     if kind not in DEVICE_KINDS:
         raise written.error(f"kind: {kind!r} is not one of {', '.join(DEVICE_KINDS)}", "kind")
     twin = written.text("twin") if "twin" in written.data else None
-    device = Device(
-        name=path.stem, title=written.text("title"), kind=kind, twin=twin, **_values(written, _DEVICE_NUMBERS)
-    )
+    device = Device(name=name, title=written.text("title"), kind=kind, twin=twin, **_values(written, _DEVICE_NUMBERS))
     for number in ("usable_memory_bytes", "runtime_overhead_bytes"):
         if getattr(device, number) > device.ram_bytes:
             raise written.error(f"{number} can't be more than ram_bytes", number)

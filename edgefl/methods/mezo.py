@@ -59,7 +59,7 @@ class Mezo(Method):
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         """FedAvg's mean of the clients' models, each of which is rebuilt from its steps."""
         options = self.setting.aggregation
-        if options.rule != "mean":
+        if options.rule != "mean" or self.setting.averages_products:
             return super().aggregate(state, [rebuilt(update) for update in updates])
         # one model at a time is in memory
         light = [without_values(update) for update in updates]

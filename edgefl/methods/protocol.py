@@ -13,6 +13,7 @@ from torch import Tensor
 from edgefl import models, seeds
 from edgefl.errors import MethodError
 from edgefl.methods.aggregation.combine import Cohort, Mix, parts_of
+from edgefl.methods.aggregation.products import combined
 from edgefl.methods.aggregation.server_optimizers import stepped
 from edgefl.methods.answers import check_answers
 from edgefl.methods.personal.parts import check_parts, keep_personal
@@ -63,6 +64,11 @@ class Method:
     Then each update is added up as it arrives, and memory doesn't grow with the cohort.  A class with an ``aggregate``
     of its own, which doesn't say so, gets all updates at once, those that the memory doesn't hold through memory maps.
     """
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether updates are added up as they land: ``streams``, a mean of the parameters themselves."""
+        return self.streams and self.setting.aggregation.rule == "mean" and not self.setting.averages_products
 
     @property
     def together(self) -> str:
@@ -245,8 +251,11 @@ class Method:
             return mix(address, cohort) if address.startswith(among) else {}
 
         parameters = {a: t for a, t in state.tensors.items() if averaged(a)}
-        parts = parts_of(parameters, updates, limited, weight or self.update_weight, self.setting.aggregation)
-        return stepped(state.tensors, parts, self.setting.buffers, self.setting.aggregation)
+        weigh, options = weight or self.update_weight, self.setting.aggregation
+        if self.setting.averages_products:
+            return combined(state.tensors, parameters, updates, limited, weigh, self.setting.buffers, options)
+        parts = parts_of(parameters, updates, limited, weigh, options)
+        return stepped(state.tensors, parts, self.setting.buffers, options)
 
     def export(self, state: ServerState, kind: str) -> Mapping[str, Tensor]:
         """Values of a kind's model, by parameter, that a finished run's ``model(kind)`` has instead of the state's own.

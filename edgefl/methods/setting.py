@@ -52,13 +52,12 @@ class Kind:
         return {**parameters, **buffers}
 
     def trainable(self) -> tuple[str, ...]:
-        """Names of the parameters, with an adapter of those that it lets train; buffers can't train."""
-        names, adapter = _tensors(_Frozen(self.model))[0], self.model.get("adapter")
-        return tuple(name for name in names if adapter is None or adapters.trains(adapter, name))
+        """Names of the parameters, with an adapter of those that it lets train; buffers can't train; cached."""
+        return _trained(_Frozen(self.model))[0]
 
     def fixed(self) -> frozenset[str]:
         """Names of the parameters that no client trains at any stage: those of the model under an adapter."""
-        return frozenset(_tensors(_Frozen(self.model))[0]) - set(self.trainable())
+        return _trained(_Frozen(self.model))[1]
 
     @property
     def dimension(self) -> int:
@@ -107,6 +106,14 @@ def _tensors(key: _Frozen) -> tuple[Specs, Specs]:
     return specs
 
 
+@cache
+def _trained(key: _Frozen) -> tuple[tuple[str, ...], frozenset[str]]:
+    """Names of the parameters that train and that don't, of a description; asked once a round."""
+    names, adapter = _tensors(key)[0], key.description.get("adapter")
+    own = tuple(name for name in names if adapter is None or adapters.trains(adapter, name))
+    return own, frozenset(names) - set(own)
+
+
 def _specs(raw: Any) -> tuple[Specs, Specs]:
     parameters, buffers = ({n: TensorSpec(tuple(shape), dtype) for n, shape, dtype in part} for part in raw)
     return parameters, buffers
@@ -134,6 +141,11 @@ class Setting:
     missing: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     pretrained: Callable[[], Mapping[str, Tensor]] | None = None
     clients: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def averages_products(self) -> bool:
+        """Whether the server averages the products of LoRA's factors (FlexLoRA), and not the factors themselves."""
+        return any("of" in kind.model.get("adapter", {}) for kind in self.kinds.values())
 
     @cached_property
     def buffers(self) -> frozenset[Address]:

@@ -99,7 +99,12 @@ def attach(module: nn.Module, adapter: Mapping[str, Any]) -> None:
         layer.register_parameter("lora_a", first)
         zeros = torch.zeros(outputs, adapter["rank"], dtype=like.dtype, device=like.device)
         layer.register_parameter("lora_b", nn.Parameter(zeros))
-        layer.register_forward_hook(partial(_add, adapter["alpha"] / adapter["rank"]))
+        layer.register_forward_hook(partial(_add, scale(adapter)))
+
+
+def scale(adapter: Mapping[str, Any]) -> float:
+    """What LoRA's product is multiplied by: alpha / rank; under FlexLoRA the server's rank (``of``) at every client."""
+    return float(adapter["alpha"] / adapter.get("of", adapter["rank"]))
 
 
 def _add(scale: float, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
@@ -159,9 +164,9 @@ def merge(module: nn.Module, adapter: Mapping[str, Any]) -> dict[str, Tensor]:
     """Parameters and buffers of a model by name, with its factors added to its weights."""
     state = {name: tensor.detach() for name, tensor in module.state_dict().items()}
     if adapter["name"] == "lora":
-        scale = adapter["alpha"] / adapter["rank"]
+        factor = scale(adapter)
         for name, layer in chosen_layers(module, adapter["parts"]):
             first, second = (state.pop(f"{name}.{factor}") for factor in FACTORS)
-            change = scale * second @ first
+            change = factor * second @ first
             state[f"{name}.weight"] = state[f"{name}.weight"] + (change if isinstance(layer, nn.Linear) else change.T)
     return state

@@ -78,6 +78,8 @@ class ModelOptions(BaseModel):
         if modality != info.field_name:
             raise ValueError(f"the tower {name} takes {modality}, not {info.field_name}")
         options = tower.Options.model_validate({"tower": default, **value})
+        if getattr(options, "modality", modality) != modality:
+            raise ValueError(f"the tower {name} with a {options.kind} takes {options.modality}, not {modality}")
         try:
             options.blocks  # noqa: B018  # a module whose constructor fails is told here
         except MethodError as error:

@@ -187,7 +187,8 @@ def arranged(module: nn.Module, sequence: str | None, depth: int) -> nn.Module:
                 module._modules[part] = holder
         more |= {name: property(_found(part, name)) for name, part in moved.items()}
         more |= dict.fromkeys((sequence, "blocks"), property(lambda self: self._modules["blocks"]))
-        more["own_name"] = _own_name(sequence, moved)
+        if not hasattr(kind, "own_name"):
+            more["own_name"] = _own_name(sequence, moved)
     module.__class__ = type(kind.__name__, (kind,), more)
     return module
 

@@ -1,7 +1,17 @@
 """Planning: what a client would do in a round and what it would cost, before anything runs."""
 
 from edgefl.planning.coverage import DataCoverage
-from edgefl.planning.eligibility import BUDGETS, DEVICE, OWNER, Verdict, Verdicts, gate, memory_limit
+from edgefl.planning.eligibility import (
+    BUDGETS,
+    DEVICE,
+    JOB,
+    OWNER,
+    ROUND,
+    Verdict,
+    Verdicts,
+    gate,
+    memory_limit,
+)
 from edgefl.planning.judge import Choices, choose_stages
 from edgefl.planning.meta_state import shapes, shapes_alone
 from edgefl.planning.payload_options import PayloadOptions, encoded
@@ -23,9 +33,11 @@ from edgefl.planning.versions import (
 __all__ = [
     "BUDGETS",
     "DEVICE",
+    "JOB",
     "NO_COMPUTE",
     "NO_TRAFFIC",
     "OWNER",
+    "ROUND",
     "PLANNED",
     "Choices",
     "ClientVersions",

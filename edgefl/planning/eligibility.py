@@ -17,6 +17,8 @@ BUDGETS = ("memory", "flops", "bytes", "seconds", "joules")
 
 OWNER, DEVICE = "owner", "device"
 """Whose word a memory budget is: what the owner grants, or what the device has if that is less."""
+ROUND, JOB = "round", "job"
+"""What a budget of joules is for: a round, or what is left for all of them if that is less."""
 
 _SHOWN: dict[str, tuple[str, Callable[[float], str]]] = {
     "memory": ("memory", units.show_bytes),
@@ -33,7 +35,8 @@ Floats = NDArray[np.float64]
 class Verdict:
     """Eligibility of one client: ``binding`` is the tightest budget (None if all are unlimited); ``margins`` are
     budget minus cost, in bytes, FLOPs, seconds and joules, inf where unlimited.  ``memory_limit`` tells whose word the
-    memory budget is: OWNER, DEVICE (it has less than its owner grants), or None without a budget."""
+    memory budget is: OWNER, DEVICE (it has less than its owner grants), or None without a budget; ``joules_limit`` what
+    that of joules is for: ROUND, JOB or None."""
 
     eligible: bool
     binding: str | None
@@ -41,6 +44,7 @@ class Verdict:
     costs: Mapping[str, float]
     budgets: Mapping[str, float]
     memory_limit: str | None = None
+    joules_limit: str | None = None
 
     @property
     def reason(self) -> str:
@@ -53,20 +57,23 @@ class Verdict:
             used = self.costs[self.binding] / self.budgets[self.binding] if self.budgets[self.binding] else 1.0
             return (
                 f"eligible: {noun} is the tightest budget, {show(self.costs[self.binding])} of "
-                f"{show(self.budgets[self.binding])} ({units.show_share(used)}){self._of_device(self.binding)}"
+                f"{show(self.budgets[self.binding])} ({units.show_share(used)}){self._of(self.binding)}"
             )
         over.sort(key=lambda key: key != self.binding)  # the binding budget first, the others in their order
         parts = []
         for key in over:
             noun, show = _SHOWN[key]
             budget = show(self.budgets[key]) if self.budgets[key] else "none"
-            verb = "is left on the device" if self._of_device(key) else "is allowed"
+            ends = {"": "allowed", " of the device": "left on the device"}
+            verb = f"is {ends.get(self._of(key), self._of(key).strip())}"
             parts.append(f"{noun} of {show(self.costs[key])} where {budget} {verb}")
         return "not eligible: needs " + ", and ".join(parts)
 
-    def _of_device(self, key: str) -> str:
-        """ " of the device" if this budget is what the device has, else an empty text."""
-        return " of the device" if key == "memory" and self.memory_limit == DEVICE else ""
+    def _of(self, key: str) -> str:
+        """ " of the device" for what a device has, " left for all rounds" for a budget that counts them, or ""."""
+        if key == "memory" and self.memory_limit == DEVICE:
+            return " of the device"
+        return " left for all rounds" if key == "joules" and self.joules_limit == JOB else ""
 
 
 @dataclass(frozen=True)
@@ -75,7 +82,8 @@ class Verdicts:
 
     ``binding`` indexes BUDGETS: the budget with the smallest margin relative to itself, -1 if all are unlimited.
     ``margins`` are budget minus cost; ``shares`` `[budgets, clients]` are margins relative to their budgets.
-    ``memory_of_device`` tells whose memory budget is the device's.
+    ``memory_of_device`` tells whose memory budget is the device's, ``joules_of_job`` whose budget of joules is what is
+    left for all rounds.
     """
 
     eligible: NDArray[np.bool_]
@@ -85,6 +93,7 @@ class Verdicts:
     costs: Mapping[str, Floats]
     budgets: Mapping[str, Floats]
     memory_of_device: NDArray[np.bool_]
+    joules_of_job: NDArray[np.bool_]
 
     @property
     def nearness(self) -> Floats:
@@ -104,6 +113,7 @@ class Verdicts:
             {key: float(values[client]) for key, values in self.costs.items()},
             {key: float(values[client]) for key, values in self.budgets.items()},
             memory_limit(float(self.budgets["memory"][client]), bool(self.memory_of_device[client])),
+            joules_limit(float(self.budgets["joules"][client]), bool(self.joules_of_job[client])),
         )
 
     def __iter__(self) -> Iterator[Verdict]:
@@ -115,12 +125,21 @@ def memory_limit(budget: float, of_device: bool) -> str | None:
     return None if budget == inf else DEVICE if of_device else OWNER
 
 
+def joules_limit(budget: float, of_job: bool) -> str | None:
+    """What a budget of joules is for: ROUND, JOB, or None if it is unlimited."""
+    return None if budget == inf else JOB if of_job else ROUND
+
+
 def gate(
-    costs: Mapping[str, ArrayLike], budgets: Mapping[str, ArrayLike], memory_of_device: ArrayLike = False
+    costs: Mapping[str, ArrayLike],
+    budgets: Mapping[str, ArrayLike],
+    memory_of_device: ArrayLike = False,
+    joules_of_job: ArrayLike = False,
 ) -> Verdicts:
     """Compare a round's cost with the budgets, by the keys of BUDGETS; arrays `[clients]`, or one number for all.
 
-    ``memory_of_device`` says where the budget of memory is what the device has and not what its owner grants.
+    ``memory_of_device`` says where the budget of memory is what the device has and not what its owner grants,
+    ``joules_of_job`` where that of joules is what is left for all rounds.
 
     A budget that isn't given is unlimited.  A cost equal to its budget is eligible.  Raises DeviceError for a cost
     that is missing, negative or not a number.
@@ -147,8 +166,10 @@ def gate(
     eligible = np.all(np.stack([margins[key] >= 0 for key in BUDGETS]), axis=0)
     unlimited = np.all(np.stack([np.isposinf(allowed[key]) for key in BUDGETS]), axis=0)
     binding = np.where(unlimited, -1, np.argmin(shares, axis=0)).astype(np.int64)
-    of_device = np.broadcast_to(np.asarray(memory_of_device, dtype=bool), shape)
-    return Verdicts(eligible, binding, shares, margins, needed, allowed, of_device)
+    of_device, of_job = (
+        np.broadcast_to(np.asarray(flags, dtype=bool), shape) for flags in (memory_of_device, joules_of_job)
+    )
+    return Verdicts(eligible, binding, shares, margins, needed, allowed, of_device, of_job)
 
 
 def _difference(budget: Floats, cost: Floats) -> Floats:

@@ -19,6 +19,7 @@ from edgefl.training import Sources
 from edgefl.work import Work
 
 Integers = NDArray[Any]
+Booleans = NDArray[np.bool_]
 
 
 class Clients(Sources, Protocol):
@@ -132,12 +133,33 @@ class Setup:
             int(self.fleet.link_index[client]),
         )
 
-    def budgets(self, clients: Integers | slice, fleet: Fleet | None = None) -> dict[str, Integers]:
-        """Budgets of these clients (of ``fleet``, if given), by the keys of BUDGETS; a deadline caps all seconds."""
-        allowed = {name: values[clients] for name, values in (fleet or self.fleet).budgets.items()}
+    def budgets(
+        self, clients: Integers | slice, fleet: Fleet | None = None, spent: Integers | None = None
+    ) -> dict[str, Integers]:
+        """Budgets of these clients (of ``fleet``, if given), by the keys of BUDGETS.
+
+        A deadline caps all seconds, and what is left of ``energy_total`` the joules; ``spent`` `[all clients]` are the
+        joules of earlier rounds, by default none.
+        """
+        fleet = fleet or self.fleet
+        allowed = {name: values[clients] for name, values in fleet.budgets.items()}
+        if (left := self.joules_left(clients, fleet, spent)) is not None:
+            allowed["joules"] = np.minimum(allowed["joules"], left)
         if self.round.deadline is not None:
             allowed["seconds"] = np.minimum(allowed["seconds"], self.round.deadline)
         return allowed
+
+    def joules_left(self, clients: Integers | slice, fleet: Fleet, spent: Integers | None) -> Integers | None:
+        """What is left of ``energy_total``, at least 0: `[clients]`; None if the fleet has no such budget."""
+        if fleet.energy_total is None:
+            return None
+        whole: Integers = fleet.energy_total[clients]
+        return whole if spent is None else np.maximum(whole - spent[clients], 0.0)
+
+    def of_job(self, clients: Integers, spent: Integers | None = None) -> Booleans:
+        """Whether a client's budget of joules is what is left for all its rounds, less than for one: `[clients]`."""
+        left = self.joules_left(clients, self.fleet, spent)
+        return np.zeros(len(clients), bool) if left is None else left < self.fleet.budgets["joules"][clients]
 
     @cached_property
     def representative(self) -> Integers:

@@ -151,9 +151,10 @@ def _client_metrics(rounds: Sequence[Record]) -> dict[str, Any]:
 
 
 def _totals(rounds: Sequence[Record]) -> dict[str, Any]:
-    from edgefl.runs import SUMMED
+    from edgefl.runs import CARBON, SUMMED
 
-    names = (*SUMMED, "server_seconds", "selected", "finished", "late", "failed", "unavailable")
+    names: tuple[str, ...] = (*SUMMED, "server_seconds", "selected", "finished", "late", "failed", "unavailable")
+    names += tuple(name for name in CARBON if rounds and name in rounds[0])
     totals = {name: sum(r[name] for r in rounds) for name in names}
     updates = totals["selected"]
     totals["bytes_per_client_round"] = (
@@ -166,8 +167,9 @@ def _totals(rounds: Sequence[Record]) -> dict[str, Any]:
 def _stages(rounds: Sequence[Record], verdicts: Sequence[Record]) -> list[dict[str, Any]]:
     """One entry per stage: its rounds, eligibility by kind, and the samples and classes of excluded clients.
 
-    ``eligible`` is the lowest count of any round in the stage.  ``refused_by`` and ``refused_devices`` count the other
-    clients by binding budget and by device, ``refused_memory_by`` those of memory by whose word it is.
+    ``eligible`` is the lowest count of any round in the stage, ``most_eligible`` the highest.  ``refused_by`` and
+    ``refused_devices`` count the others by binding budget and by device, ``refused_memory_by`` those of memory by whose
+    word it is.
     """
     stages = []
     for stage in sorted({r["stage"] for r in rounds}):
@@ -181,9 +183,11 @@ def _stages(rounds: Sequence[Record], verdicts: Sequence[Record]) -> list[dict[s
                 for v in verdicts
                 if v["kind"] == kind and not v["eligible"] and (v["stage"] == stage or v["round"] in numbers)
             }
+            eligible = [r["eligible"].get(kind, 0) for r in stage_rounds if kind in r["clients"]]
             kinds[kind] = {
                 "clients": max(r["clients"].get(kind, 0) for r in stage_rounds),
-                "eligible": min(r["eligible"].get(kind, 0) for r in stage_rounds if kind in r["clients"]),
+                "eligible": min(eligible),
+                "most_eligible": max(eligible),
                 "refused_by": _count_clients_by(refused.values(), "binding"),
                 # records of run formats 1 and 2 don't tell whose word the memory budget is
                 "refused_memory_by": _count_clients_by(

@@ -137,6 +137,8 @@ def _print_profile(console: Console, profile: Facts) -> None:
         table.add_row(name, show(fact["value"]), f"{show(fact['low'])} to {show(fact['high'])}", fact["confidence"])
     about = [f"kind: {profile['kind']}" if profile.get("kind") else "", f"same numbers in: {profile['twin']}"
              if profile.get("twin") else ""]  # fmt: skip
+    if modes := profile.get("modes"):
+        about.append("power modes: " + ", ".join(f"{profile['name']}@{mode}" for mode in modes))
     if "held_against" in profile:
         about.append(_held_against(profile["held_against"]))
     print_section(console, f"{profile['name']}: {profile['title']}", table, "\n".join(line for line in about if line))

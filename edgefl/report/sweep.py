@@ -47,6 +47,7 @@ def print_sweep(result: Facts, console: Console | None = None) -> None:
     _print_cells(console, result["rows"])
     _print_refused(console, [row for row in result["rows"] if "refused" in row])
     _print_totals(console, rows)
+    _print_energy_total(console, rows)
     _print_excluded(console, rows)
     if any("metrics" in row for row in rows):
         _print_metrics(console, rows)
@@ -113,6 +114,29 @@ def _print_refused(console: Console, rows: Sequence[Facts]) -> None:
         table.add_row("\n".join([*(same[:MOST_NAMED] if more else same), *more]), f"refused: {reason}")
     count = "1 combination" if len(rows) == 1 else f"{len(rows)} combinations"
     print_section(console, f"{count} can't be run", table)
+
+
+def _print_energy_total(console: Console, rows: Sequence[Facts]) -> None:
+    """Print for how many rounds the clients' energy lasts, where they have a budget for all rounds."""
+    if not any(row.get("energy_total") for row in rows):
+        return
+    table = new_table("", "rounds", "least", "median", "drawn", "lasts for")
+    _keep_labels(table, rows)
+    for row in rows:
+        lasts = row.get("energy_total")
+        shown = [NOTHING] * 4
+        if lasts:
+            shown = [
+                str(lasts["least_rounds"]), f"{lasts['median_rounds']:g}", f"{lasts['expected_rounds']:.1f}",
+                percent(lasts["lasting_share"]),
+            ]  # fmt: skip
+        table.add_row(_label(row), str(row["rounds"]), *shown)
+    print_section(
+        console, "Energy for all rounds", table,
+        "Least, median: rounds for which the total of a client that ever fits lasts, if it takes part in each.  Drawn: "
+        "rounds in which it is expected to.  Lasts for: clients whose total is enough for these.  The other tables "
+        "compare the whole total with each round alone.",
+    )  # fmt: skip
 
 
 def _print_totals(console: Console, rows: Sequence[Facts]) -> None:

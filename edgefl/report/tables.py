@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from edgefl import units
+from edgefl.report.carbon import carbon_words
 from edgefl.report.console import (
     MOST_COLUMNS,
     NOTHING,
@@ -61,6 +62,7 @@ def _print_run(console: Console, label: str, facts: Facts) -> None:
             f"down {units.show_bytes(totals['download_bytes'])}, up {units.show_bytes(totals['upload_bytes'])}, "
             f"{units.show_flops(totals['forward_flops'] + totals['backward_flops'])}, "
             f"{units.show_joules(totals['energy_joules'])}"
+            + (f"\n{carbon}" if (carbon := carbon_words(totals)) else "")
             + (f"\nrounds not completed: {counted(not_completed)}" if not_completed else "")
             + (f"\n{facts['stopped']}" if facts["stopped"] else "")
             + (f"\n{_best(facts['best'])}" if facts["best"] else "")
@@ -104,15 +106,22 @@ def _print_eligible(console: Console, facts: Facts) -> None:
         for index, (kind, counts) in enumerate(stage["kinds"].items()):
             first = (str(stage["stage"]), str(stage["rounds"])) if index == 0 else ("", "")
             table.add_row(
-                *first, kind, f"{counts['eligible']} of {counts['clients']}",
+                *first, kind, f"{_range(counts['eligible'], counts['most_eligible'])} of {counts['clients']}",
                 refusals(counts["refused_by"], counts["refused_memory_by"]),
                 counted(counts["refused_devices"]),
             )  # fmt: skip
     print_section(console, "Eligible clients by stage and kind", table, "\n".join(_excluded(facts["stages"])))
 
 
+def _range(least: int, most: int) -> str:
+    return str(least) if least == most else f"{least} to {most}"
+
+
 def _excluded(stages: Sequence[Facts]) -> list[str]:
-    """Samples, classes and modalities that are excluded with refused clients: a line for each stage with some."""
+    """Samples, classes and modalities that are excluded with refused clients: a line for each stage with some.
+
+    Of a stage in which that varies, the round that excludes most samples counts.
+    """
     lines = []
     for stage in stages:
         lost = stage["excluded"]

@@ -35,6 +35,8 @@ SUMMED = (
 )
 """Fields of client records that are summed in the round's record, and over rounds in the run's totals."""
 
+CARBON = ("download_carbon_grams", "compute_carbon_grams", "upload_carbon_grams")
+"""More summed fields, where the scenario states a carbon intensity: grams of CO2 equivalent by phase."""
 
 SCORED = "evaluate held-out"
 """``when`` of a client's record of an evaluation on its own held-out samples; records of training have none."""

@@ -5,6 +5,7 @@ a method wrote for the full depth to one stage.
 """
 
 from edgefl.schedules.elastic import Elastic
+from edgefl.schedules.flexlora import FlexLoRA
 from edgefl.schedules.frozen_prefix import KEEP, FrozenPrefix, keeps
 from edgefl.schedules.heterofl import HeteroFL
 from edgefl.schedules.restricting import restrict
@@ -17,6 +18,7 @@ __all__ = [
     "PARTS",
     "Elastic",
     "EndToEnd",
+    "FlexLoRA",
     "FrozenPrefix",
     "HeteroFL",
     "Layerwise",

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from edgefl import models, registry
+from edgefl.schedules.flexlora import ranked
 from edgefl.schedules.frozen_prefix import keeping
 from edgefl.schedules.narrowing import narrowed
 from edgefl.schedules.stages import Stage
@@ -56,4 +57,6 @@ def restrict(work: Work, stage: Stage) -> Work:
     )
     if stage.keeps:
         part = keeping(part, stage.first)
+    if stage.rank is not None:
+        part = ranked(part, stage.rank)
     return part if stage.width == 1 else narrowed(part, stage.width, stage.scaler)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
@@ -38,9 +38,9 @@ class Stage:
     A tower has its first ``depth[tower]`` blocks.  Of these, blocks ``first[tower]`` to ``until[tower] - 1`` train (to
     the last one if ``until`` lacks the tower).  The other parts all exist; those named in ``parts`` train.  ``width``
     is the share of attention heads that the model keeps, counted from the first head; with ``scaler`` its
-    activations are scaled during training (HeteroFL).  With ``keeps`` a
-    client keeps what its frozen first blocks compute.  ``index`` counts from 1.  ``rounds`` may be 0.  ``label`` is
-    the stage's name in tables, for schedules that offer several stages in one round.
+    activations are scaled during training (HeteroFL).  With ``keeps`` a client keeps what its frozen first blocks
+    compute.  ``rank`` is that of LoRA's factors, None for the adapter's.  ``index`` counts from 1.  ``rounds`` may be
+    0.  ``label`` is the stage's name in tables, for schedules that offer several stages in one round.
     """
 
     index: int
@@ -53,6 +53,7 @@ class Stage:
     scaler: bool = False
     label: str = ""
     keeps: bool = False
+    rank: int | None = None
 
     def __str__(self) -> str:
         """The label, or ``stage 2``."""
@@ -74,9 +75,13 @@ class Stage:
 class Schedule:
     """Stages in order, and the stages that each round offers to clients.
 
+    ``needs`` are sections of a scenario that it requires; ``check_method`` adds them to its federation.
+
     The server's models are at ``stage(round)``.  ``candidates(round)`` are the stages that a client may train, best
     first.  ``offered`` lists every stage that a client may ever train, by index; by default these are the ``stages``.
     """
+
+    needs: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(
         self, stages: tuple[Stage, ...], *, deliver_final: bool = False, offered: tuple[Stage, ...] | None = None

@@ -100,7 +100,7 @@ def process_arrival(run: RunState, flight: Flight, round: int, tally: Tally) -> 
         discount = run.setup.round.staleness.discount(stale)
         factor = float(mixed(run.setup.round.mixing, discount) if run.policy.at_once else discount)
         run.weight_factors[stale] = factor
-    if run.client_versions.keeping or run.batteries is not None:
+    if run.roster.moving or run.batteries is not None:
         update_clients(run, landings([flight]), [flight.plan], [flight.dispatch])
     arrived, learnt = flight.outcome == FINISHED, UNTRAINED
     if isinstance(run.learning, Training):
@@ -137,12 +137,13 @@ def record_landings(
 ) -> None:
     """Add the records of landings and their sums to the tally."""
     tally.lines += run.client_lines.lines(landed, plans, round, base_rounds, staleness, factors, learnt)
-    tally.sums.update(sums(landed, plans))
+    tally.sums.update(sums(run.setup, landed, plans))
     tally.outcomes.update(outcomes(landed))
 
 
 def update_clients(run: RunState, landed: Landings, plans: Sequence[Plan], dispatches: Sequence[Dispatch]) -> None:
-    """Update the versions and the battery charges of clients after their flights."""
+    """Update the versions, the battery charges and the joules spent of clients after their flights."""
+    run.roster.spend(landed.client, landed.energy_joules)
     if run.client_versions.keeping:
         # plans that differ in devices or samples share their downloads
         groups: dict[tuple[int, int, str | None], list[int]] = {}

@@ -50,6 +50,8 @@ def checkpoint_of(run: RunState) -> tuple[dict[str, Tensor], dict[str, Any]]:
     }
     roster = run.roster
     arrays = {"ledger": of, "stage": roster.stage, "eligible": roster.eligible, "binding": roster.binding}
+    if roster.spent is not None:
+        arrays["spent"] = roster.spent
     if run.scored_versions.keeping:
         arrays["scored"], scored = run.scored_versions.rows()
         state["scored"] = [dict(held) for held in scored]
@@ -130,6 +132,8 @@ def restore(run: RunState, round: int, tensors: Mapping[str, Tensor], state: Map
     roster.stage, roster.eligible, roster.binding = (
         arrays["stage"].copy(), arrays["eligible"].copy(), arrays["binding"].copy(),
     )  # fmt: skip
+    if roster.spent is not None:
+        roster.spent = arrays["spent"].copy()
     run.client_versions.restore(arrays["ledger"], state["ledger"])
     if run.scored_versions.keeping:
         run.scored_versions.restore(arrays["scored"], state["scored"])

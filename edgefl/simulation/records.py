@@ -17,7 +17,7 @@ from edgefl.planning.client_evaluation import Scoring
 from edgefl.planning.eligibility import BUDGETS, Verdict
 from edgefl.planning.planner import PLANNED, Plan
 from edgefl.planning.setup import Setup
-from edgefl.runs.tables import SCORED, plain
+from edgefl.runs.tables import CARBON, SCORED, plain
 from edgefl.simulation.attackers import attack_column
 from edgefl.simulation.inflight.closed_form import OUTCOMES, PHASES, Integers, Landings
 from edgefl.simulation.roster import CHUNK, Roster
@@ -35,6 +35,8 @@ PASSED = ("download_seconds", "compute_seconds", "load_seconds", "upload_seconds
 
 CARRIED = ("carried_download_bytes", "carried_upload_bytes", "lost_download_bytes", "lost_upload_bytes")
 """Serialised bytes that crossed a link, and those of them that were of no use."""
+
+JOULES_PER_KWH = 3.6e6
 
 
 class Learnt(NamedTuple):
@@ -116,6 +118,7 @@ def _verdict_record(roster: Roster, client: int, verdict: Verdict, round: int, c
         "eligible": verdict.eligible,
         "binding": verdict.binding,
         "memory_limit": verdict.memory_limit,
+        **({"joules_limit": verdict.joules_limit} if roster.spent is not None else {}),
         "margins": dict(verdict.margins),
         "reason": verdict.reason,
         "costs": plan.cost.budgets(),
@@ -164,6 +167,7 @@ class ClientLines:
             "dispatched_virtual_seconds": _texts(landings.began),
             "ended_virtual_seconds": _texts(landings.ended),
             **{name: _texts(getattr(landings, name)) for name in (*_SECONDS, "energy_joules", *CARRIED)},
+            **{name: _texts(grams) for name, grams in carbon(self.setup, landings).items()},
             "loss": [b"null" if of.loss is None else orjson.dumps(of.loss) for of in learnt],
         }
         names = b",".join(b'"%b":%%b' % name.encode() for name in columns)
@@ -219,9 +223,18 @@ def _texts(numbers: Any) -> list[bytes]:
     return text.split(b",") if text else []
 
 
-def sums(landings: Landings, plans: Sequence[Plan]) -> dict[str, Any]:
+def carbon(setup: Setup, landings: Landings) -> dict[str, NDArray[np.float64]]:
+    """Grams of CO2 equivalent by phase, `[landings]` each; empty without a carbon intensity."""
+    intensity = setup.fleet.carbon_intensity
+    if intensity is None:
+        return {}
+    return {name: joules * (intensity / JOULES_PER_KWH) for name, joules in zip(CARBON, landings.joules, strict=True)}
+
+
+def sums(setup: Setup, landings: Landings, plans: Sequence[Plan]) -> dict[str, Any]:
     """Sums of the clients' records over these landings, by field."""
     totals: dict[str, Any] = {name: getattr(landings, name).sum().item() for name in (*CARRIED, "energy_joules")}
+    totals |= {name: grams.sum().item() for name, grams in carbon(setup, landings).items()}
     planned = [plan.sums for plan in plans]
     # FLOPs of a large cohort may exceed 63 bits
     large = any(max(numbers) > 2**62 // max(len(planned), 1) for numbers in set(planned))

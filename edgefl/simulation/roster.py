@@ -53,6 +53,9 @@ class Roster:
         self.stage = np.zeros(clients, np.int16)
         self.cell = np.full(clients, NO_CELL, np.int32)
         self.cells: list[Plan] = []
+        self.spent = np.zeros(clients) if planner.setup.fleet.energy_total is not None else None
+        """Joules of each client so far, if a budget counts them."""
+        self._spenders: list[Integers] = []
         self._numbers: dict[tuple[Any, ...], int] = {}
         self._costs = _Rows(len(BUDGETS))
         self._key: tuple[Any, ...] | None = None
@@ -96,15 +99,27 @@ class Roster:
         return self.cells[int(self.cell[client])]
 
     def budgets(self, clients: Integers) -> dict[str, Floats]:
-        """Budgets of these clients; a round's deadline caps all budgets of seconds."""
-        return self.planner.setup.budgets(clients)
+        """Budgets of these clients now (``Setup.budgets``)."""
+        return self.planner.setup.budgets(clients, spent=self.spent)
 
     def verdicts(self, clients: Integers) -> Verdicts:
         """Verdicts on these clients, with all margins."""
-        of_device = self.planner.setup.fleet.memory_of_device[clients]
-        return gate({n: self.of_cells(n)[self.cell[clients]] for n in BUDGETS}, self.budgets(clients), of_device)
+        setup, costs = self.planner.setup, {n: self.of_cells(n)[self.cell[clients]] for n in BUDGETS}
+        of_device, of_job = setup.fleet.memory_of_device[clients], setup.of_job(clients, self.spent)
+        return gate(costs, self.budgets(clients), of_device, of_job)
 
     # judging --------------------------------------------------------------------------------------------------------
+
+    @property
+    def moving(self) -> bool:
+        """Whether the verdict on a client may change with each of its rounds."""
+        return self.client_versions.keeping or self.spent is not None
+
+    def spend(self, clients: Integers, joules: Floats) -> None:
+        """Add the joules of rounds to what these distinct clients have spent; they are judged again."""
+        if self.spent is not None:
+            self.spent[clients] += joules
+            self._spenders.append(clients)
 
     def judge(self, round: int, current: Versions) -> Integers:
         """Update to this round; return clients whose stage, eligibility or binding budget has changed, ascending."""
@@ -115,6 +130,8 @@ class Roster:
         key = tuple(sorted((kind_and_stage, self.planner.revisions[kind_and_stage]) for kind_and_stage in works))
         before, self._order = self._order, tuple(stage.index for stage in stages)
         updated = self.client_versions.changed()
+        if self._spenders:
+            updated, self._spenders = np.unique(np.concatenate([updated, *self._spenders])), []
         if self.client_versions.keeping and (self.client_versions.crowded or key != self._key):
             # asynchronous runs have many versions, but few sets of stale copies
             self.client_versions.thin(current)

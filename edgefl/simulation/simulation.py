@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from edgefl.errors import DivergedError
-from edgefl.runs import SUMMED
+from edgefl.runs import CARBON, SUMMED
 from edgefl.schedules import Stage
 from edgefl.simulation.ahead import Ahead
 from edgefl.simulation.arrivals import Tally
@@ -161,6 +161,7 @@ class Simulation(RunState):
         setup = self.setup
         able = {kind: self.roster.able(kind) for kind in kinds}
         finished, late = tally.outcomes["finished"], tally.outcomes["late"]
+        carbon = CARBON if setup.fleet.carbon_intensity is not None else ()
         record = {
             "round": round,
             "stage": stage.index,
@@ -183,6 +184,7 @@ class Simulation(RunState):
             "rejected": sorted(tally.rejected),
             "rejections": dict(tally.rejections),
             **{name: tally.sums[name] for name in SUMMED},
+            **{name: float(tally.sums[name]) for name in carbon},
             "final_delivery_bytes": final_delivery_bytes,
             "server_seconds": sum(w["seconds"] for w in tally.server),
             "server_works": tally.server,
@@ -193,7 +195,7 @@ class Simulation(RunState):
             "diverged": self.diverged is not None,
             **({"client_metrics": tally.scored.sums} if self.scoring is not None else {}),
         }
-        added = (*SUMMED, "selected", "unavailable", "finished", "late", "failed")
+        added = (*SUMMED, *carbon, "selected", "unavailable", "finished", "late", "failed")
         self.totals.update({name: record[name] for name in added})
         self.totals["server_seconds"] += record["server_seconds"]
         self.journal.append_lines("clients", [*tally.lines, *tally.scored.lines])

@@ -53,20 +53,24 @@ def test_towers_without_gates_are_said_with_those_that_have_them(tiny: Tiny) -> 
         edgefl.validate(tiny(data=DECLARED, training="none", model=model, method="fedcola"))
     said = caught.value.message
     assert "blocks of the tower gru of text clients have no query, key, value, proj, fc1, fc2; towers" in said
-    assert said.endswith("transformer, bert or distilbert for texts; ast for audio; or set complementary: none")
+    fits = "transformer, bert or distilbert for texts; ast for audio; hf for each of them"
+    assert said.endswith(f"{fits}; or set complementary: none")
     free = {"name": "fedcola", "complementary": "none", "collaborate": "none"}
     assert edgefl.validate(tiny(data=DECLARED, training="none", model=model, method=free))["combinations"]
 
 
 def test_the_named_towers_are_those_with_the_layers() -> None:
     working = []
-    needed = {"hf-causal": {"config": {"model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2}}}
+    needed = {
+        "hf-causal": {"config": {"model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2}},
+        "hf": {"config": {"model_type": "siglip_text_model", "hidden_size": 16, "num_attention_heads": 2}},
+    }
     facts = {
         "image": {"channels": 1, "size": 32, "classes": 5}, "text": {"vocabulary": 60, "classes": 5},
         "audio": {"bins": 32, "frames": 32, "classes": 5},
     }  # fmt: skip
     for name in registry.names("tower"):
-        modality = registry.get("tower", name).modality
+        modality = getattr(registry.get("tower", name), "modality", "text")
         if registry.origin("tower", name).package != "edgefl":
             continue
         options = models.ModelOptions.model_validate({modality: {"tower": name, **needed.get(name, {})}})
@@ -74,7 +78,7 @@ def test_the_named_towers_are_those_with_the_layers() -> None:
         stack = Stack(kind, modality)
         if all(f"0.{part}.weight" in stack.places for part in PARTS["blocks"]):
             working.append(name)
-    assert working == ["ast", "bert", "distilbert", "hf-vit", "timm-vit", "transformer", "vit"]
+    assert working == ["ast", "bert", "distilbert", "hf", "hf-vit", "timm-vit", "transformer", "vit"]
     assert all(name in WORKING for name in working)
 
 

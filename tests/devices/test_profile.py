@@ -23,13 +23,91 @@ def test_every_number_of_a_device_has_a_source(name):
     _check(devices.load_device(name))
 
 
+MODES = [f"{name}@{mode}" for name in devices.device_names() for mode in devices.load_device(name).modes]
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_every_number_of_a_power_mode_has_a_source(name):
+    device, base = devices.load_device(name), devices.load_device(name.partition("@")[0])
+    _check(device)
+    assert (device.name, device.kind, device.modes, device.twin) == (name, base.kind, (), None)
+    assert device.ram_bytes == base.ram_bytes and device.facts["jitter"] == base.facts["jitter"]
+    gain = device.peak_flops_per_second / base.peak_flops_per_second
+    for precision in ("float32", "float16", "bfloat16"):
+        assert device.rate(precision) == pytest.approx(gain * base.rate(precision), rel=2e-3)
+    watts = name.partition("@")[2].replace("Max-Q", "7.5W")
+    assert device.compute_watts == float(watts.removesuffix("W"))
+
+
+def test_modes_that_vendors_publish():
+    """The Orin Nano's 7 W leave two of four TPCs: 512 cores at 408 MHz, launched by a core at 960 MHz."""
+    assert len(MODES) == 10
+    slow, usual = (devices.load_device(f"jetson-orin-nano-8gb{mode}") for mode in ("@7W", ""))
+    assert slow.peak_flops_per_second == pytest.approx(512 * 408e6 * 2, rel=1e-3)
+    assert slow.flops_per_second == pytest.approx(450e9 * (512 * 408) / (1024 * 625), rel=1e-3)
+    assert slow.seconds_per_operator == pytest.approx(25e-6 * 1510 / 960, rel=1e-3)
+    assert (slow.compute_watts, slow.memory_bytes_per_second) == (7, usual.memory_bytes_per_second)
+    fast = devices.load_device("jetson-orin-nano-8gb@25W")
+    assert fast.memory_bytes_per_second == pytest.approx(1.5 * usual.memory_bytes_per_second)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("jetson-orin-nano-8gb@8W", r"unknown power mode of jetson-orin-nano-8gb '8W'; allowed: 25W, 7W"),
+        ("jetson-orin-nano-8bg@7W", "unknown device 'jetson-orin-nano-8bg'; did you mean 'jetson-orin-nano-8gb'"),
+        ("raspberry-pi-5-8gb@7W", "raspberry-pi-5-8gb has one mode only"),
+    ],
+)
+def test_an_unknown_mode(name, said):
+    with pytest.raises(UnknownName, match=said):
+        devices.load_device(name)
+    with pytest.raises(ValidationError, match=said):
+        FleetOptions.model_validate({"devices": {name: 1}})
+
+
+@pytest.mark.parametrize(
+    ("modes", "line", "said"),
+    [
+        ({"slow": {}}, 1, "modes.slow: has no numbers"),
+        ({"slow": {"compute_wats": 3}}, 2, "compute_wats is no number of a device; did you mean 'compute_watts'"),
+        ({"slow": {"compute_watts": 3}}, 2, "compute_watts: "),
+        ([1], 0, "modes must be a mapping"),
+        ({"slow": 3}, 1, "modes.slow must be a mapping"),
+    ],
+)
+def test_a_mode_that_is_wrong(tmp_path, profile, modes, line, said):
+    path = _written(tmp_path, {**profile, "modes": modes})
+    first = path.read_text().splitlines().index("modes:") + 1
+    with pytest.raises(DeviceError, match=rf":{first + line}: {said}"):
+        devices.read_device(path)
+
+
+def test_a_mode_of_ones_own_file(tmp_path, profile):
+    watts = {**profile["compute_watts"], "value": "3 W", "range": "1..5 W"}
+    path = _written(tmp_path, {**profile, "idle_watts": {**profile["idle_watts"], "value": "1 W", "range": "1 W"},
+                               "modes": {"slow": {"compute_watts": watts}}})  # fmt: skip
+    assert devices.load_device(str(path)).modes == ("slow",)
+    slow = devices.load_device(f"{path}@slow")
+    assert (slow.name, slow.compute_watts) == (f"{path.stem}@slow", 3)
+
+
+def test_a_fleet_draws_devices_in_their_modes():
+    options = FleetOptions.model_validate({"devices": {"jetson-orin-nano-8gb@7W": 40, "jetson-orin-nano-8gb": 60}})
+    fleet = Fleet.draw(options, 100, 1)
+    counts = np.bincount(fleet.device_index)
+    assert {d.name: n for d, n in zip(fleet.devices, counts, strict=True)} == {
+        "jetson-orin-nano-8gb@7W": 40, "jetson-orin-nano-8gb": 60,
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("name", devices.link_names())
 def test_every_number_of_a_link_has_a_source(name):
     _check(devices.load_link(name))
 
 
 def _check(profile):
-    numbers = {f.name for f in dataclasses.fields(profile)} - {"name", "title", "kind", "twin", "facts"}
+    numbers = {f.name for f in dataclasses.fields(profile)} - {"name", "title", "kind", "twin", "modes", "facts"}
     assert set(profile.facts) <= numbers
     for absent in numbers - set(profile.facts):
         assert getattr(profile, absent) in (None, math.inf, 1.0, 0.0)

@@ -129,11 +129,15 @@ def played(
     def on_progress(event: str, facts: Mapping[str, Any]) -> None:
         heard.setdefault(event, set()).update(facts)
 
-    attack = {"failures": {"attack": {"share": "10%", "kind": "label-flip"}}}
+    fleet = {
+        "failures": {"attack": {"share": "10%", "kind": "label-flip"}},
+        "budgets": {"energy_total": "1 MJ"},
+        "carbon_intensity": 400,
+    }
     elastic = {"name": "elastic", "stages": 2, "rounds": 1}
     training, stop = {"batch": 8, "lr_schedule": "cosine"}, {"metric": "image.accuracy", "target": 0.0}
     evaluation = {"every": 10, "fold": 10}
-    scenario = tiny(schedule=elastic, evaluation=evaluation, fleet=attack, training=training, stop=stop)
+    scenario = tiny(schedule=elastic, evaluation=evaluation, fleet=fleet, training=training, stop=stop)
     return edgefl.run(scenario, output=tmp_path_factory.mktemp("played") / "run", on_progress=on_progress)
 
 
@@ -207,6 +211,7 @@ def samples(
     sweeps = [
         edgefl.sweep(small(), budgets),
         edgefl.sweep(small(), ["fleet.budgets.memory=1kB"]),
+        edgefl.sweep(small(), ["fleet.budgets.energy_total=1MJ"]),
         edgefl.sweep(small(), devices, sensitivity_to="8x"),
         edgefl.sweep(small(), devices, sensitivity_to="residuals"),
         edgefl.sweep(small(), output=folder / "trained", train=True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -213,10 +214,45 @@ def test_timm_models_are_towers(tiny: Tiny, tmp_path: Path, variant: str) -> Non
 
     theirs = timm.create_model(variant, num_classes=0, in_chans=1, **({"img_size": 32} if "vit" in variant else {}))
     model: Any = run.model("image")
-    theirs.load_state_dict({n.removeprefix("image.model."): t for n, t in model.state_dict().items() if ".model." in n})
+    own: Any = model.tower("image")
+    heads = ("head.", "rep.")
+    theirs.load_state_dict({own.own_name(n): t for n, t in own.state_dict().items() if not n.startswith(heads)})
     x = torch.randn(2, 1, 32, 32)
     with torch.no_grad():
-        assert torch.equal(model.feature("image", x), theirs.eval()(x))
+        a, b = model.feature("image", x), theirs.eval()(x)
+        assert torch.allclose(a, b, rtol=0, atol=1e-6)  # addresses in memory choose kernels
+
+
+@pytest.mark.parametrize("variant", ["convnext_atto", "swin_tiny_patch4_window7_224", "edgenext_xx_small"])
+def test_stages_of_timm_give_its_feature_maps(variant: str) -> None:
+    import timm
+
+    theirs = timm.create_model(variant, features_only=True, in_chans=1).eval()
+    given = {"tower": "timm", "variant": variant, "channels": 1, "size": 224}
+    x = torch.randn(2, 1, 224, 224)
+    with torch.no_grad():
+        for depth, maps in enumerate(theirs(x)[:3], start=1):
+            tower = registry.get("tower", "timm").build({**given, "depth": depth}, True).eval()
+            own = {n: tower.own_name(n) for n in tower.state_dict()}
+            stored = {n.replace("stages_", "stages.").replace("layers_", "layers.").replace("stem_", "stem."): t
+                      for n, t in theirs.state_dict().items()}  # fmt: skip
+            tower.load_state_dict({n: stored[name] for n, name in own.items()})
+            mean = maps.mean((1, 2) if "swin" in variant else (2, 3))
+            found = tower(x)
+            assert found.shape == (2, tower.width)
+            assert torch.allclose(found[:, : mean.shape[1]], mean, atol=1e-6)
+            assert not found[:, mean.shape[1] :].any()
+
+
+@pytest.mark.parametrize("variant", ["mobilenetv3_small_050", "convnext_atto", "ghostnet_100"])
+@pytest.mark.parametrize("schedule", ["layerwise", "progressive"])
+def test_timms_stages_train_one_by_one(tiny: Tiny, variant: str, schedule: str) -> None:
+    data = DATA | {"size": 32, "samples": 16, "clients": {"image": 1}}
+    tower = {"image": {"tower": "timm", "variant": variant}}
+    run = edgefl.run(tiny(data=data, model=tower, schedule={"name": schedule, "stages": 3, "rounds": 3}))
+    assert {row["stage"] for row in run.records("clients")} == {1, 2, 3}
+    assert max(abs(row["memory_error"]) for row in run.records("clients")) < 1e-3
+    assert all(math.isfinite(row["loss"]) for row in run.records("clients"))
 
 
 def test_an_unknown_variant_is_refused(tiny: Tiny) -> None:

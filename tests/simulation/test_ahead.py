@@ -26,6 +26,7 @@ FLEETS: dict[str, dict[str, Any]] = {
     "days": {"availability": {"diurnal": {"hours": 8, "start": "spread", "jitter": "2 h"}}},
     "failures": {"failures": FAILURES, "availability": HALF},
     "batteries": {"battery": {"capacity": "1..4 J", "reserve": "20%", "charge_watts": 2.0}, "availability": HALF},
+    "joules for all rounds": {"budgets": {"energy_total": "0.2..4 J"}, "availability": HALF},
     "shared line": {"server_link": {"download": "2 Mbit/s", "upload": "1 Mbit/s"}, "failures": FAILURES},
 }
 ROUNDS: dict[str, dict[str, Any]] = {

@@ -92,7 +92,9 @@ def played(flights: Flights, over: float = inf, wanted: int | None = None, wires
 
 def permuted(landed: Landings, order: Any) -> Landings:
     """The landings in another order."""
-    return replace(landed, **{f.name: getattr(landed, f.name)[order] for f in fields(landed)})
+    columns = {f.name: getattr(landed, f.name) for f in fields(landed)}
+    joules = tuple(phase[order] for phase in columns.pop("joules"))
+    return replace(landed, joules=joules, **{name: column[order] for name, column in columns.items()})
 
 
 def assert_same(one: Landings, other: Landings) -> None:

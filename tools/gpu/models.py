@@ -79,6 +79,10 @@ ADAM = {"optimizer": "adam"}
 BFLOAT16, FLOAT16 = {"precision": "bfloat16"}, {"precision": "float16"}
 FOREACH, LOOP = {"implementation": "foreach"}, {"implementation": "for-loop"}
 GPT2 = {"model_type": "gpt2", "n_embd": 128, "n_layer": 4, "n_head": 4}
+ROBERTA = {
+    "model_type": "roberta", "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "intermediate_size": 1024,
+}  # fmt: skip
 PAIRS = {"image-text": "classify"}
 
 MODELS = (
@@ -100,6 +104,7 @@ MODELS = (
     Model("timm's mobilenetv3 small", "image", {"image": {"tower": "timm"}}, {"batch": 32}),
     Model("gpt2 4x128, next token", "text", {"text": {"tower": "hf-causal", "config": GPT2}}, {"batch": 8},
           vocabulary=8000, tasks={"text": "next-token"}),
+    Model("roberta 4x256 by configuration", "text", {"text": {"tower": "hf", "config": ROBERTA}}, {"batch": 16}),
     # published sizes
     Model("timm-vit small", "image", {"image": {"tower": "timm-vit"}}, {"batch": 32}),
     Model("timm-vit small with FedCola's gates", "image",

@@ -61,31 +61,52 @@ def check_method(
     """
     owner = _class_of(method)
     name = method if isinstance(method, str) else owner.__name__
-    scenario = tiny_scenario(kinds, owner.needs)
-    setup = compose(scenario)
-    setting, section = setup.method.setting, _options("method", name, owner, options)
+    section = _options("method", name, owner, options)
     watch = Watch(hang_after)
-    node, findings = Node(setup.clients, device_of("cpu")), Findings(watch.renew)
+    findings, predictor = Findings(watch.renew), Predictor()
+    federations: dict[str, TinyFederation] = {}
+
+    def federation(needs: Mapping[str, Any]) -> TinyFederation:
+        """The federation for schedules with these needs."""
+        known = repr(needs)
+        if known not in federations:
+            scenario = tiny_scenario(kinds, {**owner.needs, **needs})
+            setup = compose(scenario)
+            setting = setup.method.setting
+            made = _made(name, kinds, lambda: owner(section, setting))
+            node = Node(setup.clients, device_of("cpu"))
+            federations[known] = TinyFederation(
+                made, lambda: owner(section, setting), scenario, setup, findings, node, predictor
+            )
+        return federations[known]
+
     chosen = registry.names("schedule") if schedules is None else schedules
     where = "its construction"
     try:
         with watch.watching(), _one_thread():
-            made = _made(name, kinds, lambda: owner(section, setting))
-            federation = TinyFederation(
-                made, lambda: owner(section, setting), scenario, setup, findings, node, Predictor()
-            )
+            federation({})
             for wanted in chosen:
                 fields = {"name": wanted} if isinstance(wanted, str) else dict(wanted)
                 where = fields["name"]
                 kind: Any = registry.get("schedule", fields["name"])
-                schedule = kind(_options("schedule", fields["name"], kind, fields), blocks_of(setting.kinds))
-                check_schedule(federation, fields["name"], schedule)
+                options_of = _options("schedule", fields["name"], kind, fields)
+                try:
+                    its = federation(needs := getattr(kind, "needs", {}))
+                    for name_of_kind in kinds if needs else ():
+                        its.method.client_work(name_of_kind, 1)
+                except EdgeflError as error:
+                    if not federations:
+                        raise
+                    findings.refused[where] = str(error)
+                    continue
+                check_schedule(its, where, kind(options_of, blocks_of(its.method.setting.kinds)))
     except Hung as error:
         place = hung_in(error, getattr(sys.modules.get(owner.__module__), "__file__", None))
         findings.expect(rules.ANSWERS, where, False, f"no check was finished for {hang_after:g} s; it hung in {place}")
         return findings.report(name)
     if processes:
-        check_in_worker(federation)
+        for its in federations.values():
+            check_in_worker(its)
     return findings.report(name)
 
 

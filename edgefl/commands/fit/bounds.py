@@ -112,7 +112,7 @@ class Pricer:
         # a loss that compares samples isn't the same work in smaller batches
         self._divisible = not compares(setup, kind)
         self._setups: dict[Levels, Setup] = {}
-        self._spans: dict[int, list[Span]] = {}
+        self._spans: dict[Levels, list[Span]] = {}
         self._planner: tuple[Levels, Planner] | None = None
         self._shapes: dict[tuple[Levels, int, int], _Shape] = {}
         self._computed: dict[tuple[Levels, int, int], ComputeCost] = {}
@@ -123,10 +123,10 @@ class Pricer:
 
     def spans(self, levels: Levels) -> list[Span]:
         """This kind's spans in a candidate's schedule.  Raises EdgeflError for a candidate that can't be composed."""
-        level = self._level(levels, "schedule")
-        if level not in self._spans:
-            self._spans[level] = self._spans_of(self.setup(self._scheduled(levels)))
-        return self._spans[level]
+        scheduled = self._scheduled(levels)
+        if scheduled not in self._spans:
+            self._spans[scheduled] = self._spans_of(self.setup(scheduled))
+        return self._spans[scheduled]
 
     def _spans_of(self, setup: Setup) -> list[Span]:
         spans, last = list[Span](), None
@@ -145,8 +145,8 @@ class Pricer:
         return tuple(level if axis.computes else 0 for axis, level in zip(self.axes, levels, strict=True))
 
     def _scheduled(self, levels: Levels) -> Levels:
-        """The candidate without any change but those of what trains: the schedule and the adapter."""
-        chosen = ("schedule", "adapter")
+        """The candidate without any change but those of what trains, and how: schedule, adapter and optimizer."""
+        chosen = ("schedule", "adapter", "optimizer")
         return tuple(level * (axis.name in chosen) for axis, level in zip(self.axes, levels, strict=True))
 
     def setup(self, levels: Levels) -> Setup:
@@ -261,7 +261,8 @@ class Pricer:
         if cell_key not in self._floors:
             setup = self.setup(scheduled)
             work = setup.staged(setup.method.client_work(self.kind, span.first), stage)
-            trains = set(work.trainable) if any(p.train for p in work.passes) else set()
+            gradients = any(p.train for p in work.passes) and setup.method.setting.training.optimizer != "mezo"
+            trains = set(work.trainable) if gradients else set()
             specs = replace(setup.method.setting.kinds[self.kind], model=work.model).parameters()
             self._floors[cell_key] = sum(
                 (1 + (name in trains)) * spec.bytes for name, spec in specs.items() if stage.attached(name)

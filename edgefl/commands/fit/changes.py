@@ -15,13 +15,17 @@ from edgefl.planning import Setup
 from edgefl.scenario import Scenario, load
 from edgefl.work import Pass
 
-TIERS = ("computation", "numerics", "payload", "schedule", "parameters", "batch loss", "effective batch", "epochs")
+TIERS = (
+    "computation", "numerics", "payload", "schedule", "parameters", "batch loss", "effective batch", "epochs",
+    "gradients",
+)  # fmt: skip
 """What a step changes, the smallest change first.
 
 computation: the same updates, computed differently; parameters: an adapter trains in place of the model; batch loss:
-the number of samples that a loss which compares samples, or a batch norm, sees at once.
+the number of samples that a loss which compares samples, or a batch norm, sees at once; gradients: they are estimated
+along random directions.
 """
-COMPUTATION, NUMERICS, PAYLOAD, SCHEDULE, PARAMETERS, BATCH_LOSS, EFFECTIVE_BATCH, EPOCHS = range(len(TIERS))
+COMPUTATION, NUMERICS, PAYLOAD, SCHEDULE, PARAMETERS, BATCH_LOSS, EFFECTIVE_BATCH, EPOCHS, GRADIENTS = range(len(TIERS))
 
 MOST_ACCUMULATION = 64
 MOST_PARTS = 4
@@ -115,6 +119,7 @@ def axes_of(scenario: Scenario, setup: Setup, kind: str, samples: int, *, growin
         Axis("schedule", _schedules(scenario, setup, growing)),
         Axis("adapter", _adapters(scenario)),
         Axis("epochs", _epochs(training.epochs) if epochs else ()),
+        Axis("optimizer", _optimizers(scenario)),
     ]  # fmt: skip
     data = plain(scenario)
     return [Axis(a.name, tuple(s for s in a.steps if _valid(data, s)), a.computes) for a in axes]
@@ -166,18 +171,31 @@ def _epochs(current: int) -> tuple[Step, ...]:
 
 def _adapters(scenario: Scenario) -> tuple[Step, ...]:
     """LoRA, then BitFit, for models that don't begin with random weights."""
-    towers = scenario.model.towers.values()
-    starts = scenario.model.weights or scenario.pretrain.towers or any(t.tower == "hf-causal" for t in towers)
-    if scenario.adapter.name != "none" or not starts:
+    if scenario.adapter.name != "none" or not _pretrained(scenario):
         return ()
     lora = Step("LoRA of rank 8", PARAMETERS, 1, {"adapter": {"name": "lora", "rank": 8}})
     return lora, Step("BitFit", PARAMETERS, 2, {"adapter": {"name": "bitfit"}})
 
 
+def _optimizers(scenario: Scenario) -> tuple[Step, ...]:
+    """Zeroth order, for models that don't begin with random weights."""
+    if scenario.training.optimizer == "mezo" or not _pretrained(scenario):
+        return ()
+    return (Step("zeroth order (MeZO)", GRADIENTS, 1, {"training.optimizer": "mezo"}, "mezo"),)
+
+
+def _pretrained(scenario: Scenario) -> bool:
+    """Whether a model has weights to begin with, or is one that nobody trains without."""
+    towers = scenario.model.towers.values()
+    return bool(
+        scenario.model.weights or scenario.pretrain.towers or any(t.tower in ("hf-causal", "hf") for t in towers)
+    )
+
+
 def _schedules(scenario: Scenario, setup: Setup, growing: bool) -> tuple[Step, ...]:
     """Schedules of more stages than the current one, each of equally many blocks; layer-wise stays layer-wise.
 
-    Beside them schedules under which a client trains the part that fits it: HeteroFL and elastic.
+    Beside them schedules under which a client trains the part that fits it: FlexLoRA, HeteroFL and elastic.
     """
     name, options = scenario.schedule_name, scenario.schedule_options
     current, rounds = len(setup.schedule.stages), setup.schedule.rounds
@@ -197,6 +215,11 @@ def _schedules(scenario: Scenario, setup: Setup, growing: bool) -> tuple[Step, .
         for n in (n for n in counts if n > current or name != schedule):
             value = {"name": schedule, "stages": n, "rounds": rounds, **carried}
             steps.append(Step(f"{schedule} in {n} stages", SCHEDULE, len(steps) + 1, {"schedule": value}))
+    rank = scenario.adapter.rank
+    if scenario.adapter.name == "lora" and name != "flexlora" and rank > 1:
+        ranks = sorted({rank, max(1, rank // 2), max(1, rank // 4)}, reverse=True)
+        value = {"name": "flexlora", "ranks": ranks, "rounds": rounds}
+        steps.append(Step("flexlora", SCHEDULE, len(steps) + 1, {"schedule": value}, "flexlora"))
     if name not in ("elastic", "heterofl"):
         value = {"name": "heterofl", "rounds": rounds}
         steps.append(Step("heterofl", SCHEDULE, len(steps) + 1, {"schedule": value}, "heterofl"))

@@ -28,8 +28,7 @@ def held_updates(setup: Setup) -> Held:
     """The updates that the server holds at a time: none if it adds them up, or mixes them in, as they land."""
     method, options = setup.method, setup.round
     policy = registry.get("round policy", options.policy)
-    streams = not policy.overlapping and method.streams and method.setting.aggregation.rule == "mean"
-    if streams or policy.at_once:
+    if (method.adds_up and not policy.overlapping) or policy.at_once:
         return Held(0, 0)
     kinds = [kind for kind in setup.clients.kinds if kind not in options.leave_out]
     population = {kind: len(setup.of_kind(kind)) for kind in kinds}
@@ -97,4 +96,6 @@ def _allowed(scenario: Scenario, setup: Setup, field: str) -> str:
         return f"{smaller}, or a method that adds updates up as they land ({scenario.method_name} reads all at once)"
     if scenario.aggregation.rule != "mean":
         return f"{smaller}, or a rule that averages (aggregation.rule: mean)"
+    if setup.method.setting.averages_products:
+        return f"{smaller}, or a schedule that averages factors (flexlora averages their products)"
     return f"{smaller}, or round.policy: synchronous, which adds updates up as they land"

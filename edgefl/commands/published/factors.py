@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt, TypeAdap
 
 from edgefl.devices.browsing import describe
 from edgefl.devices.facts import read_written
-from edgefl.devices.profile import Device, is_file_name, library_folder
+from edgefl.devices.profile import Device, is_file_name, library_folder, split_mode
 
 FittedNumber = Literal["float32", "tf32", "float16", "bfloat16", "seconds_per_operator"]
 """What a factor multiplies: the sustained rate in a precision, or the seconds of every operator."""
@@ -72,8 +72,9 @@ class Classes:
     by_name: dict[str, DeviceClass]
 
     def of(self, device: str) -> str | None:
-        """The name of the device's class; None for a device that is in none."""
-        return next((name for name, one in self.by_name.items() if device in one.devices), None)
+        """The name of the device's class, in any power mode; None for a device that is in none."""
+        own = split_mode(device)[0]
+        return next((name for name, one in self.by_name.items() if own in one.devices), None)
 
 
 @cache
@@ -106,10 +107,12 @@ def held_against(device: str) -> Against | None:
 def described(name: str) -> dict[str, Any]:
     """``describe`` with ``held_against`` for a device of the library: ``Against`` as plain data, or None.
 
+    A device in a power mode has no such entry, as rows are of the default mode.
+
     Raises UnknownName and DeviceError as ``describe`` does.
     """
     result = describe(name)
-    if result["profile"] != "device" or is_file_name(name):
+    if result["profile"] != "device" or is_file_name(name) or split_mode(name)[1] is not None:
         return result
     known = held_against(name)
     return {**result, "held_against": None if known is None else known.model_dump()}

@@ -81,6 +81,7 @@ def row_of(workload: Workload, library: Library) -> dict[str, Any]:
         **{name: _mean(workload.table[name], counts) for name in TRAVELLING},
         "energy_joules": _weighted([(stage["energy_joules"], stage["rounds"] * stage["eligible"]) for stage in stages]),
         **merits(workload, judged),
+        **_energy_total(workload.setup, judged),
         "stages": stages,
     }
 
@@ -113,6 +114,40 @@ def merits(workload: Workload, judged: Sequence[Judged]) -> dict[str, Any]:
         "schedule_bytes": totals["download_bytes"] + totals["upload_bytes"],
         "schedule_flops": totals["flops"],
         "schedule_energy_joules": totals["energy_joules"],
+    }
+
+
+def _energy_total(setup: Setup, judged: Sequence[Judged]) -> dict[str, Any]:
+    """For how many rounds the clients' ``energy_total`` lasts; empty without such a budget.
+
+    A client that is ever eligible takes part in each round that it fits, as long as enough is left.
+    ``expected_rounds`` are those that a draw gives it, on average; its total lasts if their joules are no more.
+    """
+    total = setup.fleet.energy_total
+    if total is None:
+        return {}
+    left, done = np.array(total, dtype=float), np.zeros(len(total))
+    drawn, needed = np.zeros(len(total)), np.zeros(len(total))
+    for turn in judged:
+        some = np.flatnonzero(turn.eligible)
+        with np.errstate(divide="ignore", invalid="ignore"):  # a round without cost; no limit
+            rounds = np.fmin(np.floor(left[some] / turn.joules[some]), turn.stage.rounds)
+        done[some] += rounds
+        left[some] -= rounds * turn.joules[some]
+        for seats, eligible in _cohort(setup, turn):
+            expected = turn.stage.rounds * seats / int(eligible.sum())
+            drawn[eligible] += expected
+            needed[eligible] += expected * turn.joules[eligible]
+    ever = np.logical_or.reduce([turn.eligible for turn in judged])
+    if not ever.any():
+        return {"energy_total": None}
+    return {
+        "energy_total": {
+            "least_rounds": int(done[ever].min()),
+            "median_rounds": float(np.median(done[ever])),
+            "expected_rounds": float(drawn[ever].mean()),
+            "lasting_share": float((needed[ever] <= total[ever]).mean()),
+        }
     }
 
 

@@ -54,9 +54,8 @@ def smallest_device(
     setup = workload.setup
     link = commonest_link(setup.fleet)
     peak = int(workload.table["memory"][works].max())
-    limits = {name: float(setup.fleet.budgets[name][members].min()) for name in ("seconds", "joules")}
-    if setup.round.deadline is not None:
-        limits["seconds"] = min(limits["seconds"], setup.round.deadline)
+    allowed = setup.budgets(np.flatnonzero(members))
+    limits = {name: float(allowed[name].min()) for name in ("seconds", "joules")}
     smaller: dict[str, Any] | None = None
     for device in devices:
         margin = free_memory_bytes(device) - peak

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import fsum, inf, isclose
 from typing import Any
 
-from edgefl.runs import SUMMED
+from edgefl.runs import CARBON, SUMMED
 
 Record = Mapping[str, Any]
 Watts = Callable[[str, str], tuple[float, float, float] | None]
@@ -77,7 +77,7 @@ class Facts:
     deadline: float = inf
     gated: bool = True
     anew: bool = False
-    """Whether clients are judged again within a round, as its model changes."""
+    """Whether clients are judged again within a round, as its model changes or as they have spent joules."""
     line: tuple[float, float] = (inf, inf)
     """Rates of the server's line in bit/s, down to the clients and up from them."""
     available: Mapping[str, float] | None = None
@@ -219,7 +219,8 @@ class Ledger:
     def result(self, result: Record, where: str) -> None:
         """Check the result of a finished run."""
         self.location = where
-        sums = {name: fsum(values) if name == "energy_joules" else sum(values) for name, values in self.totals.items()}
+        floats = ("energy_joules", *CARBON)
+        sums = {name: fsum(values) if name in floats else sum(values) for name, values in self.totals.items()}
         sums |= {name: self.counted[name] for name in COUNTED}
         sums["server_seconds"] = fsum(self.server_seconds)
         for name, value in sums.items():
@@ -316,8 +317,10 @@ class Ledger:
             self.counted[name] += record[name]
 
     def _sums(self, record: Record, where: str, clients: Sequence[Record]) -> None:
-        sums = {name: sum(client[name] for client in clients) for name in SUMMED}
-        sums["energy_joules"] = fsum(client["energy_joules"] for client in clients)
+        exact = ("energy_joules", *(name for name in CARBON if name in record))
+        summed = dict.fromkeys((*SUMMED, *exact))
+        sums: dict[str, Any] = {name: sum(client[name] for client in clients) for name in SUMMED}
+        sums |= {name: fsum(client[name] for client in clients) for name in exact}
         # the delivery at a stage's end belongs to no flight; its serialised bytes are only in the round's sum
         sums["download_bytes"] += record["final_delivery_bytes"]
         headers = record["serialised_download_bytes"] - sums["serialised_download_bytes"]
@@ -325,11 +328,11 @@ class Ledger:
         if headers >= delivered if delivered else headers == 0:
             sums["serialised_download_bytes"] += headers
             sums["carried_download_bytes"] += headers
-        wrong = {name: record[name] for name in SUMMED if not _same(record[name], sums[name])}
+        wrong = {name: record[name] for name in summed if not _same(record[name], sums[name])}
         offence = {"round": record["round"], **wrong, "sum of clients": {name: sums[name] for name in wrong}}
         self.checks["round sums"].count(offence if wrong else None, where)
-        for name in SUMMED:
-            self.totals[name].append(record[name])
+        for name in summed:
+            self.totals.setdefault(name, []).append(record[name])
         self.server_seconds.append(record["server_seconds"])
 
     def _line(self, clients: Sequence[Record], where: str) -> None:

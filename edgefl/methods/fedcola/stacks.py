@@ -19,7 +19,9 @@ from edgefl.work import Address
 
 Key = str
 
-WORKING = "vit, timm-vit or hf-vit for images; transformer, bert or distilbert for texts; ast for audio"
+WORKING = (
+    "vit, timm-vit or hf-vit for images; transformer, bert or distilbert for texts; ast for audio; hf for each of them"
+)
 """The shipped towers whose blocks have attention and an MLP, for messages."""
 
 

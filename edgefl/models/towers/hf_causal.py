@@ -57,12 +57,12 @@ class CausalOptions(BaseModel):
     @classmethod
     def _config(cls, given: Any) -> dict[str, Any]:
         """The configuration's own fields.  Raises ValueError for a folder without one, or an unknown field."""
-        fields = dict(given) if isinstance(given, Mapping) else _of_folder(given)
+        fields = dict(given) if isinstance(given, Mapping) else of_folder(given)
         kind = fields.get("model_type")
         if kind not in ARCHITECTURES:
             raise ValueError(f"model_type {kind!r} isn't known{suggestion(str(kind), ARCHITECTURES)}")
         fields = {name: value for name, value in fields.items() if name not in IRRELEVANT}
-        known = _known(kind)
+        known = known_fields(kind)
         for name in fields:
             if name != "model_type" and name not in known:
                 raise ValueError(f"{kind} has no field {name!r}{suggestion(name, known)}")
@@ -93,7 +93,8 @@ class CausalOptions(BaseModel):
         return int(configuration(self.config).hidden_size)
 
 
-def _of_folder(given: Any) -> dict[str, Any]:
+def of_folder(given: Any) -> dict[str, Any]:
+    """The fields of a folder's ``config.json``.  Raises ValueError."""
     if not isinstance(given, str):
         raise ValueError(f"write a mapping with model_type, or a folder with config.json, not {given!r:.60}")
     path = Path(given).expanduser()
@@ -109,7 +110,7 @@ def _of_folder(given: Any) -> dict[str, Any]:
     return read
 
 
-def _known(kind: str) -> list[str]:
+def known_fields(kind: str) -> list[str]:
     """The fields of a model type, under their own names and transformers' common ones."""
     config = configuration({"model_type": kind})
     return [*config.to_dict(), *config.attribute_map, "rope_theta", "rope_scaling"]

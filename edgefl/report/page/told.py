@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from edgefl import units
+from edgefl.report.carbon import carbon_of
 from edgefl.report.charts import Records
 from edgefl.report.charts.curves import main_metrics, title_of
 
@@ -43,13 +44,15 @@ def asked(scenario: Facts, edgefl: str, labels: Sequence[str] = ()) -> list[tupl
 
 
 _BUDGETS = {
-    "memory": units.show_bytes, "flops": units.show_flops, "bytes": units.show_bytes, "seconds": units.show_seconds,
-    "joules": units.show_joules,
+    "memory": units.show_bytes, "flops_per_round": units.show_flops, "bytes_per_round": units.show_bytes,
+    "seconds_per_round": units.show_seconds, "energy_per_round": units.show_joules, "energy_total": units.show_joules,
 }  # fmt: skip
 
 
 def _budgets(budgets: Facts) -> str:
-    limits = {name: _with_unit(value, _BUDGETS[name]) for name, value in budgets.items() if name in _BUDGETS}
+    limits = {
+        name.replace("_", " "): _with_unit(value, _BUDGETS[name]) for name, value in budgets.items() if name in _BUDGETS
+    }
     words = [_words(limits)] if any(limits.values()) else []
     if budgets.get("within_device"):
         words.append("memory is never more than the device has")
@@ -132,6 +135,9 @@ def headline(records: Records) -> list[tuple[str, str, str]]:
         ("traffic", units.show_bytes(totals["download_bytes"] + totals["upload_bytes"]), "down and up, all clients"),
         ("energy", units.show_joules(totals["energy_joules"]), "of all clients"),
     ]
+    if carbon := carbon_of(totals):
+        by = ", ".join(f"{phase} {units.show_grams(grams)}" for phase, grams in carbon.items())
+        found.append(("CO2 equivalent", units.show_grams(sum(carbon.values())), by))
     for kind, name in main_metrics([records]).items():
         value = facts["metrics"].get(kind, {}).get(name)
         if value is not None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.cost import energy, watts_of
+from edgefl.cost import energies, watts_of
 from edgefl.devices.failures import BEFORE, CORRUPTED, DOWNLOAD, TRAINING, TRUNCATED, UPLOAD, Failures
 from edgefl.devices.profile import throttled
 from edgefl.planning.planner import Plan
@@ -171,7 +171,7 @@ class Ends:
 
 @dataclass(frozen=True)
 class Landings:
-    """Results of flights, `[flights]`: outcome, phase, seconds of each phase, bytes carried, joules spent."""
+    """Results of flights, `[flights]`: outcome, phase, seconds of each phase, bytes carried, joules of each phase."""
 
     client: Integers
     outcome: Integers
@@ -183,8 +183,14 @@ class Landings:
     upload_seconds: Floats
     carried_download_bytes: Integers
     carried_upload_bytes: Integers
-    energy_joules: Floats
+    joules: tuple[Floats, Floats, Floats]
     slow: Floats
+
+    @property
+    def energy_joules(self) -> Floats:
+        """Joules of all phases together."""
+        down, busy, up = self.joules
+        return down + busy + up
 
     @property
     def finished(self) -> NDArray[np.bool_]:
@@ -269,7 +275,7 @@ def closed(flights: Flights, deadline: float = inf, wanted: int | None = None) -
         spent[2],
         (moved[0] // 8).astype(np.int64),
         (moved[1] // 8).astype(np.int64),
-        energy(spent[0], spent[1], spent[2], flights.watts),
+        energies(spent[0], spent[1], spent[2], flights.watts),
         flights.failures.slow,
     )
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import simpy
 
-from edgefl.cost import energy
+from edgefl.cost import energies
 from edgefl.planning.planner import Plan
 from edgefl.simulation.inflight.clock import CUTS, FLOWS, LAST, PHASES, Clock
 from edgefl.simulation.inflight.closed_form import (
@@ -382,6 +382,6 @@ def landings(flown: Sequence[Flight]) -> Landings:
         seconds[2],
         carried[0],
         carried[1],
-        energy(seconds[0], seconds[1], seconds[2], watts),
+        energies(seconds[0], seconds[1], seconds[2], watts),
         np.array([f.slow for f in flown], dtype=np.float64),
     )

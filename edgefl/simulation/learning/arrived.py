@@ -110,7 +110,7 @@ class Arrived:
         """Add updates up as they land, if the method and the rule of aggregation let that be."""
         self.fold, self._added, self._expected, self._stage = None, {}, {}, stage
         method = self._setup.method
-        if not method.streams or method.setting.aggregation.rule != "mean":
+        if not method.adds_up:
             return
         for arrival in arrivals:
             started = under_way[arrival.client]

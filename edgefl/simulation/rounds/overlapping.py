@@ -32,8 +32,8 @@ def fill(run: RunState, round: int, kinds: Sequence[str], tally: Tally) -> None:
     tally.short = False
     if free <= 0:
         return
-    if run.client_versions.keeping:
-        run.judge(round)  # landed clients hold newer copies
+    if run.roster.moving:
+        run.judge(round)  # landed clients hold newer copies, or have spent joules
     deadline = run.setup.round.deadline
     until = inf if deadline is None else run.now + deadline
     if free == 1 and run.ahead is not None and (flight := run.ahead.dispatch(run, round, kinds, tally, until)):

@@ -50,8 +50,8 @@ def synchronous(run: RunState, env: Clock, round: int, stage: Stage, kinds: Sequ
         yield from run.pass_until(env, run.now + options.retry)
         if run.now - began > options.patience:
             raise RunError(why_ended(run, round, outcome, len(arrivals)) + f", after {run.now - began:g} s of waiting")
-        if run.client_versions.keeping:
-            run.judge(round)  # the selected clients hold newer copies now
+        if run.roster.moving:
+            run.judge(round)  # the selected clients hold newer copies now, or have spent joules
 
 
 def play_cohort(
