@@ -64,7 +64,7 @@ def scenario(method: str, schedule: str, seed: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def measured() -> dict[str, Any]:
+def measured(calibration: Any) -> dict[str, Any]:
     """The client-rounds of all scenarios, and of the one with a shared line."""
     rows, shared = [], []
     with tempfile.TemporaryDirectory() as folder:
@@ -75,11 +75,11 @@ def measured() -> dict[str, Any]:
             if line:
                 given["fleet"]["server_link"] = SHARED
             print(f"{seed}/{len(cells) + 1}: {method}, {schedule}{', shared line' if line else ''}", file=sys.stderr)
-            result = emulate(given, output=Path(folder) / str(seed))
+            result = emulate(given, output=Path(folder) / str(seed), calibration=calibration)
             for row in result["client_rounds"]:
                 (shared if line else rows).append({"method": method, "schedule": schedule, **row})
     machine = {"processor": host.model_name(), "cores": os.cpu_count(), "kernel": platform.release().split("-")[0]}
-    return {"machine": machine, "rows": rows, "shared": shared}
+    return {"machine": machine, "calibration": calibration, "rows": rows, "shared": shared}
 
 
 def table(rows: list[dict[str, Any]], title: str) -> None:
@@ -120,12 +120,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", help="file for the client-rounds as JSON")
     parser.add_argument("--from", dest="source", help="file of an earlier call instead of measuring")
+    parser.add_argument(
+        "--calibration", choices=("works", "operators"), default="works",
+        help="what the simulation's rates are measured with: works of the scenario (default), or microbenchmarks",
+    )  # fmt: skip
     parser.add_argument("--figure", help="file for the scatter: clock.png")
     options = parser.parse_args()
-    found = json.loads(Path(options.source).read_text(encoding="utf-8")) if options.source else measured()
+    found = (
+        json.loads(Path(options.source).read_text(encoding="utf-8"))
+        if options.source
+        else measured(options.calibration)
+    )
     if options.output:
         Path(options.output).write_text(json.dumps(found, indent=1), encoding="utf-8")
-    print(found["machine"])
+    print(found["machine"], f"calibration by {found['calibration']}")
     table(found["rows"], "own links")
     table(found["shared"], "a server's line shared by all")
     for field in ("method", "schedule", "device", "link"):

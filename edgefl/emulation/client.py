@@ -38,6 +38,9 @@ from edgefl.training.worker import open_node
 from edgefl.work import Work
 from edgefl.work.packed import space
 
+PAUSE = 0.5
+"""Seconds without work before a work is timed: after a download the processor's caches hold other things."""
+
 
 @dataclass(frozen=True)
 class Data:
@@ -101,6 +104,11 @@ class _Client:
         size = space(task.work.up)
         return self._node.run(task, None if size is None else torch.empty(size, dtype=torch.uint8))
 
+    def _computed(self, task: Task) -> tuple[Report, list[bytes]]:
+        """What a round computes: the task's report, and its payloads as they are sent."""
+        report = self._run(task)
+        return report, [serialised(tensors) for tensors in report.result.payloads.values() if tensors]
+
     def calibrate(self, seconds: float, body: list[bytes]) -> tuple[dict[str, Any], bytes]:
         """Measure the rates of this process by CPU time, and its ``share`` of a processor's time."""
         wall, cpu = time.monotonic(), time.process_time()
@@ -110,12 +118,14 @@ class _Client:
         return {"share": share, **{name: getattr(device, name) for name in rates}}, b""
 
     def timed(self, work: str, facts: Mapping[str, Any], times: int, body: list[bytes]) -> tuple[dict[str, Any], bytes]:
-        """Train a work so many times; the median of the wall seconds."""
-        task = Task.of(Work.decode(work), stored(lambda file: file.write(body.pop())), facts)
+        """Train a work so many times, each after a pause, as in a round; the median of the wall seconds."""
         seconds = []
         for _ in range(times):
+            # new files, whose pages are touched for the first time as those of a download
+            task = Task.of(Work.decode(work), stored(lambda file: file.write(body[0])), facts)
+            time.sleep(PAUSE)
             began = time.monotonic()
-            self._run(task)
+            self._computed(task)
             seconds.append(time.monotonic() - began)
         return {"seconds": statistics.median(seconds)}, b""
 
@@ -151,8 +161,7 @@ class _Client:
         names = {name for p in decoded.down for item in p.items for name in p.wire(item)} | set(decoded.keep)
         inputs = {name: tensor for name, tensor in self._held.items() if name in names}
         cpu = time.process_time()
-        report = self._run(Task.of(decoded, inputs, facts))
-        uploads = [serialised(tensors) for tensors in report.result.payloads.values() if tensors]
+        report, uploads = self._computed(Task.of(decoded, inputs, facts))
         computed, spent = time.monotonic(), time.process_time() - cpu
         if uploads:
             time.sleep(latency)

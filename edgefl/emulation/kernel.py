@@ -14,6 +14,8 @@ from pathlib import Path
 from edgefl.errors import EmulationError
 
 CONTROLLERS = ("cpu", "memory")
+QUEUE = 64 << 20
+"""Bytes that wait at a filter; it never drops any, as nothing is lost here."""
 _CLONE_NEWNET = 0x40000000
 _PR_SET_PDEATHSIG, _SIGKILL = 1, 9
 
@@ -57,8 +59,11 @@ def control_groups(mounts: str) -> ControlGroups | None:
     return None
 
 
-def missing() -> list[str]:
-    """What this machine lacks, a sentence for each feature; empty if it can emulate clients."""
+def missing(line: bool = False) -> list[str]:
+    """What this machine lacks, a sentence for each feature; empty if it can emulate clients.
+
+    ``line`` asks for what a server's line takes too.
+    """
     if sys.platform != "linux":
         return [f"clients are emulated by Linux's kernel, and this system is {sys.platform}"]
     lacks = []
@@ -72,12 +77,12 @@ def missing() -> list[str]:
             "no control groups with the controllers cpu and memory are mounted (v1), or given to the groups below "
             "the root (v2: cgroup.subtree_control)"
         )
-    if not lacks and (reason := _refused()):
+    if not lacks and (reason := _refused(line)):
         lacks.append(reason)
     return lacks
 
 
-def _refused() -> str | None:
+def _refused(line: bool) -> str | None:
     """Why the kernel refuses a namespace with a shaped link, which is tried; None if it doesn't."""
     name = f"edgefl-{os.getpid()}-probe"
     try:
@@ -92,6 +97,7 @@ def _refused() -> str | None:
             ),
             ("bridges", ("ip", "-n", name, "link", "add", "name", "c", "type", "bridge")),
             ("token bucket filters (tc tbf)", ("tc", "-n", name, "qdisc", "add", "dev", "a", "root", *bucket(1e6))),
+            *(_for_a_line(name) if line else ()),
         ):
             try:
                 run(*command)
@@ -104,10 +110,19 @@ def _refused() -> str | None:
 
 def bucket(bits_per_second: float) -> tuple[str, ...]:
     """The words by which ``tc`` is told of a token bucket filter of this rate, counted in frames' bytes."""
-    bytes_per_second = bits_per_second / 8
-    # what the kernel's timer misses by less than the burst isn't lost; the queue never drops, as nothing is lost here
-    burst = max(3028, int(0.002 * bytes_per_second))
-    return ("tbf", "rate", f"{round(bits_per_second)}bit", "burst", f"{burst}b", "limit", f"{64 << 20}b")
+    return ("tbf", "rate", f"{round(bits_per_second)}bit", "burst", _burst(bits_per_second), "limit", f"{QUEUE}b")
+
+
+def share(bits_per_second: float, most: float) -> tuple[str, ...]:
+    """The words for a class of a hierarchical token bucket: its own rate, and the most that it may borrow up to."""
+    rates = (("rate", "burst", bits_per_second), ("ceil", "cburst", most))
+    words = [word for rate, burst, bits in rates for word in (rate, f"{round(bits)}bit", burst, _burst(bits))]
+    return ("htb", *words, "quantum", "1514")
+
+
+def _burst(bits_per_second: float) -> str:
+    # what the kernel's timer misses by less than the burst isn't lost
+    return f"{max(3028, int(0.002 * bits_per_second / 8))}b"
 
 
 def control_groups_here() -> ControlGroups:
@@ -118,9 +133,22 @@ def control_groups_here() -> ControlGroups:
     return found
 
 
-def check() -> None:
+def _for_a_line(namespace: str) -> list[tuple[str, tuple[str, ...]]]:
+    """What a server's line takes, by name, with a command that fails where the kernel doesn't have it."""
+    tc = ("tc", "-n", namespace)
+    return [
+        ("classes that share a line (tc htb)", (*tc, "qdisc", "replace", "dev", "b", "root", "handle", "1:", "htb")),
+        (
+            "filters by address (tc u32)",
+            (*tc, "filter", "add", "dev", "b", "parent", "1:", "protocol", "ip", "u32", "match", "ip", "dst",
+             "10.0.0.1/32", "flowid", "1:1"),
+        ),
+    ]  # fmt: skip
+
+
+def check(line: bool = False) -> None:
     """Raise EmulationError, of a line for each missing feature, if this machine can't emulate clients."""
-    if lacks := missing():
+    if lacks := missing(line):
         raise EmulationError("\n".join(f"can't emulate: {line}" for line in lacks))
 
 

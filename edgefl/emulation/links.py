@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import socket
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgefl.emulation.journal import Journal
-from edgefl.emulation.kernel import batch, bucket, enter, run
+from edgefl.emulation.kernel import QUEUE, batch, bucket, enter, run, share
 from edgefl.errors import EmulationError
 
 MTU = 1500
@@ -84,8 +85,8 @@ class Network:
             ]
             batch("ip", up, namespace)
         # what the server sends leaves at its own interface, what it receives at the bridge's port
-        self._shape(self.server, _IN_SERVER, line.down)
-        self._shape(self.switch, _LINE, line.up)
+        self._share(self.server, _IN_SERVER, line.down, "dst", [each.down for each in links])
+        self._share(self.switch, _LINE, line.up, "src", [each.up for each in links])
         for client, rates in enumerate(links):
             self.shape(client, rates)
 
@@ -102,6 +103,33 @@ class Network:
         if rate is not None:
             # rates are those of payload, a filter counts whole frames
             run("tc", "-n", namespace, "qdisc", "replace", "dev", interface, "root", *bucket(rate / PAYLOAD_SHARE))
+
+    def _share(
+        self, namespace: str, interface: str, rate: float | None, end: str, links: Sequence[float | None]
+    ) -> None:
+        """Divide a line: each client's frames, by the address at this ``end``, get an equal part of the rate, or that
+        of its link if that is less, and what one leaves goes to the others.
+
+        In one queue for all, whoever has most in it would be served most.
+        """
+        if rate is None:
+            return
+        frames_rate = rate / PAYLOAD_SHARE
+        lines = [
+            ("qdisc", "replace", "dev", interface, "root", "handle", "1:", "htb"),
+            ("class", "add", "dev", interface, "parent", "1:", "classid", "1:1", *share(frames_rate, frames_rate)),
+        ]
+        for client, link in enumerate(links):
+            classid = f"1:{client + 2:x}"
+            most = frames_rate if link is None else min(frames_rate, link / PAYLOAD_SHARE)
+            lines += [
+                ("class", "add", "dev", interface, "parent", "1:1", "classid", classid,
+                 *share(min(frames_rate / len(links), most), most)),
+                ("qdisc", "add", "dev", interface, "parent", classid, "bfifo", "limit", f"{QUEUE}b"),
+                ("filter", "add", "dev", interface, "parent", "1:", "protocol", "ip", "u32", "match", "ip", end,
+                 f"{address(client)}/32", "flowid", classid),
+            ]  # fmt: skip
+        batch("tc", lines, namespace)
 
     def up(self, client: int, up: bool = True) -> None:
         """Take a client's link up or down."""

@@ -194,12 +194,17 @@ class Emulator:
         """The process of a client."""
         return self._running[client].process
 
-    def timed(self, client: int, key: str, task: Task, times: int) -> float:
-        """Wall seconds in which a client's process trains a work under its quota: the median of so many times."""
-        running = self._running[client]
-        self._prepare(running, key, task)
-        tell(running.pipe, {"do": "timed", "times": times, **_order(task)}, serialised(task.tensors()))
-        return float(self._answer(running)[0]["seconds"])
+    def timed(self, orders: Mapping[int, tuple[str, Task, int]]) -> dict[int, float]:
+        """Wall seconds in which each client's process trains its work under its quota, all at the same time.
+
+        An order is the work's key, its task, and how often it is trained; the median of that counts.
+        """
+        for client, (key, task, _) in orders.items():
+            self._prepare(self._running[client], key, task)
+        for client, (_, task, times) in orders.items():
+            order = {"do": "timed", "times": times, **_order(task)}
+            tell(self._running[client].pipe, order, serialised(task.tensors()))
+        return {client: float(self._answer(self._running[client])[0]["seconds"]) for client in orders}
 
     def fly(self, plans: Mapping[int, Plan], deadline: float = inf) -> dict[int, Flown]:
         """Play the round of these clients at the same time; their tasks have been submitted.

@@ -9,10 +9,12 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import edgefl
 from edgefl import registry
 from edgefl.commands.compose import compose, federation_of, predictor_of
 from edgefl.emulation.client import Data
@@ -98,3 +100,29 @@ def test_a_link_that_goes_down_in_mid_upload_ends_at_the_deadline(one: One) -> N
     assert (down.ended_in, down.late) == ("upload", True)
     assert down.upload_bytes / one.bytes == pytest.approx(0.5, abs=0.15)
     assert down.download_seconds + down.compute_seconds + down.upload_seconds == pytest.approx(deadline, abs=0.1)
+
+
+def test_a_deadline_in_mid_upload_ends_both_clocks_alike(
+    able: None, tiny: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    """The simulation's record of the same fault: outcome, phase, and the part of the update that was carried."""
+    scenario = tiny(
+        data={**tiny()["data"], "clients": {"image": 2}},
+        model={"image": {"blocks": 2, "width": 64, "heads": 2}},
+        schedule={"name": "end-to-end", "rounds": 1},
+        fleet={"devices": "raspberry-pi-4-4gb", "links": "3g"},
+    )
+    rows = edgefl.emulate(scenario, output=tmp_path / "whole")["client_rounds"]
+    assert len(rows) == 2
+    slowest = max(rows, key=lambda row: row["emulated_round_seconds"])
+    assert slowest["emulated_upload_seconds"] > 1.0
+    deadline = slowest["emulated_round_seconds"] - 0.5 * slowest["emulated_upload_seconds"]
+    edgefl.emulate({**scenario, "round": {"cohort": 1.0, "deadline": deadline}}, output=tmp_path / "cut")
+    simulated, emulated = (edgefl.read_run(tmp_path / "cut" / name).flights() for name in ("simulated", "emulated"))
+    assert len(emulated) == 2
+    for ours, theirs in zip(simulated, emulated, strict=True):
+        assert (ours["outcome"], ours["phase"]) == (theirs["outcome"], theirs["phase"]) == ("late", "upload")
+        assert theirs["virtual_seconds"] == pytest.approx(deadline, abs=0.1)
+        whole = ours["serialised_upload_bytes"]
+        assert theirs["carried_upload_bytes"] / whole == pytest.approx(ours["carried_upload_bytes"] / whole, abs=0.15)
+        assert theirs["lost_upload_bytes"] == theirs["carried_upload_bytes"]

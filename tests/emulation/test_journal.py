@@ -12,7 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from edgefl.emulation.journal import FOLDER, Journal
+from edgefl.emulation import journal as module
+from edgefl.emulation.journal import Journal
 from edgefl.emulation.kernel import control_groups_here
 
 BEGIN = """
@@ -21,7 +22,9 @@ from edgefl.emulation.journal import Journal
 from edgefl.emulation.kernel import control_groups_here, end_with_parent
 from edgefl.emulation.limits import Limits
 from edgefl.emulation.links import Network, Rates
-import os, subprocess
+import os, pathlib, subprocess
+import edgefl.emulation.journal as module
+module.FOLDER = pathlib.Path(sys.argv[1])
 journal = Journal()
 Network(journal, [Rates(1e6, 1e6)])
 limits = Limits(control_groups_here(), journal, "0")
@@ -33,9 +36,15 @@ time.sleep(600)
 """
 
 
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of journals of its own: other emulations on this machine would remove what these tests leave."""
+    monkeypatch.setattr(module, "FOLDER", tmp_path / "journals")
+
+
 def left(name: str) -> list[str]:
     """The namespaces, control groups and journals of an emulation that are there."""
-    places = [*Path("/run/netns").glob(f"{name}-*"), FOLDER / f"{name}.json", *control_groups_here().roots(name)]
+    places = [*Path("/run/netns").glob(f"{name}-*"), module.FOLDER / f"{name}.json", *control_groups_here().roots(name)]
     return [str(path) for path in places if path.exists()]
 
 
@@ -58,7 +67,7 @@ def gone(pid: int) -> bool:
 
 
 def begun() -> tuple[subprocess.Popen[str], str, int, int]:
-    process = subprocess.Popen([sys.executable, "-c", BEGIN], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-c", BEGIN, str(module.FOLDER)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     with process.stdout:
         name, child, janitor = process.stdout.readline().split()

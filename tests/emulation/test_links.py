@@ -85,8 +85,34 @@ def test_a_line_that_all_share_is_divided(journal: Journal, opened: ExitStack) -
         thread.start()
     for thread in threads:
         thread.join()
-    # both together move at the line's rate
+    # both together move at the line's rate, and neither before the other
     assert max(took.values()) == pytest.approx(2 * 8 * size / 20e6, rel=0.1)
+    assert min(took.values()) == pytest.approx(max(took.values()), rel=0.15)
+
+
+@pytest.mark.parametrize("direction", ["down", "up"])
+def test_what_a_slow_link_leaves_of_a_line_goes_to_the_others(
+    journal: Journal, opened: ExitStack, direction: str
+) -> None:
+    line = Rates(20e6, None) if direction == "down" else Rates(None, 20e6)
+    network = Network(journal, [Rates(4e6, 4e6), Rates(80e6, 80e6)], line)
+    streams = joined(network, 2, opened)
+    for server, own in streams:
+        seconds(server, own, 1000)
+    took = {}
+
+    def move(client: int, size: int) -> None:
+        ends = streams[client] if direction == "down" else streams[client][::-1]
+        took[client] = seconds(*ends, size)
+
+    # max-min: 4 and 16 Mbit/s, so that both take a second
+    threads = [threading.Thread(target=move, args=(0, 500_000)), threading.Thread(target=move, args=(1, 2_000_000))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert took[0] == pytest.approx(1.0, rel=0.1)
+    assert took[1] == pytest.approx(1.0, rel=0.1)
 
 
 def test_the_kernel_counts_the_payload_and_its_headers(journal: Journal, opened: ExitStack) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from edgefl import registry
+from edgefl import registry, units
 from edgefl.commands.compose import federation_of, predictor_of, scenario_of
 from edgefl.commands.emulate.held_against import errors_of, rows_of
 from edgefl.commands.emulate.machines import (
@@ -24,6 +24,7 @@ from edgefl.commands.emulate.machines import (
     line_of,
     machines_of,
     shares_of,
+    with_measured_compute,
 )
 from edgefl.commands.emulate.rates import Timed, fitted, timed_works
 from edgefl.commands.emulate.scope import check_scope
@@ -61,8 +62,8 @@ from edgefl.work.torch_device import threads
 CALIBRATION_SECONDS = 3.5
 """CPU seconds of a calibration by operators, which take longer by the quota."""
 
-WORKS_SECONDS = 8.0
-"""Wall seconds after which a device has trained enough works for its calibration."""
+WORKS_SECONDS = 40.0
+"""Wall seconds after which all devices have trained enough works for their calibration."""
 
 
 @public_command
@@ -87,8 +88,9 @@ def emulate(
         overrides: Changes of single fields, as the option ``--set`` takes them.
         clients: Emulate so many of the scenario's clients, of each kind its share; by default all.
         rounds: Play the first rounds only; by default all.
-        output: A new or empty folder, in which ``emulated`` and ``simulated`` are run folders; by default
-            ``runs/NAME-emulated``, or the first of ``runs/NAME-emulated-2``, ... that is free.
+        output: A new or empty folder for the run folders ``emulated``, ``simulated`` and ``replayed`` (simulated with
+            the measured seconds of computing); by default ``runs/NAME-emulated``, or the first of
+            ``runs/NAME-emulated-2``, ... that is free.
         calibration: What the simulation's rates are measured with: ``"works"`` of the scenario, or ``"operators"``,
             the microbenchmarks of ``calibrate``.
         on_progress: Called with the name of an event and its facts.
@@ -103,8 +105,10 @@ def emulate(
             isn't emulated.  Also what ``run`` raises.
     """
     check_kernel()
-    on_message = messages(on_progress)
     whole = scenario_of(scenario, overrides)
+    if whole.fleet.server_link is not None:
+        check_kernel(line=True)
+    on_message = messages(on_progress)
     folder = Path(output) if output is not None else free_folder(f"{whole.name}-emulated")
     setup = check(whole, on_message, folder)
     check_scope(whole, setup)
@@ -137,8 +141,11 @@ def emulate(
         untrained = load(whole.resolved(), ["training.mode=none"])
         simulated = _play(folder / "simulated", untrained, played, None, None, rounds, federation, silent)
         flown: list[tuple[int, Flown]] = []
-        landing = _landing(emulator, flown, whole.round.deadline)
+        factors: dict[tuple[int, int], float] = {}
+        landing = _landing(emulator, flown, factors, whole.round.deadline)
         emulated = _play(folder / "emulated", whole, played, emulator, landing, rounds, federation, on_progress)
+    timed = with_measured_compute(played, factors)
+    replayed = _play(folder / "replayed", untrained, timed, None, None, rounds, federation, silent)
     fleet = setup.fleet
     facts = {
         each.client: {
@@ -147,7 +154,7 @@ def emulate(
         for each in machines
     }  # fmt: skip
     processor = {(round, each.client): each.cpu_seconds for round, each in flown}
-    rows = rows_of(simulated.flights(), emulated.flights(), facts, processor)
+    rows = rows_of(simulated.flights(), emulated.flights(), replayed.flights(), facts, processor)
     result = {
         "folder": str(folder),
         "machine": {"processor": host.model_name(), "cores": os.cpu_count(), "system": host.platform_name()},
@@ -213,35 +220,45 @@ def _by_works(
 ) -> dict[int, tuple[Device, float]]:
     """Each device's core and the share of it that it has, by index.
 
-    The core's rates are fitted to the works of all kinds and stages at full speed; the share is what remains of that
-    speed where a client of the device trains one of them under its quota.
+    The core's rates are fitted to the works of all kinds and stages at full speed.  The share is what remains of that
+    speed where all clients train at the same time, each under its quota: cores share caches, memory and often units.
     """
-    core, found = fitted(here, list(works.values())), {}
-    for index, share in shares.items():
-        client = next(c for c in clients if setup.fleet.device_index[c] == index)
-        remains, until = [], time.monotonic() + WORKS_SECONDS
-        for (kind, stage), timed in works.items():
-            on_message(
-                f"timing the {kind} work of stage {stage} on {setup.fleet.devices[index].name}, {share:.1%} of a core"
-            )
-            seconds = emulator.timed(client, f"{kind} {stage}", timed.task, 1)
-            remains.append(timed.cpu_seconds / seconds)
-            if time.monotonic() > until:
-                break
-        found[index] = core, float(np.median(remains))
-    return found
+    device_of = {client: int(setup.fleet.device_index[client]) for client in clients}
+    remains: dict[int, list[float]] = {index: [] for index in shares}
+    until = time.monotonic() + WORKS_SECONDS
+    for stage in dict.fromkeys(stage for _, stage in works):
+        mine = {client: timed for client in clients if (timed := works.get((setup.kind_of(client), stage)))}
+        expected = {client: timed.cpu_seconds / shares[device_of[client]] for client, timed in mine.items()}
+        on_message(f"timing the works of stage {stage} under the quotas, {units.show_seconds(max(expected.values()))}")
+        # the fast ones repeat theirs until the slowest is done
+        orders = {
+            client: (f"{setup.kind_of(client)} {stage}", timed.task, round(max(expected.values()) / expected[client]))
+            for client, timed in mine.items()
+        }
+        for client, seconds in emulator.timed(orders).items():
+            remains[device_of[client]].append(mine[client].cpu_seconds / seconds)
+        if time.monotonic() > until and all(remains.values()):
+            break
+    core = fitted(here, list(works.values()))
+    return {index: (core, float(np.median(found))) for index, found in remains.items()}
 
 
 def _landing(
-    emulator: Emulator, flown: list[tuple[int, Flown]], deadline: float | None
+    emulator: Emulator, flown: list[tuple[int, Flown]], factors: dict[tuple[int, int], float], deadline: float | None
 ) -> Callable[[Flights], Landings]:
-    """What lands the flights of a simulation: the emulator, whose flights are added to ``flown``."""
+    """What lands the flights of a simulation: the emulator.
+
+    Its flights are added to ``flown``, and to ``factors`` how many times as long as predicted each computed.
+    """
 
     def land(flights: Flights) -> Landings:
         plans = dict(zip(flights.client.tolist(), flights.plans, strict=True))
         seen = emulator.fly(plans, inf if deadline is None else deadline)
         rows = [seen[client] for client in flights.client.tolist()]
         flown.extend((flights.dispatch.round, row) for row in rows)
+        for row, predicted in zip(rows, flights.ends.compute_seconds.tolist(), strict=True):
+            if row.ended_in is None and predicted > 0:
+                factors[flights.dispatch.number, row.client] = row.compute_seconds / predicted
         return _landings(flights, rows)
 
     return land

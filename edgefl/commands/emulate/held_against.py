@@ -13,6 +13,7 @@ PHASES = ("download", "compute", "upload")
 def rows_of(
     simulated: Iterable[Mapping[str, Any]],
     emulated: Iterable[Mapping[str, Any]],
+    replayed: Iterable[Mapping[str, Any]],
     facts: Mapping[int, Mapping[str, Any]],
     processor_seconds: Mapping[tuple[int, int], float],
 ) -> list[dict[str, Any]]:
@@ -20,25 +21,26 @@ def rows_of(
 
     ``processor_seconds`` are those of each round's and client's work.
 
-    ``with_measured_compute_seconds`` is the simulated round with the emulation's seconds of computing in place of its
-    own; ``processor_seconds_over_quota`` is what computing takes if the quota is exact.
+    ``with_measured_compute_seconds`` is the round in the records ``replayed``, simulated with the emulation's seconds
+    of computing; ``processor_seconds_over_quota`` is what computing takes if the quota is exact.
     """
-    known = {(each["round"], each["client"]): each for each in simulated if each["outcome"] == "finished"}
+    known, again = (
+        {(each["round"], each["client"]): each for each in records if each["outcome"] == "finished"}
+        for records in (simulated, replayed)
+    )
     rows = []
     for each in emulated:
         other = known.get((each["round"], each["client"]))
-        if other is None or each["outcome"] != "finished":
+        measured = again.get((each["round"], each["client"]))
+        if other is None or measured is None or each["outcome"] != "finished":
             continue
         row: dict[str, Any] = {"round": each["round"], "client": each["client"], "stage": each["stage"]}
         row |= {"kind": each["kind"], **facts[each["client"]]}
         for phase in PHASES:
             row[f"simulated_{phase}_seconds"] = other[f"{phase}_seconds"]
             row[f"emulated_{phase}_seconds"] = each[f"{phase}_seconds"]
-        for name, record in (("simulated", other), ("emulated", each)):
-            row[f"{name}_round_seconds"] = sum(record[f"{phase}_seconds"] for phase in PHASES)
-        row["with_measured_compute_seconds"] = (
-            other["download_seconds"] + each["compute_seconds"] + other["upload_seconds"]
-        )
+        for name, record in (("simulated_round", other), ("emulated_round", each), ("with_measured_compute", measured)):
+            row[f"{name}_seconds"] = sum(record[f"{phase}_seconds"] for phase in PHASES)
         row["processor_seconds_over_quota"] = processor_seconds[each["round"], each["client"]] / row["share"]
         rows.append(row)
     return rows

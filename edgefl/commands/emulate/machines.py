@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from math import inf
 
 import numpy as np
 import psutil
+from numpy.typing import ArrayLike, NDArray
 
 from edgefl import units
 from edgefl.devices import Device, Fleet
@@ -35,6 +36,27 @@ class Only(Always):
     def available(self, clients: object, at: object) -> Booleans:
         """Whether each client is one of the chosen ones: `[clients]`."""
         return np.isin(np.asarray(clients), self.chosen)
+
+
+@dataclass(frozen=True)
+class Timed(Fleet):
+    """A fleet on which computing takes ``factors`` times as long as predicted, by dispatch and client."""
+
+    factors: Mapping[tuple[int, int], float] = field(default_factory=dict)
+
+    def jitter(self, seed: int, round: int | Sequence[int], clients: ArrayLike) -> dict[str, NDArray[np.float64]]:
+        """The factors of computing in this dispatch, 1 where none is known; transfers take what they take."""
+        rows = np.asarray(clients, dtype=np.int64)
+        numbers = np.broadcast_to(np.asarray(round, dtype=np.int64), rows.shape)
+        ones, keys = np.ones(len(rows)), zip(numbers.tolist(), rows.tolist(), strict=True)
+        return {"download": ones, "compute": np.array([self.factors.get(key, 1.0) for key in keys]), "upload": ones}
+
+
+def with_measured_compute(setup: Setup, factors: Mapping[tuple[int, int], float]) -> Setup:
+    """The setup with a fleet whose computing takes what was measured: these factors on what is predicted."""
+    fleet = setup.fleet
+    known = {each.name: getattr(fleet, each.name) for each in fields(Fleet)}
+    return replace(setup, fleet=Timed(**known, factors=factors))
 
 
 def chosen_clients(setup: Setup, count: int | None) -> tuple[int, ...]:

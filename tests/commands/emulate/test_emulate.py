@@ -94,11 +94,12 @@ def test_errors_are_those_of_pairs_that_finished() -> None:
     simulated = [record(0, (1.0, 2.0, 1.0)), record(1, (1.0, 1.0, 2.0)), record(2, (1.0, 1.0, 1.0))]
     emulated = [record(0, (1.0, 4.0, 1.0)), record(1, (2.0, 1.0, 1.0)), record(2, (1.0, 1.0, 1.0), "dropped")]
     facts = {client: {"share": 0.5} for client in range(3)}
-    rows = rows_of(simulated, emulated, facts, {(1, 0): 2.0, (1, 1): 0.5, (1, 2): 1.0})
+    replayed = [record(0, (1.0, 4.0, 1.0)), record(1, (1.0, 1.0, 1.0)), record(2, (1.0, 1.0, 1.0))]
+    rows = rows_of(simulated, emulated, replayed, facts, {(1, 0): 2.0, (1, 1): 0.5, (1, 2): 1.0})
     assert [row["client"] for row in rows] == [0, 1]
     errors = errors_of(rows)
     assert errors["compute"] == {"median": 0.25, "worst": 0.5, "client_rounds": 2}
-    assert errors["round with measured compute"] == {"median": 0.0, "worst": 0.0, "client_rounds": 2}
+    assert errors["round with measured compute"] == {"median": 0.125, "worst": 0.25, "client_rounds": 2}
     assert errors["compute as processor time over quota"]["worst"] == 0.0
 
 
