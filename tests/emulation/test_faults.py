@@ -118,7 +118,9 @@ def test_a_deadline_in_mid_upload_ends_both_clocks_alike(
     assert slowest["emulated_upload_seconds"] > 1.0
     deadline = slowest["emulated_round_seconds"] - 0.5 * slowest["emulated_upload_seconds"]
     edgefl.emulate({**scenario, "round": {"cohort": 1.0, "deadline": deadline}}, output=tmp_path / "cut")
-    simulated, emulated = (edgefl.read_run(tmp_path / "cut" / name).flights() for name in ("simulated", "emulated"))
+    simulated, emulated = (
+        list(edgefl.read_run(tmp_path / "cut" / name).flights()) for name in ("simulated", "emulated")
+    )
     assert len(emulated) == 2
     for ours, theirs in zip(simulated, emulated, strict=True):
         assert (ours["outcome"], ours["phase"]) == (theirs["outcome"], theirs["phase"]) == ("late", "upload")

@@ -60,6 +60,7 @@ def seconds(sender: socket.socket, receiver: socket.socket, size: int) -> float:
     return took
 
 
+@pytest.mark.slow  # times
 def test_both_directions_have_their_own_rate(journal: Journal, opened: ExitStack) -> None:
     network = Network(journal, [Rates(20e6, 5e6), Rates(80e6, 40e6)])
     streams = joined(network, 2, opened)
@@ -72,6 +73,7 @@ def test_both_directions_have_their_own_rate(journal: Journal, opened: ExitStack
             assert min(seconds(sender, receiver, size) for _ in range(3)) == pytest.approx(0.4, rel=MOST_OFF)
 
 
+@pytest.mark.slow
 def test_a_line_that_all_share_is_divided(journal: Journal, opened: ExitStack) -> None:
     network = Network(journal, [Rates(80e6, 80e6), Rates(80e6, 80e6)], Rates(None, 20e6))
     streams = joined(network, 2, opened)
@@ -90,6 +92,7 @@ def test_a_line_that_all_share_is_divided(journal: Journal, opened: ExitStack) -
     assert min(took.values()) == pytest.approx(max(took.values()), rel=0.15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", ["down", "up"])
 def test_what_a_slow_link_leaves_of_a_line_goes_to_the_others(
     journal: Journal, opened: ExitStack, direction: str
