@@ -211,3 +211,10 @@ def test_a_sweep_tells_for_how_many_rounds_the_total_lasts(scenario: dict[str, A
 def test_wrong_values_are_refused(scenario: dict[str, Any], fleet: dict[str, Any], said: str) -> None:
     with pytest.raises(ScenarioError, match=said):
         load({**scenario, "fleet": fleet})
+
+
+def test_a_profile_of_clients_compares_the_whole_total(scenario: dict[str, Any]) -> None:
+    scenario["fleet"]["budgets"] = {"energy_total": "1 mJ"}
+    rows = edgefl.profile_clients(scenario)["rows"]
+    assert not any(row["eligible"] for row in rows)
+    assert all(row["reason"].endswith("where 1 mJ is left for all rounds") for row in rows), rows[0]["reason"]

@@ -58,6 +58,7 @@ def hardest(
     pair: Integers,
     budgets: Mapping[str, Floats],
     memory_of_device: NDArray[np.bool_],
+    joules_of_job: NDArray[np.bool_] | bool = False,
     *,
     stage: int | None = None,
 ) -> Hardest:
@@ -102,8 +103,8 @@ def hardest(
     there = np.maximum(work, 0)  # subjects that are left out get any work, which nobody reads
     if not len(workload.demands):
         nothing = dict.fromkeys(("memory", "flops", "bytes", "seconds", "joules"), np.zeros(count))
-        return Hardest(work, gate(nothing, budgets, memory_of_device), turns, able)
-    verdicts = gate(costs(there, np.arange(count)), budgets, memory_of_device)
+        return Hardest(work, gate(nothing, budgets, memory_of_device, joules_of_job), turns, able)
+    verdicts = gate(costs(there, np.arange(count)), budgets, memory_of_device, joules_of_job)
     return Hardest(work, verdicts, turns, able)
 
 

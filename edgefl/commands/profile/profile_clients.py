@@ -82,7 +82,7 @@ def _rows(workload: Workload, stage: int | None, kind: str | None) -> list[dict[
     pair = fleet.device_index[clients].astype(np.int64) * len(fleet.links) + fleet.link_index[clients]
     found = hardest(
         workload, pairs, np.asarray(setup.clients.client_group)[clients], pair, setup.budgets(clients),
-        np.asarray(fleet.memory_of_device)[clients], stage=stage,
+        np.asarray(fleet.memory_of_device)[clients], setup.of_job(clients), stage=stage,
     )  # fmt: skip
     trained, samples = stage_of_works(workload), np.asarray(setup.clients.client_samples)
     costs = {work: cost_fields(setup, workload.demands[work], trained[work])
