@@ -77,7 +77,7 @@ def calibrate(
 @app.command(
     epilog=examples(
         "edgefl emulate mine.yaml",
-        "edgefl emulate quickstart --set compare=null --set fleet.devices=raspberry-pi-4-4gb --clients 4 --rounds 2",
+        "edgefl emulate mine.yaml --clients 4 --rounds 2",
     )
 )
 def emulate(
