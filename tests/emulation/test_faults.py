@@ -117,14 +117,16 @@ def test_a_deadline_in_mid_upload_ends_both_clocks_alike(
     slowest = max(rows, key=lambda row: row["emulated_round_seconds"])
     assert slowest["emulated_upload_seconds"] > 1.0
     deadline = slowest["emulated_round_seconds"] - 0.5 * slowest["emulated_upload_seconds"]
-    edgefl.emulate({**scenario, "round": {"cohort": 1.0, "deadline": deadline}}, output=tmp_path / "cut")
-    simulated, emulated = (
-        list(edgefl.read_run(tmp_path / "cut" / name).flights()) for name in ("simulated", "emulated")
+    limited = {**scenario, "round": {"cohort": 1.0, "deadline": deadline, "gate": "everyone"}}
+    edgefl.emulate(limited, output=tmp_path / "cut")
+    simulated, emulated, replayed = (
+        list(edgefl.read_run(tmp_path / "cut" / name).flights()) for name in ("simulated", "emulated", "replayed")
     )
     assert len(emulated) == 2
-    for ours, theirs in zip(simulated, emulated, strict=True):
+    for ours, theirs, again in zip(simulated, emulated, replayed, strict=True):
         assert (ours["outcome"], ours["phase"]) == (theirs["outcome"], theirs["phase"]) == ("late", "upload")
         assert theirs["virtual_seconds"] == pytest.approx(deadline, abs=0.1)
         whole = ours["serialised_upload_bytes"]
         assert theirs["carried_upload_bytes"] / whole == pytest.approx(ours["carried_upload_bytes"] / whole, abs=0.15)
         assert theirs["lost_upload_bytes"] == theirs["carried_upload_bytes"]
+        assert again["compute_seconds"] == pytest.approx(theirs["compute_seconds"], rel=1e-9)

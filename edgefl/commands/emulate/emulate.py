@@ -257,7 +257,7 @@ def _landing(
         rows = [seen[client] for client in flights.client.tolist()]
         flown.extend((flights.dispatch.round, row) for row in rows)
         for row, predicted in zip(rows, flights.ends.compute_seconds.tolist(), strict=True):
-            if row.ended_in is None and predicted > 0:
+            if row.ended_in in (None, "upload") and predicted > 0:  # computing is complete
                 factors[flights.dispatch.number, row.client] = row.compute_seconds / predicted
         return _landings(flights, rows)
 
