@@ -91,7 +91,7 @@ def emulate(
     ] = None,
     output: Annotated[
         str | None,
-        typer.Option("--output", "-o", metavar="DIR", help="New folder for both runs; default: runs/NAME-emulated."),
+        typer.Option("--output", "-o", metavar="DIR", help="New folder for the runs; default: runs/NAME-emulated."),
     ] = None,
     plugins: Plugins = None,
     as_json: AsJson = False,
@@ -109,4 +109,4 @@ def emulate(
         print_json(result)
     else:
         print_emulation(result)
-        say(f"records of both runs: {result['folder']}")
+        say(f"runs: {result['folder']}")

@@ -143,6 +143,7 @@ def emulate(
         flown: list[tuple[int, Flown]] = []
         factors: dict[tuple[int, int], float] = {}
         landing = _landing(emulator, flown, factors, whole.round.deadline)
+        on_progress("combination", {"label": "emulated", "index": 0, "of": 1})
         emulated = _play(folder / "emulated", whole, played, emulator, landing, rounds, federation, on_progress)
     timed = with_measured_compute(played, factors)
     replayed = _play(folder / "replayed", untrained, timed, None, None, rounds, federation, silent)
