@@ -3,10 +3,11 @@
     python tools/validate_clock.py                     # three methods x three schedules, five devices, three links
     python tools/validate_clock.py -o clock.json --figure docs/explanation/clock.png
     python tools/validate_clock.py --from clock.json   # print and draw what was measured before
+    python tools/validate_clock.py --only background   # or "own links", "shared line"
 
 Each of nine scenarios is emulated (``edgefl emulate``) with five clients, one of each device, and simulated with rates
-that were measured under the same quotas.  A tenth has a server's line that all clients share.  It needs Linux and
-root, and takes a quarter of an hour.
+that were measured under the same quotas.  A tenth has a server's line that all clients share, and an eleventh such a
+line with the traffic of others on it.  It needs Linux and root, and takes 20 minutes.
 """
 
 from __future__ import annotations
@@ -40,7 +41,11 @@ SCHEDULES: dict[str, Any] = {
 }
 DEVICES = ("raspberry-pi-3b-plus", "phone-entry", "raspberry-pi-4-4gb", "phone-mid", "raspberry-pi-5-8gb")
 LINKS = {"lte": 2, "home-dsl": 2, "wifi-4": 1}
-SHARED = {"download": "30 Mbit/s", "upload": "10 Mbit/s"}
+OWN, LINE, BACKGROUND = "own links", "shared line", "background"
+LINES: dict[str, Any] = {
+    LINE: {"download": "30 Mbit/s", "upload": "10 Mbit/s"},
+    BACKGROUND: {"download": "30 Mbit/s", "upload": "10 Mbit/s", "background": {"flows": 2}},
+}
 LEAST = 8
 """Client-rounds of each method, schedule, device and link."""
 
@@ -64,22 +69,24 @@ def scenario(method: str, schedule: str, seed: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def measured(calibration: Any) -> dict[str, Any]:
-    """The client-rounds of all scenarios, and of the one with a shared line."""
-    rows, shared = [], []
+def measured(calibration: Any, only: str | None) -> dict[str, Any]:
+    """The client-rounds of all scenarios by what is shared, or of the ``only`` ones."""
+    rows: dict[str, list[dict[str, Any]]] = {}
+    cells = [(OWN, method, schedule) for method in METHODS for schedule in SCHEDULES]
+    cells += [(line, "fedavg", "end-to-end") for line in LINES]
     with tempfile.TemporaryDirectory() as folder:
-        cells = [(method, schedule) for method in METHODS for schedule in SCHEDULES]
-        for seed, (method, schedule) in enumerate([*cells, ("fedavg", "end-to-end")], 1):
-            line = seed > len(cells)
+        for seed, (part, method, schedule) in enumerate(cells, 1):
+            if only not in (None, part):
+                continue
             given = scenario(method, schedule, seed)
-            if line:
-                given["fleet"]["server_link"] = SHARED
-            print(f"{seed}/{len(cells) + 1}: {method}, {schedule}{', shared line' if line else ''}", file=sys.stderr)
+            if part in LINES:
+                given["fleet"]["server_link"] = LINES[part]
+            print(f"{seed}/{len(cells)}: {part}, {method}, {schedule}", file=sys.stderr)
             result = emulate(given, output=Path(folder) / str(seed), calibration=calibration)
             for row in result["client_rounds"]:
-                (shared if line else rows).append({"method": method, "schedule": schedule, **row})
+                rows.setdefault(part, []).append({"method": method, "schedule": schedule, **row})
     machine = {"processor": host.model_name(), "cores": os.cpu_count(), "kernel": platform.release().split("-")[0]}
-    return {"machine": machine, "calibration": calibration, "rows": rows, "shared": shared}
+    return {"machine": machine, "calibration": calibration, "rows": rows}
 
 
 def table(rows: list[dict[str, Any]], title: str) -> None:
@@ -124,24 +131,26 @@ def main() -> None:
         "--calibration", choices=("works", "operators"), default="works",
         help="what the simulation's rates are measured with: works of the scenario (default), or microbenchmarks",
     )  # fmt: skip
+    parser.add_argument("--only", choices=(OWN, *LINES), help="measure only these scenarios")
     parser.add_argument("--figure", help="file for the scatter: clock.png")
     options = parser.parse_args()
     found = (
         json.loads(Path(options.source).read_text(encoding="utf-8"))
         if options.source
-        else measured(options.calibration)
+        else measured(options.calibration, options.only)
     )
     if options.output:
         Path(options.output).write_text(json.dumps(found, indent=1), encoding="utf-8")
     print(found["machine"], f"calibration by {found['calibration']}")
-    table(found["rows"], "own links")
-    table(found["shared"], "a server's line shared by all")
+    for part, rows in found["rows"].items():
+        table(rows, part)
+    own = found["rows"].get(OWN, [])
     for field in ("method", "schedule", "device", "link"):
-        few = [value for value, n in Counter(row[field] for row in found["rows"]).items() if n < LEAST]
+        few = [value for value, n in Counter(row[field] for row in own).items() if n < LEAST]
         if few:
             print(f"fewer than {LEAST} client-rounds: {field} {', '.join(few)}")
-    if options.figure:
-        figure(found["rows"], options.figure)
+    if options.figure and own:
+        figure(own, options.figure)
 
 
 if __name__ == "__main__":

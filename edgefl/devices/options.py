@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from math import isclose
-from typing import Annotated, Any, Literal, get_args
+from math import inf, isclose
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     AfterValidator,
@@ -209,6 +209,31 @@ class BudgetOptions(BaseModel):
         return value
 
 
+class BackgroundOptions(BaseModel):
+    """Transfers of others on the server's own link."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    flows: int = Field(
+        ge=1, le=1000, description="How many transfers of others run at any time, in each direction that has a rate."
+    )
+    rate: units.BitsPerSecond | None = Field(
+        default=None, description="The most that each of them takes; as much as it gets if left out."
+    )
+
+    @field_validator("rate", mode="before")
+    @classmethod
+    def _unlimited(cls, value: object) -> object:
+        return None if value == "unlimited" else value
+
+    @field_validator("rate")
+    @classmethod
+    def _positive(cls, value: float | None) -> float | None:
+        if value is not None and value <= 0:
+            raise ValueError("a rate must be more than 0 bit/s; leave it out if there is no limit")
+        return value
+
+
 class ServerLinkOptions(BaseModel):
     """The server's own link, whose capacity the clients' transfers share."""
 
@@ -225,6 +250,11 @@ class ServerLinkOptions(BaseModel):
         description="fair: all transfers run at once, each with an equal share of the rate or the rate of its own link "
         "if that is lower; fifo: one transfer after the other.",
     )
+    background: BackgroundOptions | None = Field(
+        default=None,
+        description="Traffic of others on this link, which never ends and gets the same shares as the clients' "
+        "transfers (`sharing: fair` only); none if left out.",
+    )
 
     @field_validator("download", "upload", mode="before")
     @classmethod
@@ -237,6 +267,19 @@ class ServerLinkOptions(BaseModel):
         if value is not None and value <= 0:
             raise ValueError("a rate must be more than 0 bit/s; leave it out if there is no limit")
         return value
+
+    @model_validator(mode="after")
+    def _background_has_a_share(self) -> Self:
+        if self.background is not None and self.sharing != "fair":
+            raise ValueError("background: traffic that never ends has a place with sharing: fair only")
+        if self.background is not None and self.download is None and self.upload is None:
+            raise ValueError("background: it takes nothing from an unlimited link; give download, upload or both")
+        return self
+
+    @property
+    def others(self) -> tuple[int, float]:
+        """The number of the background's flows, and the most that each takes in bit/s (inf: no limit)."""
+        return (0, inf) if self.background is None else (self.background.flows, self.background.rate or inf)
 
 
 class FleetOptions(BaseModel):

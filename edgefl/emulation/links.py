@@ -1,8 +1,8 @@
 """Links between emulated clients and their server: a network of namespaces, shaped in both directions.
 
-The server and each client have a network namespace; a bridge in one more joins them.  The host's own interfaces have
-no part in it.  What leaves an interface passes a token bucket filter: towards a client at its port of the bridge, from
-a client at its own interface, and likewise for the server's line that all share.
+The server, each client and the traffic of others have a network namespace; a bridge in one more joins them.  The
+host's own interfaces have no part in it.  What leaves an interface passes a token bucket filter: towards a client at
+its port of the bridge, from a client at its own interface, and likewise for the server's line that all share.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf, isfinite
+from typing import TypeVar
 
 from edgefl.emulation.journal import Journal
 from edgefl.emulation.kernel import QUEUE, batch, bucket, enter, run, share
@@ -24,8 +26,12 @@ PAYLOAD_SHARE = (MTU - IP_AND_TCP) / (MTU + ETHERNET)
 """Bytes of payload in the bytes of a full frame."""
 PREFIX = "10.213"
 SERVER, PORT = f"{PREFIX}.0.1", 5201
+MOST_OTHERS = 100
+"""Transfers of others that a network has addresses for, in each direction."""
 _IN_CLIENT = _IN_SERVER = "eth0"
-_LINE = "line"
+_LINE, _OTHERS = "line", "others"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -49,17 +55,38 @@ class Counted:
 
 class Network:
     """The namespaces of a server and of clients 0, 1, ..., with a link each.  ``line`` are the rates of the server's
-    own line: ``down`` what it sends to all clients, ``up`` what it receives from them."""
+    own line: ``down`` what it sends to all clients, ``up`` what it receives from them.
 
-    def __init__(self, journal: Journal, links: list[Rates], line: Rates = UNLIMITED):
+    ``background`` is how many transfers of others are on the line in each direction, and the most bits per second that
+    each takes (``traffic.Traffic`` sends them).  Each has an address of its own, in ``addresses_of_others``: those of
+    downloads, then those of uploads.  Their acknowledgements pass beside the line, whose rates are those of payload.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        links: list[Rates],
+        line: Rates = UNLIMITED,
+        background: tuple[int, float] = (0, inf),
+    ):
         self.name = journal.name
         self.switch, self.server = f"{self.name}-switch", f"{self.name}-server"
+        self.others = f"{self.name}-others"
         clients = range(len(links))
-        names = [self.switch, self.server, *map(self.client, clients)]
+        flows, most = background
+        self.addresses_of_others = [
+            [f"{PREFIX}.0.{2 + MOST_OTHERS * up + number}" for number in range(flows)] for up in (False, True)
+        ]
+        others = [own for each in self.addresses_of_others for own in each]
+        names = [self.switch, self.server, *([self.others] if flows else []), *map(self.client, clients)]
         journal.note("namespaces", *names)
         batch("ip", [("netns", "add", name) for name in names])
-        pairs = [(_LINE, self.server, _IN_SERVER), *((_port(i), self.client(i), _IN_CLIENT) for i in clients)]
-        for port, namespace, inside in pairs:
+        pairs = [
+            (_LINE, self.server, _IN_SERVER, [SERVER]),
+            *((_port(i), self.client(i), _IN_CLIENT, [address(i)]) for i in clients),
+            *([(_OTHERS, self.others, _IN_CLIENT, others)] if flows else []),
+        ]
+        for port, namespace, inside, _ in pairs:
             run(
                 "ip", "link", "add", "name", port, "netns", self.switch, "type", "veth",
                 "peer", "name", inside, "netns", namespace,
@@ -74,19 +101,22 @@ class Network:
             ],
             self.switch,
         )  # fmt: skip
-        for index, (_, namespace, inside) in enumerate(pairs):
-            own = SERVER if index == 0 else address(index - 1)
-            up = [
-                ("addr", "add", f"{own}/16", "dev", inside),
+        for _, namespace, inside, addresses in pairs:
+            lines = [
+                *(("addr", "add", f"{own}/16", "dev", inside) for own in addresses),
                 # one segment a frame, as on a cable: counters and filters see every header
                 ("link", "set", inside, "gso_max_segs", "1"),
                 ("link", "set", inside, "up"),
                 ("link", "set", "lo", "up"),
             ]
-            batch("ip", up, namespace)
+            batch("ip", lines, namespace)
         # what the server sends leaves at its own interface, what it receives at the bridge's port
-        self._share(self.server, _IN_SERVER, line.down, "dst", [each.down for each in links])
-        self._share(self.switch, _LINE, line.up, "src", [each.up for each in links])
+        limit = most if isfinite(most) else None
+        others_down, others_up = ([(own, limit) for own in each] for each in self.addresses_of_others)
+        down = [(address(client), each.down) for client, each in enumerate(links)]
+        up = [(address(client), each.up) for client, each in enumerate(links)]
+        self._share(self.server, _IN_SERVER, line.down, "dst", down + others_down)
+        self._share(self.switch, _LINE, line.up, "src", up + others_up)
         for client, rates in enumerate(links):
             self.shape(client, rates)
 
@@ -105,10 +135,10 @@ class Network:
             run("tc", "-n", namespace, "qdisc", "replace", "dev", interface, "root", *bucket(rate / PAYLOAD_SHARE))
 
     def _share(
-        self, namespace: str, interface: str, rate: float | None, end: str, links: Sequence[float | None]
+        self, namespace: str, interface: str, rate: float | None, end: str, sharers: Sequence[tuple[str, float | None]]
     ) -> None:
-        """Divide a line: each client's frames, by the address at this ``end``, get an equal part of the rate, or that
-        of its link if that is less, and what one leaves goes to the others.
+        """Divide a line: the frames of each of these addresses at this ``end`` get an equal part of the rate, or the
+        address's own rate if that is less, and what one leaves goes to the others.
 
         In one queue for all, whoever has most in it would be served most.
         """
@@ -119,15 +149,15 @@ class Network:
             ("qdisc", "replace", "dev", interface, "root", "handle", "1:", "htb"),
             ("class", "add", "dev", interface, "parent", "1:", "classid", "1:1", *share(frames_rate, frames_rate)),
         ]
-        for client, link in enumerate(links):
-            classid = f"1:{client + 2:x}"
+        for number, (own, link) in enumerate(sharers):
+            classid = f"1:{number + 2:x}"
             most = frames_rate if link is None else min(frames_rate, link / PAYLOAD_SHARE)
             lines += [
                 ("class", "add", "dev", interface, "parent", "1:1", "classid", classid,
-                 *share(min(frames_rate / len(links), most), most)),
+                 *share(min(frames_rate / len(sharers), most), most)),
                 ("qdisc", "add", "dev", interface, "parent", classid, "bfifo", "limit", f"{QUEUE}b"),
                 ("filter", "add", "dev", interface, "parent", "1:", "protocol", "ip", "u32", "match", "ip", end,
-                 f"{address(client)}/32", "flowid", classid),
+                 f"{own}/32", "flowid", classid),
             ]  # fmt: skip
         batch("tc", lines, namespace)
 
@@ -144,25 +174,36 @@ class Network:
 
     def listen(self, backlog: int) -> socket.socket:
         """A socket in the server's namespace that waits for clients."""
-        made: list[socket.socket | EmulationError] = []
+        return within(self.server, lambda: listening(PORT, backlog))
 
-        def open_socket() -> None:
-            # a thread of its own, as a namespace is a thread's
-            try:
-                enter(self.server)
-                listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-                listening.bind((SERVER, PORT))
-                listening.listen(backlog)
-                made.append(listening)
-            except (OSError, EmulationError) as error:
-                made.append(EmulationError(f"no socket in {self.server}: {error}"))
 
-        thread = threading.Thread(target=open_socket)
-        thread.start()
-        thread.join()
-        if isinstance(made[0], EmulationError):
-            raise made[0]
-        return made[0]
+def within(namespace: str, make: Callable[[], T]) -> T:
+    """What ``make`` returns in a namespace, for sockets.  Raises EmulationError if they can't be opened."""
+    made: list[T | EmulationError] = []
+
+    def enter_and_make() -> None:
+        # a thread of its own, as a namespace is a thread's
+        try:
+            enter(namespace)
+            made.append(make())
+        except (OSError, EmulationError) as error:
+            made.append(EmulationError(f"no socket in {namespace}: {error}"))
+
+    thread = threading.Thread(target=enter_and_make)
+    thread.start()
+    thread.join()
+    if isinstance(made[0], EmulationError):
+        raise made[0]
+    return made[0]
+
+
+def listening(port: int, backlog: int) -> socket.socket:
+    """A socket of the server that waits for streams."""
+    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    made.bind((SERVER, port))
+    made.listen(backlog)
+    return made
 
 
 def address(client: int) -> str:

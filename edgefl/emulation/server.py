@@ -26,6 +26,7 @@ from edgefl.emulation.journal import Journal
 from edgefl.emulation.kernel import control_groups_here
 from edgefl.emulation.limits import Limits
 from edgefl.emulation.links import UNLIMITED, Network, Rates, client_of
+from edgefl.emulation.traffic import Traffic
 from edgefl.errors import EmulationError
 from edgefl.planning import Plan
 from edgefl.training import Inline, Report, Task
@@ -96,14 +97,23 @@ class Emulator:
 
     window = None
 
-    def __init__(self, federation: Federation, data: Data, machines: Sequence[Machine], line: Rates = UNLIMITED):
+    def __init__(
+        self,
+        federation: Federation,
+        data: Data,
+        machines: Sequence[Machine],
+        line: Rates = UNLIMITED,
+        background: tuple[int, float] = (0, inf),
+    ):
         self._inline = Inline(federation, "cpu")
         self._tasks: dict[int, tuple[Task, Future[Report]]] = {}
         self._running: dict[int, _Running] = {}
         self._journal = Journal()
+        self._traffic: Traffic | None = None
         try:
-            self.network = Network(self._journal, [machine.rates for machine in machines], line)
+            self.network = Network(self._journal, [machine.rates for machine in machines], line, background)
             self._start(machines, data)
+            self._traffic = Traffic(self.network, line)
         except BaseException:
             self.close()
             raise
@@ -155,7 +165,9 @@ class Emulator:
             raise EmulationError(f"{name} can't begin: {answer['error']}")
 
     def close(self) -> None:
-        """End the clients, and remove their limits and their network."""
+        """End the clients and the traffic of others, and remove their limits and their network."""
+        if self._traffic is not None:
+            self._traffic.close()
         for running in self._running.values():
             running.pipe.close()
             if running.stream is not None:

@@ -21,7 +21,7 @@ from edgefl.planning.versions import ClientVersions
 from edgefl.simulation.inflight.clock import Clock
 from edgefl.simulation.inflight.closed_form import Flights, Landings
 from edgefl.simulation.inflight.events import EventEngine, Flight
-from edgefl.simulation.inflight.shared_link import SHARING, SharedLink
+from edgefl.simulation.inflight.shared_link import SharedLink, wires_of
 from edgefl.simulation.kept import KeptValues
 from edgefl.simulation.learning import Learning, NoTraining, Training
 from edgefl.simulation.policy import Policy
@@ -152,12 +152,7 @@ class RunState:
         """Landed flights that aren't processed yet, by client, in order of landing."""
         self.wires: tuple[SharedLink | None, SharedLink | None] = (None, None)
         if setup.fleet.server_link is not None:
-            server_link = setup.fleet.server_link
-            shared = SHARING[server_link.sharing]
-            self.wires = (
-                shared(server_link.download) if server_link.download is not None else None,
-                shared(server_link.upload) if server_link.upload is not None else None,
-            )
+            self.wires = wires_of(setup.fleet.server_link)
         self._by_event = events or self.policy.overlapping or any(wire is not None for wire in self.wires)
         self.engine: EventEngine | None = None
         self.resumed: list[Flight] = []

@@ -344,6 +344,16 @@ def test_options_round_trip_through_json():
         ({"server_link": {"upload": 0}}, "a rate must be more than 0 bit/s"),
         ({"server_link": {"download": "10 MiB"}}, "unknown unit 'MiB'"),
         ({"server_link": {"sharing": "fairly"}}, "'fair' or 'fifo'"),
+        ({"server_link": {"background": {"flows": 1}}}, "it takes nothing from an unlimited link; give download"),
+        (
+            {"server_link": {"upload": "1 Mbit/s", "sharing": "fifo", "background": {"flows": 1}}},
+            "traffic that never ends has a place with sharing: fair only",
+        ),
+        ({"server_link": {"upload": "1 Mbit/s", "background": {"flows": 0}}}, "greater than or equal to 1"),
+        (
+            {"server_link": {"upload": "1 Mbit/s", "background": {"flows": 1, "rate": 0}}},
+            "a rate must be more than 0 bit/s",
+        ),
         ({"throttling": "hot"}, "valid boolean"),
     ],
 )

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from math import inf
 
 import pytest
 
@@ -14,6 +15,7 @@ from edgefl.emulation import frames
 from edgefl.emulation.journal import Journal
 from edgefl.emulation.kernel import enter, run
 from edgefl.emulation.links import ETHERNET, IP_AND_TCP, MTU, PORT, SERVER, Network, Rates, address, client_of
+from edgefl.emulation.traffic import Traffic
 
 MOST_OFF = 0.05
 
@@ -116,6 +118,28 @@ def test_what_a_slow_link_leaves_of_a_line_goes_to_the_others(
         thread.join()
     assert took[0] == pytest.approx(1.0, rel=0.1)
     assert took[1] == pytest.approx(1.0, rel=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("direction", ["down", "up"])
+@pytest.mark.parametrize(("flows", "most", "left"), [(1, inf, 10e6), (3, inf, 5e6), (2, 3e6, 14e6)])
+def test_others_on_a_line_take_their_shares(
+    journal: Journal, opened: ExitStack, direction: str, flows: int, most: float, left: float
+) -> None:
+    line = Rates(20e6, 20e6)
+    network = Network(journal, [Rates(80e6, 80e6)], line, (flows, most))
+    ((server, own),) = joined(network, 1, opened)
+    traffic = opened.enter_context(Traffic(network, line))
+    time.sleep(0.5)
+    size = int(left / 8)
+    before = list(traffic.received)
+    took = seconds(*((server, own) if direction == "down" else (own, server)), size)
+    others = [(now - then) / size for now, then in zip(traffic.received, before, strict=True)]
+    assert took == pytest.approx(1.0, rel=0.07)
+    # where the client doesn't send, they have the line to themselves
+    alone = min(20e6, flows * most) / left
+    expected = [alone, min(20e6 - left, flows * most) / left]
+    assert others == pytest.approx(expected[::-1] if direction == "down" else expected, rel=0.1)
 
 
 def test_the_kernel_counts_the_payload_and_its_headers(journal: Journal, opened: ExitStack) -> None:

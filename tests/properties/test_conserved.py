@@ -44,7 +44,9 @@ def shares(names: tuple[str, ...]) -> st.SearchStrategy[Any]:
 
 seconds = st.sampled_from([0.5, 2.0, 10.0, 60.0])
 share = st.sampled_from([0.0, 0.0, 0.1, 0.4])
-rate = maybe(st.sampled_from(["100 kbit/s", "1 Mbit/s", "20 Mbit/s"]))
+limit = st.sampled_from(["100 kbit/s", "1 Mbit/s", "20 Mbit/s"])
+rate = maybe(limit)
+background = st.fixed_dictionaries({"flows": st.integers(1, 3), "rate": rate})
 failures = st.fixed_dictionaries(
     {
         **dict.fromkeys(("before_download", "download", "training"), share),
@@ -70,6 +72,7 @@ fleets = st.fixed_dictionaries(
         "budgets": st.sampled_from([{}, {"memory": "60..400 KiB"}, {"seconds_per_round": "2..60 s"}]),
         "server_link": maybe(
             st.fixed_dictionaries({"download": rate, "upload": rate, "sharing": st.sampled_from(["fair", "fifo"])})
+            | st.fixed_dictionaries({"download": rate, "upload": limit, "background": background})
         ),
         "availability": availability,
         "failures": failures,

@@ -203,7 +203,8 @@ def test_a_fleet_of_equals_goes_on_from_any_checkpoint(games: Games, policy: str
     of = declared(sections(games, "fedavg", image=6))
     made = games.setup(**of, schedule={**END, "rounds": 5}, evaluation={"every": 2})
     rounds = rounds_of(policy, cohort=5, window=0.03, selection="round-robin")
-    for link in (None, {"download": "10 Mbit/s"}, {"upload": "10 Mbit/s", "sharing": "fifo"}):
+    shared = {"download": "10 Mbit/s", "background": {"flows": 2, "rate": "1 Mbit/s"}}
+    for link in (None, {"download": "10 Mbit/s"}, shared, {"upload": "10 Mbit/s", "sharing": "fifo"}):
         told = assert_resumes(games.none, changed(changed(made, rounds, {"server_link": link}), jitter=0.0))
         ends = [c["ended_virtual_seconds"] for c in told.tables["clients"]]
         assert link is not None or len(set(ends)) < len(ends) / 2

@@ -130,7 +130,7 @@ def emulate(
     new_folder(folder)
     on_message(f"starting {len(chosen)} clients")
     machines = machines_of(setup, cores, shares)
-    with Emulator(federation, data, machines, line_of(setup.fleet)) as emulator:
+    with Emulator(federation, data, machines, *line_of(setup.fleet)) as emulator:
         if calibration == "works":
             rates = _by_works(setup, chosen, shares, emulator, here, works, on_message)
         else:

@@ -144,10 +144,10 @@ def machines_of(setup: Setup, cores: Mapping[int, int], shares: Mapping[int, flo
     ]
 
 
-def line_of(fleet: Fleet) -> Rates:
-    """The rates of the server's own line."""
+def line_of(fleet: Fleet) -> tuple[Rates, tuple[int, float]]:
+    """The rates of the server's own line, and the number and highest rate of others' transfers on it."""
     line = fleet.server_link
-    return UNLIMITED if line is None else Rates(line.download, line.upload)
+    return (UNLIMITED, (0, inf)) if line is None else (Rates(line.download, line.upload), line.others)
 
 
 def at_share(device: Device, core: Device, share: float) -> Device:

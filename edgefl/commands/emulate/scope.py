@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from math import isfinite
 
 from edgefl.devices import FailureOptions
+from edgefl.emulation.links import MOST_OTHERS
 from edgefl.errors import EmulationError
 from edgefl.planning import Setup
 from edgefl.scenario import Scenario
@@ -46,6 +47,8 @@ def _refused(scenario: Scenario, setup: Setup) -> Iterator[str]:
         yield "fleet.failures aren't emulated: leave them out"
     if fleet.server_link is not None and fleet.server_link.sharing != "fair":
         yield "a server's link is emulated with sharing: fair only"
+    if fleet.server_link is not None and fleet.server_link.others[0] > MOST_OTHERS:
+        yield f"fleet.server_link.background: {MOST_OTHERS} flows at most are emulated"
     if scenario.payload.codecs() != (None, None):
         yield "encoded payloads aren't emulated: leave out payload"
     if any(not isfinite(link.download_goodput + link.upload_goodput) for link in setup.fleet.links):

@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 from math import inf, nextafter
 from typing import Any
 
-from edgefl.simulation.inflight.exact_bits import PER_ONE, SPARE, UNIT, or_never, or_null
+from edgefl.simulation.inflight.exact_bits import PER_ONE, SPARE, UNIT, flow_limit, or_never, or_null
 from edgefl.simulation.inflight.flows import SharedLink
 
 
@@ -32,13 +32,17 @@ class _Group:
     when the count reaches its ``target``: the count at its beginning plus its own units.
     """
 
-    __slots__ = ("before", "cap", "capped", "changed", "flows", "heap", "mark", "rate", "served", "stamp", "switched")
+    __slots__ = (
+        "before", "cap", "capped", "changed", "endless", "flows", "heap", "mark", "rate", "served", "stamp", "switched",
+    )  # fmt: skip
 
     def __init__(self, cap: float, capped: bool, mark: float | int):
         self.cap, self.rate = cap, int(cap * UNIT)
         self.capped, self.served, self.mark = capped, 0, mark
         self.heap: list[tuple[int, int]] = []
         self.flows = 0
+        self.endless = 0
+        """Flows of the background, which have no end and aren't among ``flows``."""
         self.stamp = 0
         self.changed = False
         self.switched = -inf
@@ -66,10 +70,11 @@ _End = tuple[float, int, int, _Group]
 class FairShare(SharedLink):
     """Max-min fair sharing of ``bits_per_second`` among flows with caps of their own.
 
+    ``background`` is a number of flows that are there all the time, from 0 s on, and the most that each takes in bit/s.
     An event takes O(log n) steps, plus one for each distinct cap that the level passes.
     """
 
-    def __init__(self, bits_per_second: float):
+    def __init__(self, bits_per_second: float, background: tuple[int, float] = (0, inf)):
         super().__init__(bits_per_second)
         self._full = int(self._capacity * UNIT)
         self._flows: dict[int, tuple[_Group, int]] = {}  # group and target
@@ -88,6 +93,13 @@ class FairShare(SharedLink):
         self._ends_held: list[_End] = []
         self._ends_free: list[_End] = []
         self._stamp = 0
+        self._background: _Group | None = None
+        flows, most = background
+        if flows:
+            self._instant = 0.0
+            self._background = self._new_group(flow_limit(most, self._capacity), 0.0)
+            self._background.endless = self._free = flows
+            self._dirty = True
 
     # calls ------------------------------------------------------------------------------------------------------
 
@@ -102,6 +114,7 @@ class FairShare(SharedLink):
             "before": list(self._before),
             "done": sorted(self._done),
             "classes": [self._groups[cap].row(self._flows) for cap in self._caps],
+            **({} if self._background is None else {"background": [self._background.endless, self._background.cap]}),
         }
 
     @classmethod
@@ -112,14 +125,17 @@ class FairShare(SharedLink):
         link._level, link._count, link._since = rows["level"]
         level, count, since = rows["before"]
         link._before, link._done = (level, count, since), set(rows["done"])
+        endless, most = rows.get("background", (0, None))
         for row in rows["classes"]:
             group, flows = _Group.from_row(row)
+            if group.cap == most:
+                group.endless, link._background = endless, group
             link._groups[group.cap] = group
             link._caps.append(group.cap)
             link._flows |= {flow: (group, target) for target, flow in flows}
             link._held += group.capped
-            link._held_rate += group.capped * group.rate * group.flows
-            link._free += (not group.capped) * group.flows
+            link._held_rate += group.capped * group.rate * (group.flows + group.endless)
+            link._free += (not group.capped) * (group.flows + group.endless)
             link._push_end(group)
             if not group.flows:
                 link._emptied.append(group)
@@ -138,11 +154,7 @@ class FairShare(SharedLink):
             return
         group = self._groups.get(cap)
         if group is None:
-            index = bisect_left(self._caps, cap)
-            capped = index < self._held
-            group = self._groups[cap] = _Group(cap, capped, now if capped else self._count_now)
-            self._caps.insert(index, cap)
-            self._held += capped
+            group = self._new_group(cap, now)
             target = units
         else:
             target = self._served(group, now) + units
@@ -156,6 +168,14 @@ class FairShare(SharedLink):
         if group.heap[0][1] == flow:
             self._touch(group)
         self._dirty = True
+
+    def _new_group(self, cap: float, now: float) -> _Group:
+        index = bisect_left(self._caps, cap)
+        capped = index < self._held
+        group = self._groups[cap] = _Group(cap, capped, now if capped else self._count_now)
+        self._caps.insert(index, cap)
+        self._held += capped
+        return group
 
     def _break_off(self, now: float, flow: int) -> None:
         group, _ = self._flows[flow]
@@ -179,13 +199,15 @@ class FairShare(SharedLink):
         spare = self._full - self._held_rate
         while self._held and (group := groups[caps[self._held - 1]]).rate * self._free > spare:
             self._held -= 1
-            spare += group.rate * group.flows
-            self._free += group.flows
+            flows = group.flows + group.endless
+            spare += group.rate * flows
+            self._free += flows
             self._switch(group)
         while self._held < len(caps) and (group := groups[caps[self._held]]).rate * self._free <= spare:
             self._held += 1
-            spare -= group.rate * group.flows
-            self._free -= group.flows
+            flows = group.flows + group.endless
+            spare -= group.rate * flows
+            self._free -= flows
             self._switch(group)
         self._held_rate = self._full - spare
         self._level = spare / (self._free << PER_ONE) if self._free else 0.0
@@ -282,12 +304,16 @@ class FairShare(SharedLink):
         if self._emptied:
             # kept until now, so that a flow of equal cap that begins when its group is emptied can join it
             for group in self._emptied:
-                if not group.flows and self._groups.get(group.cap) is group:
+                if not group.flows and not group.endless and self._groups.get(group.cap) is group:
                     index = bisect_left(self._caps, group.cap)
                     del self._caps[index], self._groups[group.cap]
                     self._held -= index < self._held
             self._emptied = []
-        if self._free:
+        if self._background is not None and not self._flows:
+            # counts begin anew, as they do without a background when no flow is at the level
+            self._count, self._count_now, self._since = 0, 0, now
+            self._background.served, self._background.mark = 0, now if self._background.capped else 0
+        elif self._free:
             self._count_now = self._count_at(now)
         else:
             self._count = self._count_now = 0

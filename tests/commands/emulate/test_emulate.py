@@ -38,6 +38,10 @@ DEVICE = "raspberry-pi-4-4gb"
         ({"fleet": {"failures": {"upload": "10%"}}}, "fleet.failures aren't emulated"),
         ({"fleet": {"availability": {"diurnal": {"hours": "8..10 h"}}}}, "availability, battery and throttling"),
         ({"fleet": {"server_link": {"upload": "10 Mbit/s", "sharing": "fifo"}}}, "with sharing: fair only"),
+        (
+            {"fleet": {"server_link": {"upload": "10 Mbit/s", "background": {"flows": 101}}}},
+            "server_link.background: 100 flows at most are emulated",
+        ),
         ({"payload": {"up": "int8"}}, "encoded payloads aren't emulated"),
         ({"training": {"mode": "none"}}, "an emulation trains"),
     ],
@@ -114,13 +118,14 @@ def test_errors_are_those_of_pairs_that_finished() -> None:
 def test_an_emulation_trains_the_weights_that_a_run_trains(
     tiny: Scenario, tmp_path: Path, method: str, schedule: str
 ) -> None:
-    if lacks := missing():
+    if lacks := missing(line=True):
         pytest.skip("; ".join(lacks))
     stages = {} if schedule == "end-to-end" else {"stages": 2}
+    line = {"download": "40 Mbit/s", "upload": "20 Mbit/s", "background": {"flows": 2, "rate": "2 Mbit/s"}}
     scenario = tiny(
         method=method,
         schedule={"name": schedule, "rounds": 4, **stages},
-        fleet={"devices": DEVICE, "links": "wifi-5"},
+        fleet={"devices": DEVICE, "links": "wifi-5", "server_link": line},
         data={**tiny()["data"], "clients": {"image": 1, "text": 1, "image-text": 1}},
     )
     result = edgefl.emulate(scenario, output=tmp_path / "emulated")

@@ -15,10 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edgefl.devices.failures import DOWNLOAD, NONE, TRAINING, TRUNCATED, UPLOAD
+from edgefl.devices.options import BackgroundOptions, ServerLinkOptions
 from edgefl.simulation.inflight.clock import Clock
 from edgefl.simulation.inflight.closed_form import OUTCOMES, Flights, Landings, closed
 from edgefl.simulation.inflight.events import EventEngine, flight_of, landings
-from edgefl.simulation.inflight.shared_link import FairShare, Fifo, SharedLink
+from edgefl.simulation.inflight.shared_link import FairShare, Fifo, SharedLink, wires_of
 
 QUICK = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 LONG = settings(QUICK, max_examples=3000)
@@ -40,6 +41,20 @@ def test_two_clients_halve_the_servers_uplink() -> None:
     # the second comes 60 s later: 60 s x 80, then 50 each until the first has its 8000 bits, then 80 again
     landed = played(made([One(), One(cool_seconds=70.0)]), wires=(None, FairShare(100)))
     assert seconds(landed) == [(1, 60 + 3200 / 50), (1, 64 + (8000 - 3200) / 80)]
+
+
+def test_the_traffic_of_others_takes_its_share_of_each_direction() -> None:
+    line = ServerLinkOptions.model_validate(
+        {"download": "8000 bit/s", "upload": "100 bit/s", "background": {"flows": 3}}
+    )
+    landed = played(made([One(), One()]), wires=wires_of(line))
+    # five share 8000 bit/s and then 100
+    assert seconds(landed) == [(5, 400), (5, 400)]
+    slow = line.model_copy(update={"background": BackgroundOptions(flows=1, rate=40)})
+    # one of the others takes 40 of 8000, and of 100 its third
+    landed = played(made([One(), One()]), wires=wires_of(slow))
+    assert landed.download_seconds.tolist() == pytest.approx([8000 / 3980] * 2, rel=1e-15)
+    assert landed.upload_seconds.tolist() == pytest.approx([240] * 2, rel=1e-15)
 
 
 def test_a_slow_client_leaves_the_rest_to_the_fast_one() -> None:

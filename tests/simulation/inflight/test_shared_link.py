@@ -80,6 +80,28 @@ def test_breaking_off_the_first_lets_the_next_begin():
     assert play(link) == {2: 14.0}
 
 
+def test_a_background_takes_the_shares_of_its_flows():
+    link = FairShare(12, (2, inf))
+    link.add_all(3.0, [1, 2], [30, 30], [inf, 2])
+    # 2 is less than a quarter of 12; the 10 that are left are divided by the third flow and the background's two
+    assert link.rates() == {1: 10 / 3, 2: 2.0}
+    assert link.next() == (12.0, 1)
+    assert link.finish(12.0) == [1] and link.left(12.0, 2) == 12
+    # nobody leaves anything to it alone: at most 4, a third of the line
+    link.add(20.0, 3, 8, inf)
+    assert link.rates() == {3: 4.0} and link.finish(20.0) == [2] and play(link) == {3: 22.0}
+
+
+def test_a_background_below_its_share_leaves_the_rest():
+    link = FairShare(10, (3, 2.0))
+    link.add(1e6, 1, 40, inf)
+    assert link.rates() == {1: 4.0}
+    link.add(1e6 + 5, 2, 20, inf)
+    # 10 by five is 2, as much as each of the background takes
+    assert link.rates() == {1: 2.0, 2: 2.0}
+    assert play(link) == {1: 1e6 + 15, 2: 1e6 + 15}
+
+
 @BOTH
 def test_what_ends_between_two_calls_ends_at_its_own_time(make: Callable[[float], SharedLink]):
     # flow 1 ends at 2 s; a caller that sleeps until 5 s must not find flow 2 slower for it
@@ -145,9 +167,13 @@ def queue(capacity: Fraction, caps: dict[int, Fraction]) -> dict[int, Fraction]:
 
 
 def reference(
-    share: Callable[[Fraction, dict[int, Fraction]], dict[int, Fraction]], capacity: float, calls: list[Call]
+    share: Callable[[Fraction, dict[int, Fraction]], dict[int, Fraction]],
+    capacity: float,
+    calls: list[Call],
+    background: tuple[int, float] = (0, inf),
 ) -> tuple[dict[int, float], dict[int, float]]:
     """When each flow ends, and the bits left of those that were broken off."""
+    others = {-1 - n: Fraction(min(background[1], capacity)) for n in range(background[0])}
     left: dict[int, Fraction] = {}
     caps: dict[int, Fraction] = {}
     ends: dict[int, float] = {}
@@ -159,7 +185,7 @@ def reference(
         (inf, "", 0, 0.0, 0.0),
     ]:
         while caps:
-            rates = share(Fraction(capacity), caps)
+            rates = share(Fraction(capacity), {**caps, **others})
             soonest = min(now + left[f] / rates[f] for f in caps if rates[f])
             if soonest > at:
                 break
@@ -171,7 +197,7 @@ def reference(
             now = soonest
         if at == inf:
             break
-        rates = share(Fraction(capacity), caps)
+        rates = share(Fraction(capacity), {**caps, **others})
         for f in caps:
             left[f] -= rates[f] * (Fraction(at) - now)
         now = Fraction(at)
@@ -283,6 +309,38 @@ def test_a_link_goes_on_from_its_rows_to_the_last_bit(make, given_traffic, data)
             return super().next()
 
     assert played(Cut, capacity, calls) == played(make, capacity, calls)
+
+
+backgrounds = st.tuples(st.integers(1, 4), st.sampled_from([inf, 10.0, 500.0, 1e4]) | st.floats(1, 1e5))
+
+
+@settings(max_examples=50, deadline=None)
+@given(given_traffic=traffic(), background=backgrounds, data=st.data())
+def test_with_a_background_equal_to_the_reference_and_resumed_to_the_last_bit(given_traffic, background, data):
+    capacity, calls = given_traffic
+    cut = data.draw(st.integers(0, len(calls)))
+
+    class Cut(FairShare):
+        calls = 0
+
+        def next(self):
+            if type(self).calls == cut:
+                held = json.loads(json.dumps(self.rows(), allow_nan=False))
+                fresh = FairShare.from_rows(held)
+                assert fresh.rows() == held
+                self.__dict__ = fresh.__dict__
+            type(self).calls += 1
+            return super().next()
+
+    ends, broken = reference(water, capacity, calls, background)
+    got_ends, got_broken = played(lambda rate: FairShare(rate, background), capacity, calls)
+    assert played(lambda rate: Cut(rate, background), capacity, calls) == (got_ends, got_broken)
+    for flow in got_ends.keys() ^ ends.keys():
+        assert {**broken, **got_broken}[flow] == pytest.approx(0, abs=1e-6)
+    for flow in got_ends.keys() & ends.keys():
+        assert got_ends[flow] == pytest.approx(ends[flow], rel=1e-12, abs=1e-9)
+    for flow in got_broken.keys() & broken.keys():
+        assert got_broken[flow] == pytest.approx(broken[flow], rel=1e-9, abs=1e-6)
 
 
 # at length -----------------------------------------------------------------------------------------------------------
