@@ -6,6 +6,7 @@ import socket
 import struct
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from typing import IO
@@ -16,7 +17,9 @@ HEADER = struct.Struct(">4sIQ")
 """A mark, the payload's number among those that travel together, and its bytes."""
 MARK = b"EFL1"
 HEADER_BYTES = HEADER.size
-PIECE = 1 << 18
+PIECE = 1 << 16
+LONGEST = 3600.0
+"""Seconds that a receiver waits at a time."""
 BUFFER = 64 << 20
 """Bytes that the kernel holds for a sender."""
 _SO_SNDBUFFORCE = 32  # Linux's; the module socket doesn't have it
@@ -82,9 +85,17 @@ class Receiver:
         view, have = memoryview(buffer), 0
         while have < size:
             try:
-                self.stream.settimeout(None if until == inf else max(until - time.monotonic(), 1e-3))
+                # woken once for a piece, not by each frame: on this core another client may be at work
+                self.stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, min(size - have, PIECE))
+                # with a time, as without one the kernel may wait for more than is left of the piece
+                self.stream.settimeout(min(max(until - time.monotonic(), 1e-3), LONGEST))
                 got = self.stream.recv_into(view[have : have + PIECE])
             except TimeoutError:
+                if time.monotonic() < until:
+                    continue
+                self.stream.settimeout(0.0)
+                with suppress(BlockingIOError):
+                    self.received += self.stream.recv_into(view[have : have + PIECE])
                 raise Broken(f"{have} of {size} bytes came in time", self.received) from None
             except OSError as error:
                 raise Broken(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 from typing import TypeVar
@@ -30,6 +30,11 @@ MOST_OTHERS = 100
 """Transfers of others that a network has addresses for, in each direction."""
 _IN_CLIENT = _IN_SERVER = "eth0"
 _LINE, _OTHERS = "line", "others"
+
+# a kernel without this file handles a frame on the core that sent it
+_STEER = """for file in /sys/class/net/*/queues/rx-*/rps_cpus; do
+  if [ -e "$file" ]; then echo {mask} > "$file"; fi
+done"""
 
 T = TypeVar("T")
 
@@ -60,6 +65,8 @@ class Network:
     ``background`` is how many transfers of others are on the line in each direction, and the most bits per second that
     each takes (``traffic.Traffic`` sends them).  Each has an address of its own, in ``addresses_of_others``: those of
     downloads, then those of uploads.  Their acknowledgements pass beside the line, whose rates are those of payload.
+
+    ``cores`` are those on which the kernel handles frames; where there are none, it chooses.
     """
 
     def __init__(
@@ -68,6 +75,7 @@ class Network:
         links: list[Rates],
         line: Rates = UNLIMITED,
         background: tuple[int, float] = (0, inf),
+        cores: Iterable[int] = (),
     ):
         self.name = journal.name
         self.switch, self.server = f"{self.name}-switch", f"{self.name}-server"
@@ -110,6 +118,9 @@ class Network:
                 ("link", "set", "lo", "up"),
             ]
             batch("ip", lines, namespace)
+        if mask := mask_of(cores):
+            for namespace in names:
+                run("ip", "netns", "exec", namespace, "sh", "-c", _STEER.format(mask=mask))
         # what the server sends leaves at its own interface, what it receives at the bridge's port
         limit = most if isfinite(most) else None
         others_down, others_up = ([(own, limit) for own in each] for each in self.addresses_of_others)
@@ -204,6 +215,15 @@ def listening(port: int, backlog: int) -> socket.socket:
     made.bind((SERVER, port))
     made.listen(backlog)
     return made
+
+
+def mask_of(cores: Iterable[int]) -> str:
+    """A set of cores as the kernel's files have it: hexadecimal, in groups of 32 bits."""
+    bits, groups = sum(1 << core for core in set(cores)), []
+    while bits:
+        groups.append(f"{bits & 0xFFFFFFFF:08x}")
+        bits >>= 32
+    return ",".join(reversed(groups))
 
 
 def address(client: int) -> str:

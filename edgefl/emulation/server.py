@@ -111,7 +111,9 @@ class Emulator:
         self._journal = Journal()
         self._traffic: Traffic | None = None
         try:
-            self.network = Network(self._journal, [machine.rates for machine in machines], line, background)
+            # the work of their frames isn't the clients', and would be counted as theirs on their cores
+            cores = os.sched_getaffinity(0) - {machine.core for machine in machines}
+            self.network = Network(self._journal, [machine.rates for machine in machines], line, background, cores)
             self._start(machines, data)
             self._traffic = Traffic(self.network, line)
         except BaseException:
@@ -206,16 +208,15 @@ class Emulator:
         """The process of a client."""
         return self._running[client].process
 
-    def timed(self, orders: Mapping[int, tuple[str, Task, int]]) -> dict[int, float]:
-        """Wall seconds in which each client's process trains its work under its quota, all at the same time.
+    def timed(self, orders: Mapping[int, tuple[str, Task]]) -> dict[int, float]:
+        """Wall seconds in which each client's process trains its work once under its quota; all begin together.
 
-        An order is the work's key, its task, and how often it is trained; the median of that counts.
+        An order is the work's key and its task.
         """
-        for client, (key, task, _) in orders.items():
+        for client, (key, task) in orders.items():
             self._prepare(self._running[client], key, task)
-        for client, (_, task, times) in orders.items():
-            order = {"do": "timed", "times": times, **_order(task)}
-            tell(self._running[client].pipe, order, serialised(task.tensors()))
+        for client, (_, task) in orders.items():
+            tell(self._running[client].pipe, {"do": "timed", **_order(task)}, serialised(task.tensors()))
         return {client: float(self._answer(self._running[client])[0]["seconds"]) for client in orders}
 
     def fly(self, plans: Mapping[int, Plan], deadline: float = inf) -> dict[int, Flown]:

@@ -14,7 +14,7 @@ import pytest
 from edgefl.emulation import frames
 from edgefl.emulation.journal import Journal
 from edgefl.emulation.kernel import enter, run
-from edgefl.emulation.links import ETHERNET, IP_AND_TCP, MTU, PORT, SERVER, Network, Rates, address, client_of
+from edgefl.emulation.links import ETHERNET, IP_AND_TCP, MTU, PORT, SERVER, Network, Rates, address, client_of, mask_of
 from edgefl.emulation.traffic import Traffic
 
 MOST_OFF = 0.05
@@ -165,6 +165,14 @@ def test_a_stream_that_ends_early_is_told(journal: Journal, opened: ExitStack) -
     server.shutdown(socket.SHUT_WR)
     with pytest.raises(frames.Broken, match="ended after 40 of 100 bytes"):
         frames.receive(own, 1)
+
+
+def test_frames_are_handled_on_the_cores_that_are_named(journal: Journal) -> None:
+    network = Network(journal, [Rates(1e6, 1e6)], cores=[0])
+    read = "cat /sys/class/net/eth0/queues/rx-0/rps_cpus"
+    assert int(run("ip", "netns", "exec", network.server, "sh", "-c", read).replace(",", ""), 16) == 1
+    assert mask_of([]) == ""
+    assert [mask_of(cores) for cores in ([0, 3], [1, 33])] == ["00000009", "00000002,00000002"]
 
 
 def test_addresses_name_their_clients() -> None:

@@ -62,8 +62,8 @@ from edgefl.work.torch_device import threads
 CALIBRATION_SECONDS = 3.5
 """CPU seconds of a calibration by operators, which take longer by the quota."""
 
-WORKS_SECONDS = 40.0
-"""Wall seconds after which all devices have trained enough works for their calibration."""
+REHEARSALS, WORKS_SECONDS = 3, 60.0
+"""How often the works of each stage are timed under the quotas, and the wall seconds after which no more are."""
 
 
 @public_command
@@ -222,24 +222,21 @@ def _by_works(
     """Each device's core and the share of it that it has, by index.
 
     The core's rates are fitted to the works of all kinds and stages at full speed.  The share is what remains of that
-    speed where all clients train at the same time, each under its quota: cores share caches, memory and often units.
+    speed where clients train as in a round: all begin together, each under its quota, and wait for the slowest.  They
+    share the core's caches, and find them cold after a wait.
     """
     device_of = {client: int(setup.fleet.device_index[client]) for client in clients}
     remains: dict[int, list[float]] = {index: [] for index in shares}
     until = time.monotonic() + WORKS_SECONDS
-    for stage in dict.fromkeys(stage for _, stage in works):
-        mine = {client: timed for client in clients if (timed := works.get((setup.kind_of(client), stage)))}
-        expected = {client: timed.cpu_seconds / shares[device_of[client]] for client, timed in mine.items()}
-        on_message(f"timing the works of stage {stage} under the quotas, {units.show_seconds(max(expected.values()))}")
-        # the fast ones repeat theirs until the slowest is done
-        orders = {
-            client: (f"{setup.kind_of(client)} {stage}", timed.task, round(max(expected.values()) / expected[client]))
-            for client, timed in mine.items()
-        }
-        for client, seconds in emulator.timed(orders).items():
-            remains[device_of[client]].append(mine[client].cpu_seconds / seconds)
+    for stage in [*dict.fromkeys(stage for _, stage in works)] * REHEARSALS:
         if time.monotonic() > until and all(remains.values()):
             break
+        mine = {client: timed for client in clients if (timed := works.get((setup.kind_of(client), stage)))}
+        longest = max(timed.cpu_seconds / shares[device_of[client]] for client, timed in mine.items())
+        on_message(f"timing the works of stage {stage} under the quotas, {units.show_seconds(longest)}")
+        orders = {client: (f"{setup.kind_of(client)} {stage}", timed.task) for client, timed in mine.items()}
+        for client, seconds in emulator.timed(orders).items():
+            remains[device_of[client]].append(mine[client].cpu_seconds / seconds)
     core = fitted(here, list(works.values()))
     return {index: (core, float(np.median(found))) for index, found in remains.items()}
 
