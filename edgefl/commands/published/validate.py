@@ -11,7 +11,7 @@ from edgefl.commands.progress import OnProgress, silent
 from edgefl.commands.published.factors import fitted
 from edgefl.commands.published.held import factors_in_use, held, plain, summary
 from edgefl.devices.measurements import measurements
-from edgefl.devices.profile import device_names
+from edgefl.devices.profile import device_names, load_device
 from edgefl.errors import DeviceError, UnknownName
 from edgefl.report import FIGURE_FORMS, check_figure
 from edgefl.report.profile.published import draw_published
@@ -44,6 +44,10 @@ def validate_devices(
     every = measurements()
     measured = sorted({row.device for row in every})
     for name in devices:
+        if "@" in name:
+            load_device(name)  # an unknown mode is said
+            own = name.partition("@")[0]
+            raise DeviceError(f"{name}: measurements are held against a device without a named mode: --device {own}")
         if name not in device_names():
             raise UnknownName("device", name, device_names())
         if name not in measured:

@@ -178,6 +178,8 @@ def test_the_command_refuses_what_it_cannot_do(tmp_path: Path, capsys: pytest.Ca
     for arguments, said in (
         (["--device", "jetson-xavier-nx"], "did you mean 'jetson-xavier-nx-8gb'"),
         (["--device", "phone-mid"], "nothing published was found"),
+        (["--device", "jetson-orin-nano-8gb@7W"], "without a named mode: --device jetson-orin-nano-8gb"),
+        (["--device", "jetson-orin-nano-8gb@8W"], "unknown power mode '8W'"),
         (["--plot", str(tmp_path / "x.gif")], ".gif"),
     ):
         assert code_of("devices", "validate", *arguments) == 2
