@@ -179,7 +179,7 @@ def test_the_command_refuses_what_it_cannot_do(tmp_path: Path, capsys: pytest.Ca
         (["--device", "jetson-xavier-nx"], "did you mean 'jetson-xavier-nx-8gb'"),
         (["--device", "phone-mid"], "nothing published was found"),
         (["--device", "jetson-orin-nano-8gb@7W"], "without a named mode: --device jetson-orin-nano-8gb"),
-        (["--device", "jetson-orin-nano-8gb@8W"], "unknown power mode '8W'"),
+        (["--device", "jetson-orin-nano-8gb@8W"], "'8W'; allowed: 25W, 7W"),
         (["--plot", str(tmp_path / "x.gif")], ".gif"),
     ):
         assert code_of("devices", "validate", *arguments) == 2
