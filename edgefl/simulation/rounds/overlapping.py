@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 from math import inf
 
 from edgefl.errors import RunError
@@ -73,58 +74,87 @@ def enough(tally: Tally, wanted: int | None) -> bool:
     return wanted is not None and (tally.arrived >= wanted or tally.landed >= FLIGHTS_PER_UPDATE * wanted)
 
 
+class Wait(Enum):
+    """What an overlapping round waits for next."""
+
+    UPDATES = "flights under way, one of which lands"
+    PLACE = "a landing, or clients that come back online and fill a free place"
+    TIME = "the end of the round's time"
+    RETRY = "clients: nobody is under way, and nobody could be dispatched now"
+    NOTHING = "nothing: nobody is under way, and time has passed since nobody could be dispatched"
+    OVER = "nothing: the round has its updates, gives up, or its time is over"
+
+
+def next_wait(run: Run, tally: Tally, wanted: int | None, over: float) -> Wait:
+    """What a round waits for that wants so many updates and is ``over`` at this virtual time; nothing changes."""
+    air, now = run.air, run.at.now
+    assert air is not None
+    if enough(tally, wanted) or now >= over:
+        return Wait.OVER
+    if air.engine.flying and run.parts.policy.refills:
+        return Wait.PLACE if tally.short else Wait.UPDATES
+    if over < inf:
+        return Wait.TIME
+    return Wait.NOTHING if tally.unfilled_at < now else Wait.RETRY
+
+
+def wait(run: Run, env: Clock, awaited: Wait, over: float) -> Events:
+    """Wait; return whether nobody has landed and places may be filled now."""
+    air, retry = run.air, run.at.now + run.parts.setup.round.retry
+    assert air is not None
+    if awaited is Wait.UPDATES:
+        air.engine.play()
+    elif awaited is Wait.PLACE:
+        yield air.engine.wait(inf, landings=1) | env.moment(retry)
+        air.engine.stop_waiting()
+        if not air.engine.landed:
+            run.at.now = max(run.at.now, env.now)
+            return True
+    elif awaited is Wait.TIME:
+        yield from run.pass_until(env, over)
+    elif awaited is Wait.RETRY:
+        yield from run.pass_until(env, retry)
+    return awaited is Wait.NOTHING
+
+
 def overlapping(run: Run, env: Clock, round: int, stage: Stage, kinds: Sequence[str], tally: Tally) -> Events:
     """Play an overlapping round; return its outcome.
 
     Raises RunError where ``below_quorum`` says so.
     """
-    parts, air = run.parts, run.air
+    at, parts, air = run.at, run.parts, run.air
     assert air is not None
     if air.ahead is None and parts.policy.refills and not isinstance(parts.learning, Training):
         air.ahead = Ahead()
-    options, began = parts.setup.round, run.at.now
-    waits, quorum = options.below_quorum == "wait", options.quorum
-    wanted, over = parts.policy.wanted(cohort(run, kinds), 0), parts.policy.over(run.at.now)
+    options, began = parts.setup.round, at.now
+    wanted, over = parts.policy.wanted(cohort(run, kinds), 0), parts.policy.over(began)
     if not parts.policy.refills:
         drain(run, round, stage, kinds, tally, wanted)
     air.take()
     fill(run, round, kinds, tally)
-    parts.on_progress("round", {"round": round, "stage": stage.index, "selected": tally.selected, "now": run.at.now})
+    parts.on_progress("round", {"round": round, "stage": stage.index, "selected": tally.selected, "now": at.now})
     outcome = "completed"
     while True:
         drain(run, round, stage, kinds, tally, wanted)
-        if enough(tally, wanted) or run.at.now >= over:
-            if tally.arrived >= quorum:
+        awaited = next_wait(run, tally, wanted, over)
+        if awaited is Wait.OVER and tally.arrived >= options.quorum:
+            break
+        if awaited in (Wait.OVER, Wait.RETRY):
+            short = awaited is Wait.OVER and (tally.landed or air.engine.flying)
+            why = "below quorum" if short else empty_outcome(run, kinds)
+            patient = options.below_quorum == "wait" and at.now - began <= options.patience
+            if not patient or why == "nobody eligible":
+                outcome = why
                 break
-            outcome = "below quorum"
-            if not (tally.landed or air.engine.flying):
-                outcome = empty_outcome(run, kinds)
-            if not waits or outcome == "nobody eligible" or run.at.now - began > options.patience:
-                break
-            outcome, tally.landed = "completed", 0
+        if awaited is Wait.OVER:  # it begins anew, and keeps its updates
+            tally.landed = 0
             if over == inf:
-                yield from run.pass_until(env, run.at.now + options.retry)
-            over = parts.policy.over(run.at.now)
+                yield from wait(run, env, Wait.RETRY, over)
+            over = parts.policy.over(at.now)
             air.take()
             fill(run, round, kinds, tally)
-        elif air.engine.flying and parts.policy.refills and not tally.short:
-            air.engine.play()
-        elif air.engine.flying and parts.policy.refills:
-            yield air.engine.wait(inf, landings=1) | env.moment(run.at.now + options.retry)
-            air.engine.stop_waiting()
-            if not air.engine.landed:
-                run.at.now = max(run.at.now, env.now)
-                fill(run, round, kinds, tally)
-        elif over < inf:
-            yield from run.pass_until(env, over)
-        elif tally.unfilled_at < run.at.now:
+        elif (yield from wait(run, env, awaited, over)):
             fill(run, round, kinds, tally)
-        else:
-            outcome = empty_outcome(run, kinds)
-            if not waits or outcome == "nobody eligible" or run.at.now - began > options.patience:
-                break
-            outcome = "completed"
-            yield from run.pass_until(env, run.at.now + options.retry)
     record_processed(run, round, tally)
     return (yield from finish_round(run, env, round, stage, tally, outcome))
 
