@@ -108,14 +108,14 @@ def play(folder: Path, options: argparse.Namespace, rounds: int) -> None:
             began = time.perf_counter()
             write()
             now = time.perf_counter()
-            told = {"round": simulation.round, "seconds": round(now - ended[0], 2)}
+            told = {"round": simulation.run.at.round, "seconds": round(now - ended[0], 2)}
             print(json.dumps({**told, "of_it_checkpoint": round(now - began, 2), **use(folder)}), flush=True)
             ended[0] = now
-            if simulation.round == rounds < options.rounds:
+            if simulation.run.at.round == rounds < options.rounds:
                 sys.exit(0)
 
         simulation.checkpoint = checkpoint  # type: ignore[method-assign]
-        simulation.run()
+        simulation.play()
 
 
 def use(folder: Path) -> dict[str, float]:

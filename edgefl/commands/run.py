@@ -350,11 +350,11 @@ def _run_one(
         tracked.open(log_of(scenario.tracker.name, folder, label, scenario.resolved()))
         for record in tables.each(directory.table("rounds")) if scenario.tracker.name != "none" else ():
             tracked.round(record)
-        on_progress("start", {"rounds": setup.schedule.rounds, "round": simulation.round, **_sizes(setup)})
+        on_progress("start", {"rounds": setup.schedule.rounds, "round": simulation.run.at.round, **_sizes(setup)})
         gc.freeze()  # the set-up stays alive, and collecting over it takes as long as many events
         try:
             with threads(1):  # more would only wait: what the server adds up is small, or workers use the cores
-                result = simulation.run()
+                result = simulation.play()
         finally:
             tracked.close(finished=simulation.over)
             gc.unfreeze()  # the next combination of a comparison needs the memory of this one

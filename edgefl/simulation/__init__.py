@@ -1,6 +1,6 @@
 """Rounds on a virtual clock."""
 
-from edgefl.simulation.policy import Policy
+from edgefl.simulation.policies import Policy
 from edgefl.simulation.roster import Roster
 from edgefl.simulation.run_state import Journal, OnProgress
 from edgefl.simulation.selection import Selection

@@ -18,12 +18,11 @@ from numpy.typing import NDArray
 
 from edgefl.devices.availability import Always
 from edgefl.planning.planner import Plan
-from edgefl.simulation.arrivals import Tally
 from edgefl.simulation.cohort import candidates, cohort
-from edgefl.simulation.inflight.closed_form import Dispatch
 from edgefl.simulation.inflight.dispatch import drawn_ahead
 from edgefl.simulation.inflight.events import Flight, courses
-from edgefl.simulation.run_state import RunState
+from edgefl.simulation.run_state import Run
+from edgefl.simulation.tally import Tally
 
 FEWEST, MOST = 8, 128
 """Choices that are drawn together: FEWEST at first, then twice as many each time, as long as they are used."""
@@ -57,36 +56,35 @@ class Ahead:
         self._cells: list[Plan] = []
         self._first, self._size = 0, FEWEST
 
-    def dispatch(self, run: RunState, round: int, kinds: Sequence[str], tally: Tally, until: float) -> Flight | None:
+    def dispatch(self, run: Run, round: int, kinds: Sequence[str], tally: Tally, until: float) -> Flight | None:
         """Choose and dispatch one client, which is late after the time ``until``.
 
         Returns None, and has done nothing, where the selection has to choose.
         """
-        drawn = self._next(run, round, kinds, tally)
-        if drawn is None or run.now >= drawn.until or run.roster.cell[drawn.client] != drawn.cell:
+        drawn, parts, air, now = self._next(run, round, kinds, tally), run.parts, run.air, run.at.now
+        if drawn is None or now >= drawn.until or parts.roster.cell[drawn.client] != drawn.cell:
             return None
         client, joules = drawn.client, inf
-        assert run.engine is not None
-        if client in run.engine.flying or client in run.queue:
+        assert air is not None
+        if client in air.engine.flying or client in air.queue:
             return None
-        if run.batteries is not None:
+        if parts.batteries is not None:
             one = np.array([client])
-            if not run.batteries.ready(one, run.now)[0]:
+            if not parts.batteries.ready(one, now)[0]:
                 return None
-            joules = float(run.batteries.level(one, run.now)[0])
-        run.selection.skip(round)
+            joules = float(parts.batteries.level(one, now)[0])
+        parts.selection.skip(round)
         tally.unavailable += drawn.unready
         tally.selected += 1
-        run.dispatches += 1
-        dispatch = Dispatch(round, run.dispatches, run.version, run.now, run.state.versions)
-        return Flight(client, dispatch, drawn.leaves, max(until, run.now), joules, *drawn.course)
+        return Flight(client, run.next_dispatch(round), drawn.leaves, max(until, now), joules, *drawn.course)
 
-    def _next(self, run: RunState, round: int, kinds: Sequence[str], tally: Tally) -> Drawn | None:
-        known, call = run.selection.call
+    def _next(self, run: Run, round: int, kinds: Sequence[str], tally: Tally) -> Drawn | None:
+        parts = run.parts
+        known, call = parts.selection.call
         call = call + 1 if known == round else 0
-        cells = run.roster.cells
+        cells = parts.roster.cells
         # a choice that led to no dispatch moves the numbers of calls and dispatches apart
-        key = round, tuple(kinds), run.roster.changes, run.dispatches - call
+        key = round, tuple(kinds), parts.roster.changes, run.at.dispatches - call
         index = call - self._first
         if key != self._key or cells is not self._cells or not 0 <= index < len(self._drawn):
             if key == self._key and index == len(self._drawn):
@@ -94,16 +92,17 @@ class Ahead:
             elif self._key and round == self._key[0]:
                 self._size = FEWEST
             self._key, self._cells, self._first, index = key, cells, call, 0
-            wanted = run.policy.wanted(cohort(run, kinds), 0) or 0
+            wanted = parts.policy.wanted(cohort(run, kinds), 0) or 0
             self._drawn = _draw(run, round, kinds, max(min(self._size, wanted - tally.arrived), 1))
         return self._drawn[index] if self._drawn else None
 
 
-def _draw(run: RunState, round: int, kinds: Sequence[str], count: int) -> list[Drawn | None]:
+def _draw(run: Run, round: int, kinds: Sequence[str], count: int) -> list[Drawn | None]:
     """The next ``count`` choices; None where the selection has to choose."""
-    availability = run.setup.fleet.availability
+    parts, now, dispatches = run.parts, run.at.now, run.at.dispatches
+    availability = parts.setup.fleet.availability
     pieces = 1 if isinstance(availability, Always) else 2
-    asked = run.selection.upcoming(candidates(run, round, kinds), round, count, pieces)
+    asked = parts.selection.upcoming(candidates(run, round, kinds), round, count, pieces)
     chosen: dict[int, tuple[int, int, float, float]] = {}
     until = [inf] * len(asked)
     start = 0
@@ -112,7 +111,7 @@ def _draw(run: RunState, round: int, kinds: Sequence[str], count: int) -> list[D
         some = [(i, clients) for i, clients in some if len(clients)]
         if not some:
             break
-        on, changes = availability.state(np.concatenate([clients for _, clients in some]), run.now)
+        on, changes = availability.state(np.concatenate([clients for _, clients in some]), now)
         begin = 0
         for i, clients in some:
             end = begin + len(clients)
@@ -125,8 +124,8 @@ def _draw(run: RunState, round: int, kinds: Sequence[str], count: int) -> list[D
         start += width
     places = list(chosen)
     takers: NDArray[np.int64] = np.array([chosen[i][0] for i in places], dtype=np.int64)
-    cells = run.roster.cell[takers].tolist()
-    flights = drawn_ahead(run.setup, run.roster, takers, [run.dispatches + 1 + i for i in places])
+    cells = parts.roster.cell[takers].tolist()
+    flights = drawn_ahead(parts.setup, parts.roster, takers, [dispatches + 1 + i for i in places])
     drawn: list[Drawn | None] = [None] * len(asked)
     for i, cell, course in zip(places, cells, courses(flights), strict=True):
         client, unready, lasts, leaves = chosen[i]

@@ -14,60 +14,62 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from edgefl.devices.options import ServerLinkOptions
 from edgefl.errors import RunError
 from edgefl.methods import ServerState
 from edgefl.runs.kept import FACTS, ROWS
+from edgefl.simulation.inflight.clock import Clock
 from edgefl.simulation.inflight.closed_form import Dispatch
-from edgefl.simulation.inflight.events import Flight, flight_of
-from edgefl.simulation.inflight.shared_link import SHARING
-from edgefl.simulation.learning import Training
-from edgefl.simulation.run_state import RunState
+from edgefl.simulation.inflight.events import EventEngine, flight_of
+from edgefl.simulation.inflight.shared_link import SHARING, SharedLink
+from edgefl.simulation.learning import Learning, Training
+from edgefl.simulation.run_state import Air, Moment, Parts, Run
 from edgefl.work import TensorSpec
 
 FLOWN, ARRAY = "flown:", "array:"
 """Prefixes of tensors: the states that clients under way started from, and arrays of the simulation."""
 
 
-def checkpoint_of(run: RunState) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def checkpoint_of(run: Run) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Everything that the next round depends on: tensors by name and plain JSON.
 
     What clients keep is written to files of its own, to which they refer.  Raises RunError if that can't be written.
     """
-    learning = run.learning
+    at, parts, progress, air = run.at, run.parts, run.progress, run.air
+    learning, roster = parts.learning, parts.roster
     tensors: dict[str, Tensor] = {}
-    of, states = run.client_versions.rows()
+    of, states = roster.client_versions.rows()
     state: dict[str, Any] = {
-        "now": run.now,
-        "dispatches": run.dispatches,
-        "version": run.version,
+        "now": at.now,
+        "dispatches": at.dispatches,
+        "version": at.version,
         "versions": dict(learning.state.versions),
         "ledger": [dict(held) for held in states],
-        "totals": dict(run.totals),
-        "metrics": run.metrics,
-        "diverged": run.diverged,
-        "selection": run.selection.rows(),
-        "batteries": run.batteries.rows() if run.batteries is not None else None,
+        "totals": dict(progress.totals),
+        "metrics": progress.metrics,
+        "diverged": progress.diverged,
+        "selection": parts.selection.rows(),
+        "batteries": parts.batteries.rows() if parts.batteries is not None else None,
     }
-    roster = run.roster
     arrays = {"ledger": of, "stage": roster.stage, "eligible": roster.eligible, "binding": roster.binding}
     if roster.spent is not None:
         arrays["spent"] = roster.spent
-    if run.scored_versions.keeping:
-        arrays["scored"], scored = run.scored_versions.rows()
+    if progress.scored_versions.keeping:
+        arrays["scored"], scored = progress.scored_versions.rows()
         state["scored"] = [dict(held) for held in scored]
     for name, array in arrays.items():
         tensors[ARRAY + name] = torch.from_numpy(np.array(array))
-    if run.watch is not None:
-        state["watch"] = run.watch.state()
-    if run.engine is not None:
-        state["flights"], started = _rows(run, [*run.engine.flying.values(), *run.queue.values()])
+    if progress.watch is not None:
+        state["watch"] = progress.watch.state()
+    if air is not None:
+        state["flights"], started = _rows(air, learning)
         for number, held in enumerate(started):
             tensors |= {f"{FLOWN}{number}:{a}": t for a, t in held.tensors.items()}
-        state["wires"] = run.engine.rows()
+        state["wires"] = air.engine.rows()
     if isinstance(learning, Training):
         tensors |= learning.state.tensors
         state["metered"] = sorted(learning.metered)
-        if (kept := learning.kept.commit(run.round, learning.under_way)) is not None:
+        if (kept := learning.kept.commit(at.round, learning.under_way)) is not None:
             tensors[ROWS], state[FACTS] = kept
     else:
         # shapes without values, except for tensors that were created during the run
@@ -76,18 +78,16 @@ def checkpoint_of(run: RunState) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, state
 
 
-def _rows(run: RunState, flights: list[Flight]) -> tuple[dict[str, Any], list[ServerState]]:
+def _rows(air: Air, learning: Learning) -> tuple[dict[str, Any], list[ServerState]]:
     """Rows of flights, dispatches and versions, and the distinct states that the flights started from."""
-    assert run.engine is not None
     numbered: dict[int, tuple[int, Dispatch]] = {}
     versions: dict[int, tuple[int, Mapping[str, int]]] = {}
     states: dict[int, tuple[int, ServerState]] = {}
     rows = []
-    for flight in flights:
+    for flight in (*air.engine.flying.values(), *air.queue.values()):
         number, _ = numbered.setdefault(id(flight.dispatch), (len(numbered), flight.dispatch))
         versions.setdefault(id(flight.dispatch.versions), (len(versions), flight.dispatch.versions))
         row = {**flight.row(), "dispatch": number, "at_stage": flight.plan.stage.index, "old": list(flight.plan.old)}
-        learning = run.learning
         if isinstance(learning, Training):
             training = learning.under_way[flight.client]
             row["state"] = states.setdefault(id(training.state), (len(states), training.state))[0]
@@ -100,7 +100,7 @@ def _rows(run: RunState, flights: list[Flight]) -> tuple[dict[str, Any], list[Se
     ]  # fmt: skip
     flight_rows = {
         "rows": rows,
-        "flying": len(run.engine.flying),
+        "flying": len(air.engine.flying),
         "dispatches": dispatches,
         "versions": [dict(held) for _, held in versions.values()],
         "states": [dict(held.versions) for _, held in states.values()],
@@ -108,9 +108,10 @@ def _rows(run: RunState, flights: list[Flight]) -> tuple[dict[str, Any], list[Se
     return flight_rows, [held for _, held in states.values()]
 
 
-def restore(run: RunState, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+def restore(run: Run, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
     """Restore a checkpoint in a new simulation.  Raises RunError if it belongs to another setup."""
-    learning = run.learning
+    parts, progress = run.parts, run.progress
+    learning, roster = parts.learning, parts.roster
     prefixes = (FLOWN, ARRAY)
     if isinstance(learning, Training):
         held = {a: t for a, t in tensors.items() if not a.startswith(prefixes)}
@@ -126,7 +127,6 @@ def restore(run: RunState, round: int, tensors: Mapping[str, Tensor], state: Map
         raise RunError("the checkpoint's tensors differ from those of this scenario's models")
     learning.state = ServerState(held, dict(state["versions"]))
     arrays = {name.removeprefix(ARRAY): t.numpy() for name, t in tensors.items() if name.startswith(ARRAY)}
-    roster = run.roster
     if len(arrays["stage"]) != len(roster.stage):
         raise RunError("the checkpoint has another number of clients than this scenario")
     roster.stage, roster.eligible, roster.binding = (
@@ -134,28 +134,35 @@ def restore(run: RunState, round: int, tensors: Mapping[str, Tensor], state: Map
     )  # fmt: skip
     if roster.spent is not None:
         roster.spent = arrays["spent"].copy()
-    run.client_versions.restore(arrays["ledger"], state["ledger"])
-    if run.scored_versions.keeping:
-        run.scored_versions.restore(arrays["scored"], state["scored"])
-    run.round, run.now = round, state["now"]
-    run.dispatches, run.version = state["dispatches"], state["version"]
-    run.totals, run.metrics, run.diverged = Counter(state["totals"]), state["metrics"], state["diverged"]
-    if run.watch is not None:
-        run.watch.restore(state["watch"])
-    run.selection.restore(state["selection"])
-    if run.batteries is not None:
-        run.batteries.restore(state["batteries"])
-    if "flights" in state:
-        _restore_flights(run, tensors, state)
+    roster.client_versions.restore(arrays["ledger"], state["ledger"])
+    if progress.scored_versions.keeping:
+        progress.scored_versions.restore(arrays["scored"], state["scored"])
+    run.at = Moment(round, state["now"], state["version"], state["dispatches"])
+    progress.totals, progress.metrics = Counter(state["totals"]), state["metrics"]
+    progress.diverged = state["diverged"]
+    if progress.watch is not None:
+        progress.watch.restore(state["watch"])
+    parts.selection.restore(state["selection"])
+    if parts.batteries is not None:
+        parts.batteries.restore(state["batteries"])
+    if run.air is not None:
+        line = parts.setup.fleet.server_link
+        if "flights" in state:
+            run.air = _restored(parts, line, tensors, state)
+        else:  # the run was played in closed form until now
+            run.air = Air.over(line, run.at.now)
 
 
-def _restore_flights(run: RunState, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-    setup, rows = run.setup, state["flights"]
-    server_link = setup.fleet.server_link
-    if server_link is not None:
-        sharing: Any = SHARING[server_link.sharing]
-        down, up = (sharing.from_rows(wire) if wire is not None else None for wire in state["wires"])
-        run.wires = (down, up)
+def _restored(
+    parts: Parts, line: ServerLinkOptions | None, tensors: Mapping[str, Tensor], state: Mapping[str, Any]
+) -> Air:
+    """The flights of a checkpoint; what their clients train begins again."""
+    setup, rows = parts.setup, state["flights"]
+    wires: tuple[SharedLink | None, SharedLink | None] = (None, None)
+    if line is not None:
+        down, up = (SHARING[line.sharing].from_rows(wire) if wire is not None else None for wire in state["wires"])
+        wires = (down, up)
+    air = Air(EventEngine(Clock(initial_time=state["now"]), wires))
     dispatches = [
         Dispatch(**{**dispatch, "versions": rows["versions"][dispatch["versions"]]}) for dispatch in rows["dispatches"]
     ]
@@ -170,9 +177,10 @@ def _restore_flights(run: RunState, tensors: Mapping[str, Tensor], state: Mappin
         row = dict(row)
         extra = {name: row.pop(name, None) for name in ("dispatch", "at_stage", "old", "state", "metered", "trains")}
         client, dispatch = row["client"], dispatches[extra["dispatch"]]
-        plan = run.planner.plan(*setup.place(client), dispatch.round, stages[extra["at_stage"]], tuple(extra["old"]))
+        plan = parts.planner.plan(*setup.place(client), dispatch.round, stages[extra["at_stage"]], tuple(extra["old"]))
         flights.append(flight_of(row, plan, dispatch))
-        if isinstance(run.learning, Training):
-            run.learning.resume(client, plan, started[extra["state"]], dispatch, extra["metered"], extra["trains"])
-    run.resumed = flights[: rows["flying"]]
-    run.queue.update((flight.client, flight) for flight in flights[rows["flying"] :])
+        if isinstance(parts.learning, Training):
+            parts.learning.resume(client, plan, started[extra["state"]], dispatch, extra["metered"], extra["trains"])
+    air.engine.restore(flights[: rows["flying"]])
+    air.queue.update((flight.client, flight) for flight in flights[rows["flying"] :])
+    return air

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import orjson
@@ -24,11 +24,10 @@ from edgefl.schedules import Stage
 from edgefl.simulation.finite import finite_metrics
 from edgefl.simulation.learning import Training
 from edgefl.simulation.records import scored_record
+from edgefl.simulation.run_state import Run
+from edgefl.simulation.tally import ScoredClients
 from edgefl.training import Report, Task
 from edgefl.work import Work
-
-if TYPE_CHECKING:
-    from edgefl.simulation.run_state import RunState
 
 WAITING = 32
 """Works that are submitted before the oldest one's report is awaited: each holds a copy of the model."""
@@ -39,23 +38,15 @@ Group = tuple[str, str]
 """What clients are grouped by, and the group's name: ("kind", "image")."""
 
 
-@dataclass
-class ScoredClients:
-    """Lines of the table of clients, and the round's ``client_metrics``."""
-
-    lines: list[bytes] = field(default_factory=list)
-    sums: list[dict[str, Any]] = field(default_factory=list)
-
-
-def score_clients(run: RunState, planner: ScoringPlanner, round: int) -> ScoredClients:
+def score_clients(run: Run, planner: ScoringPlanner, round: int) -> ScoredClients:
     """Score every client that is asked, and whose memory holds the work, with the current model."""
-    roster = run.roster
+    parts, roster = run.parts, run.parts.roster
     trains = roster.eligible & (roster.cell >= 0)
     scored = planner.plan(round, trains, roster.stage, _Stale(run))
     records: list[dict[str, Any]] = []
-    bad = run.learning.non_finite()
+    bad = parts.learning.non_finite()
     for client, scoring, report in _reports(run, scored, round):
-        record = scored_record(run.setup, scoring, round, client, bool(trains[client]), report)
+        record = scored_record(parts.setup, scoring, round, client, bool(trains[client]), report)
         if report is not None:
             received = replace(scoring.work, down=_without(scoring.work))
             record["metrics"] = finite_metrics(received, report.result.metrics, bad)
@@ -73,12 +64,13 @@ def _without(work: Work) -> tuple[Any, ...]:
 class _Stale:
     """The addresses of a work that a client lacks: neither training nor an earlier evaluation brought them."""
 
-    def __init__(self, run: RunState):
+    def __init__(self, run: Run):
         self.run = run
         self._known: dict[tuple[int, int, str, int], tuple[str, ...]] = {}
 
     def __call__(self, client: int, work: Work, stage: Stage) -> tuple[str, ...]:
-        trained, seen, current = self.run.client_versions, self.run.scored_versions, self.run.state.versions
+        run = self.run
+        trained, seen, current = run.parts.roster.client_versions, run.progress.scored_versions, run.state.versions
         if not trained.keeping:
             return ()
         key = int(trained.of[client]), int(seen.of[client]), work.kind, stage.index
@@ -88,26 +80,27 @@ class _Stale:
         return self._known[key]
 
 
-def _note_received(run: RunState, scored: Scored) -> None:
-    if not run.scored_versions.keeping:
+def _note_received(run: Run, scored: Scored) -> None:
+    received = run.progress.scored_versions
+    if not received.keeping:
         return
     clients: dict[int, list[int]] = {}
     scorings = {id(scoring): scoring for scoring in scored.scorings.values()}
     for client, scoring in scored.scorings.items():
         clients.setdefault(id(scoring), []).append(client)
     for key, members in clients.items():
-        run.scored_versions.sent(np.array(members), scorings[key].down, run.state.versions)
-    run.scored_versions.changed()  # nobody asks for it
-    if run.scored_versions.crowded:
-        run.scored_versions.thin(run.state.versions)
+        received.sent(np.array(members), scorings[key].down, run.state.versions)
+    received.changed()  # nobody asks for it
+    if received.crowded:
+        received.thin(run.state.versions)
 
 
 # --- works -----------------------------------------------------------------------------------------------------------
 
 
-def _reports(run: RunState, scored: Scored, round: int) -> Iterator[tuple[int, Scoring, Report | None]]:
+def _reports(run: Run, scored: Scored, round: int) -> Iterator[tuple[int, Scoring, Report | None]]:
     """Each client's scoring and report, in order; None without training."""
-    learning, entries = run.learning, list(scored.scorings.items())
+    learning, entries = run.parts.learning, list(scored.scorings.items())
     if not isinstance(learning, Training):
         yield from ((client, scoring, None) for client, scoring in entries)
         return
@@ -119,7 +112,7 @@ def _reports(run: RunState, scored: Scored, round: int) -> Iterator[tuple[int, S
         nonlocal told
         client, scoring, future = waiting.popleft()
         report, told = future.result(), told + 1
-        run.on_progress("scored", {"round": round, "done": told, "of": len(entries)})
+        run.parts.on_progress("scored", {"round": round, "done": told, "of": len(entries)})
         return client, scoring, report
 
     for client, scoring in entries:
@@ -152,7 +145,7 @@ def _submitted(
 # --- sums ------------------------------------------------------------------------------------------------------------
 
 
-def groups_of(run: RunState, scored: Scored, trains: Any) -> dict[Group, dict[str, int]]:
+def groups_of(run: Run, scored: Scored, trains: Any) -> dict[Group, dict[str, int]]:
     """Clients that were asked, by group: all, eligible or left out, and each kind, device class and modality.
 
     Of each group the number of ``clients``, of those ``scored``, ``too_small`` (memory) and ``without`` samples.
@@ -163,10 +156,11 @@ def groups_of(run: RunState, scored: Scored, trains: Any) -> dict[Group, dict[st
         ("too_small", scored.too_small.tolist()),
         ("without", scored.without.tolist()),
     )
-    devices, index = run.setup.fleet.devices, run.setup.fleet.device_index
+    setup = run.parts.setup
+    devices, index = setup.fleet.devices, setup.fleet.device_index
     for outcome, clients in outcomes:
         for client in clients:
-            for group in _groups(run.setup.kind_of(client), devices[int(index[client])].name, bool(trains[client])):
+            for group in _groups(setup.kind_of(client), devices[int(index[client])].name, bool(trains[client])):
                 counts = groups.setdefault(group, {"clients": 0, "scored": 0, "too_small": 0, "without": 0})
                 counts["clients"] += 1
                 counts[outcome] += 1

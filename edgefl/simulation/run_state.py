@@ -1,44 +1,37 @@
-"""Mutable state of one run, shared by all parts of the simulation, and its clock."""
+"""One run: the moment it has reached, the parts it is made of, what it has noted so far, and the flights in the air."""
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Generator, Mapping, Sequence
-from math import inf
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Protocol
 
 import simpy
 from torch import Tensor
 
-from edgefl import registry
-from edgefl.cost import Predictor
+from edgefl.devices.battery import Batteries
+from edgefl.devices.options import ServerLinkOptions
+from edgefl.methods import ServerState
 from edgefl.planning.client_evaluation import ScoringPlanner
-from edgefl.planning.coverage import DataCoverage
 from edgefl.planning.planner import Planner
 from edgefl.planning.setup import Setup
 from edgefl.planning.versions import ClientVersions
 from edgefl.simulation.inflight.clock import Clock
-from edgefl.simulation.inflight.closed_form import Flights, Landings
+from edgefl.simulation.inflight.closed_form import Dispatch, Flights, Landings
 from edgefl.simulation.inflight.events import EventEngine, Flight
-from edgefl.simulation.inflight.shared_link import SharedLink, wires_of
-from edgefl.simulation.kept import KeptValues
-from edgefl.simulation.learning import Learning, NoTraining, Training
-from edgefl.simulation.policy import Policy
+from edgefl.simulation.inflight.shared_link import wires_of
+from edgefl.simulation.learning import Learning
+from edgefl.simulation.policies import Policy
 from edgefl.simulation.records import ClientLines, verdict_records
 from edgefl.simulation.roster import Roster
 from edgefl.simulation.selection.base import Selection
+from edgefl.simulation.tally import Tally
 from edgefl.simulation.watch import Watch
-from edgefl.training import Executor
-
-if TYPE_CHECKING:
-    from edgefl.simulation.ahead import Ahead
 
 OnProgress = Callable[[str, Mapping[str, Any]], None]
 Events = Generator[simpy.Event, Any, Any]
-
-UNTRAINED_SECONDS = 5.0
-"""Wall time between checkpoints without training, as a large fleet's takes longer to write than a round to play."""
 
 
 class Journal(Protocol):
@@ -70,128 +63,137 @@ class Journal(Protocol):
         ...
 
 
-class RunState:
-    """State of one run: server state, versions held by clients, flights under way, and virtual time.
+@dataclass
+class Moment:
+    """Where a run stands, the head of its checkpoint.
 
-    ``now`` is the exact virtual time in seconds; the SimPy clock beside it orders the events.  Without an ``executor``
-    nothing is trained.  ``events`` plays every flight event by event even where a closed form exists; records don't
-    depend on it.  A checkpoint is written after the last round, and after each round that ends ``checkpoint_seconds``
-    of wall time or more after the previous one; None: 0 s with training, else 5 s.  Updates that wait for the end of
-    their round take ``updates_memory`` bytes at most; the others lie on disk.  ``flown`` lands the flights of a
+    ``round`` is the last finished round, ``now`` the exact virtual time in seconds (the SimPy clock beside it orders
+    the events), ``version`` the number of aggregations and ``dispatches`` the number of dispatches so far.
+    """
+
+    round: int = 0
+    now: float = 0.0
+    version: int = 0
+    dispatches: int = 0
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a run is made of.
+
+    ``scoring`` plans the evaluation on the clients' own samples; None without one.  ``flown`` lands the flights of a
     synchronous round, whose works have been submitted, with times from elsewhere (an emulation's wall clock).
     """
 
-    def __init__(
-        self,
-        setup: Setup,
-        executor: Executor | None,
-        predictor: Predictor,
-        journal: Journal,
-        on_progress: OnProgress = lambda event, facts: None,
-        *,
-        events: bool = False,
-        checkpoint_seconds: float | None = None,
-        updates_memory: float = inf,
-        on_divergence: Literal["stop", "continue"] = "stop",
-        flown: Callable[[Flights], Landings] | None = None,
-    ):
-        self.setup, self.journal, self.on_progress, self.flown = setup, journal, on_progress, flown
-        self.planner = Planner(setup, predictor)
-        self.policy: Policy = registry.get("round policy", setup.round.policy)(setup.round)
-        self.selection: Selection = registry.get("selection", setup.round.selection_name)(setup.round, setup.seed)
-        kept = KeptValues(journal.kept_folder)
-        self.learning: Learning = (
-            Training(
-                setup,
-                self.planner,
-                executor,
-                setup.method.at_start(setup.seed),
-                kept,
-                folder=journal.kept_folder.parent,
-                most=updates_memory,
-            )
-            if executor is not None
-            else NoTraining(setup)
-        )
-        if isinstance(self.learning, Training):
-            self.learning.on_trained = lambda done, of: on_progress(
-                "trained", {"round": self.round + 1, "done": done, "of": of}
-            )
-        # if everything trains in every round nothing is ever frozen, and everything is sent
-        offered = setup.schedule.offered
-        names = [name for kind in setup.method.setting.kinds.values() for name in kind.parameters()]
-        frozen = len(setup.schedule.stages) > 1 or any(not stage.active(name) for stage in offered for name in names)
-        frozen |= any(kind.fixed() for kind in setup.method.setting.kinds.values())
-        self.client_versions = ClientVersions(len(setup.clients.client_kind), keeping=frozen)
-        self.roster = Roster(self.planner, self.client_versions)
-        pause = 0.0 if executor is not None else UNTRAINED_SECONDS
-        self.checkpoint_seconds = pause if checkpoint_seconds is None else checkpoint_seconds
-        held_out = setup.held_out
-        self.scoring = None if held_out is None else ScoringPlanner(setup, self.planner, held_out)
-        self.scored_versions = ClientVersions(
-            len(setup.clients.client_kind), keeping=frozen and self.scoring is not None
-        )
-        """What clients received to be scored; training takes no notice of it."""
-        self._coverage = DataCoverage.of(setup)
-        self._lost: tuple[Any, dict[str, Any]] = (None, {})
-        self.batteries = setup.fleet.battery.fresh() if setup.fleet.battery is not None else None
-        self.client_lines = ClientLines(setup)
-        self.cohorts: dict[tuple[str, ...], int] = {}
-        self.weight_factors: dict[int, float] = {}
-        """The policy's factor on an update's weight by its staleness, as far as it was asked for."""
-        self.round, self.now = 0, 0.0
-        self.last_round: int | None = None
-        self.dispatches = self.version = 0
-        self.totals: Counter[str] = Counter()
-        self.metrics: dict[str, dict[str, float | None]] = {}
-        self.watch = Watch.of(setup.stop, setup.evaluation.best) if executor is not None else None
-        self.on_divergence = on_divergence
-        self.diverged: str | None = None
-        """What isn't finite after the last round: a tensor, a metric's scores or a kind's losses."""
-        self.queue: OrderedDict[int, Flight] = OrderedDict()
-        """Landed flights that aren't processed yet, by client, in order of landing."""
-        self.wires: tuple[SharedLink | None, SharedLink | None] = (None, None)
-        if setup.fleet.server_link is not None:
-            self.wires = wires_of(setup.fleet.server_link)
-        self._by_event = events or self.policy.overlapping or any(wire is not None for wire in self.wires)
-        self.engine: EventEngine | None = None
-        self.resumed: list[Flight] = []
-        self.ahead: Ahead | None = None
-        """Choices drawn beforehand, for a policy that replaces clients one by one, without training."""
+    setup: Setup
+    planner: Planner
+    policy: Policy
+    selection: Selection
+    roster: Roster
+    learning: Learning
+    batteries: Batteries | None
+    scoring: ScoringPlanner | None
+    journal: Journal
+    on_progress: OnProgress
+    flown: Callable[[Flights], Landings] | None = None
+
+
+@dataclass
+class Progress:
+    """What a run has noted so far.
+
+    ``diverged`` says what isn't finite after the last round: a tensor, a metric's scores or a kind's losses.
+    ``scored_versions`` are those that clients received to be scored; training takes no notice of it.  Cached are
+    ``lines`` (texts of plans), ``cohorts`` (sizes by kinds) and ``weight_factors`` (of an update, by its staleness).
+    """
+
+    lines: ClientLines
+    scored_versions: ClientVersions
+    watch: Watch | None
+    totals: Counter[str] = field(default_factory=Counter)
+    metrics: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    diverged: str | None = None
+    cohorts: dict[tuple[str, ...], int] = field(default_factory=dict)
+    weight_factors: dict[int, float] = field(default_factory=dict)
+
+
+class DrawnAhead(Protocol):
+    """Choices that are drawn beforehand (edgefl.simulation.ahead)."""
+
+    def dispatch(self, run: Run, round: int, kinds: Sequence[str], tally: Tally, until: float) -> Flight | None:
+        """Choose and dispatch one client; None where the selection has to choose."""
+        ...
+
+
+@dataclass
+class Air:
+    """Flights that are played event by event.
+
+    ``queue`` has landed flights that aren't processed yet, by client, in order of landing.
+    """
+
+    engine: EventEngine
+    queue: OrderedDict[int, Flight] = field(default_factory=OrderedDict)
+    ahead: DrawnAhead | None = None
+
+    @classmethod
+    def over(cls, line: ServerLinkOptions | None, now: float = 0.0) -> Air:
+        """No flights yet; transfers share the server's ``line``, if it has limits."""
+        return cls(EventEngine(Clock(initial_time=now), (None, None) if line is None else wires_of(line)))
+
+    def take(self) -> None:
+        """Queue landed flights for processing."""
+        for flight in self.engine.take():
+            self.queue[flight.client] = flight
+
+    def under_way(self) -> int:
+        """Number of clients that were dispatched and aren't processed yet."""
+        return len(self.engine.flying) + len(self.engine.landed) + len(self.queue)
+
+
+@dataclass
+class Run:
+    """One run.  Without events (``air``), rounds are computed in closed form; records don't depend on it."""
+
+    at: Moment
+    parts: Parts
+    progress: Progress
+    air: Air | None
 
     @property
-    def over(self) -> bool:
-        """Whether the last round has been played: of the schedule, or the one that ended the run early."""
-        stopped = self.watch is not None and self.watch.stopped is not None
-        return stopped or self.round in (self.setup.schedule.rounds, self.last_round)
-
-    @property
-    def state(self) -> Any:
+    def state(self) -> ServerState:
         """The server's state."""
-        return self.learning.state
+        return self.parts.learning.state
+
+    def next_dispatch(self, round: int) -> Dispatch:
+        """A dispatch at the current virtual time, with the next number."""
+        at = self.at
+        at.dispatches += 1
+        return Dispatch(round, at.dispatches, at.version, at.now, self.parts.learning.state.versions)
 
     def pass_until(self, env: Clock, until: float) -> Events:
         """Advance the virtual time to ``until``, in seconds."""
-        self.now = max(self.now, until)
-        if self.now > env.now:
-            yield env.moment(self.now)
+        self.at.now = max(self.at.now, until)
+        if self.at.now > env.now:
+            yield env.moment(self.at.now)
 
     def judge(self, round: int) -> None:
         """Update the verdicts to this round, and record each one that has changed."""
-        cells = self.roster.cells
-        new = self.roster.judge(round, self.state.versions)
+        roster = self.parts.roster
+        cells = roster.cells
+        new = roster.judge(round, self.state.versions)
         if len(new):
-            self.journal.append("eligibility", verdict_records(self.roster, new, round))
+            self.parts.journal.append("eligibility", verdict_records(roster, new, round))
         self.record_scratch(round)
-        if self.roster.cells is not cells:
-            self.client_lines.keep_only(self.roster.cells)
+        if roster.cells is not cells:
+            self.progress.lines.keep_only(roster.cells)
 
     def record_scratch(self, round: int) -> None:
         """Record what kernels take, as far as predictions asked for it since the last call."""
-        if self.planner.predictor.scratch is not None:
-            rows = self.planner.predictor.scratch.new_rows()
-            self.journal.append("scratch", [{"round": round, **row} for row in rows])
+        scratch = self.parts.planner.predictor.scratch
+        if scratch is not None:
+            self.parts.journal.append("scratch", [{"round": round, **row} for row in scratch.new_rows()])
 
     def under_way(self) -> int:
         """Number of clients that were dispatched and have no record yet."""
-        return 0 if self.engine is None else len(self.engine.flying) + len(self.engine.landed) + len(self.queue)
+        return 0 if self.air is None else self.air.under_way()

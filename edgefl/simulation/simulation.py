@@ -6,112 +6,199 @@ Virtual time comes from predicted cost, so the clock never waits for real comput
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
-from math import isfinite
+from collections.abc import Callable, Mapping, Sequence
+from math import inf, isfinite
 from time import monotonic
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from torch import Tensor
 
+from edgefl import registry
+from edgefl.cost import Predictor
 from edgefl.errors import DivergedError
+from edgefl.methods import ServerState
+from edgefl.planning.client_evaluation import ScoringPlanner
+from edgefl.planning.coverage import DataCoverage
+from edgefl.planning.planner import Planner
+from edgefl.planning.setup import Setup
+from edgefl.planning.versions import ClientVersions
 from edgefl.runs import CARBON, SUMMED
 from edgefl.schedules import Stage
-from edgefl.simulation.ahead import Ahead
-from edgefl.simulation.arrivals import Tally
 from edgefl.simulation.checkpoint import checkpoint_of, restore
 from edgefl.simulation.client_evaluation import score_clients
 from edgefl.simulation.inflight.clock import Clock
-from edgefl.simulation.inflight.events import EventEngine
-from edgefl.simulation.learning import Training
-from edgefl.simulation.rounds.overlapping import overlapping, take
+from edgefl.simulation.inflight.closed_form import Flights, Landings
+from edgefl.simulation.kept import KeptValues
+from edgefl.simulation.learning import Learning, NoTraining, Training
+from edgefl.simulation.policies import Policy
+from edgefl.simulation.records import ClientLines
+from edgefl.simulation.roster import Roster
+from edgefl.simulation.rounds.overlapping import overlapping
 from edgefl.simulation.rounds.synchronous import synchronous
-from edgefl.simulation.run_state import Events, RunState
+from edgefl.simulation.run_state import Air, Events, Journal, Moment, OnProgress, Parts, Progress, Run
+from edgefl.simulation.selection.base import Selection
 from edgefl.simulation.server import deliver_final, evaluate, run_server_works
+from edgefl.simulation.tally import Tally
+from edgefl.simulation.watch import Watch
+from edgefl.training import Executor
+
+UNTRAINED_SECONDS = 5.0
+"""Wall time between checkpoints without training, as a large fleet's takes longer to write than a round to play."""
 
 
-class Simulation(RunState):
-    """One run: ``run`` plays all rounds of the schedule, or the remaining ones after ``restore``."""
+class Simulation:
+    """Plays a run: ``play`` all rounds of the schedule, or the remaining ones after ``restore``.
+
+    Without an ``executor`` nothing is trained.  ``events`` plays every flight event by event even where a closed form
+    exists; records don't depend on it.  A checkpoint is written after the last round, and after each round that ends
+    ``checkpoint_seconds`` of wall time or more after the previous one; None: 0 s with training, else 5 s.  Updates that
+    wait for the end of their round take ``updates_memory`` bytes at most; the others lie on disk.  ``flown`` lands the
+    flights of a synchronous round, whose works have been submitted, with times from elsewhere (an emulation's wall
+    clock).
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        executor: Executor | None,
+        predictor: Predictor,
+        journal: Journal,
+        on_progress: OnProgress = lambda event, facts: None,
+        *,
+        events: bool = False,
+        checkpoint_seconds: float | None = None,
+        updates_memory: float = inf,
+        on_divergence: Literal["stop", "continue"] = "stop",
+        flown: Callable[[Flights], Landings] | None = None,
+    ):
+        planner = Planner(setup, predictor)
+        policy: Policy = registry.get("round policy", setup.round.policy)(setup.round)
+        selection: Selection = registry.get("selection", setup.round.selection_name)(setup.round, setup.seed)
+        clients, keeping = len(setup.clients.client_kind), _freezes(setup)
+        scoring = None if setup.held_out is None else ScoringPlanner(setup, planner, setup.held_out)
+        parts = Parts(
+            setup,
+            planner,
+            policy,
+            selection,
+            Roster(planner, ClientVersions(clients, keeping=keeping)),
+            _learning(setup, planner, executor, journal, updates_memory),
+            setup.fleet.battery.fresh() if setup.fleet.battery is not None else None,
+            scoring,
+            journal,
+            on_progress,
+            flown,
+        )
+        progress = Progress(
+            ClientLines(setup),
+            ClientVersions(clients, keeping=keeping and scoring is not None),
+            Watch.of(setup.stop, setup.evaluation.best) if executor is not None else None,
+        )
+        line = setup.fleet.server_link
+        by_event = events or policy.overlapping or (line is not None and (line.download, line.upload) != (None, None))
+        self.run = Run(Moment(), parts, progress, Air.over(line) if by_event else None)
+        if isinstance(parts.learning, Training):
+            parts.learning.on_trained = lambda done, of: on_progress(
+                "trained", {"round": self.run.at.round + 1, "done": done, "of": of}
+            )
+        self._on_divergence = on_divergence
+        pause = 0.0 if executor is not None else UNTRAINED_SECONDS
+        self._checkpoint_seconds = pause if checkpoint_seconds is None else checkpoint_seconds
+        self._last_round: int | None = None
+        self._coverage = DataCoverage.of(setup)
+        self._lost: tuple[Any, dict[str, Any]] = (None, {})
+
+    @property
+    def state(self) -> ServerState:
+        """The server's state."""
+        return self.run.state
+
+    @property
+    def over(self) -> bool:
+        """Whether the last round has been played: of the schedule, or the one that ended the run early."""
+        watch, round = self.run.progress.watch, self.run.at.round
+        stopped = watch is not None and watch.stopped is not None
+        return stopped or round in (self.run.parts.setup.schedule.rounds, self._last_round)
 
     def checkpoint(self) -> None:
         """Write a checkpoint of everything that the next round depends on, and the best weights if they are new."""
-        if self.watch is not None and self.watch.unwritten is not None:
-            self.journal.keep_best(self.setup.method.exported(self.watch.unwritten), self.watch.best)
-            self.watch.unwritten = None
-        self.journal.checkpoint(self.round, *checkpoint_of(self))
+        parts, watch = self.run.parts, self.run.progress.watch
+        if watch is not None and watch.unwritten is not None:
+            parts.journal.keep_best(parts.setup.method.exported(watch.unwritten), watch.best)
+            watch.unwritten = None
+        parts.journal.checkpoint(self.run.at.round, *checkpoint_of(self.run))
 
     def restore(self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Restore the checkpoint written after ``round``.  Raises RunError if it doesn't match this setup."""
-        restore(self, round, tensors, state)
+        restore(self.run, round, tensors, state)
 
     def restore_part(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Go on in the middle of the next round, with the clients that had trained in it."""
-        if isinstance(self.learning, Training):
-            self.learning.resume_part(tensors, state)
+        if isinstance(self.run.parts.learning, Training):
+            self.run.parts.learning.resume_part(tensors, state)
 
-    def run(self, rounds: int | None = None) -> dict[str, Any]:
+    def play(self, rounds: int | None = None) -> dict[str, Any]:
         """Play the remaining rounds, up to the number ``rounds`` if it is given; return final metrics and totals."""
-        self.last_round = rounds
-        env = Clock(initial_time=self.now)
-        if self._by_event:
-            self.engine = EventEngine(env, self.wires)
-            self.engine.restore(self.resumed)
-            if self.policy.refills and not isinstance(self.learning, Training):
-                self.ahead = Ahead()
-        if self.diverged is not None and self.on_divergence == "stop":
-            raise self.divergence_error()  # a resumed run
+        run, progress = self.run, self.run.progress
+        self._last_round = rounds
+        if progress.diverged is not None and self._on_divergence == "stop":
+            raise self._divergence_error()  # a resumed run
         if not self.over:
+            env = Clock(initial_time=run.at.now) if run.air is None else run.air.engine.env
             env.run(env.process(self._rounds(env)))
-        self.learning.leave()
-        watched = {} if self.watch is None else {"stopped": self.watch.stopped, "best": self.watch.best}
+        run.parts.learning.leave()
+        watch = progress.watch
+        watched = {} if watch is None else {"stopped": watch.stopped, "best": watch.best}
         return {
-            "rounds": self.round,
-            "virtual_seconds": self.now,
-            "metrics": self.metrics,
-            "totals": dict(self.totals),
+            "rounds": run.at.round,
+            "virtual_seconds": run.at.now,
+            "metrics": progress.metrics,
+            "totals": dict(progress.totals),
             **watched,
         }
 
     def _rounds(self, env: Clock) -> Events:
-        written = monotonic()
+        run, written = self.run, monotonic()
         while not self.over:
-            yield from self._round(env, self.round + 1)
-            self.round += 1
-            take(self)
-            stops = self.diverged is not None and self.on_divergence == "stop"
-            if stops or self.over or monotonic() - written >= self.checkpoint_seconds:
+            yield from self._round(env, run.at.round + 1)
+            run.at.round += 1
+            if run.air is not None:
+                run.air.take()
+            diverged = run.progress.diverged is not None and self._on_divergence == "stop"
+            if diverged or self.over or monotonic() - written >= self._checkpoint_seconds:
                 self.checkpoint()
                 written = monotonic()
-            if stops:
-                raise self.divergence_error()
+            if diverged:
+                raise self._divergence_error()
 
-    def divergence_error(self) -> DivergedError:
+    def _divergence_error(self) -> DivergedError:
         """The error of a run that stops because the model diverged."""
         return DivergedError(
-            f"the model diverged in round {self.round}: {self.diverged}; with training.on_divergence: continue the run "
-            "goes on all the same"
+            f"the model diverged in round {self.run.at.round}: {self.run.progress.diverged}; with "
+            "training.on_divergence: continue the run goes on all the same"
         )
 
     def _round(self, env: Clock, round: int) -> Events:
-        setup, started = self.setup, self.now
+        run, setup, started = self.run, self.run.parts.setup, self.run.at.now
         stage = setup.schedule.stage(round)
         tally = Tally()
-        yield from run_server_works(self, env, setup.method.before(self.state, round), round, "before", tally.server)
-        self.judge(round)
+        yield from run_server_works(run, env, setup.method.before(run.state, round), round, "before", tally.server)
+        run.judge(round)
         kinds = [kind for kind in setup.clients.kinds if setup.participates(kind, round)]
-        play = overlapping if self.policy.overlapping else synchronous
-        outcome = yield from play(self, env, round, stage, kinds, tally)
+        play = overlapping if run.parts.policy.overlapping else synchronous
+        outcome = yield from play(run, env, round, stage, kinds, tally)
         if outcome == "completed":
-            yield from run_server_works(self, env, setup.method.after(self.state, round), round, "after", tally.server)
+            yield from run_server_works(run, env, setup.method.after(run.state, round), round, "after", tally.server)
         metrics: dict[str, dict[str, float | None]] = {}
-        watched: dict[str, Any] = {} if self.watch is None else {"watched": {}, "stopped": None}
+        watched: dict[str, Any] = {} if run.progress.watch is None else {"watched": {}, "stopped": None}
         if round == setup.schedule.rounds or round % setup.evaluation.every == 0:
             metrics = yield from self._evaluated(env, round, tally.server, watched)
-            self.metrics = metrics
-            if self.scoring is not None:
-                tally.scored = score_clients(self, self.scoring, round)
+            run.progress.metrics = metrics
+            if run.parts.scoring is not None:
+                tally.scored = score_clients(run, run.parts.scoring, round)
         self._note_divergence(round, tally, metrics)
-        final = yield from deliver_final(self, env, round)
+        final = yield from deliver_final(run, env, round)
         tally.sums["download_bytes"] += final[0]
         tally.sums["serialised_download_bytes"] += final[1]
         tally.sums["carried_download_bytes"] += final[1]
@@ -122,29 +209,31 @@ class Simulation(RunState):
 
         With metrics to follow, the last round is evaluated on both; ``watched`` gets what they say.
         """
-        splits, last = self.setup.evaluation, round == self.setup.schedule.rounds
-        if self.watch is None:
-            return (yield from evaluate(self, env, round, splits.final if last else splits.split, server))
-        metrics = yield from evaluate(self, env, round, splits.split, server)
-        self.watch.sees(metrics, round, self.state)
-        watched |= {"watched": self.watch.values(metrics), "stopped": self.watch.stopped}
-        if (last or self.watch.stopped is not None) and splits.final != splits.split:
-            metrics = yield from evaluate(self, env, round, splits.final, server)
+        run, watch, setup = self.run, self.run.progress.watch, self.run.parts.setup
+        splits, last = setup.evaluation, round == setup.schedule.rounds
+        if watch is None:
+            return (yield from evaluate(run, env, round, splits.final if last else splits.split, server))
+        metrics = yield from evaluate(run, env, round, splits.split, server)
+        watch.sees(metrics, round, run.state)
+        watched |= {"watched": watch.values(metrics), "stopped": watch.stopped}
+        if (last or watch.stopped is not None) and splits.final != splits.split:
+            metrics = yield from evaluate(run, env, round, splits.final, server)
         return metrics
 
     def _note_divergence(self, round: int, tally: Tally, metrics: Mapping[str, Mapping[str, float | None]]) -> None:
         """Set ``diverged`` to what isn't finite after this round, with a warning where the round before was finite."""
-        before, self.diverged = self.diverged, None
+        progress = self.run.progress
+        before, progress.diverged = progress.diverged, None
         bad_losses = [kind for kind, losses in tally.all_losses.items() if not any(map(isfinite, losses))]
         bad_metrics = [f"{kind} {name}" for kind, v in metrics.items() for name, value in v.items() if value is None]
-        if bad := self.learning.non_finite():
-            self.diverged = f"the tensor {bad[0]} has NaN or infinity"
+        if bad := self.run.parts.learning.non_finite():
+            progress.diverged = f"the tensor {bad[0]} has NaN or infinity"
         elif bad_metrics:
-            self.diverged = f"the scores behind the metric {bad_metrics[0]} have NaN or infinity"
+            progress.diverged = f"the scores behind the metric {bad_metrics[0]} have NaN or infinity"
         elif bad_losses:
-            self.diverged = f"no loss of the {bad_losses[0]} clients is finite"
-        if self.diverged is not None and before is None and self.on_divergence == "continue":
-            warnings.warn(f"the model diverged in round {round}: {self.diverged}", RuntimeWarning, stacklevel=2)
+            progress.diverged = f"no loss of the {bad_losses[0]} clients is finite"
+        if progress.diverged is not None and before is None and self._on_divergence == "continue":
+            warnings.warn(f"the model diverged in round {round}: {progress.diverged}", RuntimeWarning, stacklevel=2)
 
     def _write(
         self,
@@ -158,8 +247,8 @@ class Simulation(RunState):
         final_delivery_bytes: int,
         watched: Mapping[str, Any],
     ) -> None:
-        setup = self.setup
-        able = {kind: self.roster.able(kind) for kind in kinds}
+        run, parts, setup, progress = self.run, self.run.parts, self.run.parts.setup, self.run.progress
+        able = {kind: parts.roster.able(kind) for kind in kinds}
         finished, late = tally.outcomes["finished"], tally.outcomes["late"]
         carbon = CARBON if setup.fleet.carbon_intensity is not None else ()
         record = {
@@ -167,16 +256,16 @@ class Simulation(RunState):
             "stage": stage.index,
             "outcome": outcome,
             "started_virtual_seconds": started,
-            "virtual_seconds": self.now - started,
-            "finished_virtual_seconds": self.now,
+            "virtual_seconds": run.at.now - started,
+            "finished_virtual_seconds": run.at.now,
             "clients": {kind: len(setup.of_kind(kind)) for kind in kinds},
             "eligible": {kind: len(clients) for kind, clients in able.items()},
             "samples": {kind: setup.samples_of_kind[kind] for kind in kinds},
-            "eligible_samples": {kind: self.roster.able_samples(kind) for kind in kinds},
+            "eligible_samples": {kind: parts.roster.able_samples(kind) for kind in kinds},
             "excluded": self._excluded(kinds),
             "selected": tally.selected,
             "unavailable": tally.unavailable,
-            "under_way": self.under_way(),
+            "under_way": run.under_way(),
             "finished": finished,
             "late": late,
             "failed": sum(tally.outcomes.values()) - finished - late,
@@ -192,33 +281,34 @@ class Simulation(RunState):
             "losses": _mean_losses(tally),
             "metrics": metrics,
             **watched,
-            "diverged": self.diverged is not None,
-            **({"client_metrics": tally.scored.sums} if self.scoring is not None else {}),
+            "diverged": progress.diverged is not None,
+            **({"client_metrics": tally.scored.sums} if parts.scoring is not None else {}),
         }
         added = (*SUMMED, *carbon, "selected", "unavailable", "finished", "late", "failed")
-        self.totals.update({name: record[name] for name in added})
-        self.totals["server_seconds"] += record["server_seconds"]
-        self.journal.append_lines("clients", [*tally.lines, *tally.scored.lines])
-        self.journal.append("rounds", [record])
-        self.record_scratch(round)
-        self.journal.append("host", tally.hosts)
+        progress.totals.update({name: record[name] for name in added})
+        progress.totals["server_seconds"] += record["server_seconds"]
+        parts.journal.append_lines("clients", [*tally.lines, *tally.scored.lines])
+        parts.journal.append("rounds", [record])
+        run.record_scratch(round)
+        parts.journal.append("host", tally.hosts)
         if tally.learnt:
             # of several updates of one client the last counts
             last = {update[0]: update for update in tally.learnt}
             clients, losses, seconds, counts = zip(*last.values(), strict=True)
-            self.selection.learn(
+            parts.selection.learn(
                 np.array(clients, np.int64), np.array(losses, float), np.array(seconds), np.array(counts), round
             )
-        self.on_progress("record", record)
+        parts.on_progress("record", record)
 
     def _excluded(self, kinds: Sequence[str]) -> dict[str, Any]:
         """Samples, classes and modalities that are lost with the ineligible clients of these kinds."""
-        key = (self.roster.changes, tuple(kinds))
+        roster = self.run.parts.roster
+        key = (roster.changes, tuple(kinds))
         if self._lost[0] != key:
-            members = np.zeros(len(self.roster.eligible), bool)
+            members = np.zeros(len(roster.eligible), bool)
             for kind in kinds:
-                members[self.setup.of_kind(kind)] = True
-            lost = self._coverage.left(members, members & self.roster.eligible)
+                members[self.run.parts.setup.of_kind(kind)] = True
+            lost = self._coverage.left(members, members & roster.eligible)
             names = ("excluded_samples", "lost_classes", "lost_modalities", "modality_samples_share")
             self._lost = key, {name.removeprefix("excluded_"): lost[name] for name in names}
         return self._lost[1]
@@ -231,3 +321,21 @@ def _mean_losses(tally: Tally) -> dict[str, float | None]:
         for kind, losses in tally.losses.items()
     }
     return means | {kind: None for kind, losses in tally.all_losses.items() if not any(map(isfinite, losses))}
+
+
+def _freezes(setup: Setup) -> bool:
+    """Whether something may be frozen: if everything trains in every round, everything is sent in every round."""
+    kinds, stages = setup.method.setting.kinds.values(), setup.schedule.offered
+    names = [name for kind in kinds for name in kind.parameters()]
+    if len(setup.schedule.stages) > 1 or any(not stage.active(name) for stage in stages for name in names):
+        return True
+    return any(kind.fixed() for kind in kinds)
+
+
+def _learning(
+    setup: Setup, planner: Planner, executor: Executor | None, journal: Journal, updates_memory: float
+) -> Learning:
+    if executor is None:
+        return NoTraining(setup)
+    kept, folder = KeptValues(journal.kept_folder), journal.kept_folder.parent
+    return Training(setup, planner, executor, setup.method.at_start(setup.seed), kept, folder, updates_memory)

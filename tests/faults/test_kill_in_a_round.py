@@ -26,10 +26,10 @@ UNEQUAL = ("environment.json", "host.jsonl", "scenario.yaml", "files.json", "wri
 CHILD = """
 import json, os, signal, sys
 import edgefl
-from edgefl.simulation import part_saving
+from edgefl.simulation import landings
 from edgefl.simulation.learning import shards
 
-part_saving.PART_SECONDS = part_saving.LEAST_RATIO = 0.0
+landings.PART_SECONDS = landings.LEAST_RATIO = 0.0
 shards.FEWEST_SHARDS = int(sys.argv[4])
 scenario, output, number = json.loads(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 seen = 0

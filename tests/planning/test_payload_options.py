@@ -51,7 +51,7 @@ class Watched(Inline):
 def play(setup: Setup) -> tuple[Simulation, Memory, list[tuple[Task, Report]]]:
     journal, executor = Memory(), Watched(setup)
     simulation = Simulation(setup, executor, PREDICTOR, journal)
-    simulation.run()
+    simulation.play()
     return simulation, journal, executor.done
 
 
@@ -92,7 +92,7 @@ def test_what_travels_has_the_bytes_of_the_records(narrow: Any) -> None:
         sent = report.result.payloads
         assert sum(len(safetensors.torch.save(dict(p))) for p in sent.values()) == record["serialised_upload_bytes"]
         assert {n: sum(t.nbytes for t in p.values()) for n, p in sent.items()} == record["upload_bytes_by_payload"]
-        stage = simulation.setup.schedule.stage(record["round"])
+        stage = simulation.run.parts.setup.schedule.stage(record["round"])
         received = 0
         for payload in task.work.down:
             # the last aggregation of stage 1 has made every copy of a frozen part old
@@ -132,9 +132,11 @@ def test_final_blocks_travel_as_downloads_do(small: Tiny) -> None:
     schedule = {**LAYERWISE, "rounds": 2, "deliver_final": True}
     simulation, journal, _ = play(compose(load(small(schedule=schedule, payload=BOTH))))
     for record in journal.tables["rounds"]:
-        stage, expected = simulation.setup.schedule.stage(record["round"]), 0
+        stage, expected = simulation.run.parts.setup.schedule.stage(record["round"]), 0
         for client in range(5):
-            work, _ = simulation.planner.work(simulation.setup.kind_of(client), record["round"], stage)
+            work, _ = simulation.run.parts.planner.work(
+                simulation.run.parts.setup.kind_of(client), record["round"], stage
+            )
             final = final_blocks(work, stage)
             assert final.codec == Codec("int8")
             expected += final.tensor_bytes
@@ -152,7 +154,7 @@ def test_a_frozen_part_is_what_was_decoded_when_it_came(narrow: Any) -> None:
         starts[record["client"], record["round"]] = task.work.received(task.inputs)
         assert task.work.received(task.inputs).keys() == {i.name for p in task.work.down for i in p.items}
     for client in range(5):
-        kind = simulation.setup.kind_of(client)
+        kind = simulation.run.parts.setup.kind_of(client)
         for name, value in starts[client, 4].items():
             address = f"{kind}/{name}"
             if ".blocks.0." in name and address in simulation.state.tensors:
@@ -205,11 +207,11 @@ def test_aggregation_gets_a_tenth_of_each_update(narrow: Any) -> None:
 def test_it_goes_on_from_a_checkpoint(narrow: Any, round: int) -> None:
     whole, told, _ = narrow
     journal = Memory()
-    simulation = Simulation(whole.setup, Watched(whole.setup), PREDICTOR, journal)
+    simulation = Simulation(whole.run.parts.setup, Watched(whole.run.parts.setup), PREDICTOR, journal)
     simulation.restore(round, *told.states[round])
-    result = simulation.run()
+    result = simulation.play()
     assert_equal_tensors(simulation.state.tensors, whole.state.tensors)
-    assert result["totals"] == dict(whole.totals)
+    assert result["totals"] == dict(whole.run.progress.totals)
     assert journal.tables["clients"] == [r for r in told.tables["clients"] if r["round"] > round]
 
 

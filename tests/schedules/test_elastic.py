@@ -153,8 +153,8 @@ def test_a_client_takes_the_first_part_that_fits_and_is_refused_by_the_nearest(g
     # a sweep judges as the run does
     turns = evaluated(workload_of(setup, games.predictor))
     for round, turn in enumerate(turns, 1):
-        simulation.roster.judge(round, simulation.state.versions)
-        plans = [simulation.roster.plan(client) for client in range(5)]
+        simulation.run.parts.roster.judge(round, simulation.state.versions)
+        plans = [simulation.run.parts.roster.plan(client) for client in range(5)]
         assert turn.eligible.tolist() == [True, True, True, True, False]
         workload = workload_of(setup, games.predictor).table["memory"]
         assert workload[turn.work].tolist() == [plan.cost.compute.peak_memory_bytes for plan in plans]

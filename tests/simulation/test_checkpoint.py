@@ -274,7 +274,7 @@ class Stopped(Exception):
 def test_a_run_that_was_stopped_leaves_the_files_of_one_that_was_not(
     games: Games, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, seconds: float, policy: str, stops: int
 ) -> None:
-    monkeypatch.setattr("edgefl.simulation.run_state.UNTRAINED_SECONDS", seconds)
+    monkeypatch.setattr("edgefl.simulation.simulation.UNTRAINED_SECONDS", seconds)
     base = sections(games, "fedavg", image=4, text=3)
     base = declared(base) if mode == "none" else base
     schedule = {**DELIVERED, "rounds": 5 if mode == "none" else 4}

@@ -213,7 +213,7 @@ def test_what_a_client_keeps_belongs_to_the_model_that_it_scores(games: Games) -
     setup = with_method(games, Personal)
     simulation, journal = games.real(setup)
     last = {r["client"]: r for r in split(journal)[1] if r["round"] == 2}
-    kept = simulation.learning.kept  # type: ignore[attr-defined]
+    kept = simulation.run.parts.learning.kept  # type: ignore[attr-defined]
     accuracies = []
     for client in (2, 3, 4, 5):
         kind = setup.kind_of(client)

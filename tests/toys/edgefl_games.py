@@ -63,7 +63,7 @@ class Games:
         simulation = Simulation(setup, executor, self.predictor, journal, **options)
         if since is not None:
             simulation.restore(*since)
-        journal.result = simulation.run()  # type: ignore[attr-defined]
+        journal.result = simulation.play()  # type: ignore[attr-defined]
         return simulation, journal
 
 

@@ -327,6 +327,6 @@ def _play(
         directory.inputs = inputs_of(federation, simulation.state.tensors)
         on_progress("start", {"rounds": rounds or setup.schedule.rounds, "round": 0, "clients": {}})
         with threads(1):
-            result = simulation.run(rounds)
+            result = simulation.play(rounds)
         directory.finish(setup.method.exported(simulation.state) if executor is not None else {}, result)
     return read_run(folder)

@@ -3,70 +3,70 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 from math import inf
 
 from edgefl.errors import RunError
 from edgefl.schedules import Stage
-from edgefl.simulation.arrivals import Tally, process_arrival, record_processed, why_ended
+from edgefl.simulation.ahead import Ahead
 from edgefl.simulation.cohort import choose, cohort, dispatch_clients, empty_outcome
 from edgefl.simulation.inflight.clock import Clock
 from edgefl.simulation.inflight.dispatch import may_arrive
-from edgefl.simulation.run_state import Events, RunState
+from edgefl.simulation.landings import land_flight, record_processed, why_ended
+from edgefl.simulation.learning import Training
+from edgefl.simulation.run_state import Events, Run
+from edgefl.simulation.tally import Tally
 
 FLIGHTS_PER_UPDATE = 20
 """Flights per wanted update after which a round gives up, so that it ends even if all clients fail."""
 
 
-def take(run: RunState) -> None:
-    """Queue landed uploads for processing."""
-    if run.engine is not None:
-        for flight in run.engine.take():
-            run.queue[flight.client] = flight
-
-
-def fill(run: RunState, round: int, kinds: Sequence[str], tally: Tally) -> None:
+def fill(run: Run, round: int, kinds: Sequence[str], tally: Tally) -> None:
     """Dispatch clients to all free places."""
-    assert run.engine is not None
-    busy = len(run.engine.flying) + len(run.queue)
-    free = (run.setup.round.concurrency or cohort(run, kinds)) - busy
+    parts, air = run.parts, run.air
+    assert air is not None
+    options = parts.setup.round
+    busy = len(air.engine.flying) + len(air.queue)
+    free = (options.concurrency or cohort(run, kinds)) - busy
     tally.short = False
     if free <= 0:
         return
-    if run.roster.moving:
+    if parts.roster.moving:
         run.judge(round)  # landed clients hold newer copies, or have spent joules
-    deadline = run.setup.round.deadline
-    until = inf if deadline is None else run.now + deadline
-    if free == 1 and run.ahead is not None and (flight := run.ahead.dispatch(run, round, kinds, tally, until)):
+    until = inf if options.deadline is None else run.at.now + options.deadline
+    if free == 1 and air.ahead is not None and (flight := air.ahead.dispatch(run, round, kinds, tally, until)):
         tally.unfilled_at = -inf
-        run.engine.begin(flight)
+        air.engine.begin(flight)
         return
     chosen = choose(run, round, kinds, tally, free)
-    tally.unfilled_at = -inf if len(chosen.clients) else run.now
+    tally.unfilled_at = -inf if len(chosen.clients) else run.at.now
     if len(chosen.clients):
         flights = dispatch_clients(run, chosen.clients, round)
-        run.learning.send(flights, may_arrive(flights))
-        run.engine.launch(flights, until)
+        parts.learning.send(flights, may_arrive(flights))
+        air.engine.launch(flights, until)
     tally.short = len(chosen.clients) < free and chosen.unready > busy
 
 
-def drain(run: RunState, round: int, stage: Stage, kinds: Sequence[str], tally: Tally, wanted: int | None) -> None:
+def drain(run: Run, round: int, stage: Stage, kinds: Sequence[str], tally: Tally, wanted: int | None) -> None:
     """Process landed flights in order, until ``wanted`` updates have arrived."""
-    take(run)
-    while run.queue and not enough(tally, wanted):
-        _, flight = run.queue.popitem(last=False)
-        run.now = max(run.now, flight.ended)
+    at, policy, learning, air = run.at, run.parts.policy, run.parts.learning, run.air
+    assert air is not None
+    air.take()
+    while air.queue and not enough(tally, wanted):
+        _, flight = air.queue.popitem(last=False)
+        at.now = max(at.now, flight.ended)
         tally.landed += 1
-        arrival = process_arrival(run, flight, round, tally)
+        arrival = land_flight(run, flight, round, tally)
         if arrival is not None:
             tally.arrived += 1
-            if run.policy.at_once:
-                run.learning.aggregate([arrival], stage, at_once=True)
-                run.version += 1
+            if policy.at_once:
+                learning.aggregate([arrival], stage, at_once=True)
+                at.version += 1
             else:
                 tally.buffer.append(arrival)
-        if run.policy.refills and not enough(tally, wanted):
+        if policy.refills and not enough(tally, wanted):
             fill(run, round, kinds, tally)
-            take(run)
+            air.take()
 
 
 def enough(tally: Tally, wanted: int | None) -> bool:
@@ -74,70 +74,102 @@ def enough(tally: Tally, wanted: int | None) -> bool:
     return wanted is not None and (tally.arrived >= wanted or tally.landed >= FLIGHTS_PER_UPDATE * wanted)
 
 
-def overlapping(run: RunState, env: Clock, round: int, stage: Stage, kinds: Sequence[str], tally: Tally) -> Events:
+class Wait(Enum):
+    """What an overlapping round waits for next."""
+
+    UPDATES = "flights under way, one of which lands"
+    PLACE = "a landing, or clients that come back online and fill a free place"
+    TIME = "the end of the round's time"
+    RETRY = "clients: nobody is under way, and nobody could be dispatched now"
+    NOTHING = "nothing: nobody is under way, and time has passed since nobody could be dispatched"
+    OVER = "nothing: the round has its updates, gives up, or its time is over"
+
+
+def next_wait(run: Run, tally: Tally, wanted: int | None, over: float) -> Wait:
+    """What a round waits for that wants so many updates and is ``over`` at this virtual time; nothing changes."""
+    air, now = run.air, run.at.now
+    assert air is not None
+    if enough(tally, wanted) or now >= over:
+        return Wait.OVER
+    if air.engine.flying and run.parts.policy.refills:
+        return Wait.PLACE if tally.short else Wait.UPDATES
+    if over < inf:
+        return Wait.TIME
+    return Wait.NOTHING if tally.unfilled_at < now else Wait.RETRY
+
+
+def wait(run: Run, env: Clock, awaited: Wait, over: float) -> Events:
+    """Wait; return whether nobody has landed and places may be filled now."""
+    air, retry = run.air, run.at.now + run.parts.setup.round.retry
+    assert air is not None
+    if awaited is Wait.UPDATES:
+        air.engine.play()
+    elif awaited is Wait.PLACE:
+        yield air.engine.wait(inf, landings=1) | env.moment(retry)
+        air.engine.stop_waiting()
+        if not air.engine.landed:
+            run.at.now = max(run.at.now, env.now)
+            return True
+    elif awaited is Wait.TIME:
+        yield from run.pass_until(env, over)
+    elif awaited is Wait.RETRY:
+        yield from run.pass_until(env, retry)
+    return awaited is Wait.NOTHING
+
+
+def overlapping(run: Run, env: Clock, round: int, stage: Stage, kinds: Sequence[str], tally: Tally) -> Events:
     """Play an overlapping round; return its outcome.
 
     Raises RunError where ``below_quorum`` says so.
     """
-    assert run.engine is not None
-    options, began = run.setup.round, run.now
-    waits, quorum = options.below_quorum == "wait", options.quorum
-    wanted, over = run.policy.wanted(cohort(run, kinds), 0), run.policy.over(run.now)
-    if not run.policy.refills:
+    at, parts, air = run.at, run.parts, run.air
+    assert air is not None
+    if air.ahead is None and parts.policy.refills and not isinstance(parts.learning, Training):
+        air.ahead = Ahead()
+    options, began = parts.setup.round, at.now
+    wanted, over = parts.policy.wanted(cohort(run, kinds), 0), parts.policy.over(began)
+    if not parts.policy.refills:
         drain(run, round, stage, kinds, tally, wanted)
-    take(run)
+    air.take()
     fill(run, round, kinds, tally)
-    run.on_progress("round", {"round": round, "stage": stage.index, "selected": tally.selected, "now": run.now})
+    parts.on_progress("round", {"round": round, "stage": stage.index, "selected": tally.selected, "now": at.now})
     outcome = "completed"
     while True:
         drain(run, round, stage, kinds, tally, wanted)
-        if enough(tally, wanted) or run.now >= over:
-            if tally.arrived >= quorum:
+        awaited = next_wait(run, tally, wanted, over)
+        if awaited is Wait.OVER and tally.arrived >= options.quorum:
+            break
+        if awaited in (Wait.OVER, Wait.RETRY):
+            short = awaited is Wait.OVER and (tally.landed or air.engine.flying)
+            why = "below quorum" if short else empty_outcome(run, kinds)
+            patient = options.below_quorum == "wait" and at.now - began <= options.patience
+            if not patient or why == "nobody eligible":
+                outcome = why
                 break
-            outcome = "below quorum"
-            if not (tally.landed or run.engine.flying):
-                outcome = empty_outcome(run, kinds)
-            if not waits or outcome == "nobody eligible" or run.now - began > options.patience:
-                break
-            outcome, tally.landed = "completed", 0
+        if awaited is Wait.OVER:  # it begins anew, and keeps its updates
+            tally.landed = 0
             if over == inf:
-                yield from run.pass_until(env, run.now + options.retry)
-            over = run.policy.over(run.now)
-            take(run)
+                yield from wait(run, env, Wait.RETRY, over)
+            over = parts.policy.over(at.now)
+            air.take()
             fill(run, round, kinds, tally)
-        elif run.engine.flying and run.policy.refills and not tally.short:
-            run.engine.play()
-        elif run.engine.flying and run.policy.refills:
-            yield run.engine.wait(inf, landings=1) | env.moment(run.now + options.retry)
-            run.engine.stop_waiting()
-            if not run.engine.landed:
-                run.now = max(run.now, env.now)
-                fill(run, round, kinds, tally)
-        elif over < inf:
-            yield from run.pass_until(env, over)
-        elif tally.unfilled_at < run.now:
+        elif (yield from wait(run, env, awaited, over)):
             fill(run, round, kinds, tally)
-        else:
-            outcome = empty_outcome(run, kinds)
-            if not waits or outcome == "nobody eligible" or run.now - began > options.patience:
-                break
-            outcome = "completed"
-            yield from run.pass_until(env, run.now + options.retry)
     record_processed(run, round, tally)
     return (yield from finish_round(run, env, round, stage, tally, outcome))
 
 
-def finish_round(run: RunState, env: Clock, round: int, stage: Stage, tally: Tally, outcome: str) -> Events:
+def finish_round(run: Run, env: Clock, round: int, stage: Stage, tally: Tally, outcome: str) -> Events:
     """End an overlapping round: aggregate the buffer if the quorum is met."""
-    options = run.setup.round
+    options = run.parts.setup.round
     if tally.arrived >= options.quorum:
         if tally.buffer:
-            run.learning.aggregate(tally.buffer, stage)
-            run.version += 1
+            run.parts.learning.aggregate(tally.buffer, stage)
+            run.at.version += 1
         return "completed"
-    run.learning.forget(tally.buffer)
+    run.parts.learning.forget(tally.buffer)
     if options.below_quorum != "skip":
         raise RunError(why_ended(run, round, outcome, tally.arrived))
-    if outcome == "nobody available" and run.policy.refills:
-        yield from run.pass_until(env, run.now + options.retry)
+    if outcome == "nobody available" and run.parts.policy.refills:
+        yield from run.pass_until(env, run.at.now + options.retry)
     return outcome

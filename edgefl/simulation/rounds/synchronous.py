@@ -7,26 +7,28 @@ from math import inf
 
 from edgefl.errors import RunError
 from edgefl.schedules import Stage
-from edgefl.simulation.arrivals import Tally, process_arrivals, why_ended
 from edgefl.simulation.cohort import choose, cohort, dispatch_clients, empty_outcome
 from edgefl.simulation.inflight.clock import Clock
 from edgefl.simulation.inflight.closed_form import Integers, closed
 from edgefl.simulation.inflight.dispatch import may_arrive
 from edgefl.simulation.inflight.events import landings
+from edgefl.simulation.landings import land_cohort, why_ended
 from edgefl.simulation.learning import Arrival
-from edgefl.simulation.run_state import Events, RunState
+from edgefl.simulation.run_state import Events, Run
+from edgefl.simulation.tally import Tally
 
 
-def synchronous(run: RunState, env: Clock, round: int, stage: Stage, kinds: Sequence[str], tally: Tally) -> Events:
+def synchronous(run: Run, env: Clock, round: int, stage: Stage, kinds: Sequence[str], tally: Tally) -> Events:
     """Play a synchronous round; return its outcome.
 
     Raises RunError where ``below_quorum`` says so.
     """
-    options, began = run.setup.round, run.now
+    parts, began = run.parts, run.at.now
+    options, learning = parts.setup.round, parts.learning
     while True:
         chosen = choose(run, round, kinds, tally)
-        facts = {"round": round, "stage": stage.index, "selected": len(chosen.clients), "now": run.now}
-        run.on_progress("round", facts)
+        facts = {"round": round, "stage": stage.index, "selected": len(chosen.clients), "now": run.at.now}
+        parts.on_progress("round", facts)
         arrivals: list[Arrival] = []
         if len(chosen.clients):
             arrivals = yield from play_cohort(run, env, chosen.clients, round, stage, kinds, tally)
@@ -36,47 +38,48 @@ def synchronous(run: RunState, env: Clock, round: int, stage: Stage, kinds: Sequ
         elif len(arrivals) < options.quorum:
             outcome = "below quorum"
         if outcome == "completed":
-            run.learning.aggregate(arrivals, stage)
-            run.version += 1
+            learning.aggregate(arrivals, stage)
+            run.at.version += 1
             return outcome
-        run.learning.forget(arrivals)
+        learning.forget(arrivals)
         # eligibility doesn't change while the round waits
         if options.below_quorum == "fail" or (options.below_quorum == "wait" and outcome == "nobody eligible"):
             raise RunError(why_ended(run, round, outcome, len(arrivals)))
         if options.below_quorum == "skip":
             if outcome == "nobody available":
-                yield from run.pass_until(env, run.now + options.retry)
+                yield from run.pass_until(env, run.at.now + options.retry)
             return outcome
-        yield from run.pass_until(env, run.now + options.retry)
-        if run.now - began > options.patience:
-            raise RunError(why_ended(run, round, outcome, len(arrivals)) + f", after {run.now - began:g} s of waiting")
-        if run.roster.moving:
+        yield from run.pass_until(env, run.at.now + options.retry)
+        if (waited := run.at.now - began) > options.patience:
+            raise RunError(why_ended(run, round, outcome, len(arrivals)) + f", after {waited:g} s of waiting")
+        if parts.roster.moving:
             run.judge(round)  # the selected clients hold newer copies now, or have spent joules
 
 
 def play_cohort(
-    run: RunState, env: Clock, clients: Integers, round: int, stage: Stage, kinds: Sequence[str], tally: Tally
+    run: Run, env: Clock, clients: Integers, round: int, stage: Stage, kinds: Sequence[str], tally: Tally
 ) -> Events:
     """Dispatch a cohort and wait for its flights; return the updates that arrived."""
-    flights = dispatch_clients(run, clients, round)
-    wanted = run.policy.wanted(cohort(run, kinds), len(clients))
-    over = run.policy.over(run.now)
-    if run.flown is not None:
-        run.learning.send(flights, may_arrive(flights), in_order=True)
-        landed, plans = run.flown(flights), list(flights.plans)
-    elif run.engine is None:
+    parts, flights = run.parts, dispatch_clients(run, clients, round)
+    wanted = parts.policy.wanted(cohort(run, kinds), len(clients))
+    over = parts.policy.over(run.at.now)
+    if parts.flown is not None:
+        parts.learning.send(flights, may_arrive(flights), in_order=True)
+        landed, plans = parts.flown(flights), list(flights.plans)
+    elif run.air is None:
         landed = closed(flights, over, wanted)
         plans = list(flights.plans)
-        run.learning.send(flights, landed.finished, in_order=True)
+        parts.learning.send(flights, landed.finished, in_order=True)
     else:
-        run.learning.send(flights, may_arrive(flights), in_order=True)
-        run.engine.launch(flights)
-        done = run.engine.wait(wanted if wanted is not None else len(clients))
+        engine = run.air.engine
+        parts.learning.send(flights, may_arrive(flights), in_order=True)
+        engine.launch(flights)
+        done = engine.wait(wanted if wanted is not None else len(clients))
         yield done if over == inf else done | env.moment(over)
-        if run.engine.flying:
-            enough = wanted is not None and run.engine.arrivals >= wanted
-            run.engine.cut(max(f.ended for f in run.engine.landed) if enough else over)
-        flown = sorted(run.engine.take(), key=lambda flight: flight.client)
+        if engine.flying:
+            enough = wanted is not None and engine.arrivals >= wanted
+            engine.cut(max(f.ended for f in engine.landed) if enough else over)
+        flown = sorted(engine.take(), key=lambda flight: flight.client)
         landed, plans = landings(flown), [flight.plan for flight in flown]
     yield from run.pass_until(env, float(landed.ended.max()))
-    return process_arrivals(run, landed, plans, flights.dispatch, round, stage, tally)
+    return land_cohort(run, landed, plans, flights.dispatch, round, stage, tally)

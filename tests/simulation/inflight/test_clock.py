@@ -144,7 +144,7 @@ def changed(setup: Setup, options: dict[str, Any]) -> Setup:
 def play(setup: Setup, events: bool = False) -> tuple[Simulation, Memory]:
     journal = Memory()
     simulation = Simulation(setup, None, PREDICTOR, journal, events=events)
-    simulation.run()
+    simulation.play()
     return simulation, journal
 
 
@@ -184,7 +184,7 @@ def test_both_clocks_write_the_same_tables(setup: Setup, name: str, deadline: bo
     (one, at_once), (other, by_events) = play(changed(setup, options)), play(changed(setup, options), events=True)
     for table in TABLES:
         assert at_once.tables.get(table) == by_events.tables.get(table)
-    assert (one.now, one.totals) == (other.now, other.totals)
+    assert (one.run.at, one.run.progress.totals) == (other.run.at, other.run.progress.totals)
     if name != "plain" or deadline:
         assert len(tally(at_once)) > 1 or name == "out of memory"
 
@@ -249,7 +249,7 @@ def test_every_policy_conserves(setup: Setup, policy: str, line: dict[str, Any])
     for record in journal.tables["rounds"]:
         ledger.round(record, "rounds", [(c, "clients") for c in clients if c["round"] == record["round"]])
     assert [(check.name, check.first) for check in ledger.closed() if check.broken] == []
-    assert len(tally(journal)) > 2 and simulation.now > 0
+    assert len(tally(journal)) > 2 and simulation.run.at.now > 0
 
 
 def test_the_same_scenario_twice(setup: Setup) -> None:
@@ -303,7 +303,7 @@ def test_where_nobody_finishes_rounds_have_an_outcome(setup: Setup, case: str, l
     options, outcome, said = ALL[case]
     simulation, journal = play(changed(setup, {**options, "server_link": line} if line else options))
     rounds = journal.tables["rounds"]
-    assert rounds[0]["outcome"] == said and simulation.round == len(rounds) == 6
+    assert rounds[0]["outcome"] == said and simulation.run.at.round == len(rounds) == 6
     assert all(r["finished"] == 0 and r["outcome"] != "completed" for r in rounds)
     assert set(tally(journal)) == ({outcome} if outcome else set())
     assert rounds[0]["selected"] == (7 if outcome else 0)
@@ -319,7 +319,7 @@ def test_a_link_so_slow_that_it_takes_years(setup: Setup, line: dict[str, float]
     links = tuple(replace(one, upload_bits_per_second=1e-5) for one in fleet.links)
     slow = replace(setup, fleet=replace(fleet, links=links))
     simulation, journal = play(changed(slow, {"server_link": line} if line else {}))
-    assert tally(journal) == {"finished": 42} and simulation.now > 100 * 365 * 86400
+    assert tally(journal) == {"finished": 42} and simulation.run.at.now > 100 * 365 * 86400
 
 
 @pytest.mark.usefixtures("hurry")

@@ -163,7 +163,7 @@ def test_a_window_takes_what_arrives_in_it_and_leaves_the_others_under_way(
 ) -> None:
     window = longest * 0.5
     simulation, journal = games.none(changed(setup, {"policy": "semi-synchronous", "window": window}))
-    assert broken_rules(simulation.setup, journal) == []
+    assert broken_rules(simulation.run.parts.setup, journal) == []
     rounds, clients = journal.tables["rounds"], journal.tables["clients"]
     for record in rounds:
         began, over = record["started_virtual_seconds"], record["started_virtual_seconds"] + window

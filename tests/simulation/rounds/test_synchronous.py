@@ -42,11 +42,11 @@ def play(setup: Setup, *, training: bool = True) -> tuple[Simulation, Memory]:
     journal = Memory()
     if not training:
         simulation = Simulation(setup, None, PREDICTOR, journal)
-        simulation.run()
+        simulation.play()
         return simulation, journal
     with Inline(setup.clients, "cpu") as executor:  # type: ignore[arg-type]
         simulation = Simulation(setup, executor, PREDICTOR, journal)
-        simulation.run()
+        simulation.play()
     return simulation, journal
 
 
@@ -86,7 +86,7 @@ def test_a_round_lasts_as_long_as_its_slowest_client_and_the_servers_work(plain:
         assert record["started_virtual_seconds"] == pytest.approx(now)
         assert record["virtual_seconds"] == pytest.approx(max(flown) + record["server_seconds"])
         now += record["virtual_seconds"]
-    assert simulation.now == pytest.approx(now)
+    assert simulation.run.at.now == pytest.approx(now)
 
 
 def test_records_add_up(plain: tuple[Simulation, Memory], layerwise_run: Any) -> None:
@@ -102,7 +102,7 @@ def test_records_add_up(plain: tuple[Simulation, Memory], layerwise_run: Any) ->
                 assert client["download_bytes"] == sum(client["download_bytes_by_payload"].values())
                 assert client["serialised_download_bytes"] > client["download_bytes"]
     for field in SUMMED:
-        assert simulation.totals[field] == pytest.approx(sum(r[field] for r in journal.tables["rounds"]))
+        assert simulation.run.progress.totals[field] == pytest.approx(sum(r[field] for r in journal.tables["rounds"]))
 
 
 def test_predicted_is_measured_in_the_records(layerwise_run: Any) -> None:
@@ -138,7 +138,7 @@ def test_another_seed_gives_another_run(tiny: Tiny, plain: tuple[Simulation, Mem
 def test_a_devices_rate_changes_time_and_no_weight(setup: Setup, plain: tuple[Simulation, Memory]) -> None:
     slow = tuple(replace(d, flops_per_second=d.flops_per_second / 100) for d in setup.fleet.devices)
     simulation, _ = play(replace(setup, fleet=replace(setup.fleet, devices=slow)))
-    assert simulation.now > plain[0].now
+    assert simulation.run.at.now > plain[0].run.at.now
     assert_equal_tensors(simulation.state.tensors, plain[0].state.tensors)
 
 
@@ -151,7 +151,7 @@ def test_server_work_is_charged(plain: tuple[Simulation, Memory]) -> None:
     )
     assert plain[1].tables["rounds"][0]["server_works"] == []
     assert set(last["metrics"]) == {"image", "text", "image-text"} and plain[1].tables["rounds"][0]["metrics"] == {}
-    assert plain[0].totals["server_seconds"] == pytest.approx(last["server_seconds"])
+    assert plain[0].run.progress.totals["server_seconds"] == pytest.approx(last["server_seconds"])
 
 
 # deadline, quorum, nobody -------------------------------------------------------------------------------------------
@@ -218,9 +218,9 @@ def test_a_round_with_nobody_eligible_is_a_defined_outcome(setup: Setup) -> None
         assert record["eligible"] == {"image": 0, "text": 0, "image-text": 0} and record["selected"] == 0
         assert all(record[field] == 0 for field in SUMMED) and record["losses"] == {}
     assert journal.tables.get("clients", []) == []
-    assert simulation.round == 2 and set(journal.states) == {1, 2}
+    assert simulation.run.at.round == 2 and set(journal.states) == {1, 2}
     assert_equal_tensors(simulation.state.tensors, setup.method.initial(setup.seed).tensors)
-    assert set(simulation.metrics) == {"image", "text", "image-text"}
+    assert set(simulation.run.progress.metrics) == {"image", "text", "image-text"}
 
 
 # budgets ------------------------------------------------------------------------------------------------------------
@@ -290,9 +290,9 @@ def staged(tiny: Tiny) -> dict[str, tuple[Simulation, Memory]]:
 
 def test_under_layer_wise_only_active_blocks_change(staged: dict[str, tuple[Simulation, Memory]]) -> None:
     simulation, journal = staged["False"]
-    states = {r: t for r, (t, _) in journal.states.items()} | {0: simulation.setup.method.initial(3).tensors}
+    states = {r: t for r, (t, _) in journal.states.items()} | {0: simulation.run.parts.setup.method.initial(3).tensors}
     for round in range(1, 5):
-        stage = simulation.setup.schedule.stage(round)
+        stage = simulation.run.parts.setup.schedule.stage(round)
         for address, value in states[round].items():
             if address.startswith("array:"):
                 continue
@@ -321,16 +321,16 @@ def test_frozen_blocks_travel_once_to_an_older_copy(staged: dict[str, tuple[Simu
     simulation, journal = staged["False"]
     for client in journal.tables["clients"]:
         kind, round = client["kind"], client["round"]
-        active = floats(simulation.setup, kind, simulation.setup.schedule.stage(round).active)
+        active = floats(simulation.run.parts.setup, kind, simulation.run.parts.setup.schedule.stage(round).active)
         # the last aggregation of stage 1 has made every copy old; from round 4 on it is held
-        extra = floats(simulation.setup, kind, frozen) if round == 3 else 0
+        extra = floats(simulation.run.parts.setup, kind, frozen) if round == 3 else 0
         assert client["download_bytes_by_payload"]["model"] == active + extra
         assert client["upload_bytes"] == active
 
 
 def test_blocks_that_were_delivered_do_not_travel_again(staged: dict[str, tuple[Simulation, Memory]]) -> None:
     simulation, journal = staged["True"]
-    setup = simulation.setup
+    setup = simulation.run.parts.setup
     delivered = {
         stage: sum(
             len(setup.of_kind(k)) * floats(setup, k, lambda n, s=stage: f".blocks.{s - 1}." in n)  # type: ignore[misc]
@@ -352,7 +352,7 @@ def test_blocks_that_were_delivered_do_not_travel_again(staged: dict[str, tuple[
 
 def test_delivery_changes_no_weight(staged: dict[str, tuple[Simulation, Memory]]) -> None:
     assert_equal_tensors(staged["False"][0].state.tensors, staged["True"][0].state.tensors)
-    assert staged["True"][0].now > staged["False"][0].now
+    assert staged["True"][0].run.at.now > staged["False"][0].run.at.now
 
 
 def test_a_client_that_missed_a_stage_gets_it_when_it_comes(tiny: Tiny) -> None:
@@ -362,8 +362,8 @@ def test_a_client_that_missed_a_stage_gets_it_when_it_comes(tiny: Tiny) -> None:
     for client in journal.tables["clients"]:
         if client["stage"] == 2:
             kind = client["kind"]
-            active = floats(simulation.setup, kind, simulation.setup.schedule.stages[1].active)
-            extra = 0 if client["client"] in seen else floats(simulation.setup, kind, frozen)
+            active = floats(simulation.run.parts.setup, kind, simulation.run.parts.setup.schedule.stages[1].active)
+            extra = 0 if client["client"] in seen else floats(simulation.run.parts.setup, kind, frozen)
             assert client["download_bytes_by_payload"]["model"] == active + extra
             seen.add(client["client"])
 
@@ -376,15 +376,15 @@ def test_a_simulation_goes_on_from_any_checkpoint(staged: dict[str, tuple[Simula
     whole, told = staged["False"]
     tensors, state = told.states[round]
     journal = Memory()
-    with Inline(whole.setup.clients, "cpu") as executor:  # type: ignore[arg-type]
-        simulation = Simulation(whole.setup, executor, PREDICTOR, journal)
+    with Inline(whole.run.parts.setup.clients, "cpu") as executor:  # type: ignore[arg-type]
+        simulation = Simulation(whole.run.parts.setup, executor, PREDICTOR, journal)
         simulation.restore(round, tensors, state)
-        result = simulation.run()
+        result = simulation.play()
     assert_equal_tensors(simulation.state.tensors, whole.state.tensors)
     assert simulation.state.versions == whole.state.versions
     for table in ("rounds", "clients", "eligibility"):
         assert journal.tables.get(table, []) == [r for r in told.tables[table] if r["round"] > round]
-    assert result["totals"] == dict(whole.totals) and result["virtual_seconds"] == whole.now
+    assert result["totals"] == dict(whole.run.progress.totals) and result["virtual_seconds"] == whole.run.at.now
 
 
 def test_a_checkpoint_of_another_model_is_refused(setup: Setup, staged: dict[str, tuple[Simulation, Memory]]) -> None:

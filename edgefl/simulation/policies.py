@@ -1,4 +1,7 @@
-"""Round policies: when a round ends, and what happens to clients that are still under way then."""
+"""Round policies: when a round ends, and what happens to clients that are still under way then.
+
+Synchronous, asynchronous (FedAsync), buffered (FedBuff) and semi-synchronous.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,51 @@
+"""What is counted and recorded while a round is played."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+from edgefl.simulation.inflight.events import Flight
+from edgefl.simulation.learning import Arrival
+from edgefl.simulation.records import Learnt
+
+
+@dataclass
+class ScoredClients:
+    """Lines of the table of clients, and the round's ``client_metrics``."""
+
+    lines: list[bytes] = field(default_factory=list)
+    sums: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass
+class Tally:
+    """Counts and records of one round.
+
+    ``losses`` are those of accepted updates with their samples, ``all_losses`` also those of rejected ones, both by
+    kind; ``rejections`` counts rejected updates by reason.  ``processed`` are flights without a record yet, each with
+    staleness, weight factor and training part.  ``short`` means that places are free and may be filled by clients that
+    come back online; ``unfilled_at`` is the virtual time at which nobody could be dispatched, -inf if somebody was.
+    """
+
+    lines: list[bytes] = field(default_factory=list)
+    sums: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    hosts: list[dict[str, Any]] = field(default_factory=list)
+    losses: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
+    learnt: list[tuple[int, float, float, int]] = field(default_factory=list)
+    buffer: list[Arrival] = field(default_factory=list)
+    rejected: list[int] = field(default_factory=list)
+    rejections: Counter[str] = field(default_factory=Counter)
+    all_losses: dict[str, list[float]] = field(default_factory=dict)
+    processed: list[tuple[Flight, int, float, Learnt]] = field(default_factory=list)
+    selected: int = 0
+    unavailable: int = 0
+    landed: int = 0
+    arrived: int = 0
+    unfilled_at: float = -inf
+    short: bool = False
+    server: list[dict[str, Any]] = field(default_factory=list)
+    scored: ScoredClients = field(default_factory=ScoredClients)
