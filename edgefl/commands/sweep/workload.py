@@ -6,34 +6,31 @@ other numbers is judged without predicting again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.cost import Predictor, energy, watts_of
+from edgefl.cost import Predictor, numbers_of, priced
+from edgefl.cost.phases import NUMBERS
 from edgefl.devices import Device, Fleet, Link
 from edgefl.planning import (
     BUDGETS,
     DEVICE,
-    NO_COMPUTE,
-    NO_TRAFFIC,
     OWNER,
     Demand,
     Planner,
     Setup,
     choose_stages,
-    client_cost,
 )
 from edgefl.schedules import Stage
 
 Integers = NDArray[Any]
 Floats = NDArray[np.float64]
 Booleans = NDArray[np.bool_]
-Value = TypeVar("Value")
 
 LEFT_OUT = -1
 """The work of clients that the method leaves out of a stage."""
@@ -113,38 +110,23 @@ def _first_round(setup: Setup, stage: Stage) -> int:
 
 
 class Prices:
-    """Seconds and joules of works on devices and over links, computed once and cached.
-
-    Compute time doesn't depend on the link, nor transfer time on the device.  Works that share a compute or a traffic
-    cost share its price.
-    """
+    """Seconds and joules of works on devices and over links; a device's computing is computed once and cached."""
 
     def __init__(self, workload: Workload):
-        self._computes, self._compute_of = _distinct([d.compute for d in workload.demands])
-        self._traffics, self._traffic_of = _distinct([d.traffic for d in workload.demands])
-        self._busy: dict[tuple[bool, Device], Floats] = {}
-        self._moving: dict[Link, tuple[Floats, Floats]] = {}
+        self._demands = workload.demands
+        self._cool: dict[Device, list[float]] = {}
 
     def spent(self, device: Device, link: Link, throttling: bool) -> tuple[Floats, Floats]:
         """Seconds and joules of each work on this device and link: `[works]`."""
         # power doesn't change times
-        key = (throttling, replace(device, compute_watts=0.0, idle_watts=0.0))
-        if key not in self._busy:
-            costs = [client_cost(c, NO_TRAFFIC, device, link, throttling=throttling) for c in self._computes]
-            self._busy[key] = np.array([c.duration.compute_seconds for c in costs])[self._compute_of]
-        if link not in self._moving:
-            spent = [client_cost(NO_COMPUTE, t, device, link).duration for t in self._traffics]
-            down, up = np.array([(s.download_seconds, s.upload_seconds) for s in spent]).reshape(-1, 2).T
-            self._moving[link] = down[self._traffic_of], up[self._traffic_of]
-        busy, (down, up) = self._busy[key], self._moving[link]
-        return down + busy + up, energy(down, busy, up, watts_of(device, link))
-
-
-def _distinct(values: Sequence[Value]) -> tuple[list[Value], Integers]:
-    """The distinct objects among ``values``, and the index of each value among them."""
-    known = {id(value): value for value in values}
-    index = {key: position for position, key in enumerate(known)}
-    return list(known.values()), np.array([index[id(value)] for value in values], np.int64)
+        key = replace(device, compute_watts=0.0, idle_watts=0.0)
+        if key not in self._cool:
+            self._cool[key] = [d.compute.seconds(device) + d.compute.load_seconds(device) for d in self._demands]
+        rows = [
+            numbers_of(d.traffic.serialised_download_bytes, d.traffic.serialised_upload_bytes, cool, device, link)
+            for d, cool in zip(self._demands, self._cool[key], strict=True)
+        ]
+        return priced(np.array(rows).reshape(len(rows), len(NUMBERS)), throttling)
 
 
 def evaluated(
