@@ -8,12 +8,10 @@ from edgefl.cost.client import (
     Traffic,
     compute_cost,
     duration,
-    energies,
-    energy,
+    round_numbers,
     traffic,
-    transfer_seconds,
-    watts_of,
 )
+from edgefl.cost.phases import Phases, carried, joules_of, numbers_of, priced
 from edgefl.cost.predict import Predictor, cost_key, metric_names, passes_key, predict, shortened, timeline, work_key
 from edgefl.cost.scratch import ScratchTable
 
@@ -22,21 +20,23 @@ __all__ = [
     "ClientCost",
     "ComputeCost",
     "Duration",
+    "Phases",
     "Predictor",
     "ScratchTable",
     "Traffic",
+    "carried",
     "compute_cost",
     "cost_key",
     "duration",
-    "energies",
-    "energy",
+    "joules_of",
     "metric_names",
+    "numbers_of",
     "passes_key",
     "predict",
+    "priced",
+    "round_numbers",
     "shortened",
     "timeline",
     "traffic",
-    "transfer_seconds",
-    "watts_of",
     "work_key",
 ]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgefl.cost.phases import Phases, joules_of, numbers_of
 from edgefl.devices import Device, Link
 from edgefl.work import FINISH, START, UPDATE, Address, Item, Payload, Source, StepCost, Trace, Work, distinct
 from edgefl.work.optimizer.zeroth_order import without_gradients
@@ -50,6 +51,10 @@ class ComputeCost:
     def loaded_bytes(self) -> int:
         """Bytes of parameters and buffers, which a client reads from storage before it computes."""
         return sum(self.memory_bytes.get(part, 0) for part in ("parameters", "buffers"))
+
+    def load_seconds(self, device: Device) -> float:
+        """Seconds of reading the model from a device's storage."""
+        return self.loaded_bytes / device.storage_bytes_per_second
 
     def seconds(self, device: Device) -> float:
         """Roofline time on a device: per operator max(FLOPs / rate, bytes / bandwidth), plus a fixed overhead.
@@ -192,44 +197,18 @@ def duration(
     for long continues at its throttled rate.  The server has no link: it transfers nothing, and its models are in
     memory already.
     """
-    down = up = load = 0.0
-    if link is not None:
-        down = transfer_seconds(moved.serialised_download_bytes, link.download_goodput, link)
-        up = transfer_seconds(moved.serialised_upload_bytes, link.upload_goodput, link)
-        load = compute.loaded_bytes / device.storage_bytes_per_second
-    busy = compute.seconds(device) + load
-    if throttling:
-        busy = float(device.throttled(np.asarray(busy)))
-    return Duration(down, busy, up, energy(down, busy, up, watts_of(device, link)), load)
+    phases = Phases(np.array([round_numbers(compute, moved, device, link)]), throttling)
+    down, busy, up = seconds = phases.seconds()
+    receiving, computing, sending = joules_of(seconds, phases.watts)
+    spent = receiving + computing + sending
+    load = 0.0 if link is None else compute.load_seconds(device)
+    return Duration(float(down[0]), float(busy[0]), float(up[0]), float(spent[0]), load)
 
 
-def energy(download_seconds: Any, compute_seconds: Any, upload_seconds: Any, watts: Mapping[str, Any]) -> Any:
-    """Joules of the three phases; the seconds and ``watts`` (``watts_of``) are numbers or arrays `[clients]`.
-
-    While it computes, a device draws its compute power.  While it receives or sends, it draws its idle power plus the
-    power of its radio.
-    """
-    down, busy, up = energies(download_seconds, compute_seconds, upload_seconds, watts)
-    return down + busy + up
-
-
-def energies(
-    download_seconds: Any, compute_seconds: Any, upload_seconds: Any, watts: Mapping[str, Any]
-) -> tuple[Any, Any, Any]:
-    """``energy`` by phase: download, compute, upload."""
-    receiving, sending = watts["idle"] + watts["download"], watts["idle"] + watts["upload"]
-    return download_seconds * receiving, compute_seconds * watts["compute"], upload_seconds * sending
-
-
-def watts_of(device: Device, link: Link | None) -> dict[str, float]:
-    """Watts of a device (``idle``, ``compute``) and of its radio (``download``, ``upload``; 0 without a link)."""
-    receiving, sending = (link.download_watts, link.upload_watts) if link is not None else (0.0, 0.0)
-    return {"idle": device.idle_watts, "download": receiving, "upload": sending, "compute": device.compute_watts}
-
-
-def transfer_seconds(bytes_: int, bits_per_second: float, link: Link) -> float:
-    """Seconds of a transfer: one latency plus bits / rate, or 0 if there is nothing to send."""
-    return link.latency_seconds + 8 * bytes_ / bits_per_second if bytes_ else 0.0
+def round_numbers(compute: ComputeCost, moved: Traffic, device: Device, link: Link | None) -> tuple[float, ...]:
+    """The NUMBERS of a round on a device and link (edgefl.cost.phases)."""
+    cool = compute.seconds(device) + (0.0 if link is None else compute.load_seconds(device))
+    return numbers_of(moved.serialised_download_bytes, moved.serialised_upload_bytes, cool, device, link)
 
 
 @dataclass(frozen=True)

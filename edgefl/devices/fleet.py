@@ -112,6 +112,16 @@ class Fleet:
         index = self.link_index if clients is None else self.link_index[np.asarray(clients, dtype=np.int64)]
         return np.array([getattr(link, number) for link in self.links], dtype=float)[index]
 
+    @property
+    def pairs(self) -> list[tuple[Device, Link]]:
+        """Every device with every link, in the order that ``pair_index`` counts."""
+        return [(device, link) for device in self.devices for link in self.links]
+
+    @property
+    def pair_index(self) -> NDArray[np.int32]:
+        """The pair of each client's device and link, `[clients]`."""
+        return self.device_index.astype(np.int32) * len(self.links) + self.link_index
+
     @cached_property
     def available_memory_bytes(self) -> Floats:
         """The most memory that each device can give to tensors: usable memory minus runtime overhead, `[clients]`.

@@ -14,6 +14,7 @@ from edgefl.planning.eligibility import (
 )
 from edgefl.planning.judge import Choices, choose_stages
 from edgefl.planning.meta_state import shapes, shapes_alone
+from edgefl.planning.offers import Priced, Prices, choose
 from edgefl.planning.payload_options import PayloadOptions, encoded
 from edgefl.planning.planner import PLANNED, Plan, Planner, Start
 from edgefl.planning.price import NO_COMPUTE, NO_TRAFFIC, Demand, client_cost
@@ -48,6 +49,8 @@ __all__ = [
     "PayloadOptions",
     "Plan",
     "Planner",
+    "Priced",
+    "Prices",
     "RoundOptions",
     "Setup",
     "Start",
@@ -55,6 +58,7 @@ __all__ = [
     "Verdicts",
     "Versions",
     "always",
+    "choose",
     "choose_stages",
     "client_cost",
     "encoded",

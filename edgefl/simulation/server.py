@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.cost import ComputeCost, duration, traffic, transfer_seconds
+from edgefl.cost import ComputeCost, duration, numbers_of, priced, traffic
 from edgefl.planning.versions import final_blocks
 from edgefl.simulation.finite import finite_metrics
 from edgefl.simulation.inflight.clock import Clock
@@ -93,8 +93,8 @@ def deliver_final(run: Run, env: Clock, round: int) -> Events:
         payload = final_blocks(plan.work, stage)
         bytes_ += payload.tensor_bytes * len(clients)
         serialised += payload.serialised_bytes * len(clients)
-        seconds = transfer_seconds(payload.serialised_bytes, plan.link.download_goodput, plan.link)
-        slowest = max(slowest, seconds)
+        numbers = numbers_of(payload.serialised_bytes, 0, 0.0, plan.device, plan.link)
+        slowest = max(slowest, float(priced(np.array([numbers]), throttling=False)[0][0]))
         roster.client_versions.sent(clients, (payload,), run.state.versions)
     yield from run.pass_until(env, run.at.now + slowest)
     return bytes_, serialised

@@ -19,7 +19,6 @@ from edgefl.cost import (
     duration,
     predict,
     traffic,
-    transfer_seconds,
 )
 from edgefl.devices import Device, Link
 from edgefl.work import Edit, Item, Payload, Work
@@ -135,11 +134,6 @@ def test_roofline_seconds() -> None:
     assert cost.seconds(DEVICE) == pytest.approx(3 * 2 + 2 + 3 * 1e-5)
     assert cost.seconds(replace(DEVICE, flops_per_second=6e9)) == pytest.approx(0.5 * 2 + 2 + 3e-5)
     assert ComputeCost(0, {}, 0, 0, 0.0, np.empty((0, 3))).seconds(DEVICE) == 0
-
-
-def test_transfer_seconds() -> None:
-    assert transfer_seconds(1_000_000, 8e6, LINK) == pytest.approx(1.05)
-    assert transfer_seconds(0, 8e6, LINK) == 0
 
 
 MODEL = Payload("model", (Item("a", (1000,), "float32", "k/a"),))

@@ -44,7 +44,7 @@ class One:
     no_memory: bool = False
 
     def numbers(self) -> tuple[float, ...]:
-        """The numbers in the order of ``edgefl.simulation.inflight.closed_form.NUMBERS``."""
+        """The numbers in the order of ``edgefl.cost.phases.NUMBERS``."""
         return (
             8.0 * self.down_bytes, 8.0 * self.up_bytes, self.latency, self.down_goodput, self.up_goodput,
             self.cool_seconds, self.throttle_after, self.throttled_share, self.idle_watts, self.download_watts,

@@ -31,7 +31,7 @@ from edgefl.commands.emulate.scope import check_scope
 from edgefl.commands.made_of import inputs_of, made_of
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.commands.run import check
-from edgefl.cost import energies
+from edgefl.cost import joules_of
 from edgefl.data import Federation
 from edgefl.devices import Device
 from edgefl.emulation.client import Data
@@ -280,7 +280,7 @@ def _landings(flights: Flights, rows: Sequence[Flown]) -> Landings:
         seconds[2],
         np.array([row.download_bytes for row in rows], np.int64),
         np.array([row.upload_bytes for row in rows], np.int64),
-        energies(seconds[0], seconds[1], seconds[2], flights.watts),
+        joules_of(seconds, flights.phases.watts),
         flights.failures.slow,
     )
 

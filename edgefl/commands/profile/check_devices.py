@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from edgefl.commands.compose import commonest_link, planner_of, scenario_of
-from edgefl.commands.profile.hardest import Pairs, hardest, stage_of_works
+from edgefl.commands.profile.hardest import hardest, stage_of_works
 from edgefl.commands.profile.profile import Wanted, check_wanted, largest
 from edgefl.commands.profile.profile_clients import cost_fields, verdict_fields
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.commands.sweep.workload import LEFT_OUT, Workload
 from edgefl.devices import Device, Link, available_memory_bytes, device_names, load_device, load_link, with_runtime
-from edgefl.planning import BUDGETS, Demand, Planner
+from edgefl.planning import BUDGETS, Demand, Planner, Prices
 from edgefl.report import FIGURE_FORMS, check_figure, draw_device_check
 from edgefl.scenario import Scenario
 from edgefl.schedules import Stage
@@ -118,7 +118,7 @@ def _rows(
     members = setup.of_kind(kind)
     if not len(members) or not workload.demands:
         return []
-    pairs = Pairs.of(workload, [(device, link) for device in library])
+    priced = Prices(workload.demands).on([(device, link) for device in library], setup.fleet.throttling)
     budgets = {name: np.full(len(library), inf) for name in BUDGETS}
     allowed = setup.budgets(members)
     for name in GRANTED:
@@ -126,7 +126,7 @@ def _rows(
     budgets["memory"][:] = [available_memory_bytes(device) for device in library]
     count = len(library)
     found = hardest(
-        workload, pairs, np.full(count, group), np.arange(count), budgets, np.ones(count, bool), stage=stage
+        workload, priced, np.full(count, group), np.arange(count), budgets, np.ones(count, bool), stage=stage
     )
     trained = stage_of_works(workload)
     rows = []

@@ -4,36 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from math import inf
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.commands.sweep.workload import LEFT_OUT, Prices, Workload
-from edgefl.devices import Device, Link
-from edgefl.planning import Verdicts, choose_stages, gate
+from edgefl.commands.sweep.workload import LEFT_OUT, Workload
+from edgefl.planning import Priced, Verdicts, choose, gate
 
 Integers = NDArray[Any]
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Pairs:
-    """Pairs of device and link, and what each work costs on them: ``seconds`` and ``joules`` `[pairs, works]`."""
-
-    pairs: tuple[tuple[Device, Link], ...]
-    seconds: Floats
-    joules: Floats
-
-    @classmethod
-    def of(cls, workload: Workload, pairs: list[tuple[Device, Link]]) -> Pairs:
-        """The prices of these pairs; each device's and each link's part is computed once."""
-        prices = Prices(workload)
-        spent = [prices.spent(device, link, workload.setup.fleet.throttling) for device, link in pairs]
-        seconds, joules = (np.stack(table) for table in zip(*spent, strict=True))
-        return cls(tuple(pairs), seconds, joules)
 
 
 @dataclass(frozen=True)
@@ -53,7 +34,7 @@ class Hardest:
 
 def hardest(
     workload: Workload,
-    pairs: Pairs,
+    priced: Priced,
     group: Integers,
     pair: Integers,
     budgets: Mapping[str, Floats],
@@ -62,7 +43,7 @@ def hardest(
     *,
     stage: int | None = None,
 ) -> Hardest:
-    """The hardest turn of each subject, which is of a ``group`` of the workload and on a ``pair``: `[subjects]`.
+    """The hardest turn of each subject, of a ``group`` of the workload and on a ``pair`` that is priced: `[subjects]`.
 
     In a turn a subject does the first work offered that fits its ``budgets``, or the nearest one.  The hardest turn
     leaves the smallest share of a budget; of equal ones it has the highest peak memory.  ``stage`` limits the turns to
@@ -73,27 +54,15 @@ def hardest(
     peak = np.full(count, -1.0)
     turns, able = np.zeros(count, np.int64), np.zeros(count, np.int64)
 
-    def costs(works: Integers, subjects: Integers) -> dict[str, Floats]:
-        spent = {name: workload.table[name][works] for name in ("memory", "flops", "bytes")}
-        on = pair[subjects], works
-        return spent | {"seconds": pairs.seconds[on], "joules": pairs.joules[on]}
-
     for turn, offered in zip(workload.stages, workload.candidates, strict=True):
         offered_works = {index: works[group] for index, works in offered.items()}
         members = np.flatnonzero(next(iter(offered_works.values())) != LEFT_OUT)
         if stage not in (None, turn.index) or not len(members):
             continue
         allowed = {name: values[members] for name, values in budgets.items()}
-
-        def offer(
-            works: Integers, remaining: Integers, members: Integers = members
-        ) -> tuple[Integers, dict[str, Floats]]:
-            chosen = works[members[remaining]]
-            return chosen, costs(chosen, members[remaining])
-
-        offers = {index: partial(offer, works) for index, works in offered_works.items()}
-        choices = choose_stages(offers, allowed)
-        near = gate(costs(choices.row, members), allowed).nearness
+        works, pairs = {index: values[members] for index, values in offered_works.items()}, pair[members]
+        choices = choose(works, pairs, priced, allowed)
+        near = gate(priced.of(choices.row, pairs), allowed).nearness
         high = workload.table["memory"][choices.row]
         harder = (near < nearest[members]) | ((near == nearest[members]) & (high > peak[members]))
         chosen = members[harder]
@@ -102,9 +71,9 @@ def hardest(
         able[members] += choices.eligible
     there = np.maximum(work, 0)  # subjects that are left out get any work, which nobody reads
     if not len(workload.demands):
-        nothing = dict.fromkeys(("memory", "flops", "bytes", "seconds", "joules"), np.zeros(count))
+        nothing = dict.fromkeys(budgets, np.zeros(count))
         return Hardest(work, gate(nothing, budgets, memory_of_device, joules_of_job), turns, able)
-    verdicts = gate(costs(there, np.arange(count)), budgets, memory_of_device, joules_of_job)
+    verdicts = gate(priced.of(there, pair), budgets, memory_of_device, joules_of_job)
     return Hardest(work, verdicts, turns, able)
 
 

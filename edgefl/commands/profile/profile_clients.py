@@ -10,11 +10,11 @@ import numpy as np
 
 from edgefl.commands.compose import compose, predictor_of, scenario_of
 from edgefl.commands.profile.combinations import runnable
-from edgefl.commands.profile.hardest import Pairs, hardest, stage_of_works
+from edgefl.commands.profile.hardest import hardest, stage_of_works
 from edgefl.commands.profile.profile import Wanted, check_wanted
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.commands.sweep.workload import LEFT_OUT, Workload, workload_of
-from edgefl.planning import Demand, Setup, Verdict
+from edgefl.planning import Demand, Prices, Setup, Verdict
 from edgefl.runs.tables import plain
 from edgefl.scenario import Scenario
 
@@ -78,25 +78,23 @@ def _rows(workload: Workload, stage: int | None, kind: str | None) -> list[dict[
     clients = np.arange(everyone) if kind is None else setup.of_kind(kind)
     if not len(clients):
         return []
-    pairs = Pairs.of(workload, [(device, link) for device in fleet.devices for link in fleet.links])
-    pair = fleet.device_index[clients].astype(np.int64) * len(fleet.links) + fleet.link_index[clients]
+    priced = Prices(workload.demands).on(fleet.pairs, fleet.throttling)
     found = hardest(
-        workload, pairs, np.asarray(setup.clients.client_group)[clients], pair, setup.budgets(clients),
-        np.asarray(fleet.memory_of_device)[clients], setup.of_job(clients), stage=stage,
+        workload, priced, np.asarray(setup.clients.client_group)[clients], fleet.pair_index[clients],
+        setup.budgets(clients), np.asarray(fleet.memory_of_device)[clients], setup.of_job(clients), stage=stage,
     )  # fmt: skip
     trained, samples = stage_of_works(workload), np.asarray(setup.clients.client_samples)
     costs = {work: cost_fields(setup, workload.demands[work], trained[work])
              for work in np.unique(found.work).tolist() if work != LEFT_OUT}  # fmt: skip
     rows = []
     for index, client in enumerate(clients.tolist()):
-        device, link = pairs.pairs[int(pair[index])]
         work = int(found.work[index])
         head = {
             "client": client,
             "kind": setup.kind_of(client),
             "samples": int(samples[client]),
-            "device": device.name,
-            "link": link.name,
+            "device": fleet.device(client).name,
+            "link": fleet.link(client).name,
         }
         turns = {"stages": int(found.turns[index]), "eligible_stages": int(found.able[index])}
         if work == LEFT_OUT:

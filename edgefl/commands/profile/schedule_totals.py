@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.cost import ClientCost, Traffic, duration, traffic, work_key
+from edgefl.cost import ClientCost, Traffic, duration, numbers_of, priced, traffic, work_key
 from edgefl.data import Federation
 from edgefl.devices import Device, Link
 from edgefl.methods import Method, ServerState
 from edgefl.planning import (
-    NO_COMPUTE,
     NO_TRAFFIC,
     ClientVersions,
     Planner,
@@ -297,7 +296,10 @@ def followed(
                 payload = final_blocks(work, span.stage)
                 moved = traffic((payload,), (), planner.buffers)
                 followers[kind].moves(moved, 1)
-                followers[kind].spends(client_cost(NO_COMPUTE, moved, device, link), 1)
+                numbers = numbers_of(payload.serialised_bytes, 0, 0.0, device, link)
+                seconds, joules = priced(np.array([numbers]), throttling=False)
+                followers[kind].spent["virtual_seconds"] += float(seconds[0])
+                followers[kind].spent["energy_joules"] += float(joules[0])
                 followers[kind].client_versions.sent(0, (payload,), versions)
     return [_total(kind, followers[kind]) for kind in clients]
 

@@ -15,14 +15,13 @@ from edgefl.commands.sweep.workload import (
     Booleans,
     Integers,
     Judged,
-    Prices,
     Workload,
     binding_counts,
     counts_of,
     evaluated,
     memory_limit_counts,
 )
-from edgefl.planning import BUDGETS, DataCoverage, Setup
+from edgefl.planning import BUDGETS, DataCoverage, Prices, Setup
 from edgefl.planning.coverage import share
 from edgefl.planning.places import places
 
@@ -35,7 +34,7 @@ def row_of(workload: Workload, library: Library) -> dict[str, Any]:
     setup = workload.setup
     library = with_runtimes(library, setup.fleet.runtime)
     holdings = DataCoverage.of(setup)
-    prices = Prices(workload)
+    prices = Prices(workload.demands)
     judged = evaluated(workload, prices=prices)
     stages = []
     for _, turns in groupby(judged, key=lambda turn: turn.stage.index):

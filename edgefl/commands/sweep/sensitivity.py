@@ -20,9 +20,10 @@ from edgefl.commands.published.factors import residual_factor
 from edgefl.commands.sweep.orders import Signs, tau_of_signs
 from edgefl.commands.sweep.perturbed_fleets import LARGER_IS_BETTER, numbers_of, profiles_of, scaled
 from edgefl.commands.sweep.rows import merits
-from edgefl.commands.sweep.workload import Prices, Workload, evaluated
+from edgefl.commands.sweep.workload import Workload, evaluated
 from edgefl.devices import FleetOptions
 from edgefl.errors import UnitError
+from edgefl.planning import Prices
 
 FIGURES = ("eligible_share", "round_seconds", "schedule_seconds", "schedule_energy_joules")
 """What cells are ordered by; the first is better where it is larger, the others where they are smaller."""
@@ -234,7 +235,7 @@ def _keys(profiles: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _figures(cell: Cell, changes: Sequence[Change]) -> Floats:
     """FIGURES without and with each change: `[1 + changes, figures]`, NaN where no client takes part."""
-    workload, prices = cell.workload, Prices(cell.workload)
+    workload, prices = cell.workload, Prices(cell.workload.demands)
     fleet = workload.setup.fleet
     profiles = profiles_of(fleet)
     base = _row(workload, merits(workload, evaluated(workload, fleet, prices, why=False)))

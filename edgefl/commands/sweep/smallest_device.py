@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from edgefl.commands.compose import commonest_link
-from edgefl.commands.sweep.workload import LEFT_OUT, Booleans, Judged, Prices, Workload, counts_of
+from edgefl.commands.sweep.workload import LEFT_OUT, Booleans, Judged, Workload, counts_of
 from edgefl.devices import (
     PYTORCH,
     Device,
@@ -18,6 +18,7 @@ from edgefl.devices import (
     load_device,
     with_runtime,
 )
+from edgefl.planning import Prices
 
 Library = Sequence[Device]
 """Devices by the memory that is available to tensors, smallest first."""
@@ -62,7 +63,8 @@ def smallest_device(
         if margin < 0:
             smaller = {"device": device.name, "refused_by": "memory", "short_by_bytes": -margin}
             continue
-        seconds, joules = (float(values[works].max()) for values in prices.spent(device, link, setup.fleet.throttling))
+        costs = prices.on([(device, link)], setup.fleet.throttling).costs
+        seconds, joules = (float(costs[name][0, works].max()) for name in ("seconds", "joules"))
         if seconds > limits["seconds"]:
             smaller = {"device": device.name, "refused_by": "seconds", "short_by_seconds": seconds - limits["seconds"]}
             continue

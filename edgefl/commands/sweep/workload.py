@@ -1,39 +1,23 @@
-"""The works of a cell's clients, whatever their devices, and which clients can do them on a fleet.
-
-Predicting is slow and doesn't depend on devices; judging is fast and needs only the predicted costs.  So a fleet with
-other numbers is judged without predicting again.
-"""
+"""The works of a cell's clients, whatever their devices, and which clients can do them on a fleet."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from typing import Any, TypeVar
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.cost import Predictor, energy, watts_of
-from edgefl.devices import Device, Fleet, Link
-from edgefl.planning import (
-    BUDGETS,
-    DEVICE,
-    NO_COMPUTE,
-    NO_TRAFFIC,
-    OWNER,
-    Demand,
-    Planner,
-    Setup,
-    choose_stages,
-    client_cost,
-)
+from edgefl.cost import Predictor
+from edgefl.devices import Fleet
+from edgefl.planning import BUDGETS, DEVICE, OWNER, Demand, Planner, Prices, Setup, choose
 from edgefl.schedules import Stage
 
 Integers = NDArray[Any]
 Floats = NDArray[np.float64]
 Booleans = NDArray[np.bool_]
-Value = TypeVar("Value")
 
 LEFT_OUT = -1
 """The work of clients that the method leaves out of a stage."""
@@ -60,7 +44,6 @@ class Workload:
         columns: dict[str, Callable[[Demand], float]] = {
             "memory": lambda demand: demand.compute.peak_memory_bytes,
             "flops": lambda demand: demand.compute.forward_flops + demand.compute.backward_flops,
-            "bytes": lambda demand: demand.traffic.serialised_download_bytes + demand.traffic.serialised_upload_bytes,
             "download_bytes": lambda demand: demand.traffic.download_bytes,
             "upload_bytes": lambda demand: demand.traffic.upload_bytes,
         }
@@ -112,41 +95,6 @@ def _first_round(setup: Setup, stage: Stage) -> int:
     return 1 + sum(s.rounds for s in setup.schedule.stages if s.index < stage.index)
 
 
-class Prices:
-    """Seconds and joules of works on devices and over links, computed once and cached.
-
-    Compute time doesn't depend on the link, nor transfer time on the device.  Works that share a compute or a traffic
-    cost share its price.
-    """
-
-    def __init__(self, workload: Workload):
-        self._computes, self._compute_of = _distinct([d.compute for d in workload.demands])
-        self._traffics, self._traffic_of = _distinct([d.traffic for d in workload.demands])
-        self._busy: dict[tuple[bool, Device], Floats] = {}
-        self._moving: dict[Link, tuple[Floats, Floats]] = {}
-
-    def spent(self, device: Device, link: Link, throttling: bool) -> tuple[Floats, Floats]:
-        """Seconds and joules of each work on this device and link: `[works]`."""
-        # power doesn't change times
-        key = (throttling, replace(device, compute_watts=0.0, idle_watts=0.0))
-        if key not in self._busy:
-            costs = [client_cost(c, NO_TRAFFIC, device, link, throttling=throttling) for c in self._computes]
-            self._busy[key] = np.array([c.duration.compute_seconds for c in costs])[self._compute_of]
-        if link not in self._moving:
-            spent = [client_cost(NO_COMPUTE, t, device, link).duration for t in self._traffics]
-            down, up = np.array([(s.download_seconds, s.upload_seconds) for s in spent]).reshape(-1, 2).T
-            self._moving[link] = down[self._traffic_of], up[self._traffic_of]
-        busy, (down, up) = self._busy[key], self._moving[link]
-        return down + busy + up, energy(down, busy, up, watts_of(device, link))
-
-
-def _distinct(values: Sequence[Value]) -> tuple[list[Value], Integers]:
-    """The distinct objects among ``values``, and the index of each value among them."""
-    known = {id(value): value for value in values}
-    index = {key: position for position, key in enumerate(known)}
-    return list(known.values()), np.array([index[id(value)] for value in values], np.int64)
-
-
 def evaluated(
     workload: Workload, fleet: Fleet | None = None, prices: Prices | None = None, *, why: bool = True
 ) -> list[Judged]:
@@ -157,42 +105,30 @@ def evaluated(
     """
     setup = workload.setup
     fleet = fleet or setup.fleet
-    prices = prices or Prices(workload)
     group = np.asarray(setup.clients.client_group)
-    seconds, joules = (np.stack(table) for table in zip(*_pair_prices(fleet, prices), strict=True))
-    pair = fleet.device_index.astype(np.int32) * len(fleet.links) + fleet.link_index
+    table = (prices or Prices(workload.demands)).on(fleet.pairs, fleet.throttling)
 
     def judged(stage: Stage, offered: Mapping[int, Integers]) -> Judged:
         clients = np.flatnonzero(next(iter(offered.values()))[group] != LEFT_OUT)
-        groups, pairs = group[clients], pair[clients]
-
-        def offer(works: Integers, remaining: Integers) -> tuple[Integers, dict[str, Floats]]:
-            work = works[groups[remaining]]
-            spent = {name: workload.table[name][work] for name in ("memory", "flops", "bytes")}
-            return work, spent | {"seconds": seconds[pairs[remaining], work], "joules": joules[pairs[remaining], work]}
+        groups, pairs = group[clients], fleet.pair_index[clients]
+        works = {index: of_groups[groups] for index, of_groups in offered.items()}
+        chosen = choose(works, pairs, table, setup.budgets(clients, fleet), why=why)
 
         def for_all(values: NDArray[Any], default: Any) -> NDArray[Any]:
             whole = np.full(len(group), default, values.dtype)
             whole[clients] = values
             return whole
 
-        offers = {index: partial(offer, works) for index, works in offered.items()}
-        chosen = choose_stages(offers, setup.budgets(clients, fleet), why=why)
         return Judged(
             stage,
             for_all(chosen.row, LEFT_OUT),
             for_all(chosen.eligible, False),
             for_all(chosen.binding, -1),
-            for_all(seconds[pairs, chosen.row], 0),
-            for_all(joules[pairs, chosen.row], 0),
+            for_all(table.costs["seconds"][pairs, chosen.row], 0),
+            for_all(table.costs["joules"][pairs, chosen.row], 0),
         )
 
     return [judged(stage, offered) for stage, offered in zip(workload.stages, workload.candidates, strict=True)]
-
-
-def _pair_prices(fleet: Fleet, prices: Prices) -> list[tuple[Floats, Floats]]:
-    """Seconds and joules `[works]` on every device over every link; the link's index changes fastest."""
-    return [prices.spent(device, link, fleet.throttling) for device in fleet.devices for link in fleet.links]
 
 
 def counts_of(works: Integers, workload: Workload) -> Integers:

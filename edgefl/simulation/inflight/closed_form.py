@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.cost import energies, watts_of
+from edgefl.cost import Phases, carried, joules_of
 from edgefl.devices.failures import BEFORE, CORRUPTED, DOWNLOAD, TRAINING, TRUNCATED, UPLOAD, Failures
-from edgefl.devices.profile import throttled
 from edgefl.planning.planner import Plan
 from edgefl.planning.versions import Versions
 
@@ -34,26 +33,6 @@ FINISHED, LATE, DROPPED, OFFLINE, CORRUPT, TRUNCATE, NO_MEMORY, EMPTY, REJECTED 
 PHASES = ("start", "download", "compute", "upload", None)
 AT_START, AT_DOWNLOAD, AT_COMPUTE, AT_UPLOAD, AT_END = range(len(PHASES))
 """Phase in which a flight ended; AT_END: its update arrived."""
-
-
-NUMBERS = (
-    "down_bits", "up_bits", "latency", "down_goodput", "up_goodput", "cool_seconds", "throttle_after",
-    "throttled_share", "idle_watts", "download_watts", "upload_watts", "compute_watts",
-)  # fmt: skip
-"""Numbers of a plan that its flights use; ``cool_seconds`` is the time of loading and computing without throttling."""
-
-
-def numbers_of(plan: Plan) -> tuple[float, ...]:
-    """The NUMBERS of a plan."""
-    moved, device, link = plan.cost.traffic, plan.device, plan.link
-    watts = watts_of(device, link)
-    return (
-        8 * moved.serialised_download_bytes, 8 * moved.serialised_upload_bytes, link.latency_seconds,
-        link.download_goodput, link.upload_goodput,
-        plan.cost.compute.seconds(device) + plan.cost.duration.load_seconds,
-        device.throttle_after_seconds, device.throttled_share,
-        watts["idle"], watts["download"], watts["upload"], watts["compute"],
-    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -74,9 +53,9 @@ class Dispatch:
 class Flights:
     """Clients of one dispatch, with their plans and random draws.
 
-    ``numbers`` `[flights, NUMBERS]` are those of their plans.  ``factors`` `[3, flights]` multiply the seconds of
-    download, compute and upload; ``leaves`` is the virtual time at which a client goes offline (inf: never); ``joules``
-    is the charge of its battery; ``no_memory`` marks works whose peak exceeds the memory budget.
+    ``numbers`` `[flights, NUMBERS]` and ``factors`` `[3, flights]` are those of ``Phases``.  ``leaves`` is the virtual
+    time at which a client goes offline (inf: never); ``joules`` is the charge of its battery; ``no_memory`` marks works
+    whose peak exceeds the memory budget.
     """
 
     dispatch: Dispatch
@@ -93,42 +72,10 @@ class Flights:
     def __len__(self) -> int:
         return len(self.client)
 
-    def _of(self, name: str) -> Floats:
-        return self.numbers[:, NUMBERS.index(name)]
-
-    def _both(self, down: str, up: str) -> Floats:
-        """Two adjacent columns of ``numbers``, `[2, flights]`, as a view."""
-        first = NUMBERS.index(down)
-        assert NUMBERS[first + 1] == up
-        return self.numbers[:, first : first + 2].T
-
     @cached_property
-    def bits(self) -> Floats:
-        """Bits of all downloads and of all uploads, `[2, flights]`."""
-        return self._both("down_bits", "up_bits")
-
-    @cached_property
-    def latency(self) -> Floats:
-        """Seconds before the first bit of download and upload, `[2, flights]`; 0 if there are no bits."""
-        return np.where(self.bits > 0, self._of("latency") * self.factors[::2], 0.0)
-
-    @cached_property
-    def rates(self) -> Floats:
-        """Bits per second of each client's own link, `[2, flights]`: down and up."""
-        return np.asarray(self._both("down_goodput", "up_goodput") / self.factors[::2])
-
-    @cached_property
-    def compute_seconds(self) -> Floats:
-        """Seconds of loading and computing, with slow-down and throttling."""
-        busy = self._of("cool_seconds") * self.factors[1] * self.failures.slow
-        if self.throttling:
-            busy = throttled(busy, self._of("throttle_after"), self._of("throttled_share"))
-        return np.asarray(busy)
-
-    @cached_property
-    def watts(self) -> dict[str, Floats]:
-        """Power of each flight in watts, by activity."""
-        return {name: self._of(f"{name}_watts") for name in ("idle", "download", "upload", "compute")}
+    def phases(self) -> Phases:
+        """Their three phases, unless they are cut short."""
+        return Phases(self.numbers, self.throttling, self.factors, self.failures.slow)
 
     @cached_property
     def ends(self) -> Ends:
@@ -137,7 +84,7 @@ class Flights:
         outcome = np.full(len(self), FINISHED, np.int8)
         last = np.full(len(self), AT_END, np.int8)
         if not (phase.any() or self.no_memory.any()):
-            return Ends(outcome, last, self.bits, self.compute_seconds)
+            return Ends(outcome, last, self.phases.bits, self.phases.compute_seconds)
         stops = self.no_memory & (phase != BEFORE) & (phase != DOWNLOAD)
         for failure, stop_phase, result in (
             (BEFORE, AT_START, DROPPED), (DOWNLOAD, AT_DOWNLOAD, DROPPED), (TRAINING, AT_COMPUTE, DROPPED),
@@ -146,17 +93,17 @@ class Flights:
             failed = phase == failure
             last[failed], outcome[failed] = stop_phase, result
         last[stops], outcome[stops] = AT_COMPUTE, NO_MEMORY
-        down = self.bits[0] * np.where(last == AT_DOWNLOAD, fraction, 1.0) * (last >= AT_DOWNLOAD)
+        down = self.phases.bits[0] * np.where(last == AT_DOWNLOAD, fraction, 1.0) * (last >= AT_DOWNLOAD)
         broken_off = (last == AT_UPLOAD) & (phase != CORRUPTED)
-        up = self.bits[1] * np.where(broken_off, fraction, 1.0) * (last >= AT_UPLOAD)
-        busy = self.compute_seconds * np.where(last == AT_COMPUTE, np.where(stops, 0.0, fraction), 1.0)
+        up = self.phases.bits[1] * np.where(broken_off, fraction, 1.0) * (last >= AT_UPLOAD)
+        busy = self.phases.compute_seconds * np.where(last == AT_COMPUTE, np.where(stops, 0.0, fraction), 1.0)
         return Ends(outcome, last, np.stack([down, up]), np.where(last >= AT_COMPUTE, busy, 0.0))
 
     def transfer_seconds(self, direction: int) -> Floats:
         """Seconds of the download (0) or upload (1) until it ends by itself, on the client's own link."""
         first = AT_DOWNLOAD if direction == 0 else AT_UPLOAD
-        waits = np.where(self.ends.last >= first, self.latency[direction], 0.0)
-        return np.asarray(waits + self.ends.bits[direction] / self.rates[direction])
+        waits = np.where(self.ends.last >= first, self.phases.latency[direction], 0.0)
+        return np.asarray(waits + self.ends.bits[direction] / self.phases.rates[direction])
 
 
 @dataclass(frozen=True)
@@ -258,11 +205,9 @@ def closed(flights: Flights, deadline: float = inf, wanted: int | None = None) -
         np.where(cut & (phase == step), ended - began, np.where(cut & (phase < step), 0.0, whole))
         for step, began, whole in ((AT_DOWNLOAD, start, down), (AT_COMPUTE, fetched, busy), (AT_UPLOAD, computed, up))
     ]
-    moved = []
+    moved, latency, rates = [], flights.phases.latency, flights.phases.rates
     for direction, step in ((0, AT_DOWNLOAD), (1, AT_UPLOAD)):
-        part = np.clip(
-            (spent[direction * 2] - flights.latency[direction]) * flights.rates[direction], 0.0, ends.bits[direction]
-        )
+        part = carried(spent[direction * 2], latency[direction], rates[direction], ends.bits[direction])
         moved.append(np.where(cut & (phase <= step), np.where(phase == step, part, 0.0), ends.bits[direction]))
     return Landings(
         flights.client,
@@ -275,7 +220,7 @@ def closed(flights: Flights, deadline: float = inf, wanted: int | None = None) -
         spent[2],
         (moved[0] // 8).astype(np.int64),
         (moved[1] // 8).astype(np.int64),
-        energies(spent[0], spent[1], spent[2], flights.watts),
+        joules_of(spent, flights.phases.watts),
         flights.failures.slow,
     )
 
@@ -288,9 +233,7 @@ def _empty_times(
     left = flights.joules
     if not np.isfinite(left).any():
         return times
-    watts = flights.watts
-    powers = (watts["idle"] + watts["download"], watts["compute"], watts["idle"] + watts["upload"])
-    for began, whole, power in zip((start, fetched, computed), seconds, powers, strict=True):
+    for began, whole, power in zip((start, fetched, computed), seconds, flights.phases.watts, strict=True):
         needs = whole * power
         drained = np.isinf(times) & (left < needs)
         moments = began[drained] + left[drained] / power[drained]

@@ -8,10 +8,12 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
+from edgefl.cost import round_numbers
 from edgefl.devices.battery import Batteries
 from edgefl.devices.failures import NONE, draw_failures
+from edgefl.planning.planner import Plan
 from edgefl.planning.setup import Setup
-from edgefl.simulation.inflight.closed_form import Dispatch, Flights, Floats, Integers, numbers_of
+from edgefl.simulation.inflight.closed_form import Dispatch, Flights, Floats, Integers
 from edgefl.simulation.roster import Roster
 
 
@@ -59,7 +61,7 @@ def _flights(
         dispatch,
         clients,
         [roster.cells[cell] for cell in cells.tolist()],
-        roster.numbers(numbers_of)[cells],
+        roster.numbers(_numbers)[cells],
         np.stack([jitter["download"], jitter["compute"], jitter["upload"]]),
         draw_failures(fleet.failures, setup.seed, numbers, clients),
         leaves,
@@ -67,6 +69,10 @@ def _flights(
         no_memory,
         fleet.throttling,
     )
+
+
+def _numbers(plan: Plan) -> tuple[float, ...]:
+    return round_numbers(plan.cost.compute, plan.cost.traffic, plan.device, plan.link)
 
 
 def may_arrive(flights: Flights) -> NDArray[np.bool_]:

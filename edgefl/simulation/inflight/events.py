@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import simpy
 
-from edgefl.cost import energies
+from edgefl.cost import carried, joules_of
 from edgefl.planning.planner import Plan
 from edgefl.simulation.inflight.clock import CUTS, FLOWS, LAST, PHASES, Clock
 from edgefl.simulation.inflight.closed_form import (
@@ -252,8 +252,9 @@ class EventEngine:
             direction = index // 2
             wire = self._wires[direction]
             if wire is None or not flight.bits[direction]:
-                part = (flight.seconds[index] - flight.latency[direction]) * flight.rates[direction]
-                flight.carried[direction] = min(max(part, 0.0), flight.bits[direction])
+                spent, latency = flight.seconds[index], flight.latency[direction]
+                moved = carried(spent, latency, flight.rates[direction], flight.bits[direction])
+                flight.carried[direction] = float(moved)
             elif flight.flowing > -inf:
                 left = wire.remove(at, flight.client)
                 flight.carried[direction] = min(max(flight.bits[direction] - left, 0.0), flight.bits[direction])
@@ -343,18 +344,18 @@ class _Shared:
 
 def courses(flights: Flights) -> Iterator[tuple[Any, ...]]:
     """The arguments of ``Flight`` that don't depend on the time: plan, outcome, ... for each flight."""
-    ends, watts = flights.ends, flights.watts
+    ends, phases = flights.ends, flights.phases
     return zip(
         flights.plans,
         ends.outcome.tolist(),
         ends.last.tolist(),
         # seconds of each phase on the clients' own links
         _rows(flights.transfer_seconds(0), ends.compute_seconds, flights.transfer_seconds(1)),
-        _rows(*flights.latency),
-        _rows(*flights.rates),
+        _rows(*phases.latency),
+        _rows(*phases.rates),
         _rows(*ends.bits),
         flights.failures.slow.tolist(),
-        _rows(watts["idle"] + watts["download"], watts["compute"], watts["idle"] + watts["upload"]),
+        _rows(*phases.watts),
         strict=True,
     )
 
@@ -369,7 +370,6 @@ def landings(flown: Sequence[Flight]) -> Landings:
     carried = (np.array([f.carried for f in flown], dtype=np.float64).reshape(-1, 2).T // 8.0).astype(np.int64)
     # power of download, compute and upload, which includes idle power
     power = np.array([f.watts for f in flown], dtype=np.float64).reshape(-1, 3).T
-    watts = {"idle": 0.0, "download": power[0], "compute": power[1], "upload": power[2]}
     outcomes = np.array([f.outcome for f in flown], np.int8)
     return Landings(
         np.array([f.client for f in flown], np.int64),
@@ -382,6 +382,6 @@ def landings(flown: Sequence[Flight]) -> Landings:
         seconds[2],
         carried[0],
         carried[1],
-        energies(seconds[0], seconds[1], seconds[2], watts),
+        joules_of(seconds, power),
         np.array([f.slow for f in flown], dtype=np.float64),
     )

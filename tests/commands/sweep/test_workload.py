@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from edgefl.commands.compose import compose, predictor_of
-from edgefl.commands.sweep.workload import LEFT_OUT, Prices, Workload, evaluated, workload_of
+from edgefl.commands.sweep.workload import LEFT_OUT, Workload, evaluated, workload_of
 from edgefl.devices import load_device, load_link
-from edgefl.planning import BUDGETS
+from edgefl.planning import BUDGETS, Prices
 from edgefl.scenario import load
 
 DECLARED = {"source": "declared", "clients": {"image": 30, "text": 20}, "samples": {"image": "8..60", "text": 20},
@@ -29,18 +29,19 @@ def workload(tiny: Callable[..., dict[str, Any]]) -> Workload:
 
 
 def test_each_work_has_the_price_that_it_has_by_itself(workload: Workload) -> None:
-    prices = Prices(workload)
+    prices = Prices(workload.demands)
     hot = replace(load_device("phone-mid"), throttle_after_seconds=1e-4, throttled_share=0.5)
     assert len({id(d.compute) for d in workload.demands}) < len(workload.demands)  # some share what they compute
     for device in (hot, load_device("raspberry-pi-4-4gb"), hot):
         for link in (load_link("wifi-5"), load_link("lte")):
+            pair = device, link
             for throttling in (False, True):
-                seconds, joules = prices.spent(device, link, throttling)
+                # the pair by itself, and as the second of two
+                alone, second = prices.on([pair], throttling), prices.on([(hot, link), pair], throttling)
                 costs = [demand.on(device, link, throttling=throttling).budgets() for demand in workload.demands]
-                assert seconds.tolist() == [cost["seconds"] for cost in costs]
-                assert joules.tolist() == [cost["joules"] for cost in costs]
-                for name in ("memory", "flops", "bytes"):
-                    assert workload.table[name].tolist() == [cost[name] for cost in costs]
+                for name in BUDGETS:
+                    wanted = [cost[name] for cost in costs]
+                    assert alone.costs[name][0].tolist() == second.costs[name][1].tolist() == wanted
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -71,11 +71,11 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 def _needs(flights: Flights, alone: Landings) -> tuple[Any, Any, Any]:
-    watts = flights.watts
+    idle, receiving, sending, computing = flights.numbers.T[8:]  # the watts of edgefl.cost.phases.NUMBERS
     return (
-        alone.download_seconds * (watts["idle"] + watts["download"]),
-        alone.compute_seconds * watts["compute"],
-        alone.upload_seconds * (watts["idle"] + watts["upload"]),
+        alone.download_seconds * (idle + receiving),
+        alone.compute_seconds * computing,
+        alone.upload_seconds * (idle + sending),
     )
 
 
@@ -91,7 +91,7 @@ def both_clocks_tell_the_same(case: Case) -> None:
 
 def conserved(flights: Flights, landed: Landings, over: float = inf) -> None:
     """What holds of all landings, whatever happened."""
-    bits, at = flights.bits, flights.dispatch.at
+    bits, at = flights.phases.bits, flights.dispatch.at
     for carried, lost, whole in (
         (landed.carried_download_bytes, landed.lost_download_bytes, bits[0] // 8),
         (landed.carried_upload_bytes, landed.lost_upload_bytes, bits[1] // 8),

@@ -140,9 +140,8 @@ def test_a_link_with_room_for_all_is_as_none(crowd: list[One], at: float, wanted
 def reference(flights: Flights, capacity: tuple[float, float]) -> tuple[list[float], list[float]]:
     """When each flight ends and what it has carried up, under fair sharing: all rates anew at each event, in floats."""
     ends, count = flights.ends, len(flights)
-    bits, latency, caps = ends.bits, flights.latency, flights.rates
-    watts = [flights.watts["idle"] + flights.watts["download"], flights.watts["compute"],
-             flights.watts["idle"] + flights.watts["upload"]]  # fmt: skip
+    bits, latency, caps = ends.bits, flights.phases.latency, flights.phases.rates
+    watts = flights.phases.watts
     # what is left of each of: wait, download, compute, wait, upload
     left = [
         [latency[0][i] if ends.last[i] >= 1 else 0.0, bits[0][i], ends.compute_seconds[i],
@@ -210,22 +209,22 @@ def test_conservation(make: Make, crowd: list[One], down: float, up: float, over
         name = ("download", "upload")[way]
         carried = getattr(landed, f"carried_{name}_bytes")
         lost = getattr(landed, f"lost_{name}_bytes")
-        whole = flights.bits[way] / 8
+        whole = flights.phases.bits[way] / 8
         arrived = (landed.downloaded, landed.finished)[way]
         assert np.all(np.where(arrived, carried == whole, carried <= whole))
         assert np.array_equal(carried - lost, np.where(arrived, whole, 0))
         # no flow is faster than its own link, nor are all that move within any span together faster than the server's
-        taken = ended - began - flights.latency[way]
-        assert np.all((8 * carried <= flights.rates[way] * taken * (1 + 1e-9) + 1e-6) | (carried == 0))
+        taken = ended - began - flights.phases.latency[way]
+        assert np.all((8 * carried <= flights.phases.rates[way] * taken * (1 + 1e-9) + 1e-6) | (carried == 0))
         for first in began:
             for last in ended:
                 inside = (began >= first) & (ended <= last)
                 assert 8 * carried[inside].sum() <= max(rate * (last - first), 0) * (1 + 1e-9) + 1e-6
     spent = np.stack([landed.download_seconds, landed.compute_seconds, landed.upload_seconds])
     assert np.all(spent >= 0) and np.allclose(spent.sum(0), landed.ended, rtol=1e-12) and np.all(landed.ended <= over)
-    watts = flights.watts
-    joules = spent[0] * (watts["idle"] + watts["download"]) + spent[1] * watts["compute"]
-    np.testing.assert_allclose(landed.energy_joules, joules + spent[2] * (watts["idle"] + watts["upload"]), rtol=1e-12)
+    idle, receiving, sending, computing = flights.numbers.T[8:]  # the watts of edgefl.cost.phases.NUMBERS
+    joules = spent[0] * (idle + receiving) + spent[1] * computing + spent[2] * (idle + sending)
+    np.testing.assert_allclose(landed.energy_joules, joules, rtol=1e-12)
     assert np.all(landed.energy_joules <= flights.joules * (1 + 1e-12))
     if over == inf and wanted is None and np.isinf(flights.joules).all() and np.isinf(flights.leaves).all():
         # nobody gains by company

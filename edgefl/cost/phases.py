@@ -1,0 +1,115 @@
+"""The one formula of time and energy: the three phases of rounds, as prices say them and the virtual clock plays them.
+
+A round downloads, loads its model and computes, and uploads.  A transfer takes one latency plus bits / rate, and no
+time if there are no bits.  While it computes, a device draws its compute power; while it receives or sends, its idle
+power plus that of its radio.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgefl.devices import Device, Link
+from edgefl.devices.profile import throttled
+
+Floats = NDArray[np.float64]
+Three = tuple[Floats, Floats, Floats]
+
+NUMBERS = (
+    "down_bits", "up_bits", "latency", "down_goodput", "up_goodput", "cool_seconds", "throttle_after",
+    "throttled_share", "idle_watts", "download_watts", "upload_watts", "compute_watts",
+)  # fmt: skip
+"""Numbers of a round; ``cool_seconds`` is the time of loading and computing without throttling."""
+_LATENCY, _COOL, _AFTER, _SHARE, _IDLE, _RECEIVING, _SENDING, _COMPUTING = (2, *range(5, 12))
+
+
+def numbers_of(
+    down_bytes: int, up_bytes: int, cool_seconds: float, device: Device, link: Link | None
+) -> tuple[float, ...]:
+    """The NUMBERS of a round that moves these serialised bytes; without a link a transfer takes no time."""
+    latency, down, up, receiving, sending = (0.0, np.inf, np.inf, 0.0, 0.0) if link is None else (
+        link.latency_seconds, link.download_goodput, link.upload_goodput, link.download_watts, link.upload_watts
+    )  # fmt: skip
+    return (
+        8 * down_bytes, 8 * up_bytes, latency, down, up, cool_seconds, device.throttle_after_seconds,
+        device.throttled_share, device.idle_watts, receiving, sending, device.compute_watts,
+    )  # fmt: skip
+
+
+def _no_jitter() -> Floats:
+    return np.ones((3, 1))
+
+
+@dataclass(frozen=True)
+class Phases:
+    """The phases of rounds, from their ``numbers`` `[rounds, NUMBERS]`.
+
+    ``factors`` `[3, rounds]` (jitter) multiply the seconds of download, compute and upload, ``slow`` `[rounds]` those
+    of compute again; both are 1 for a price.
+    """
+
+    numbers: Floats
+    throttling: bool = False
+    factors: Floats = field(default_factory=_no_jitter)
+    slow: Floats | float = 1.0
+
+    @cached_property
+    def bits(self) -> Floats:
+        """Bits of the downloads and of the uploads, `[2, rounds]`."""
+        return self.numbers[:, :2].T
+
+    @cached_property
+    def latency(self) -> Floats:
+        """Seconds before the first bit of download and upload, `[2, rounds]`; 0 if there are no bits."""
+        return np.where(self.bits > 0, self.numbers[:, _LATENCY] * self.factors[::2], 0.0)
+
+    @cached_property
+    def rates(self) -> Floats:
+        """Bits per second of each client's own link, `[2, rounds]`: down and up."""
+        return np.asarray(self.numbers[:, _LATENCY + 1 : _COOL].T / self.factors[::2])
+
+    @cached_property
+    def compute_seconds(self) -> Floats:
+        """Seconds of loading and computing, with slow-down and throttling, `[rounds]`."""
+        busy = self.numbers[:, _COOL] * self.factors[1] * self.slow
+        if self.throttling:
+            busy = throttled(busy, self.numbers[:, _AFTER], self.numbers[:, _SHARE])
+        return np.asarray(busy)
+
+    @cached_property
+    def watts(self) -> Three:
+        """Power while it receives, computes and sends, each `[rounds]`."""
+        idle = self.numbers[:, _IDLE]
+        return idle + self.numbers[:, _RECEIVING], self.numbers[:, _COMPUTING], idle + self.numbers[:, _SENDING]
+
+    def transfer(self, direction: int) -> Floats:
+        """Seconds of the whole download (0) or upload (1), `[rounds]`."""
+        return np.asarray(self.latency[direction] + self.bits[direction] / self.rates[direction])
+
+    def seconds(self) -> Three:
+        """Seconds of download, compute and upload, each `[rounds]`."""
+        return self.transfer(0), self.compute_seconds, self.transfer(1)
+
+
+def joules_of(seconds: Sequence[Floats], watts: Sequence[Floats]) -> Three:
+    """Joules of download, compute and upload, from their seconds and ``Phases.watts``."""
+    down, busy, up = (spent * power for spent, power in zip(seconds, watts, strict=True))
+    return down, busy, up
+
+
+def priced(numbers: Floats, throttling: bool) -> tuple[Floats, Floats]:
+    """Seconds and joules of whole rounds without jitter, each `[rounds]`, from their NUMBERS `[rounds, NUMBERS]`."""
+    phases = Phases(numbers, throttling)
+    down, busy, up = seconds = phases.seconds()
+    receiving, computing, sending = joules_of(seconds, phases.watts)
+    return down + busy + up, receiving + computing + sending
+
+
+def carried(spent: Floats | float, latency: Floats | float, rates: Floats | float, bits: Floats | float) -> Floats:
+    """Bits that transfers have moved ``spent`` seconds after they began, of ``bits`` in all."""
+    return np.asarray(np.minimum(np.maximum((spent - latency) * rates, 0.0), bits))
