@@ -28,7 +28,7 @@ from edgefl.models import adapters
 from edgefl.planning import Planner, Setup
 from edgefl.planning.payload_options import encoded
 from edgefl.scenario import Scenario, load
-from edgefl.schedules import FlexLoRA, Schedule, restrict
+from edgefl.schedules import FlexLoRA, Schedule
 from edgefl.training.pretraining import Pretraining, descriptions_of
 from edgefl.work.description import digest
 from edgefl.work.sums import averaged
@@ -291,7 +291,7 @@ def check_parts(method: Method, schedule: Schedule) -> None:
         for kind in method.setting.kinds:
             for round in {1, schedule.rounds}:
                 if method.participates(kind, round):
-                    restrict(method.client_work(kind, round), stage)
+                    stage.cut(method.client_work(kind, round))
 
 
 def predictor_of(scenario: Scenario) -> Predictor:
