@@ -9,12 +9,13 @@ from edgefl.schedules.flexlora import FlexLoRA
 from edgefl.schedules.frozen_prefix import KEEP, FrozenPrefix, keeps
 from edgefl.schedules.heterofl import HeteroFL
 from edgefl.schedules.staged import EndToEnd, Layerwise, Progressive, allocate
-from edgefl.schedules.stages import EARLY, PARTS, Schedule, Stage, part_of
+from edgefl.schedules.stages import EARLY, PARTS, Aggregation, Schedule, Stage, part_of
 
 __all__ = [
     "EARLY",
     "KEEP",
     "PARTS",
+    "Aggregation",
     "Elastic",
     "EndToEnd",
     "FlexLoRA",

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from edgefl import models, registry
 from edgefl.errors import MethodError
+from edgefl.models.adapters import AdapterOptions
 from edgefl.work.description import Item, Payload, Work
 from edgefl.work.optimizer.learning_rates import at_stage
 
@@ -112,16 +113,32 @@ class Stage:
         )
 
 
+class Aggregation(Protocol):
+    """What a schedule may ask of the scenario's ``aggregation`` section."""
+
+    @property
+    def rule(self) -> str:
+        """Name of the rule that combines updates."""
+        ...
+
+    @property
+    def compares(self) -> bool:
+        """Whether the rule compares whole updates with each other."""
+        ...
+
+
 class Schedule:
     """Stages in order, and the stages that each round offers to clients.
 
-    ``needs`` are sections of a scenario that it requires; ``check_method`` adds them to its federation.
+    ``needs`` are sections of a scenario that it requires; ``check_method`` adds them to its federation.  ``averages``
+    says what the server averages: the values of parameters, or the products of LoRA's factors.
 
     The server's models are at ``stage(round)``.  ``candidates(round)`` are the stages that a client may train, best
     first.  ``offered`` lists every stage that a client may ever train, by index; by default these are the ``stages``.
     """
 
     needs: ClassVar[Mapping[str, Any]] = {}
+    averages: ClassVar[Literal["values", "products"]] = "values"
 
     def __init__(
         self, stages: tuple[Stage, ...], *, deliver_final: bool = False, offered: tuple[Stage, ...] | None = None
@@ -130,6 +147,12 @@ class Schedule:
         self.offered = stages if offered is None else offered
         self.rounds = sum(stage.rounds for stage in stages)
         self._ends = list(accumulate(stage.rounds for stage in stages))
+
+    def check(self, adapter: AdapterOptions, aggregation: Aggregation) -> None:
+        """Raise MethodError for sections of the scenario that the schedule doesn't go with; by default for none.
+
+        The message may begin with the field that is to change: ``schedule.ranks: ...``.
+        """
 
     def stage(self, round: int) -> Stage:
         """The stage of ``round`` (from 1).  Raises MethodError outside the schedule."""
