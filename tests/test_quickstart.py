@@ -21,7 +21,6 @@ from edgefl.commands.compose import compose
 from edgefl.cost import predict
 from edgefl.runs import Run
 from edgefl.scenario import load
-from edgefl.schedules import restrict
 from edgefl.work import run as run_work
 
 pytestmark = pytest.mark.slow
@@ -114,7 +113,7 @@ def test_torch_profiler_saw_the_memory_that_was_predicted(kind: str) -> None:
     setup = compose(load("quickstart", ["compare=null", "schedule=end-to-end"]))
     client = setup.of_kind(kind)[0]
     source = setup.clients.client(client)
-    work = restrict(setup.method.work(kind, 1), setup.schedule.stage(1)).fitted(source.size)
+    work = setup.schedule.stage(1).cut(setup.method.work(kind, 1)).fitted(source.size)
     inputs = setup.method.initial(1).inputs(work)
 
     def do() -> None:

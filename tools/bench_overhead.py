@@ -19,7 +19,6 @@ from edgefl import models
 from edgefl.commands.compose import compose
 from edgefl.cost import predict
 from edgefl.scenario import load
-from edgefl.schedules import restrict
 from edgefl.work import Meter, run
 
 
@@ -41,7 +40,7 @@ def main() -> None:
     setup = compose(scenario)
     client = setup.of_kind("image")[0]
     source = setup.clients.client(client)
-    work = restrict(setup.method.work("image", 1), setup.schedule.stage(1)).fitted(source.size)
+    work = setup.schedule.stage(1).cut(setup.method.work("image", 1)).fitted(source.size)
     passes = max(1, chosen.steps // source.counts(work.passes[0])["image"])
     work = type(work)(**{**work.__dict__, "passes": work.passes[:passes]})
     steps = passes * source.counts(work.passes[0])["image"]

@@ -24,7 +24,6 @@ from edgefl.devices import Device
 from edgefl.machine.microbenchmarks import calibrate_here
 from edgefl.machine.observed_work import RandomBatches, step_seconds
 from edgefl.scenario import load
-from edgefl.schedules import restrict
 from edgefl.work import Source, Work, execute
 
 
@@ -92,7 +91,7 @@ def prepared(name: str, machine: Device) -> Case:
     setup = compose(load(document))
     if mode == "train":
         source: Source = setup.clients.client(setup.of_kind(kind)[0])
-        work = restrict(setup.method.work(kind, 1), setup.schedule.stages[stage - 1]).fitted(source.size)
+        work = setup.schedule.stages[stage - 1].cut(setup.method.work(kind, 1)).fitted(source.size)
     else:
         source, work = setup.clients.server(), setup.method.evaluate(kind, "test")
     work = replace(work, passes=work.passes[:1])

@@ -23,12 +23,12 @@ from edgefl.errors import DataError, MethodError
 from edgefl.machine.kernel_scratch import kernels, probe
 from edgefl.memo import cache_folder
 from edgefl.methods import Kind, Method, Setting
-from edgefl.methods.aggregation.options import KRUM
 from edgefl.models import adapters
 from edgefl.planning import Planner, Setup
 from edgefl.planning.payload_options import encoded
 from edgefl.scenario import Scenario, load
-from edgefl.schedules import FlexLoRA, Schedule, restrict
+from edgefl.scenario.sections import SECTIONS
+from edgefl.schedules import Schedule
 from edgefl.training.pretraining import Pretraining, descriptions_of
 from edgefl.work.description import digest
 from edgefl.work.sums import averaged
@@ -80,6 +80,8 @@ def compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: No
     _check_held_out(scenario, federation)
     kinds = _kinds(scenario, federation)
     schedule: Schedule = registry.get("schedule", scenario.schedule_name)(scenario.schedule_options, blocks_of(kinds))
+    with errors_at(scenario, "schedule"):
+        schedule.check(scenario.adapter, scenario.aggregation)
     setting = _setting(scenario, federation, kinds, schedule, on_message)
     method = _method(scenario, setting)
     _check_method(scenario, method)
@@ -105,18 +107,24 @@ def compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: No
 
 @contextmanager
 def errors_at(scenario: Scenario, *path: str) -> Iterator[None]:
-    """Raise a DataError or MethodError as the ScenarioError at this path, with its file and line."""
+    """Raise a DataError or MethodError as the ScenarioError at this path, with its file and line.
+
+    A message may begin with the field that it is about: the path, or another (``schedule.ranks: ...``).
+    """
     try:
         yield
     except (DataError, MethodError) as error:
-        message = str(error).removeprefix(f"{'.'.join(path)}: ")  # the message may begin with the field
-        raise scenario.error(path, message) from error
+        field, colon, message = str(error).partition(": ")
+        named = tuple(field.split(".")) if colon else ()
+        if named != path and not (len(named) > 1 and named[0] in SECTIONS and all(map(str.isidentifier, named))):
+            named, message = path, str(error)
+        raise scenario.error(named, message) from error
 
 
 def _kinds(scenario: Scenario, federation: Federation) -> dict[str, Kind]:
     """The client kinds by name, each with the model of its clients."""
     kinds: dict[str, Kind] = {}
-    adapter = _adapter(scenario)
+    adapter = scenario.adapter.description
     for name in federation.kinds:
         modalities, task = tuple(name.split("-")), federation.task(name)
         checkpointing = scenario.training.checkpointing
@@ -135,29 +143,6 @@ def _kinds(scenario: Scenario, federation: Federation) -> dict[str, Kind]:
             for kind in kinds.values():
                 models.on_meta(kind.model)
     return kinds
-
-
-def _adapter(scenario: Scenario) -> dict[str, Any]:
-    """What models' descriptions say of the adapter.  Raises ScenarioError for what doesn't go with ``flexlora``."""
-    adapter, schedule = scenario.adapter.description, scenario.schedule_options
-    if not isinstance(schedule, FlexLoRA.Options):
-        return adapter
-    if adapter.get("name") != "lora":
-        raise scenario.error(
-            ("schedule",), "flexlora offers ranks of LoRA's factors: set adapter: {name: lora}, or another schedule"
-        )
-    rank = adapter["rank"]
-    if schedule.ranks[0] != rank:
-        raise scenario.error(
-            ("schedule", "ranks"),
-            f"ranks {list(schedule.ranks)} must go up to adapter.rank, {rank}, the server's: write ranks: "
-            f"{sorted({rank, max(1, rank // 2), max(1, rank // 4)}, reverse=True)}",
-        )
-    if scenario.aggregation.rule in KRUM:
-        raise scenario.error(
-            ("aggregation", "rule"), f"{scenario.aggregation.rule} compares factors, which flexlora doesn't average"
-        )
-    return {**adapter, "of": rank}
 
 
 def _setting(
@@ -180,6 +165,7 @@ def _setting(
         aggregation=scenario.aggregation,
         missing=scenario.evaluation.missing or {},
         pretrained=pretraining_of(scenario, federation, on_message),
+        averages_products=schedule.averages == "products",
         clients=dict(zip(kinds, np.bincount(federation.client_kind, minlength=len(kinds)).tolist(), strict=True)),
     )
 
@@ -291,7 +277,7 @@ def check_parts(method: Method, schedule: Schedule) -> None:
         for kind in method.setting.kinds:
             for round in {1, schedule.rounds}:
                 if method.participates(kind, round):
-                    restrict(method.client_work(kind, round), stage)
+                    stage.cut(method.client_work(kind, round))
 
 
 def predictor_of(scenario: Scenario) -> Predictor:

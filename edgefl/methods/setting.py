@@ -126,7 +126,8 @@ class Setting:
     Methods with a model of the server's own read ``model`` and ``facts``, from which clients' models are described,
     and ``public``, the number of public samples by pattern.  ``missing`` has by kind what samples lack in an
     evaluation.  ``pretrained`` returns pre-trained initial values of towers by name (``image.blocks.0...``).
-    ``clients`` is the number of clients of each kind in the whole fleet.
+    ``clients`` is the number of clients of each kind in the whole fleet.  ``averages_products`` says that the server
+    averages the products of LoRA's factors (FlexLoRA), and not the factors themselves.
     """
 
     kinds: Mapping[str, Kind]
@@ -141,11 +142,7 @@ class Setting:
     missing: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     pretrained: Callable[[], Mapping[str, Tensor]] | None = None
     clients: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def averages_products(self) -> bool:
-        """Whether the server averages the products of LoRA's factors (FlexLoRA), and not the factors themselves."""
-        return any("of" in kind.model.get("adapter", {}) for kind in self.kinds.values())
+    averages_products: bool = False
 
     @cached_property
     def buffers(self) -> frozenset[Address]:

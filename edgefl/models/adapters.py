@@ -55,13 +55,21 @@ class AdapterOptions(BaseModel):
 
     @property
     def description(self) -> dict[str, Any]:
-        """What a model's description says of its adapter; empty without one."""
+        """What a model's description says of its adapter; empty without one.
+
+        Of LoRA it says the ``scale`` in place of alpha: a schedule that changes the rank leaves the scale as it is.
+        """
         if self.name == "none":
             return {}
-        fields = {"name", "also"} | ({"rank", "alpha", "parts"} if self.name == "lora" else set())
+        also = list(READ_OUT if self.also is None else self.also)
+        if self.name != "lora":
+            return {"name": self.name, "also": also}
         return {
-            **self.model_dump(mode="json", include=fields),
-            "also": list(READ_OUT if self.also is None else self.also),
+            "name": self.name,
+            "rank": self.rank,
+            "scale": self.alpha / self.rank,
+            "parts": list(self.parts),
+            "also": also,
         }
 
 
@@ -103,8 +111,10 @@ def attach(module: nn.Module, adapter: Mapping[str, Any]) -> None:
 
 
 def scale(adapter: Mapping[str, Any]) -> float:
-    """What LoRA's product is multiplied by: alpha / rank; under FlexLoRA the server's rank (``of``) at every client."""
-    return float(adapter["alpha"] / adapter.get("of", adapter["rank"]))
+    """What LoRA's product is multiplied by, at every client and every rank: alpha / the server's rank."""
+    if "scale" not in adapter:  # models.json of earlier versions
+        return float(adapter["alpha"] / adapter.get("of", adapter["rank"]))
+    return float(adapter["scale"])
 
 
 def _add(scale: float, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from edgefl.planning.planner import Planner
 from edgefl.planning.price import client_cost
 from edgefl.planning.setup import Clients, Setup
 from edgefl.planning.versions import travelling
-from edgefl.schedules import Stage, restrict
+from edgefl.schedules import Stage
 from edgefl.work import Payload, Work
 
 Integers = NDArray[Any]
@@ -126,7 +126,7 @@ class ScoringPlanner:
         full = self.setup.method.evaluate_client(kind, round)
         known, work, base = self._works.get((kind, stage.index), (None, full, ""))
         if known != full:
-            work = encoded(restrict(full, stage), self.setup.payload, self.planner.buffers, self.setup.method)
+            work = encoded(stage.cut(full), self.setup.payload, self.planner.buffers, self.setup.method)
             base = work_key(replace(work, keep=()))
             self._works[kind, stage.index] = full, work, base
             self._known = {}

@@ -13,7 +13,7 @@ from edgefl.planning.payload_options import encoded
 from edgefl.planning.price import Demand
 from edgefl.planning.setup import Setup
 from edgefl.planning.versions import computed_once, travelling
-from edgefl.schedules import KEEP, Stage, restrict
+from edgefl.schedules import KEEP, Stage
 from edgefl.work import Address, Payload, Source, Work, digest
 from edgefl.work.optimizer.learning_rates import at_stage
 
@@ -95,7 +95,7 @@ class Planner:
                 work = replace(work, scalars=at_stage(full.scalars, stage.index))
             else:
                 # applied last: method, schedule and predictor see decoded payloads only
-                work = encoded(restrict(full, stage), self.setup.payload, self.buffers, self.setup.method)
+                work = encoded(stage.cut(full), self.setup.payload, self.buffers, self.setup.method)
                 base = work_key(work)
                 self.revisions[kind, stage.index] += 1
                 # works of equal cost may send different payloads in another round or to another kind

@@ -14,7 +14,7 @@ from edgefl.methods import Method
 from edgefl.planning.payload_options import PayloadOptions
 from edgefl.planning.round_options import EvaluationOptions, RoundOptions
 from edgefl.planning.stop_options import StopOptions
-from edgefl.schedules import Schedule, Stage, restrict
+from edgefl.schedules import Schedule, Stage
 from edgefl.training import Sources
 from edgefl.work import Work
 
@@ -93,7 +93,7 @@ class Setup:
 
     def staged(self, work: Work, stage: Stage) -> Work:
         """Restrict a work on a client kind's model to the stage; a work on the server's own model stays as it is."""
-        return restrict(work, stage) if work.kind in self.clients.kinds else work
+        return stage.cut(work) if work.kind in self.clients.kinds else work
 
     def evaluations(self, split: str, stage: Stage) -> list[tuple[Work, list[str]]]:
         """Works that evaluate every kind's model at a stage, each with the kinds whose model it evaluates.

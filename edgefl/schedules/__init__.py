@@ -1,21 +1,21 @@
 """Schedules: which part of a model is attached, trains and travels in which round.
 
-A schedule knows names like ``image.blocks.3.attn.qkv.weight`` and never a method; ``restrict`` narrows the work that
-a method wrote for the full depth to one stage.
+A schedule knows names like ``image.blocks.3.attn.qkv.weight`` and never a method; ``Stage.cut`` cuts the
+work that a method wrote for the full model to one stage.
 """
 
 from edgefl.schedules.elastic import Elastic
 from edgefl.schedules.flexlora import FlexLoRA
 from edgefl.schedules.frozen_prefix import KEEP, FrozenPrefix, keeps
 from edgefl.schedules.heterofl import HeteroFL
-from edgefl.schedules.restricting import restrict
 from edgefl.schedules.staged import EndToEnd, Layerwise, Progressive, allocate
-from edgefl.schedules.stages import EARLY, PARTS, Schedule, Stage, part_of
+from edgefl.schedules.stages import EARLY, PARTS, Aggregation, Schedule, Stage, part_of
 
 __all__ = [
     "EARLY",
     "KEEP",
     "PARTS",
+    "Aggregation",
     "Elastic",
     "EndToEnd",
     "FlexLoRA",
@@ -28,5 +28,4 @@ __all__ = [
     "allocate",
     "keeps",
     "part_of",
-    "restrict",
 ]

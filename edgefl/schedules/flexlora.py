@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt, field_validator
 
 from edgefl.errors import MethodError
-from edgefl.models.adapters import FACTORS
-from edgefl.schedules.stages import PARTS, Schedule, ScheduleOptions, Stage
+from edgefl.models.adapters import FACTORS, AdapterOptions
+from edgefl.schedules.stages import PARTS, Aggregation, Schedule, ScheduleOptions, Stage
 from edgefl.work.description import Item, Payload, Work
 from edgefl.work.slices import cut_between
 
@@ -24,6 +24,7 @@ class FlexLoRA(Schedule):
     """
 
     needs: ClassVar[Mapping[str, Any]] = {"adapter": {"name": "lora"}, "schedule": "flexlora"}
+    averages: ClassVar[Literal["values", "products"]] = "products"
 
     class Options(ScheduleOptions):
         """Fields of ``schedule: {name: flexlora}``."""
@@ -41,41 +42,63 @@ class FlexLoRA(Schedule):
             return tuple(sorted(value, reverse=True))
 
     def __init__(self, options: FlexLoRA.Options, blocks: Mapping[str, int]):
+        self.ranks = options.ranks
         rounds, zero = options.rounds or 10, dict.fromkeys(blocks, 0)
         offered = tuple(
-            Stage(i, dict(blocks), zero, PARTS, rounds, rank=rank, label=f"rank {rank}")
+            Ranked(i, dict(blocks), zero, PARTS, rounds, label=f"rank {rank}", rank=rank)
             for i, rank in enumerate(options.ranks, start=1)
         )
         super().__init__(offered[:1], offered=offered)
+
+    def check(self, adapter: AdapterOptions, aggregation: Aggregation) -> None:
+        """Raise MethodError without LoRA, for ranks that don't go up to its rank, and a rule that compares updates."""
+        if adapter.name != "lora":
+            raise MethodError("flexlora offers ranks of LoRA's factors: set adapter: {name: lora}, or another schedule")
+        if self.ranks[0] != (rank := adapter.rank):
+            raise MethodError(
+                f"schedule.ranks: ranks {list(self.ranks)} must go up to adapter.rank, {rank}, the server's: write "
+                f"ranks: {sorted({rank, max(1, rank // 2), max(1, rank // 4)}, reverse=True)}"
+            )
+        if aggregation.compares:
+            raise MethodError(f"aggregation.rule: {aggregation.rule} compares factors, which flexlora doesn't average")
 
     def candidates(self, round: int) -> tuple[Stage, ...]:
         """All ranks, the largest first."""
         return self.offered
 
 
-def ranked(work: Work, rank: int) -> Work:
-    """The work with the first ``rank`` rows of every A and columns of every B; their scale stays alpha / the full rank.
+@dataclass(frozen=True)
+class Ranked(Stage):
+    """A stage whose model has the first ``rank`` rows of every A and columns of every B."""
 
-    Raises MethodError for a model without LoRA, a rank above its own, and for tensors that follow a factor: factors of
-    two rounds differ by a rotation.
-    """
-    adapter = work.model.get("adapter")
-    if adapter is None or adapter["name"] != "lora":
-        raise MethodError("flexlora: there are no factors whose rank could differ: set adapter: {name: lora}")
-    if rank > adapter["rank"]:
-        raise MethodError(f"ranks: {rank} is above adapter.rank, {adapter['rank']}, which is the server's")
-    if kept := [name for name in work.keep if name.rpartition(".")[2] in FACTORS]:
-        raise MethodError(f"flexlora: {kept[0]} stays on the client, and factors of two rounds don't belong together")
+    rank: int = 1
 
-    def sliced(payload: Payload) -> Payload:
-        return replace(payload, items=tuple(_item(item, rank) for item in payload.items))
+    def cut(self, work: Work) -> Work:
+        """The work on factors of this rank; their scale stays the server's, alpha / the full rank.
 
-    return replace(
-        work,
-        model={**work.model, "adapter": {**adapter, "rank": rank}},
-        down=tuple(map(sliced, work.down)),
-        up=tuple(map(sliced, work.up)),
-    )
+        Raises MethodError for a model without LoRA, a rank above its own, and for tensors that follow a factor: factors
+        of two rounds differ by a rotation.
+        """
+        work = super().cut(work)
+        adapter = work.model.get("adapter")
+        if adapter is None or adapter["name"] != "lora":
+            raise MethodError("flexlora: there are no factors whose rank could differ: set adapter: {name: lora}")
+        if self.rank > adapter["rank"]:
+            raise MethodError(f"ranks: {self.rank} is above adapter.rank, {adapter['rank']}, which is the server's")
+        if kept := [name for name in work.keep if name.rpartition(".")[2] in FACTORS]:
+            raise MethodError(
+                f"flexlora: {kept[0]} stays on the client, and factors of two rounds don't belong together"
+            )
+
+        def sliced(payload: Payload) -> Payload:
+            return replace(payload, items=tuple(_item(item, self.rank) for item in payload.items))
+
+        return replace(
+            work,
+            model={**work.model, "adapter": {**adapter, "rank": self.rank}},
+            down=tuple(map(sliced, work.down)),
+            up=tuple(map(sliced, work.up)),
+        )
 
 
 def _item(item: Item, rank: int) -> Item:

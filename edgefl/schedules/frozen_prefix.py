@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal, cast
 
 from pydantic import Field, PositiveInt
@@ -54,14 +54,23 @@ class FrozenPrefix(Schedule):
                     f"blocks: {first[tower]} frozen blocks leave none to train of the {count} of the {tower} tower"
                 )
         parts = PARTS[len(EARLY) :]
-        super().__init__((Stage(1, dict(blocks), first, parts, options.rounds or 10, keeps=options.keep),))
+        stage = Keeping if options.keep else Stage
+        super().__init__((stage(1, dict(blocks), first, parts, options.rounds or 10),))
 
 
-def keeping(work: Work, first: Mapping[str, int]) -> Work:
-    """The work that computes the prefix of ``first[tower]`` blocks once for all its samples, and trains from there.
+@dataclass(frozen=True)
+class Keeping(Stage):
+    """A stage whose clients keep what the frozen blocks before ``first`` compute."""
 
-    Raises MethodError for a tower that can't begin in the middle, and for a step that reads further data.
-    """
+    def cut(self, work: Work) -> Work:
+        """The work that computes the frozen blocks once for all its samples, and trains from there.
+
+        Raises MethodError for a tower that can't begin in the middle, and for a step that reads further data.
+        """
+        return _keeping(super().cut(work), self.first)
+
+
+def _keeping(work: Work, first: Mapping[str, int]) -> Work:
     described = work.model.get("towers", {})
     begins = {tower: first[tower] for tower in described if first.get(tower)}
     own = [p for p in work.passes if p.train and p.data == "private"]

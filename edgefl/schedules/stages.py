@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
+from edgefl import models, registry
 from edgefl.errors import MethodError
+from edgefl.models.adapters import AdapterOptions
+from edgefl.work.description import Item, Payload, Work
+from edgefl.work.optimizer.learning_rates import at_stage
 
 StageCount = Annotated[int, Field(gt=0, le=10_000)]
 """A number of stages: more are a mistake, and would take more memory than a model."""
@@ -36,11 +40,9 @@ class Stage:
     """One stage of a schedule, or one of several parts that a round offers.
 
     A tower has its first ``depth[tower]`` blocks.  Of these, blocks ``first[tower]`` to ``until[tower] - 1`` train (to
-    the last one if ``until`` lacks the tower).  The other parts all exist; those named in ``parts`` train.  ``width``
-    is the share of attention heads that the model keeps, counted from the first head; with ``scaler`` its
-    activations are scaled during training (HeteroFL).  With ``keeps`` a client keeps what its frozen first blocks
-    compute.  ``rank`` is that of LoRA's factors, None for the adapter's.  ``index`` counts from 1.  ``rounds`` may be
-    0.  ``label`` is the stage's name in tables, for schedules that offer several stages in one round.
+    the last one if ``until`` lacks the tower).  The other parts all exist; those named in ``parts`` train.  ``index``
+    counts from 1.  ``rounds`` may be 0.  ``label`` is the stage's name in tables, for schedules that offer several
+    stages in one round.  A schedule that cuts works otherwise derives a stage of its own and overrides ``cut``.
     """
 
     index: int
@@ -49,11 +51,7 @@ class Stage:
     parts: tuple[str, ...]
     rounds: int
     until: Mapping[str, int] = field(default_factory=dict)
-    width: float = 1.0
-    scaler: bool = False
     label: str = ""
-    keeps: bool = False
-    rank: int | None = None
 
     def __str__(self) -> str:
         """The label, or ``stage 2``."""
@@ -71,17 +69,76 @@ class Stage:
             return part in self.parts or part not in PARTS
         return self.first.get(tower, 0) <= block < self.until.get(tower, block + 1) and self.attached(name)
 
+    def cut(self, work: Work) -> Work:
+        """The part of a work for the full model that belongs to this stage.
+
+        The model has the stage's depth.  Active parameters train, are edited and are uploaded.  A payload to the client
+        has the attached parameters, or only the active ones if it follows training (FedCola's partner weights).  Tables
+        stay as they are.  A partner weight whose own block does not exist yet is left out together with its gate.
+        Raises MethodError for a work that can't be cut so.
+        """
+
+        def here(item: Item) -> bool:
+            return self.attached(item.like or item.source.split("/", 1)[1])
+
+        def down(payload: Payload) -> Payload:
+            keep = self.active if payload.follows == "trained" else self.attached
+            return payload.only(lambda i: i.is_table or (keep(i.parameter) and here(i)))
+
+        trains = set(work.trainable)
+
+        def copied(name: str) -> bool:
+            return self.active(name) if name in trains else self.attached(name)
+
+        received = tuple(down(p) for p in work.down)
+        described = {item.name for payload in work.down for item in payload.items}
+        names = {item.name for payload in received for item in payload.items}
+        edits, gone = [], set[str]()
+        for edit in work.edits:
+            kind: Any = registry.get("edit", edit.name)
+            kept = kind.restrict(edit, self.active, names)
+            gone |= kind.names(edit) - (kind.names(kept) if kept else set())
+            if kept:
+                edits.append(kept)
+        return replace(
+            work,
+            model=models.at_depth(work.model, self.depth),
+            trainable=tuple(n for n in work.trainable if self.active(n) and n not in gone),
+            edits=tuple(edits),
+            scalars=at_stage(work.scalars, self.index),
+            down=received,
+            up=tuple(p.only(lambda i: i.is_table or self.active(i.parameter)) for p in work.up),
+            keep=tuple(n for n in work.keep if n in names or (n not in described and self.attached(n))),
+            reference=work.reference if isinstance(work.reference, bool) else tuple(filter(copied, work.reference)),
+        )
+
+
+class Aggregation(Protocol):
+    """What a schedule may ask of the scenario's ``aggregation`` section."""
+
+    @property
+    def rule(self) -> str:
+        """Name of the rule that combines updates."""
+        ...
+
+    @property
+    def compares(self) -> bool:
+        """Whether the rule compares whole updates with each other."""
+        ...
+
 
 class Schedule:
     """Stages in order, and the stages that each round offers to clients.
 
-    ``needs`` are sections of a scenario that it requires; ``check_method`` adds them to its federation.
+    ``needs`` are sections of a scenario that it requires; ``check_method`` adds them to its federation.  ``averages``
+    says what the server averages: the values of parameters, or the products of LoRA's factors.
 
     The server's models are at ``stage(round)``.  ``candidates(round)`` are the stages that a client may train, best
     first.  ``offered`` lists every stage that a client may ever train, by index; by default these are the ``stages``.
     """
 
     needs: ClassVar[Mapping[str, Any]] = {}
+    averages: ClassVar[Literal["values", "products"]] = "values"
 
     def __init__(
         self, stages: tuple[Stage, ...], *, deliver_final: bool = False, offered: tuple[Stage, ...] | None = None
@@ -90,6 +147,12 @@ class Schedule:
         self.offered = stages if offered is None else offered
         self.rounds = sum(stage.rounds for stage in stages)
         self._ends = list(accumulate(stage.rounds for stage in stages))
+
+    def check(self, adapter: AdapterOptions, aggregation: Aggregation) -> None:
+        """Raise MethodError for sections of the scenario that the schedule doesn't go with; by default for none.
+
+        The message may begin with the field that is to change: ``schedule.ranks: ...``.
+        """
 
     def stage(self, round: int) -> Stage:
         """The stage of ``round`` (from 1).  Raises MethodError outside the schedule."""

@@ -91,7 +91,7 @@ def test_every_argument_that_a_step_edit_or_the_data_read_is_on_the_page() -> No
     told = section("Built-in steps") + section("Built-in edits") + section("Batches")
     read = {
         name
-        for folder in ("work", "methods", "data")
+        for folder in ("work", "methods", "schedules", "data")
         for path in (ROOT / "edgefl" / folder).rglob("*.py")
         for name in re.findall(r"\bargs(?:\.get\(|\[)\"(\w+)\"", path.read_text(encoding="utf-8"))
     }

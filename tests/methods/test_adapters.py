@@ -228,9 +228,18 @@ def test_fedcola_s_complementary_training_is_refused(tiny: Tiny) -> None:
     edgefl.validate(tiny(adapter=LORA, method={"name": "fedcola", "complementary": "none"}))
 
 
+def test_the_scale_is_the_server_s_at_every_rank() -> None:
+    told = adapters.AdapterOptions(name="lora", rank=6, alpha=9.0).description
+    assert adapters.scale(told) == adapters.scale({**told, "rank": 2}) == 1.5
+    earlier = {name: value for name, value in told.items() if name != "scale"} | {"alpha": 9.0}
+    assert adapters.scale(earlier) == 1.5, "models.json of an earlier version"
+    assert adapters.scale({**earlier, "rank": 2, "of": 6}) == 1.5, "under FlexLoRA"
+
+
 def test_an_adapter_is_in_the_run_s_description(tiny: Tiny, tmp_path: Path) -> None:
     run = edgefl.run(adapted(tiny), output=tmp_path / "run")
-    assert json.loads((tmp_path / "run/models.json").read_text())["image"]["adapter"]["rank"] == 4
+    adapter = json.loads((tmp_path / "run/models.json").read_text())["image"]["adapter"]
+    assert adapter["rank"] == 4 and adapter["scale"] == 8 / 4
     again = edgefl.run(
         adapted(tiny, executor={"name": "processes", "workers": 2, "device": "cpu"}), output=tmp_path / "two"
     )

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgefl.planning.versions import ClientVersions, final_blocks, stale, travelling
-from edgefl.schedules import Layerwise, restrict
+from edgefl.schedules import Layerwise
 from edgefl.work import Item, Payload
 
 SCHEDULE = Layerwise(Layerwise.Options(stages=2, rounds=4), {"image": 2})
@@ -25,13 +25,13 @@ def versions(**changed: int) -> dict[str, int]:
 
 
 def test_version_0_is_preinstalled() -> None:
-    work = restrict(FULL, SECOND)
+    work = SECOND.cut(FULL)
     assert stale(work, SECOND, {}, versions()) == ()
     assert {i.source for p in travelling(work, SECOND, ()) for i in p.items} == set(ADDRESSES) - set(FROZEN)
 
 
 def test_frozen_parts_travel_to_an_old_copy_only() -> None:
-    work, current = restrict(FULL, SECOND), versions(blocks=3, embedding=2)
+    work, current = SECOND.cut(FULL), versions(blocks=3, embedding=2)
     assert list(stale(work, SECOND, {}, current)) == FROZEN
     (down,) = travelling(work, SECOND, stale(work, SECOND, {}, current))
     assert [i.source for i in down.items] == ADDRESSES
@@ -45,7 +45,7 @@ def test_frozen_parts_travel_to_an_old_copy_only() -> None:
 
 def test_active_parts_and_tables_travel_always() -> None:
     table = Payload("prototypes", (Item("prototypes", (5, 16), "float32", "table/prototypes"),))
-    work = restrict(replace(FULL, down=(*FULL.down, table)), FIRST)
+    work = FIRST.cut(replace(FULL, down=(*FULL.down, table)))
     current = {**versions(), "table/prototypes": 0}
     client_versions = ClientVersions(6)
     client_versions.sent(0, work.down, current)
@@ -54,7 +54,7 @@ def test_active_parts_and_tables_travel_always() -> None:
 
 
 def test_what_is_kept_never_travels() -> None:
-    work = restrict(replace(FULL, keep=("image.head.weight", "image.blocks.0.norm1.bias")), SECOND)
+    work = SECOND.cut(replace(FULL, keep=("image.head.weight", "image.blocks.0.norm1.bias")))
     current = versions(head=5, blocks=5)
     old = stale(work, SECOND, {}, current)
     assert "own/image.blocks.0.norm1.bias" not in old
@@ -63,7 +63,7 @@ def test_what_is_kept_never_travels() -> None:
 
 
 def test_the_final_blocks_are_a_stages_own() -> None:
-    payload = final_blocks(restrict(FULL, SECOND), SECOND)
+    payload = final_blocks(SECOND.cut(FULL), SECOND)
     assert {i.name for i in payload.items} == {a.removeprefix("own/") for a in ADDRESSES if ".blocks.1." in a}
 
 
@@ -76,14 +76,14 @@ def test_a_ledger_comes_back_from_its_rows() -> None:
     again = ClientVersions(12)
     again.restore(of, states)
     assert [again.held(client) for client in range(12)] == [client_versions.held(client) for client in range(12)]
-    assert stale(restrict(FULL, SECOND), SECOND, again.held(7), versions(blocks=2)) == ()
+    assert stale(SECOND.cut(FULL), SECOND, again.held(7), versions(blocks=2)) == ()
     # states that nobody holds any more are left behind
     client_versions.sent(np.arange(12), FULL.down, versions(image=5))
     assert len(client_versions.rows()[1]) == 1
 
 
 def test_a_thin_ledger_knows_who_holds_what_is_old() -> None:
-    work, client_versions = restrict(FULL, SECOND), ClientVersions(9)
+    work, client_versions = SECOND.cut(FULL), ClientVersions(9)
     client_versions.sent(np.arange(6), FULL.down, versions(blocks=1))
     client_versions.sent(np.arange(4), FULL.down, versions(blocks=2))
     client_versions.sent(3, FULL.down, versions(blocks=2, embedding=1))

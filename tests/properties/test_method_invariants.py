@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from edgefl import models, registry
 from edgefl.methods import Kind, Method, ServerState, Setting, Update
 from edgefl.models import ModelOptions
-from edgefl.schedules import Elastic, EndToEnd, HeteroFL, Layerwise, restrict
+from edgefl.schedules import Elastic, EndToEnd, HeteroFL, Layerwise
 from edgefl.work import Edit, Item, Payload, Work, run
 from edgefl.work.edits import Gate
 from edgefl.work.training_options import TrainingOptions
@@ -142,7 +142,7 @@ def test_frozen_blocks_stay_as_they_are_to_the_bit(
     stage = schedule.stage(data.draw(st.integers(1, 3)))
     state, updates = first(method), list[Update]()
     for client, kind in enumerate(kinds):
-        work, source = restrict(made(method).work(kind, 1), stage), Toy(8)
+        work, source = stage.cut(made(method).work(kind, 1)), Toy(8)
         inputs = state.inputs(work)
         result = run(work, inputs, source, module=models.build(work.model), device=CPU, seed=client)
         updates.append(Update(client, kind, {kind: 8}, work, result.payloads, state.base(work)))
@@ -172,10 +172,10 @@ def test_whom_nothing_limits_does_what_end_to_end_asks(
     """The first part that elastic and HeteroFL offer, which whoever can takes, is the whole work, every round."""
     work = made(method).work(kind, round)
     options = Elastic.Options(stages=stages, depth=depth, parts=parts, rotate=rotate, rounds=10)
-    whole = restrict(work, EndToEnd(EndToEnd.Options(rounds=10), EVERY).stage(round))
+    whole = EndToEnd(EndToEnd.Options(rounds=10), EVERY).stage(round).cut(work)
     for schedule in (Elastic(options, EVERY), HeteroFL(HeteroFL.Options(rounds=10), EVERY)):
         part = schedule.candidates(round)[0]
-        assert restrict(work, part) == whole
+        assert part.cut(work) == whole
         assert part.rounds == schedule.rounds == 10 and schedule.stage(round) == part
 
 
@@ -191,7 +191,7 @@ def test_the_average_of_equal_clients_is_any_one_of_them(
     schedule = Elastic(Elastic.Options(stages=BLOCKS, rounds=3), EVERY)
     updates = []
     for client, n in enumerate(counts):
-        work = restrict(method.work(kind, 1), data.draw(st.sampled_from(schedule.candidates(1))))
+        work = data.draw(st.sampled_from(schedule.candidates(1))).cut(method.work(kind, 1))
         sent: dict[str, dict[str, Tensor]] = {p.name: {i.name: goal[i.source] for i in p.items} for p in work.up}
         updates.append(Update(client, kind, {kind: n}, work, sent, state.base(work)))
     after = method.aggregate(state, updates).tensors

@@ -21,7 +21,7 @@ from edgefl.methods import Method, ServerState, Update
 from edgefl.methods.aggregation.products import factored
 from edgefl.models import adapters
 from edgefl.scenario import load
-from edgefl.schedules import Stage, restrict
+from edgefl.schedules.flexlora import Ranked
 
 Tiny = Callable[..., dict[str, Any]]
 Matrix = NDArray[np.float64]
@@ -46,7 +46,11 @@ def works(tiny: Tiny, **more: Any) -> tuple[Method, ServerState, dict[int, Any]]
     tensors = {a: torch.randn(t.shape) * 0.1 if ".lora_" in a else t for a, t in state.tensors.items()}
     state = ServerState(tensors, state.versions)
     full = setup.method.client_work("image", 1)
-    return setup.method, state, {stage.rank or 0: restrict(full, stage) for stage in setup.schedule.offered}
+    return (
+        setup.method,
+        state,
+        {stage.rank: stage.cut(full) for stage in setup.schedule.offered if isinstance(stage, Ranked)},
+    )
 
 
 def update(state: ServerState, work: Any, client: int, samples: int) -> Update:
@@ -249,6 +253,6 @@ def test_what_does_not_go_with_it_is_refused(tiny: Tiny, more: dict[str, Any], m
 
 def test_ranks_are_refused_outside(tiny: Tiny) -> None:
     _, _, by_rank = works(tiny)
-    stage = Stage(1, {"image": 2}, {"image": 0}, ("head",), 1, rank=9)
+    stage = Ranked(1, {"image": 2}, {"image": 0}, ("head",), 1, rank=9)
     with pytest.raises(EdgeflError, match="ranks: 9 is above adapter.rank, 4"):
-        restrict(by_rank[4], stage)
+        stage.cut(by_rank[4])

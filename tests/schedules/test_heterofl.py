@@ -26,7 +26,7 @@ from edgefl.models import ModelOptions
 from edgefl.models.tower import Attention
 from edgefl.models.width import at_width
 from edgefl.planning import Planner, Setup
-from edgefl.schedules import HeteroFL, Stage, restrict
+from edgefl.schedules import HeteroFL, Stage
 from edgefl.work import Item, Payload, Work
 from edgefl.work.slices import Cut, covers, cut_between, fits, put, shape_of, take, within
 
@@ -113,7 +113,7 @@ def stage(width: float, scaler: bool = False) -> Stage:
 @pytest.mark.parametrize("name", MODELS)
 def test_what_travels_has_the_shapes_of_the_narrower_model(name: str, share: float) -> None:
     whole = models.on_meta(MODELS[name]).state_dict()
-    work = restrict(work_on(MODELS[name]), stage(share))
+    work = stage(share).cut(work_on(MODELS[name]))
     narrow = models.on_meta(work.model).state_dict()
     assert {i.name: i.shape for i in work.up[0].items} == {n: tuple(t.shape) for n, t in narrow.items()}
     assert all(fits(i.cut, whole[i.name].shape, i.shape) for i in (*work.up[0].items, *work.down[0].items))
@@ -125,7 +125,7 @@ def test_the_heads_that_stay_do_as_before() -> None:
     """Attention whose input and output have nothing beyond the slice is the narrow attention with the slices."""
     torch.manual_seed(0)
     description = MODELS["image"]
-    work = restrict(work_on(description), stage(0.5))
+    work = stage(0.5).cut(work_on(description))
     cuts = {i.name.removeprefix("image.blocks.0.attn."): i.cut for i in work.up[0].items}
     whole, narrow = Attention(16, 4), Attention(8, 2)
     narrow.load_state_dict({n: take(t, cuts[n]) for n, t in whole.state_dict().items()})
@@ -137,7 +137,7 @@ def test_the_heads_that_stay_do_as_before() -> None:
 
 
 def test_the_scaler_divides_while_training_alone() -> None:
-    work = restrict(work_on(MODELS["image"]), stage(0.5, scaler=True))
+    work = stage(0.5, scaler=True).cut(work_on(MODELS["image"]))
     (edit,) = work.edits
     assert edit.args["layers"] == {
         f"image.blocks.{i}.{layer}": 0.5 for i in range(2) for layer in ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")
@@ -169,10 +169,10 @@ def test_models_that_cannot_be_cut() -> None:
     work = work_on(MODELS["image"])
     table = Payload("features", (Item("features", (5, 16), "float32", "table/features"),))
     with pytest.raises(MethodError, match="'features' holds representations of the full model's width, 16"):
-        restrict(replace(work, down=(*work.down, table)), stage(0.5))
+        stage(0.5).cut(replace(work, down=(*work.down, table)))
     other = Payload("other", (Item("other", (5, 3), "float32", "kind/image.other"),))
     with pytest.raises(MethodError, match="'other' of shape"):
-        restrict(replace(work, down=(*work.down, other)), stage(0.5))
+        stage(0.5).cut(replace(work, down=(*work.down, other)))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -13,11 +15,15 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from edgefl import models
+from edgefl.commands.compose import compose
+from edgefl.cost import Predictor
 from edgefl.errors import MethodError
 from edgefl.methods import Kind, Setting
 from edgefl.methods.fedcola.fedcola import FedCola
 from edgefl.models import ModelOptions
-from edgefl.schedules import EndToEnd, Layerwise, Progressive, Schedule, allocate, part_of, restrict
+from edgefl.planning import Planner
+from edgefl.scenario import load
+from edgefl.schedules import EndToEnd, Layerwise, Progressive, Schedule, Stage, allocate, part_of
 from edgefl.work import Item, Payload, Work
 from edgefl.work.training_options import TrainingOptions
 
@@ -149,7 +155,7 @@ def test_a_progressive_model_only_grows(blocks: dict[str, int], data: st.DataObj
     assert all(a < b for a, b in itertools.pairwise(grown)) and grown[-1] == set(names)
 
 
-# restrict -----------------------------------------------------------------------------------------------------------
+# cut ----------------------------------------------------------------------------------------------------------------
 
 
 def fedcola(image: int = 4, text: int = 4, **options: Any) -> FedCola:
@@ -192,7 +198,7 @@ def test_only_active_blocks_get_partners_and_gates_and_travel_up(schedule: Any) 
     method = fedcola(complementary="blocks")
     for stage in schedule({"image": 4, "text": 4}, stages=2).stages:
         for kind in ("image", "text", "image-text"):
-            work = restrict(method.work(kind, 1), stage)
+            work = stage.cut(method.work(kind, 1))
             check_consistent(work)
             active = {i for i in range(4) if stage.active(f"{next(iter(work.model['towers']))}.blocks.{i}.x")}
             down, up = sent(work.down), sent(work.up)
@@ -208,7 +214,7 @@ def test_only_active_blocks_get_partners_and_gates_and_travel_up(schedule: Any) 
 
 
 def test_frozen_embeddings_stay_at_the_server() -> None:
-    work = restrict(fedcola().work("image", 1), layerwise({"image": 4, "text": 4}, stages=2).stages[1])
+    work = layerwise({"image": 4, "text": 4}, stages=2).stages[1].cut(fedcola().work("image", 1))
     assert any("embedding" in n for n in sent(work.down)["model"])
     assert not any("embedding" in n for n in sent(work.up)["model"])
     assert not any("embedding" in n for n in work.trainable)
@@ -217,41 +223,77 @@ def test_frozen_embeddings_stay_at_the_server() -> None:
 def test_a_partner_that_is_not_attached_yet_is_left_out_with_its_gate() -> None:
     """Four image blocks and two text blocks in two stages: image block 1 would need text block 1, of stage 2."""
     method, stages = fedcola(4, 2), layerwise({"image": 4, "text": 2}, stages=2).stages
-    first = restrict(method.work("image", 1), stages[0])
+    first = stages[0].cut(method.work("image", 1))
     check_consistent(first)
     assert {block(f"{layer}.x") for layer in first.edits[0].args["layers"]} == {0}
     assert {block(n) for n in first.trainable} - {None} == {0, 1}
     assert not any(n.endswith((".gate", ".partner")) for n in first.trainable if block(n) == 1)
-    second = restrict(method.work("image", 1), stages[1])
+    second = stages[1].cut(method.work("image", 1))
     check_consistent(second)
     assert not second.edits and not sent(second.down)["partner"]
-    text = restrict(method.work("text", 1), stages[1])
+    text = stages[1].cut(method.work("text", 1))
     assert {block(f"{layer}.x") for layer in text.edits[0].args["layers"]} == {1}
 
 
 def test_at_full_depth_nothing_is_lost() -> None:
     work = fedcola().work("image", 1)
     (stage,) = EndToEnd(EndToEnd.Options(), {"image": 4, "text": 4}).stages
-    assert restrict(work, stage) == work
+    assert stage.cut(work) == work
 
 
-def test_restricting_twice_is_restricting_once() -> None:
+def test_cutting_twice_is_cutting_once() -> None:
     for stage in layerwise({"image": 4, "text": 4}, stages=4, rounds=8).stages:
-        once = restrict(fedcola().work("text", 1), stage)
-        assert restrict(once, stage) == once
+        once = stage.cut(fedcola().work("text", 1))
+        assert stage.cut(once) == once
 
 
 def test_tables_are_untouched() -> None:
     table = Payload("prototypes", (Item("prototypes", (5, 16), "float32", "table/prototypes"),))
     work = make_work()
     work = Work(**{**work.__dict__, "down": (*work.down, table), "up": (*work.up, table), "keep": ("prototypes",)})
-    restricted = restrict(work, layerwise({"image": 2}, stages=2).stages[1])
+    restricted = layerwise({"image": 2}, stages=2).stages[1].cut(work)
     assert table in restricted.down and table in restricted.up and restricted.keep == ("prototypes",)
 
 
 def test_kept_names_follow_the_depth() -> None:
     work = Work(**{**make_work().__dict__, "keep": ("image.blocks.0.norm1.bias", "image.blocks.1.norm1.bias")})
-    assert restrict(work, layerwise({"image": 2}, stages=2).stages[0]).keep == ("image.blocks.0.norm1.bias",)
+    assert layerwise({"image": 2}, stages=2).stages[0].cut(work).keep == ("image.blocks.0.norm1.bias",)
+
+
+@dataclass(frozen=True)
+class SmallBatches(Stage):
+    """A stage of a plug-in's: its clients train in smaller batches."""
+
+    batch: int = 1
+
+    def cut(self, work: Work) -> Work:
+        work = super().cut(work)
+        return replace(work, passes=tuple(replace(p, batch=min(p.batch, self.batch)) for p in work.passes))
+
+
+@dataclass(frozen=True)
+class Biases(Stage):
+    """A stage of a plug-in's: biases and heads alone train and travel up."""
+
+    def active(self, name: str) -> bool:
+        return super().active(name) and (name.endswith(".bias") or part_of(name)[1] == "head")
+
+
+def test_a_stage_of_ones_own_is_planned(tiny: Callable[..., dict[str, Any]]) -> None:
+    """What a plug-in's stages cut costs what a scenario or the model's own shapes say."""
+    data = {"source": "glyphs", "clients": {"image": 2}, "samples": 16, "validation": 20, "test": 20}
+    usual, small = (compose(load(tiny(data=data, training={"batch": batch}))) for batch in (8, 2))
+    whole = usual.schedule.stage(1)
+    fields = (dict(whole.depth), dict(whole.first), whole.parts)
+    own = replace(usual, schedule=Schedule((SmallBatches(1, *fields, 1, batch=2), Biases(2, *fields, 1))))
+    cut, biases = (Planner(own, Predictor()).plan(0, 0, 0, round, own.schedule.stage(round), ()) for round in (1, 2))
+    plain, said = (Planner(setup, Predictor()).plan(0, 0, 0, 1, whole, ()) for setup in (usual, small))
+    assert cut.work == said.work and cut.key == said.key != plain.key
+    assert cut.cost.compute.peak_memory_bytes < plain.cost.compute.peak_memory_bytes
+    shapes = {n: t.numel() for n, t in models.on_meta(usual.method.setting.kinds["image"].model).named_parameters()}
+    sent = 4 * sum(count for name, count in shapes.items() if name.endswith(".bias") or ".head." in name)
+    assert biases.cost.traffic.upload_bytes == sent < plain.cost.traffic.upload_bytes
+    assert biases.cost.compute.peak_memory_bytes < plain.cost.compute.peak_memory_bytes
 
 
 def test_a_schedule_is_made_of_stages() -> None:

@@ -16,7 +16,7 @@ from edgefl import models
 from edgefl.cost import Predictor, ScratchTable, predict
 from edgefl.errors import UncountedOperator
 from edgefl.machine.kernel_scratch import probe
-from edgefl.schedules import Layerwise, restrict
+from edgefl.schedules import Layerwise
 from edgefl.work import PARTS, AllocatorPeak, Call, Held, Inside, Item, Meter, Pass, Payload, Trace, Work, execute
 
 
@@ -38,7 +38,7 @@ def received_table() -> Work:
 
 def second_stage(gate: str = "") -> Work:
     schedule = Layerwise(Layerwise.Options(stages=2, rounds=2), {"image": 2})
-    return restrict(make_work(gate=gate), schedule.stages[1])
+    return schedule.stages[1].cut(make_work(gate=gate))
 
 
 PAIR = ("image", "text")

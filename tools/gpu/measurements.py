@@ -186,13 +186,12 @@ def compared(scenario: Any, kind: str, device: Any) -> Iterator[Json]:
     from edgefl import models
     from edgefl.commands.compose import compose
     from edgefl.machine.observed_work import RandomBatches
-    from edgefl.schedules import restrict
     from edgefl.work import run
     from edgefl.work.description import DTYPES
 
     setup = compose(scenario)
     data = setup.clients.client(setup.of_kind(kind)[0])
-    work = restrict(setup.method.work(kind, 1), setup.schedule.stage(1)).fitted(data.size)
+    work = setup.schedule.stage(1).cut(setup.method.work(kind, 1)).fitted(data.size)
     work = replace(work, passes=work.passes[:1])
     batches = RandomBatches(data, work.model, BATCHES, short=True)
     source = FixedBatches(batches, list(batches.batches(work.passes[0], 0)))

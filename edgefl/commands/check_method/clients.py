@@ -9,7 +9,6 @@ from edgefl.commands.check_method.findings import Place
 from edgefl.commands.check_method.tasks import check_kept, check_repeated, check_training, run_task
 from edgefl.commands.check_method.works import check_work
 from edgefl.methods import ServerState, Update
-from edgefl.schedules import restrict
 from edgefl.training import Task
 
 
@@ -22,7 +21,7 @@ def check_client(federation: TinyFederation, client: int, kind: str, place: Plac
         equal = full.encode() == federation.new_method().client_work(kind, place.round).encode()
         findings.expect(rules.BLIND, where, equal, "two calls give different works")
         findings.expect(rules.BLIND, where, full.kind == kind, f"its kind is {full.kind!r}")
-        work = restrict(full, place.stage).fitted(source.size)
+        work = place.stage.cut(full).fitted(source.size)
         if not check_work(findings, work, where, place.stage, state):
             return None
         task = Task(work, state.inputs(work), client, seeds.key(1, "check", client, place.round))

@@ -72,9 +72,14 @@ class AggregationOptions(BaseModel):
                 raise ValueError(f"{name} belongs to optimizer {' or '.join(optimizers)}, not {self.optimizer}")
         if self.trim is not None and self.rule != "trimmed-mean":
             raise ValueError(f"trim belongs to rule trimmed-mean, not {self.rule}")
-        if self.attackers is not None and self.rule not in KRUM:
+        if self.attackers is not None and not self.compares:
             raise ValueError(f"attackers belongs to rule {' or '.join(KRUM)}, not {self.rule}")
         return self
+
+    @property
+    def compares(self) -> bool:
+        """Whether the rule compares whole updates with each other, and not the values of one parameter."""
+        return self.rule in KRUM
 
     @property
     def plain(self) -> bool:

@@ -21,7 +21,8 @@ from edgefl.methods.depthfl.depthfl import DepthFL
 from edgefl.methods.depthfl.steps import mutual
 from edgefl.models import ModelOptions
 from edgefl.models.exits import ExitModel
-from edgefl.schedules import Stage, restrict
+from edgefl.schedules import Stage
+from edgefl.schedules.heterofl import Narrow
 from edgefl.schedules.stages import PARTS
 from edgefl.work import run
 from edgefl.work.training_options import TrainingOptions
@@ -128,9 +129,9 @@ def test_an_exit_comes_trains_and_goes_with_its_block() -> None:
     exits = {n for n in full.trainable if ".exit." in n}
     assert {n.split(".exit.")[0] for n in exits} == {f"{m}.blocks.{i}" for m in ("image", "text") for i in (0, 1)}
     assert not [n for n in full.trainable if n.split(".")[1] in ("norm", "rep", "head")]
-    below = restrict(full, PREFIX)
+    below = PREFIX.cut(full)
     assert {n for n in below.trainable if ".exit." in n} == {n for n in exits if ".blocks.0." in n}
-    top = restrict(full, TOP)
+    top = TOP.cut(full)
     assert {n for n in top.trainable if ".exit." in n} == {n for n in exits if ".blocks.1." in n}
     module = models.build(top.model)
     assert isinstance(module, ExitModel) and len(module.places) == 2
@@ -145,7 +146,7 @@ def test_each_part_is_averaged_over_those_who_have_it() -> None:
     state = method.initial(1)
     updates = []
     for client, (samples, stage) in enumerate(((10, PREFIX), (30, WHOLE))):
-        work = restrict(method.work("image", 1), stage)
+        work = stage.cut(method.work("image", 1))
         base = state.base(work)
         payloads = {"model": {i.name: base[i.source] + client + 1 for i in work.up[0].items}}
         updates.append(Update(client, "image", {"image": samples}, work, payloads, base))
@@ -208,7 +209,7 @@ def test_towers_of_libraries_have_exits(tower: str, more: dict[str, Any]) -> Non
 
 
 def test_narrow_clients_have_the_leading_part_of_what_each_modality_tells_an_exit() -> None:
-    work = restrict(made(setting("classify")).work("image-text", 1), Stage(2, {}, {}, PARTS, 1, width=0.5, scaler=True))
+    work = Narrow(2, {}, {}, PARTS, 1, width=0.5, scaler=True).cut(made(setting("classify")).work("image-text", 1))
     head = next(i for i in work.up[0].items if i.name == "image.blocks.0.exit.head.0.weight")
     assert head.shape == (5, 16) and head.cut == (((0, 5),), ((0, 8), (16, 24)))
     (scale,) = work.edits

@@ -15,7 +15,7 @@ from edgefl.cost import predict
 from edgefl.cost.predict import work_key
 from edgefl.errors import ScenarioError
 from edgefl.scenario import load
-from edgefl.schedules import Stage, restrict
+from edgefl.schedules import Stage
 from edgefl.work import Meter, Work
 from edgefl.work.optimizer.learning_rates import at_stage, grouped
 from edgefl.work.training_options import TrainingOptions
@@ -59,7 +59,7 @@ def test_a_stage_takes_its_value_of_each_list() -> None:
     assert at_stage(plain, 2) is plain and at_stage({"lr": 1.0}, 2) == {"lr": 1.0}
     work = make_work(optimizer=settings())
     stage = Stage(2, {"image": 2}, {"image": 1}, ("norm", "rep", "head"), 1)
-    assert restrict(work, stage).scalars["rates"]["image.head"] == {"lr": 0.375}
+    assert stage.cut(work).scalars["rates"]["image.head"] == {"lr": 0.375}
 
 
 def test_decay_and_the_batch_scale_every_rate() -> None:
