@@ -1,6 +1,6 @@
 """Methods of federated learning, each in one file, client and server halves together."""
 
-from edgefl.methods.aggregation.combine import Cohort, combine
+from edgefl.methods.aggregation import Cohort, combine
 from edgefl.methods.protocol import Method
 from edgefl.methods.setting import Kind, Setting
 from edgefl.methods.state import ServerState, Update

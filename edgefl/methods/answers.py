@@ -9,8 +9,10 @@ from typing import Any
 
 from edgefl import registry
 from edgefl.errors import MethodError
+from edgefl.methods.aggregation.arrivals import ValuesGone
 from edgefl.methods.state import ServerState
 from edgefl.work import Work
+from edgefl.work.step_faults import line_of
 
 
 def _work(answer: Any, state: ServerState | None) -> str:
@@ -33,11 +35,6 @@ def _state(answer: Any, state: ServerState | None) -> str:
             continue
         if after is None:
             return f"returned a state without {address!r}"
-        if after.is_meta and not before.is_meta:
-            return (
-                f"changed {address!r} to a tensor without values: where streams is true, only combine() and the tables "
-                "of updates may be read"
-            )
         if (after.shape, after.dtype) != (before.shape, before.dtype):
             return (
                 f"changed {address!r} from {before.dtype} {tuple(before.shape)} to {after.dtype} {tuple(after.shape)}; "
@@ -72,16 +69,24 @@ def check_answers(method: type) -> None:
 def _checked(function: FunctionType, check: Callable[[Any, ServerState | None], str]) -> Callable[..., Any]:
     @wraps(function)
     def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
-        answer = function(self, *args, **kwargs)
+        try:
+            answer = function(self, *args, **kwargs)
+        except ValuesGone as error:
+            raise MethodError(f"{_named(function)} reads what is gone ({line_of(error)}): {error}") from error
         state = next((value for value in (*args[:1], kwargs.get("state")) if isinstance(value, ServerState)), None)
         if fault := check(answer, state):
-            code = function.__code__
-            owner = registry.plug_ins().owner(code.co_filename)
-            of = f"the plug-in {owner}, " if owner else ""
-            raise MethodError(f"{function.__qualname__}() ({of}{code.co_filename}:{code.co_firstlineno}) {fault}")
+            raise MethodError(f"{_named(function)} {fault}")
         return answer
 
     return checked
+
+
+def _named(function: FunctionType) -> str:
+    """A function with its plug-in and its file."""
+    code = function.__code__
+    owner = registry.plug_ins().owner(code.co_filename)
+    of = f"the plug-in {owner}, " if owner else ""
+    return f"{function.__qualname__}() ({of}{code.co_filename}:{code.co_firstlineno})"
 
 
 def _shown(value: Any) -> str:

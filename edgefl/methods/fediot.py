@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import Field, PositiveFloat
 
 from edgefl.errors import MethodError
-from edgefl.methods.aggregation.combine import Cohort
+from edgefl.methods.aggregation import Cohort
 from edgefl.methods.protocol import Method
 from edgefl.methods.setting import Setting
 from edgefl.methods.state import ServerState, Update

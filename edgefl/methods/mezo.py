@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from edgefl.errors import MethodError
-from edgefl.methods.aggregation.combine import Fold, Folded
 from edgefl.methods.protocol import Method
 from edgefl.methods.setting import Setting
-from edgefl.methods.state import ServerState, Update
+from edgefl.methods.state import Update
 from edgefl.work import Address, Item, Payload, Work
 from edgefl.work.optimizer.zeroth_order import STEPS, direction, pooled
-from edgefl.work.sums import averaged
 
 
 class Mezo(Method):
@@ -56,18 +56,10 @@ class Mezo(Method):
         """The parameters that train."""
         return {item.source for item in trained_items(work)}
 
-    def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
-        """FedAvg's mean of the clients' models, each of which is rebuilt from its steps."""
-        options = self.setting.aggregation
-        if options.rule != "mean" or self.setting.averages_products:
-            return super().aggregate(state, [rebuilt(update) for update in updates])
-        # one model at a time is in memory
-        light = [without_values(update) for update in updates]
-        parameters = {a: t for a, t in state.tensors.items() if averaged(a)}
-        fold = Fold(parameters, light, self.update_weight, options)
-        for update in sorted(updates, key=lambda update: update.client):
-            fold.add(rebuilt(update))
-        return super().aggregate(state, Folded(light, fold))
+    def rebuild(self, update: Update) -> Update:
+        """The update that the client would have sent under FedAvg, but for rounding: ``w - sum_j steps_j z_j``."""
+        up = Payload("model", trained_items(update.work))
+        return replace(update, work=replace(update.work, up=(up,)), payloads={"model": Rebuilt(update, up)})
 
 
 def trained_items(work: Work) -> tuple[Item, ...]:
@@ -76,25 +68,30 @@ def trained_items(work: Work) -> tuple[Item, ...]:
     return tuple(item for payload in work.down for item in payload.items if item.name in names)
 
 
-def without_values(update: Update) -> Update:
-    """The update that the client would have sent under FedAvg, with tensors that have shapes alone."""
-    items = trained_items(update.work)
-    values = {item.name: torch.empty_like(update.base[item.source], device="meta") for item in items}
-    return replace(update, work=replace(update.work, up=(Payload("model", items),)), payloads={"model": values})
+class Rebuilt(Mapping[str, Tensor]):
+    """A client's parameters, each drawn from the steps that it sent when it is read, and not kept."""
 
+    def __init__(self, update: Update, payload: Payload):
+        self._update, self._sources = update, {item.name: item.source for item in payload.items}
 
-def rebuilt(update: Update) -> Update:
-    """The update that the client would have sent under FedAvg, but for rounding: ``w - sum_j steps_j z_j``."""
-    steps, round = update.payloads[STEPS][STEPS], update.work.scalars["round"]
-    light = without_values(update)
-    if steps.is_meta:  # costs are planned without values
-        return light
-    taken = [(pooled(round, index), float(steps[index])) for index in steps.nonzero().flatten().tolist()]
-    values = {}
-    for payload in light.work.up:
-        for item in payload.items:
-            value = values[item.name] = update.base[item.source].clone()
-            for seed, step in taken:
-                for part, z in direction(seed, item.name, value):
-                    part.sub_(z, alpha=step)
-    return replace(light, payloads={"model": values})
+    @cached_property
+    def _taken(self) -> list[tuple[int, float]]:
+        """The seeds of the directions, and the steps along them."""
+        steps, round = self._update.payloads[STEPS][STEPS], self._update.work.scalars["round"]
+        return [(pooled(round, index), float(steps[index])) for index in steps.nonzero().flatten().tolist()]
+
+    def __getitem__(self, name: str) -> Tensor:
+        base = self._update.base[self._sources[name]]
+        if self._update.payloads[STEPS][STEPS].is_meta:  # costs are planned without values
+            return torch.empty_like(base, device="meta")
+        value = base.clone()
+        for seed, step in self._taken:
+            for part, z in direction(seed, name, value):
+                part.sub_(z, alpha=step)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._sources)
+
+    def __len__(self) -> int:
+        return len(self._sources)

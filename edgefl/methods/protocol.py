@@ -12,7 +12,9 @@ from torch import Tensor
 
 from edgefl import models, seeds
 from edgefl.errors import MethodError
-from edgefl.methods.aggregation.combine import Cohort, Mix, parts_of
+from edgefl.methods.aggregation import Cohort
+from edgefl.methods.aggregation.arrivals import Arrivals
+from edgefl.methods.aggregation.combine import Mix, parts_of
 from edgefl.methods.aggregation.products import combined
 from edgefl.methods.aggregation.server_optimizers import stepped
 from edgefl.methods.answers import check_answers
@@ -228,6 +230,14 @@ class Method:
         """Addresses that the server changes once it has the update of ``work``: by default those that it sends up."""
         return {item.source for payload in work.up for item in payload.items}
 
+    def rebuild(self, update: Update) -> Update:
+        """What ``combine`` averages of an update: by default itself.
+
+        For clients that send something else, from which the server makes parameters: values may be made when they are
+        read.  It is also called before an update arrives, when ``work`` and ``base`` alone can be read.
+        """
+        return update
+
     def update_weight(self, update: Update) -> float:
         """The weight of an update in means of parameters, before normalising: by default its number of samples."""
         return update.weight
@@ -252,6 +262,7 @@ class Method:
 
         parameters = {a: t for a, t in state.tensors.items() if averaged(a)}
         weigh, options = weight or self.update_weight, self.setting.aggregation
+        updates = Arrivals.of(updates).each(self.rebuild)
         if self.setting.averages_products:
             return combined(state.tensors, parameters, updates, limited, weigh, self.setting.buffers, options)
         parts = parts_of(parameters, updates, limited, weigh, options)

@@ -141,7 +141,10 @@ class Sums:
         added = set()
         for payload in upload:
             value = payloads.get(payload.name)
-            if not isinstance(value, Packed) or (mean := self._mean_of(payload, value.places, base)) is None:
+            # a payload that was narrowed has fewer items than its buffer
+            if not isinstance(value, Packed) or len(value.places.payload.items) != len(payload.items):
+                continue
+            if (mean := self._mean_of(payload, value.places, base)) is None:
                 continue
             total = self.totals.expected[payload.items[0].source, None]
             started = self._base_of(payload, value.places, base)

@@ -21,10 +21,10 @@ from torch import Tensor, nn
 
 from edgefl import models, registry
 from edgefl.methods import Kind, Method, ServerState, Setting, Update
+from edgefl.methods.fedcola.gate import Gate
 from edgefl.models import ModelOptions
 from edgefl.schedules import Elastic, EndToEnd, HeteroFL, Layerwise
 from edgefl.work import Edit, Item, Payload, Work, run
-from edgefl.work.edits import Gate
 from edgefl.work.training_options import TrainingOptions
 
 KINDS, BLOCKS = ("image", "text", "image-text"), 3

@@ -13,8 +13,10 @@ from math import inf
 import torch
 from torch import Tensor
 
-from edgefl.methods.aggregation.combine import Mix, address_of, counted, parts_of
+from edgefl.methods.aggregation.combine import Mix, address_of, parts_of
 from edgefl.methods.aggregation.options import AggregationOptions
+from edgefl.methods.aggregation.robust_deltas import with_values
+from edgefl.methods.aggregation.senders import Senders, counted
 from edgefl.methods.aggregation.server_optimizers import stepped
 from edgefl.methods.state import Update
 from edgefl.models.adapters import FACTORS
@@ -36,6 +38,7 @@ def combined(
 
     ``clip`` limits the norm of a client's whole change, with that of its products.
     """
+    updates = [with_values(update) for update in updates]  # each address is read by itself
     factors = {address for address in parameters if address.endswith((FIRST, SECOND))}
     if options.clip is not None:
         norms = [_norm(update, parameters) for update in updates]
@@ -44,7 +47,7 @@ def combined(
             for u, norm in zip(updates, norms, strict=True)
         ]
         options = options.model_copy(update={"clip": None})
-    _, cohort = counted(parameters, updates, [weight(update) for update in updates], options)
+    _, cohort = counted(Senders(updates), parameters, updates, [weight(u) for u in updates], options)
     rest = {address: tensor for address, tensor in parameters.items() if address not in factors}
     others = [_only(update, lambda item: item.source not in factors) for update in updates]
     changed = stepped(tensors, parts_of(rest, others, lambda a, _: mix(a, cohort), weight, options), buffers, options)

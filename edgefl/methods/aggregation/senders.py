@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
+from torch import Tensor
+
+from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.methods.state import Update
 from edgefl.work import Address, Payload
 from edgefl.work.slices import Cut
 
 Upload = tuple[Payload, ...]
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Sample counts of a round's updates: by kind (participants) and by address (denominator of its mean)."""
+
+    by_kind: Mapping[str, float]
+    by_address: Mapping[Address, float]
 
 
 class Senders:
@@ -57,3 +70,27 @@ class Senders:
             return known[key]
 
         return total
+
+
+def counted(
+    senders: Senders,
+    tensors: Mapping[str, Tensor],
+    updates: Sequence[Update],
+    weights: Sequence[float],
+    options: AggregationOptions,
+) -> tuple[Mapping[Address, float], Cohort]:
+    """The weights of the senders of each address, and the cohort's counts; tensors may be without values."""
+    by_kind: Counter[str] = Counter()
+    kinds_sending: list[set[str]] = [set() for _ in senders.uploads]
+    for update, counts, number in zip(updates, weights, senders.upload_of, strict=True):
+        by_kind[update.kind] += counts  # type: ignore[assignment]
+        kinds_sending[number].add(update.kind)
+    total = senders.sums(weights)
+    sent = {a: total({number: len(cuts) for number, cuts in by.items()}) for a, by in senders.cuts.items()}
+    by_address: Mapping[Address, float] = sent
+    if options.compensation:
+        # a parameter that no client of its kind sent has a denominator too, if it is shared with other kinds
+        kinds_of = {a: set().union(*(kinds_sending[number] for number in by)) for a, by in senders.cuts.items()}
+        kinds = {a: {a.split("/", 1)[0]} & by_kind.keys() or kinds_of.get(a, set()) for a in {**tensors, **kinds_of}}
+        by_address = {a: sum(by_kind[kind] for kind in names) for a, names in kinds.items() if names}
+    return sent, Cohort(by_kind, by_address)

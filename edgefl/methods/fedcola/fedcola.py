@@ -16,7 +16,8 @@ from torch import Tensor
 
 from edgefl import models
 from edgefl.errors import MethodError
-from edgefl.methods.aggregation.combine import Cohort, Source, address_of
+from edgefl.methods.aggregation import Cohort
+from edgefl.methods.aggregation.combine import Source, address_of
 from edgefl.methods.fedcola.stacks import PARTS, WORKING, Key, Stack, differing, shares, sources
 from edgefl.methods.protocol import Method
 from edgefl.methods.setting import Setting

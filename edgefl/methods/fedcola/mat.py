@@ -15,7 +15,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 
 from edgefl.errors import MethodError, suggestion
-from edgefl.methods.aggregation.combine import Cohort, Source, address_of
+from edgefl.methods.aggregation import Cohort
+from edgefl.methods.aggregation.combine import Source, address_of
 from edgefl.methods.fedcola.stacks import Key, Place, Stack, shares, sources
 from edgefl.methods.protocol import Method
 from edgefl.methods.setting import Kind, Setting

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from edgefl import models, seeds
 from edgefl.errors import MethodError
-from edgefl.methods.aggregation.combine import Cohort
+from edgefl.methods.aggregation import Cohort
 from edgefl.methods.protocol import Method
 from edgefl.methods.setting import Kind, Setting
 from edgefl.methods.state import ServerState, Update

@@ -12,16 +12,16 @@ from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from edgefl.methods import ServerState, Update
-from edgefl.methods.aggregation.combine import Fold, Folded
+from edgefl.methods.aggregation.arrivals import AddedUp, Arrivals
+from edgefl.methods.aggregation.fold import Fold
 from edgefl.planning.planner import Plan, Start
 from edgefl.planning.setup import Setup
 from edgefl.planning.versions import preinstalled
 from edgefl.schedules import Stage
-from edgefl.simulation.learning.interface import MOST_WORKS, Arrival, part_of_stage
+from edgefl.simulation.learning.interface import Arrival, part_of_stage
 from edgefl.simulation.learning.spilled import Place, Spill
 from edgefl.training import Report, Task
 from edgefl.training.task import Sum
@@ -77,15 +77,6 @@ class _Held(NamedTuple):
     place: Place | None
 
 
-class _Light(NamedTuple):
-    """A work with its uploads without values, their bytes, and the names of those that aren't averaged, by payload."""
-
-    work: Work
-    payloads: Payloads
-    bytes: int
-    tables: Mapping[str, Sequence[str]]
-
-
 class Arrived:
     """The updates that arrived and aren't aggregated.
 
@@ -101,7 +92,6 @@ class Arrived:
         self._added: dict[Key, Update] = {}
         self._stage: Stage | None = None
         self._expected: dict[Key, Update] = {}
-        self._light: dict[int, _Light] = {}
         self._starts: dict[tuple[int, Start], tuple[dict[str, Tensor], dict[Address, Tensor]]] = {}
 
     def expect(
@@ -114,10 +104,11 @@ class Arrived:
             return
         for arrival in arrivals:
             started = under_way[arrival.client]
-            expected = self._update(arrival, started, stage, self.light(started.work))
+            expected = self._update(arrival, started, stage, _without_values(started.work))
             self._expected[arrival.client, started.number] = expected
         parameters = {a: t for a, t in state.tensors.items() if averaged(a)}
-        self.fold = Fold(parameters, list(self._expected.values()), method.update_weight, method.setting.aggregation)
+        sent = list(map(method.rebuild, self._expected.values()))
+        self.fold = Fold(parameters, sent, method.update_weight, method.setting.aggregation)
 
     def add(self, client: int, started: Started, result: Result) -> None:
         """Take an update that is accepted.  Raises RunError if it has to lie on disk and can't be written."""
@@ -126,16 +117,8 @@ class Arrived:
             return
         key = client, started.number
         update = _with_result(self._expected.pop(key), result, self._decoded(started, result))
-        self.fold.add(update)
-        light = self._known(update.work)
-        payloads = light.payloads
-        if light.tables:
-            # copies, which don't hold what lies beside them in memory
-            tables = {
-                name: {n: update.payloads[name][n].clone() for n in names} for name, names in light.tables.items()
-            }
-            payloads = {name: {**of, **tables.get(name, {})} for name, of in payloads.items()}
-        self._added[key] = replace(update, payloads=payloads)
+        self.fold.add(self._setup.method.rebuild(update))
+        self._added[key] = replace(update, payloads=AddedUp.of(update.work.up, update.payloads))
 
     def shard(self, clients: Sequence[tuple[int, Started]]) -> Shard:
         """A shard of clients whose updates are expected."""
@@ -153,7 +136,7 @@ class Arrived:
             shard.means = report.sums
         if report.refused is None:
             shard.used = True
-            self._added[client, started.number] = _with_result(expected, report.result, self.light(expected.work))
+            self._added[client, started.number] = _with_result(expected, report.result, expected.payloads)
         shard.left -= 1
         if not shard.left:
             assert shard.means is not None
@@ -164,15 +147,15 @@ class Arrived:
     def add_again(self, client: int, started: Started, result: Result, tables: Payloads) -> None:
         """Take an update whose parameters the restored sums already have; ``tables`` are its other tensors."""
         expected = self._expected.pop((client, started.number))
-        payloads = {name: {**of, **tables.get(name, {})} for name, of in self.light(expected.work).items()}
+        payloads = {payload.name: AddedUp(payload, tables.get(payload.name, {})) for payload in expected.work.up}
         self._added[client, started.number] = _with_result(expected, result, payloads)
 
-    def tables(self, client: int, number: int) -> dict[str, dict[str, Tensor]]:
+    def tables(self, client: int, number: int) -> Payloads:
         """The tensors that are left of an update which was added up."""
         payloads = self._added[client, number].payloads
-        return {name: {n: t for n, t in named.items() if not t.is_meta} for name, named in payloads.items()}
+        return {name: sent.tables for name, sent in payloads.items() if isinstance(sent, AddedUp)}
 
-    def take(self, state: ServerState, arrivals: Sequence[Arrival], stage: Stage, *, at_once: bool) -> list[Update]:
+    def take(self, state: ServerState, arrivals: Sequence[Arrival], stage: Stage, *, at_once: bool) -> Arrivals:
         """The updates to aggregate, decoded, each with its starting values; they are held no longer.
 
         ``at_once``: each is mixed into the current model, ``(1 - a) w + a w_client``.
@@ -191,7 +174,7 @@ class Arrived:
         updates = [update for update in updates if any(p.items for p in update.work.up)]
         fold = self.fold
         self._end()
-        return updates if fold is None else Folded(updates, fold)
+        return Arrivals.of(updates, fold)
 
     def forget(self, arrivals: Sequence[Arrival]) -> None:
         """Drop updates that aren't used."""
@@ -207,26 +190,8 @@ class Arrived:
 
     # one update -----------------------------------------------------------------------------------------------------
 
-    def light(self, work: Work) -> Payloads:
-        """The uploads of a work as tensors without values, which clients with the same work share."""
-        return self._known(work).payloads
-
-    def _known(self, work: Work) -> _Light:
-        key = id(work.up)
-        if key not in self._light:
-            if len(self._light) >= MOST_WORKS:
-                self._light = {}
-            with torch.device("meta"):
-                payloads = {p.name: {i.name: i.spec.empty() for i in p.items} for p in work.up}
-            tables = {p.name: [i.name for i in p.items if not averaged(i.source)] for p in work.up}
-            self._light[key] = _Light(
-                work, payloads, sum(item.spec.bytes for p in work.up for item in p.items),
-                {name: names for name, names in tables.items() if names},
-            )  # fmt: skip
-        return self._light[key]
-
     def _hold(self, key: Key, started: Started, result: Result) -> None:
-        size, place = self._known(started.work).bytes, None
+        size, place = sum(item.spec.bytes for p in started.work.up for item in p.items), None
         if self._bytes + size > self._most:
             self._spill = self._spill or Spill(self._folder)
             # decoded, because all of them are read together in the end
@@ -286,6 +251,10 @@ class Arrived:
             if p.data == "private"
             for pattern in p.patterns
         }
+
+
+def _without_values(work: Work) -> Payloads:
+    return {payload.name: AddedUp(payload, {}) for payload in work.up}
 
 
 def _with_result(expected: Update, result: Result, payloads: Payloads) -> Update:

@@ -36,7 +36,8 @@ def may_share(setup: Setup) -> bool:
     Clipping needs each update's norm; a method with weights of its own may need what the client reports.
     """
     method, setting = setup.method, setup.method.setting
-    usual = type(method).update_weight is Method.update_weight and method.adds_up
+    own = type(method)
+    usual = own.update_weight is Method.update_weight and own.rebuild is Method.rebuild and method.adds_up
     return usual and setting.aggregation.clip is None and setting.training.stack == "off"
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edgefl.methods import ServerState, Update
+from edgefl.methods.aggregation.arrivals import Arrivals
 from edgefl.planning.meta_state import shapes, shapes_alone
 from edgefl.planning.setup import Setup
 from edgefl.schedules import Stage
@@ -144,7 +145,7 @@ class NoTraining:
         if not updates:
             return {}
         with shapes_alone(self.setup.method, "training: none: aggregate()", self.state), torch.device("meta"):
-            after = self.setup.method.aggregate(self.state, updates)
+            after = self.setup.method.aggregate(self.state, Arrivals.of(updates))
         return {a: t for a, t in after.tensors.items() if after.versions[a] != self.state.versions.get(a)}
 
     def forget(self, arrivals: Sequence[Arrival]) -> None:

@@ -20,12 +20,12 @@ from edgefl.cost import predict
 from edgefl.errors import EdgeflError, MethodError
 from edgefl.methods import Kind, Setting, Update
 from edgefl.methods.aggregation.options import AggregationOptions
+from edgefl.methods.fedcola.gate import Gate, GatedLinear
 from edgefl.models import ModelOptions
 from edgefl.models.layers import ATTENTION, MLP, BlockLayers, block_layers
 from edgefl.registry.registered import PARTS
 from edgefl.schedules import Layerwise
 from edgefl.work import AllocatorPeak, Meter, Work, execute
-from edgefl.work.edits import Gate, GatedLinear
 from edgefl.work.training_options import TrainingOptions
 
 Tiny = Callable[..., dict[str, Any]]

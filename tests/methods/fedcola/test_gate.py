@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from edgefl import models
 from edgefl.errors import MethodError
+from edgefl.methods.fedcola.gate import Gate, GatedLinear
 from edgefl.work import Edit, Item, Pass, Payload, run
-from edgefl.work.edits import Gate, GatedLinear
 
 
 def gated() -> tuple[nn.Module, Edit]:

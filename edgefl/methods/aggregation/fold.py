@@ -1,0 +1,116 @@
+"""The mean of clients' changes, weighted, which grows as updates arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from edgefl.methods.aggregation.options import AggregationOptions
+from edgefl.methods.aggregation.robust import clipping
+from edgefl.methods.aggregation.senders import Cohort, Senders, counted
+from edgefl.methods.state import Update
+from edgefl.work import Address
+from edgefl.work.slices import Cut, covers, put
+from edgefl.work.sums import Means, Sums, Totals, listed, unlisted
+
+MEANS = "mean:"
+"""Prefix of the names of a fold's tensors."""
+
+
+class Fold:
+    """Weighted means that grow as updates arrive, each of which is needed no longer once it is added.
+
+    ``expected`` are the updates that will arrive, whose values aren't read: their weights make the denominators.  An
+    update that doesn't come after all changes the denominators, and so the means are scaled in the end.  The bits are
+    those of the order in which updates are added.
+    """
+
+    def __init__(
+        self,
+        tensors: Mapping[str, Tensor],
+        expected: Sequence[Update],
+        weight: Callable[[Update], float],
+        options: AggregationOptions,
+    ):
+        self.tensors, self.weight, self.options = tensors, weight, options
+        expected = sorted(expected, key=lambda update: update.client)
+        senders = Senders(expected)
+        self._cuts = {a: list(dict.fromkeys(chain(*by.values()))) for a, by in senders.cuts.items()}
+        alone = frozenset(a for a, by in senders.cuts.items() if list(by.values()) == [[None]])
+        self._all = self._denominators(senders, expected)
+        totals = {key: float(total) for key, total in self._all[0].items()}
+        self._sums = Sums(Totals(self._cuts, totals, alone))
+
+    def add(self, update: Update) -> None:
+        """Add an update.  Its parameters aren't read again."""
+        factor = update.weight_factor * clipping(update, self.options.clip)
+        self._sums.add(update.work.up, update.payloads, update.base, float(self.weight(update)), factor)
+
+    def shared(self, updates: Sequence[Update]) -> tuple[Totals, list[tuple[float, float]]]:
+        """What one needs to add up updates with equal uploads elsewhere: totals, and weights and factors.
+
+        Their norms aren't known, so ``aggregation.clip`` must be unset.
+        """
+        assert self.options.clip is None
+        pairs = [(float(self.weight(update)), float(update.weight_factor)) for update in updates]
+        return self._sums.totals.of(updates[0].work.up), pairs
+
+    def merge(self, update: Update, means: Means) -> None:
+        """Add the means over several updates like ``update``, which were added up elsewhere."""
+        self._sums.merge(means)
+        self._sums.sent |= {item.source for payload in update.work.up for item in payload.items}
+
+    def deltas(self, updates: Sequence[Update] | None = None) -> tuple[dict[Address, Tensor], Cohort]:
+        """The mean changes over ``updates``, those that were added (None: all that were expected), and their counts."""
+        actual, cohort = self._all
+        if updates is not None:
+            updates = sorted(updates, key=lambda update: update.client)
+            actual, cohort = self._denominators(Senders(updates), updates)
+        sliced = (a for a in self._sums.sent if self._cuts[a] != [None] and cohort.by_address[a])
+        changes = {address: torch.zeros_like(self.tensors[address]) for address in sliced}
+        for (address, cut), mean in sorted(self._sums.means.items(), key=lambda entry: -entry[1].numel()):
+            total, expected = actual.get((address, cut)), self._sums.totals.expected[address, cut]
+            if not total:
+                continue
+            if total != expected:
+                mean = mean * (expected / total)
+            if self._cuts[address] == [None]:
+                changes[address] = mean
+            else:  # the largest first: smaller slices overwrite their part with the mean over more clients
+                put(changes[address], cut, mean)
+        return changes, cohort
+
+    def written(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The sums so far, as tensors by name and plain data, from which ``restore`` goes on."""
+        tensors, keys = listed(self._sums.means)
+        named = {f"{MEANS}{number}": tensor for number, tensor in enumerate(tensors)}
+        return named, {"means": keys, "sent": sorted(self._sums.sent)}
+
+    def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Go on with sums that ``written`` returned, when nothing is added yet; ``facts`` may have been JSON."""
+        keys = facts["means"]
+        self._sums.means = unlisted([tensors[f"{MEANS}{number}"].clone() for number in range(len(keys))], keys)
+        self._sums.sent = set(facts["sent"])
+
+    def _denominators(
+        self, senders: Senders, updates: Sequence[Update]
+    ) -> tuple[dict[tuple[Address, Cut | None], float], Cohort]:
+        """The denominator of each mean (of an address, or of a part of it that some clients send), and the counts."""
+        weights = [self.weight(update) for update in updates]
+        _, cohort = counted(senders, self.tensors, updates, weights, self.options)
+        total = senders.sums(weights)
+        found: dict[tuple[Address, Cut | None], float] = {}
+        for address, by in senders.cuts.items():
+            if self._cuts[address] == [None]:
+                found[address, None] = cohort.by_address[address]
+                continue
+            for cut in self._cuts[address]:
+                times = {number: sum(covers(c, cut) for c in cuts) for number, cuts in by.items()}
+                if any(times.values()):
+                    sent = total(times)
+                    found[address, cut] = cohort.by_address[address] if self.options.compensation and sent else sent
+        return found, cohort
