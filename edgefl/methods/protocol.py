@@ -56,7 +56,8 @@ class Method:
     tasks: ClassVar[tuple[str, ...]] = tuple(STEPS)
     """Tasks of clients that it can train for; else MethodError."""
     plain_sgd: ClassVar[bool] = False
-    """Whether clients must train by SGD with one rate and no momentum, as ``needs`` then says; else MethodError."""
+    """Whether clients must train by SGD (as ``needs`` then says), with one rate and no momentum or clipping; else
+    MethodError."""
 
     streams: ClassVar[bool] = True
     """Whether ``aggregate`` reads parameters by ``combine`` with ``update_weight`` alone.
@@ -90,11 +91,14 @@ class Method:
             if kind.task not in self.tasks:
                 name = options.name or type(self).__name__
                 raise MethodError(f"{name} can't train {kind.name} clients for {kind.task}: set data.tasks")
-        if self.plain_sgd and (training.optimizer != "sgd" or training.momentum or training.rates):
+        if self.plain_sgd:
             name = options.name or type(self).__name__
-            raise MethodError(
-                f"{name} counts steps of plain SGD: set training.optimizer: sgd, and leave momentum and rates out"
-            )
+            if training.optimizer != "sgd" or training.momentum or training.rates:
+                raise MethodError(
+                    f"{name} counts steps of plain SGD: set training.optimizer: sgd, and leave momentum and rates out"
+                )
+            if training.clip is not None:
+                raise MethodError(f"{name} counts steps of plain SGD: leave training.clip out, which shortens steps")
 
     def initial(self, seed: int) -> ServerState:
         """Initial models, random or pre-trained.  Tensors of the same name and shape start equal in every kind."""
