@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -228,7 +228,7 @@ class Method:
         """The next state.  Pure, and independent of the order of ``updates``.  Default: FedAvg per client kind."""
         return state.changed(self.combine(state, updates, lambda address, cohort: {address: 1.0}))
 
-    def changed_by(self, work: Work) -> set[Address]:
+    def changed_by(self, work: Work) -> Collection[Address]:
         """Addresses that the server changes once it has the update of ``work``: by default those that it sends up."""
         return {item.source for payload in work.up for item in payload.items}
 
