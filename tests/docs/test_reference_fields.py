@@ -222,7 +222,7 @@ def samples(
     # the page has training.batch for the field of any axis
     found["sweep.rows"] = [
         {name: value for name, value in row.items() if "." not in name}
-        | {"training": {"batch": value} for name, value in row.items() if "." in name}
+        | ({"training": {"batch": 0}} if any("." in name for name in row) else {})
         for sweep in sweeps
         for row in sweep["rows"]
     ]
