@@ -28,10 +28,11 @@ if TYPE_CHECKING:
     from edgefl.commands.sweep.sweep import sweep
     from edgefl.commands.validate import validate
     from edgefl.registry import register
-    from edgefl.runs import read_run
+    from edgefl.runs import Run, read_run
 
 __version__ = "0.1.0"
 __all__ = [
+    "Run",
     "analyse",
     "calibrate",
     "check_devices",
@@ -55,6 +56,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "Run": "edgefl.runs",
     "analyse": "edgefl.commands.analyse.analyse",
     "calibrate": "edgefl.commands.calibrate",
     "check_devices": "edgefl.commands.profile.check_devices",

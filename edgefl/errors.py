@@ -78,7 +78,13 @@ class DataError(EdgeflError):
 
 
 class DeviceError(EdgeflError):
-    """A device, link or fleet description that is incomplete or wrong."""
+    """A device, link or fleet description that is incomplete or wrong.
+
+    ``errors`` are those of one file, if it has several; the message has a line for each.  ``line`` is that of the file.
+    """
+
+    line: int | None = None
+    errors: tuple[DeviceError, ...] = ()
 
 
 class MethodError(EdgeflError):

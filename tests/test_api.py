@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 import edgefl
 
 NAMES = [
+    "Run",
     "analyse",
     "calibrate",
     "check_devices",
@@ -44,8 +47,16 @@ def test_the_public_names_are_these() -> None:
 def test_a_function_and_its_module_have_one_name() -> None:
     for name in NAMES:
         module = getattr(edgefl, name).__module__
-        elsewhere = {"read_run": "edgefl.runs.reading", "register": "edgefl.registry"}
+        elsewhere = {"Run": "edgefl.runs.reading", "read_run": "edgefl.runs.reading", "register": "edgefl.registry"}
         assert module == elsewhere[name] if name in elsewhere else module.endswith(f".{name}")
+
+
+def test_the_names_of_the_page_are_there_after_import_edgefl() -> None:
+    page = Path(__file__).parents[1] / "docs" / "reference" / "python.md"
+    names = re.findall(r"^\| `(edgefl\.[\w.]+)` \|", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(names) >= len(NAMES)
+    for first in ("import edgefl", "import edgefl; edgefl.Run"):
+        subprocess.run([sys.executable, "-c", f"{first}\n" + "\n".join(names)], check=True)
 
 
 def test_no_function_hides_a_module_of_the_commands() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -63,6 +64,41 @@ class Fact:
     source: Source
 
 
+class Faults:
+    """Errors of one profile, which are raised together: whoever corrects the file sees all of them at once."""
+
+    def __init__(self) -> None:
+        self._errors: list[DeviceError] = []
+
+    def note(self, error: DeviceError) -> None:
+        """Keep an error until ``raise_all``."""
+        self._errors += error.errors or (error,)
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """Note the DeviceError that ends the block, in place of raising it."""
+        try:
+            yield
+        except DeviceError as error:
+            self.note(error)
+
+    def raise_all(self) -> None:
+        """Raise DeviceError with a line for each error, in the order of the file, if there are any."""
+        if self._errors:
+            raise _together(self._errors)
+
+
+def _together(errors: Sequence[DeviceError]) -> DeviceError:
+    """One error of several, in the order of the file."""
+    errors = list({str(error): error for error in errors}.values())
+    if len(errors) == 1:
+        return errors[0]
+    errors.sort(key=lambda error: (error.line is None, error.line or 0))
+    together = DeviceError("\n".join(map(str, errors)))
+    together.errors = tuple(errors)
+    return together
+
+
 @dataclass(frozen=True)
 class Written:
     """The content of a profile's file, and the position of each key in it."""
@@ -78,15 +114,16 @@ class Written:
 
     def check_keys(self, needed: Iterable[str], optional: Iterable[str], noun: str) -> None:
         """Raise DeviceError for missing keys, and for unknown keys with the nearest name."""
-        needed, allowed = list(needed), [*needed, *optional]
+        needed, allowed, faults = list(needed), [*needed, *optional], Faults()
         for key in self.data:
             if key not in allowed:
                 near = suggestion(str(key), allowed)
-                raise self.error(f"{key} is not a field of {noun}{near}", key)
+                faults.note(self.error(f"{key} is not a field of {noun}{near}", key))
         missing = [key for key in needed if key not in self.data]
         if missing:
             verb = "is" if len(missing) == 1 else "are"
-            raise self.error(f"{', '.join(missing)} {verb} missing from {noun}; {SHAPE}")
+            faults.note(self.error(f"{', '.join(missing)} {verb} missing from {noun}; {SHAPE}"))
+        faults.raise_all()
 
     def section(self, *where: str) -> Mapping[str, Any]:
         """The mapping at this key path; empty if there is none.  Raises DeviceError if it is anything else."""
@@ -142,10 +179,13 @@ class Written:
             raise self.invalid(error, ("source",), SOURCE_SHAPE) from None
 
     def invalid(self, error: ValidationError, where: KeyPath, shape: str) -> DeviceError:
-        """A DeviceError about pydantic's first complaint on the value at ``where``, which should be a ``shape``."""
-        first = error.errors()[0]
-        keys = (*where, *first["loc"])
-        return self.error(f"{spell(keys)}: {first['msg']}; {shape}", *keys)
+        """A DeviceError about each field of the value at ``where``, a ``shape``, that pydantic complains of."""
+        found: dict[KeyPath, DeviceError] = {}
+        for each in error.errors():
+            # what follows is the name of a union's member; of those the first counts
+            keys = (*where, *each["loc"][: 2 if each["loc"][:1] == ("source",) else 1])
+            found.setdefault(keys, self.error(f"{spell(keys)}: {each['msg']}; {shape}", *keys))
+        return _together(list(found.values()))
 
 
 def read_written(path: Path, shape: str) -> Written:
@@ -174,4 +214,6 @@ def profile_keys(path: Path) -> set[str]:
 
 
 def _error(path: Path, line: int | None, message: str) -> DeviceError:
-    return DeviceError(f"{path}:{line}: {message}" if line else f"{path}: {message}")
+    error = DeviceError(f"{path}:{line}: {message}" if line else f"{path}: {message}")
+    error.line = line
+    return error

@@ -9,13 +9,13 @@ from functools import cache
 from math import inf
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgefl import registry, units
-from edgefl.devices.facts import Fact, Written, read_written
+from edgefl.devices.facts import Fact, Faults, Written, read_written
 from edgefl.errors import UnknownName, suggestion
 
 DeviceKind = Literal["microcomputer", "accelerator-board", "mini-pc", "laptop", "desktop", "phone", "server"]
@@ -294,28 +294,25 @@ def look_up(noun: str, folder: str, name: str, read: Callable[[Path], Profile], 
 def read_device(path: Path, mode: str | None = None) -> Device:
     """Read a device from a YAML file, in one of the power modes that it describes; its name is the file's stem.
 
-    A mode has the numbers that differ in it, each with its source.  Raises DeviceError with file, line and field, and
-    UnknownName for an unknown mode.
+    A mode has the numbers that differ in it, each with its source.  Raises DeviceError with file, line and field of
+    everything that is wrong, and UnknownName for an unknown mode.
     """
     written = read_written(path, _shape("device", _DEVICE_NUMBERS))
-    written.check_keys(["title", "kind", *_needed(_DEVICE_NUMBERS)], [*_OPTIONAL, "twin", MODES], "a device")
-    modes = tuple(map(str, written.section(MODES)))
+    faults = Faults()
+    modes: tuple[str, ...] = ()
+    with faults.noting():
+        modes = tuple(map(str, written.section(MODES)))
     own = replace(written, data={key: value for key, value in written.data.items() if key != MODES})
-    device = replace(_device(own, path.stem), modes=modes)
+    with faults.noting():
+        device = replace(_device(own, path.stem), modes=modes)
     in_modes = {}
     for name in modes:
-        numbers = written.section(MODES, name)
-        if not numbers:
-            raise written.error(
-                f"{MODES}.{name}: has no numbers; write those that differ from the device's", MODES, name
-            )
-        for number in numbers:
-            if number not in _DEVICE_NUMBERS:
-                near = suggestion(str(number), _DEVICE_NUMBERS)
-                raise written.error(f"{number} is no number of a device{near}", MODES, name, number)
-        title = {"title": f"{device.title}, {name}"}
-        in_mode = _device(own.over({**numbers, **title}, (MODES, name)), f"{path.stem}@{name}")
-        in_modes[name] = replace(in_mode, twin=None)
+        with faults.noting():
+            title = {"title": f"{written.data['title']}, {name}"}
+            numbers = {**_numbers_of_mode(written, name), **title}
+            in_mode = _device(own.over(numbers, (MODES, name)), f"{path.stem}@{name}")
+            in_modes[name] = replace(in_mode, twin=None)
+    faults.raise_all()
     if mode is None:
         return device
     if not modes:
@@ -325,44 +322,84 @@ def read_device(path: Path, mode: str | None = None) -> Device:
     return in_modes[mode]
 
 
+def _numbers_of_mode(written: Written, name: str) -> Mapping[str, Any]:
+    """What a device's file has for a power mode.  Raises DeviceError if it has none, or a field of another kind."""
+    numbers = written.section(MODES, name)
+    if not numbers:
+        raise written.error(f"{MODES}.{name}: has no numbers; write those that differ from the device's", MODES, name)
+    faults = Faults()
+    for number in numbers:
+        if number not in _DEVICE_NUMBERS:
+            near = suggestion(str(number), _DEVICE_NUMBERS)
+            faults.note(written.error(f"{number} is no number of a device{near}", MODES, name, number))
+    faults.raise_all()
+    return numbers
+
+
 def _device(written: Written, name: str) -> Device:
-    kind = written.data["kind"]
-    if kind not in DEVICE_KINDS:
-        raise written.error(f"kind: {kind!r} is not one of {', '.join(DEVICE_KINDS)}", "kind")
-    twin = written.text("twin") if "twin" in written.data else None
-    device = Device(name=name, title=written.text("title"), kind=kind, twin=twin, **_values(written, _DEVICE_NUMBERS))
+    """The device that is written.  Raises DeviceError for everything that is wrong."""
+    faults = Faults()
+    with faults.noting():
+        written.check_keys(["title", "kind", *_needed(_DEVICE_NUMBERS)], [*_OPTIONAL, "twin", MODES], "a device")
+
+    def refuse(field: str, message: str) -> None:
+        faults.note(written.error(message, field))
+
+    kind = written.data.get("kind")
+    if "kind" in written.data and kind not in DEVICE_KINDS:
+        refuse("kind", f"kind: {kind!r} is not one of {', '.join(DEVICE_KINDS)}")
+    title, twin = "", None
+    with faults.noting():
+        title = written.text("title")
+    with faults.noting():
+        twin = written.text("twin") if "twin" in written.data else None
+    facts = _facts(written, _DEVICE_NUMBERS, faults)
+    value = {number: fact.value for number, fact in facts.items()}
+
+    def exceeds(number: str, limit: str, times: float = 1.0) -> bool:
+        return number in value and limit in value and value[number] > times * value[limit]
+
     for number in ("usable_memory_bytes", "runtime_overhead_bytes"):
-        if getattr(device, number) > device.ram_bytes:
-            raise written.error(f"{number} can't be more than ram_bytes", number)
-    if device.flops_per_second > device.peak_flops_per_second:
-        raise written.error("flops_per_second is above peak_flops_per_second", "flops_per_second")
+        if exceeds(number, "ram_bytes"):
+            refuse(number, f"{number} can't be more than ram_bytes")
+    if exceeds("flops_per_second", "peak_flops_per_second"):
+        refuse("flops_per_second", "flops_per_second is above peak_flops_per_second")
     for number in ("float16_flops_per_second", "bfloat16_flops_per_second"):
-        if (getattr(device, number) or 0) > _MOST_GAIN * device.peak_flops_per_second:
-            raise written.error(
-                f"{number} is more than {_MOST_GAIN} times peak_flops_per_second; check the unit of both", number
-            )
-    if device.idle_watts > device.compute_watts:
-        raise written.error("idle_watts is above compute_watts", "idle_watts")
-    throttling = [name for name in ("throttle_after_seconds", "throttled_share") if name in written.data]
+        if exceeds(number, "peak_flops_per_second", _MOST_GAIN):
+            refuse(number, f"{number} is more than {_MOST_GAIN} times peak_flops_per_second; check the unit of both")
+    if exceeds("idle_watts", "compute_watts"):
+        refuse("idle_watts", "idle_watts is above compute_watts")
+    throttling = [number for number in ("throttle_after_seconds", "throttled_share") if number in written.data]
     if len(throttling) == 1:
-        raise written.error(
-            f"{throttling[0]} is given alone: give both throttle_after_seconds and throttled_share, or neither",
-            throttling[0],
-        )
-    return device
+        (given,) = throttling
+        refuse(given, f"{given} is given alone: give both throttle_after_seconds and throttled_share, or neither")
+    faults.raise_all()
+    return Device(
+        name=name,
+        title=title,
+        kind=cast("DeviceKind", kind),
+        twin=twin,
+        **_values(facts, _DEVICE_NUMBERS),
+    )
 
 
 def read_link(path: Path) -> Link:
     """Read a link from a YAML file; its name is the file's stem.
 
-    Raises DeviceError with file, line and field.
+    Raises DeviceError with file, line and field of everything that is wrong.
     """
     written = read_written(path, _shape("link", _LINK_NUMBERS))
-    written.check_keys(["title", *_needed(_LINK_NUMBERS)], [], "a link")
-    link = Link(name=path.stem, title=written.text("title"), **_values(written, _LINK_NUMBERS))
-    if link.loss >= 1:
-        raise written.error("loss: must be below 100 %, because a link with that loss has no goodput", "loss")
-    return link
+    faults = Faults()
+    with faults.noting():
+        written.check_keys(["title", *_needed(_LINK_NUMBERS)], [], "a link")
+    title = ""
+    with faults.noting():
+        title = written.text("title")
+    facts = _facts(written, _LINK_NUMBERS, faults)
+    if "loss" in facts and facts["loss"].value >= 1:
+        faults.note(written.error("loss: must be below 100 %, because a link with that loss has no goodput", "loss"))
+    faults.raise_all()
+    return Link(name=path.stem, title=title, **_values(facts, _LINK_NUMBERS))
 
 
 def _needed(numbers: Mapping[str, units.Quantity]) -> list[str]:
@@ -373,15 +410,21 @@ def _shape(noun: str, numbers: Mapping[str, units.Quantity]) -> str:
     return f"a {noun} is a mapping with a title, and {', '.join(_needed(numbers))}"
 
 
-def _values(written: Written, numbers: Mapping[str, units.Quantity]) -> dict[str, Any]:
+def _facts(written: Written, numbers: Mapping[str, units.Quantity], faults: Faults) -> dict[str, Fact]:
+    """The numbers that are written and right; the others are noted."""
+    facts = {}
+    for name, quantity in numbers.items():
+        if name in written.data:
+            with faults.noting():
+                facts[name] = written.fact(name, quantity, may_be_zero=name in _MAY_BE_ZERO)
+    if "jitter" in facts and facts["jitter"].value > _MOST_JITTER:
+        message = f"jitter: the sigma of a lognormal factor is at most {_MOST_JITTER:g}"
+        faults.note(written.error(message, "jitter"))
+    return facts
+
+
+def _values(facts: Mapping[str, Fact], numbers: Mapping[str, units.Quantity]) -> dict[str, Any]:
     """Keyword arguments for Device or Link: the value of each number, and ``facts``."""
-    facts = {
-        name: written.fact(name, quantity, may_be_zero=name in _MAY_BE_ZERO)
-        for name, quantity in numbers.items()
-        if name in written.data
-    }
-    if facts["jitter"].value > _MOST_JITTER:
-        raise written.error(f"jitter: the sigma of a lognormal factor is at most {_MOST_JITTER:g}", "jitter")
     values: dict[str, Any] = {
         name: int(fact.value) if numbers[name].whole else fact.value for name, fact in facts.items()
     }

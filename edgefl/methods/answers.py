@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import wraps
 from types import FunctionType
 from typing import Any
@@ -43,6 +43,13 @@ def _state(answer: Any, state: ServerState | None) -> str:
     return ""
 
 
+def _addresses(answer: Any, state: ServerState | None) -> str:
+    if isinstance(answer, str) or not isinstance(answer, Collection):
+        return f"returned {_shown(answer)}, not a set of addresses; set() stands for none"
+    wrong = next((address for address in answer if not isinstance(address, str)), None)
+    return "" if wrong is None else f"returned a collection with {_shown(wrong)}, not of addresses alone"
+
+
 _CHECKS: Mapping[str, Callable[[Any, ServerState | None], str]] = {
     "initial": _state,
     "work": _work,
@@ -50,6 +57,7 @@ _CHECKS: Mapping[str, Callable[[Any, ServerState | None], str]] = {
     "before": _works,
     "after": _works,
     "aggregate": _state,
+    "changed_by": _addresses,
     "absorb": _state,
 }
 

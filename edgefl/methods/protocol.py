@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -58,7 +58,8 @@ class Method:
     tasks: ClassVar[tuple[str, ...]] = tuple(STEPS)
     """Tasks of clients that it can train for; else MethodError."""
     plain_sgd: ClassVar[bool] = False
-    """Whether clients must train by SGD with one rate and no momentum, as ``needs`` then says; else MethodError."""
+    """Whether clients must train by SGD (as ``needs`` then says), with one rate and no momentum or clipping; else
+    MethodError."""
 
     streams: ClassVar[bool] = True
     """Whether ``aggregate`` reads parameters by ``combine`` with ``update_weight`` alone.
@@ -92,11 +93,14 @@ class Method:
             if kind.task not in self.tasks:
                 name = options.name or type(self).__name__
                 raise MethodError(f"{name} can't train {kind.name} clients for {kind.task}: set data.tasks")
-        if self.plain_sgd and (training.optimizer != "sgd" or training.momentum or training.rates):
+        if self.plain_sgd:
             name = options.name or type(self).__name__
-            raise MethodError(
-                f"{name} counts steps of plain SGD: set training.optimizer: sgd, and leave momentum and rates out"
-            )
+            if training.optimizer != "sgd" or training.momentum or training.rates:
+                raise MethodError(
+                    f"{name} counts steps of plain SGD: set training.optimizer: sgd, and leave momentum and rates out"
+                )
+            if training.clip is not None:
+                raise MethodError(f"{name} counts steps of plain SGD: leave training.clip out, which shortens steps")
 
     def initial(self, seed: int) -> ServerState:
         """Initial models, random or pre-trained.  Tensors of the same name and shape start equal in every kind."""
@@ -226,7 +230,7 @@ class Method:
         """The next state.  Pure, and independent of the order of ``updates``.  Default: FedAvg per client kind."""
         return state.changed(self.combine(state, updates, lambda address, cohort: {address: 1.0}))
 
-    def changed_by(self, work: Work) -> set[Address]:
+    def changed_by(self, work: Work) -> Collection[Address]:
         """Addresses that the server changes once it has the update of ``work``: by default those that it sends up."""
         return {item.source for payload in work.up for item in payload.items}
 

@@ -97,7 +97,10 @@ def damage(run: Run, error: Exception) -> str:
 def _facts_of(run: Run, label: str, samples_of: Callable[[Run], Samples]) -> dict[str, Any]:
     rounds, verdicts = run.records("rounds"), run.records("eligibility")
     # only some fields are kept: all records of a large run's clients don't fit into memory
-    clients = [{name: record[name] for name in _READ} for record in run.flights()]
+    clients = [
+        {name: record[name] for name in _READ} | ({"part": record["part"]} if "part" in record else {})
+        for record in run.flights()
+    ]
     scenario = run.scenario
     kinds = list(rounds[0]["clients"]) if rounds else [k for k, n in scenario["data"]["clients"].items() if n]
     scored = [r for r in rounds if r["metrics"]]

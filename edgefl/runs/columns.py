@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -11,21 +11,30 @@ if TYPE_CHECKING:
 
 
 def varied_columns(names: Mapping[str, Mapping[str, Any]], sets: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """``{label: {column: value}}``: ``names`` of each run, and the fields of ``sets`` that differ between the runs.
+    """``{label: {column: value}}``: ``names`` of each run, and the fields of ``sets`` that differ between the runs."""
+    own = {name for each in names.values() for name in each}
+    found = columns_of({label: sets.get(label, {}) for label in names}, own)
+    return {label: {**each, **found[label]} for label, each in names.items()}
 
-    A list is shown as JSON text, so that rows can be grouped by it.
+
+def columns_of(
+    sets: Mapping[str, Mapping[str, Any]], own: Container[str] = (), kept: Container[str] = ()
+) -> dict[str, dict[str, Any]]:
+    """``{label: {column: value}}``: the fields of ``sets`` that are ``kept`` or differ between the labels.
+
+    Fields of a mapping are columns of their own; a list is JSON text, so that rows can be grouped by it.  ``own`` are
+    columns that the table has already, under their name or ``NAME.name``.
     """
-    flat = {label: flatten(dict(sets.get(label, {}))) for label in names}
-    columns = dict.fromkeys(column for fields in flat.values() for column in fields)
-    differing = [
-        column for column in columns
-        if len({json.dumps(fields.get(column)) for fields in flat.values()}) > 1 or len(flat) == 1
+    flat = {label: flatten(dict(fields)) for label, fields in sets.items()}
+    columns = [
+        column for column in dict.fromkeys(column for fields in flat.values() for column in fields)
+        if column.removesuffix(".name") not in own
+        and (column in kept or len({json.dumps(fields.get(column)) for fields in flat.values()}) > 1 or len(flat) == 1)
     ]  # fmt: skip
-    found = {}
-    for label, own in names.items():
-        values = {column: flat[label].get(column) for column in differing if column.removesuffix(".name") not in own}
-        found[label] = {**own, **{c: json.dumps(v) if isinstance(v, list) else v for c, v in values.items()}}
-    return found
+    return {
+        label: {c: json.dumps(v) if isinstance(v := fields.get(c), list) else v for c in columns}
+        for label, fields in flat.items()
+    }
 
 
 def joined(frame: pd.DataFrame, columns: Mapping[str, Any]) -> pd.DataFrame:

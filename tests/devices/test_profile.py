@@ -83,6 +83,36 @@ def test_a_mode_that_is_wrong(tmp_path, profile, modes, line, said):
         devices.read_device(path)
 
 
+def test_all_errors_of_a_device_are_told_at_once(tmp_path, profile):
+    del profile["ram_bytes"]
+    entry = {name: value for name, value in profile["jitter"].items() if name not in ("confidence", "source")}
+    faster = {**profile["flops_per_second"], "value": "900 TFLOPS", "range": "900 TFLOPS"}
+    profile |= {"kind": "toaster", "wats": 3, "jitter": entry, "idle_watts": "2 W", "flops_per_second": faster}
+    profile["modes"] = {"slow": {"compute_wats": 3, "peak_wats": 3}, "fast": {}}
+    path = _written(tmp_path, profile)
+    lines = path.read_text().splitlines()
+    with pytest.raises(DeviceError) as caught:
+        devices.read_device(path)
+    told = str(caught.value).splitlines()
+    fields = (
+        "kind: ", "wats is", "jitter.confidence: ", "jitter.source: ", "idle_watts: ", "flops_per_second is above",
+        "compute_wats is", "peak_wats is", "modes.fast: ",
+    )  # fmt: skip
+    assert len(told) == len(fields) + 1 and told[-1].startswith(f"{path}: ram_bytes is missing from a device")
+    for field in fields:
+        (line,) = [each for each in told if each.partition(": ")[2].startswith(field)]
+        name = field.removesuffix(" is above").split()[0].strip(":").removeprefix("modes.").partition(".")[0]
+        number = int(line.partition(": ")[0].rpartition(":")[2])
+        assert lines[number - 1].strip().startswith(f"{name}:")
+    assert told == sorted(told[:-1], key=lambda each: int(each.split(":")[1])) + told[-1:]
+
+
+def test_all_errors_of_a_link_are_told_at_once(tmp_path, lte):
+    path = _written(tmp_path, {**lte, "loss": {**lte["loss"], "value": 1, "range": "0..1"}, "latency_seconds": 3})
+    with pytest.raises(DeviceError, match=r"(?s)latency_seconds: .*\n.*loss: must be below 100 %|loss.*\n.*latency"):
+        devices.read_link(path)
+
+
 def test_a_mode_of_ones_own_file(tmp_path, profile):
     watts = {**profile["compute_watts"], "value": "3 W", "range": "1..5 W"}
     path = _written(tmp_path, {**profile, "idle_watts": {**profile["idle_watts"], "value": "1 W", "range": "1 W"},
@@ -248,7 +278,7 @@ def _refused(tmp_path, profile, read=devices.read_device):
     with pytest.raises(DeviceError) as caught:
         read(path)
     message = str(caught.value)
-    assert message.startswith(str(path)) and "\n" not in message
+    assert all(line.startswith(str(path)) for line in message.splitlines())
     return message
 
 
@@ -269,7 +299,8 @@ def test_a_bare_number_is_refused(tmp_path, profile):
 
 def test_missing_and_unknown_numbers_are_refused(tmp_path, profile):
     profile["ram"] = profile.pop("ram_bytes")
-    assert "ram is not a field of a device" in _refused(tmp_path, profile)
+    both = _refused(tmp_path, profile)
+    assert "ram is not a field of a device" in both and "ram_bytes is missing" in both
     del profile["ram"]
     assert "ram_bytes is missing" in _refused(tmp_path, profile)
 

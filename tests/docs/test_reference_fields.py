@@ -54,7 +54,7 @@ ELSEWHERE = {
     "papers": {"pages[].tables[]"},
     "published": {"rows[]", "summary[]"},
     "sweep": {"rows[]", "sensitivity"},
-    "sweep.rows": {"sets.PATH", "stages[]"},
+    "sweep.rows": {"stages[]"},
     "sweep.stages": {"kinds.KIND"},
     "sweep.sensitivity": {"figures.FIGURE.lowest_tau_by", "flips[].by[]"},
     "fit": {"kinds.KIND"},
@@ -219,7 +219,13 @@ def samples(
         answer("sweep-sensitivity"),
     ]
     found["sweep"] = sweeps
-    found["sweep.rows"] = [row for sweep in sweeps for row in sweep["rows"]]
+    # the page has training.batch for the field of any axis
+    found["sweep.rows"] = [
+        {name: value for name, value in row.items() if "." not in name}
+        | ({"training": {"batch": 0}} if any("." in name for name in row) else {})
+        for sweep in sweeps
+        for row in sweep["rows"]
+    ]
     found["sweep.stages"] = [stage for row in found["sweep.rows"] for stage in row["stages"]]
     kinds = [kind for stage in found["sweep.stages"] for kind in stage["kinds"].values()]
     found["sweep.smallest_device"] = [kind["smallest_device"] for kind in kinds]

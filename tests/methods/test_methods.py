@@ -342,3 +342,6 @@ def test_methods_that_count_steps_need_plain_sgd_with_one_rate(method: str, trai
         MethodError, match=f"{method} counts steps of plain SGD: set training.optimizer: sgd, and leave"
     ):
         of(of.Options(), other)
+    clipped = replace(given, training=TrainingOptions(optimizer="sgd", clip=1.0))
+    with pytest.raises(MethodError, match=rf"{method} counts steps of plain SGD: leave training\.clip out"):
+        of(of.Options(), clipped)

@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 import edgefl
+from edgefl import registry
 from edgefl.errors import RunError
 from edgefl.report import Lines, print_summary, summary
 from edgefl.report.facts import compared, evaluation_of, facts_of
@@ -55,6 +56,18 @@ def test_facts_agree_with_the_records(layerwise_run: Any) -> None:
     assert facts["everyone"]["clients"] == 7 and facts["everyone"]["took_part"] == len({c["client"] for c in clients})
     assert facts["metrics"] == layerwise_run.result["metrics"] and facts["metrics_split"] == "test"
     json.dumps(summary(layerwise_run))
+
+
+@pytest.mark.parametrize("schedule", ["elastic", "heterofl", "flexlora"])
+def test_the_cost_table_names_the_part_that_clients_trained(tiny: Tiny, tmp_path: Path, schedule: str) -> None:
+    needs = dict(registry.get("schedule", schedule).needs)
+    scenario = tiny(training={"mode": "none", "batch": 8}) | needs | {"schedule": {"name": schedule, "rounds": 1}}
+    offered = {row["stage"]: row["part"] for row in edgefl.profile(scenario)["rows"]}
+    run = edgefl.run(scenario, output=tmp_path / "run")
+    costs = facts_of(run)["costs"]
+    assert costs and [row["part"] for row in costs] == [offered[row["stage"]] for row in costs]
+    table = shown(summary(run)).partition("Cost of a client's round")[2].partition("Peaks:")[0]
+    assert f"{costs[0]['stage']}, {costs[0]['part']}" in " ".join(table.split())
 
 
 def test_chance_is_one_of_the_classes_and_ten_of_the_pairs(layerwise_run: Any) -> None:

@@ -52,6 +52,13 @@ def test_the_page_is_one_file_with_one_script_and_every_figure(compared: Run) ->
         assert f">{label}</option>" in page
 
 
+def test_the_page_says_how_clients_were_selected(tiny: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    scenario = tiny(training={"mode": "none"}, round={"cohort": 2, "selection": {"name": "oort", "proxy": "samples"}})
+    page = edgefl.write_report(edgefl.run(scenario, output=tmp_path / "run")).read_text(encoding="utf-8")
+    words = " ".join(re.sub(r"<[^>]+>", " ", page).split())
+    assert re.search(r"selection oort \(proxy samples", words)
+
+
 def test_an_unfinished_run_says_so_and_one_without_training_too(
     layerwise_run: Run, tiny: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:

@@ -52,7 +52,7 @@ def refused() -> Any:
     """The recorded sweep with two cells that can't be run."""
     result = recorded("sweep")
     first, *others, last = result["rows"]
-    head = {name: last[name] for name in ("label", "sets", "method", "schedule")}
+    head = {name: last[name] for name in ("label", "method", "schedule")}
     reason = "schedule.stages: 9 stages are more than the 2 blocks of the image tower"
     long = {**head, "label": "schedule=heterofl,devices=raspberry-pi-3b-plus,memory=16MiB"}
     return {**result, "rows": [first, *others, {**head, "refused": reason}, {**long, "refused": reason}]}

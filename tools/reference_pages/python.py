@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import edgefl
-from edgefl.runs import Run
 from reference_pages.markdown import first_paragraph, page, table
 
 PROGRESS = [
@@ -32,12 +31,11 @@ def python_page() -> str:
     names = [
         *("run", "register", "compare", "write_report", "write_figures", "explain", "trace", "export", "profile"),
         *("profile_clients", "check_devices", "sweep", "fit", "analyse", "papers", "calibrate", "emulate", "validate"),
-        *("check_method", "read_run"),
+        *("check_method", "read_run", "Run"),
     ]
     if set(names) != set(edgefl.__all__):
         raise ValueError(f"edgefl exports {sorted(edgefl.__all__)}, the page has {sorted(names)}")
     rows = [(f"`edgefl.{name}`", first_paragraph(getattr(edgefl, name).__doc__)) for name in names]
-    rows.append(("`edgefl.runs.Run`", first_paragraph(Run.__doc__)))
     return page(
         "Python",
         [
@@ -52,6 +50,5 @@ def python_page() -> str:
             "## Functions",
             "The site shows signatures and full descriptions here; in Python, `help(edgefl.run)` does.",
             *(f"::: edgefl.{name}" for name in names),
-            "::: edgefl.runs.Run",
         ],
     )

@@ -156,8 +156,8 @@ def _absent(
         entries.append(_entry(verdict, reason, why))
     for kind in left_out:
         entries += _unjudged(run, kind, verdicts, f"round.leave_out has {kind} clients", "left out")
-    for kind in dict.fromkeys((run.scenario["data"].get("clients") or {}).keys() - record["clients"].keys()):
-        if kind not in left_out:
+    for kind in run.scenario["data"].get("clients") or {}:
+        if kind not in record["clients"] and kind not in left_out:
             why = f"the method has no work for {kind} clients in round {number}"
             entries += _unjudged(run, kind, verdicts, why, "no part")
     return entries

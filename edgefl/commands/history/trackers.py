@@ -137,8 +137,11 @@ class MlflowLog:
             found = self._client.get_experiment_by_name(name)
             artifacts = (file.parent / "mlflow-artifacts").absolute().as_uri()
             experiment = found.experiment_id if found else self._client.create_experiment(name, artifacts)
-            for old in self._client.search_runs([experiment], f"tags.`edgefl.label` = '{label}'"):
-                self._client.delete_run(old.info.run_id)
+            # MLflow's filters have no escape for quotes: each is searched as any character, and tags are compared
+            like = re.sub("['\"]", "_", label)
+            for old in self._client.search_runs([experiment], f"tags.`edgefl.label` LIKE '{like}'"):
+                if old.data.tags["edgefl.label"] == label:
+                    self._client.delete_run(old.info.run_id)
             self.run_id = self._client.create_run(experiment, start_time=0, run_name=label).info.run_id
             params = [Param(mlflow_name(path), text[:MOST_TEXT]) for path, text in options_of(scenario).items()]
             for first in range(0, len(params), 100):

@@ -282,7 +282,7 @@ def followed(
                 old = stale(work, span.stage, follower.client_versions.held(0), versions)
                 down, moved = planner.moved(work, base, span.stage, old)
                 follower.client_versions.sent(0, down, versions, once := computed_once(work))
-                changed |= setup.method.changed_by(work)
+                changed.update(setup.method.changed_by(work))
                 follower.moves(moved, times)
                 if kind in clients:
                     computed = planner.compute(work, base, clients[kind], again=once is not None and once not in old)[2]

@@ -33,7 +33,7 @@ NUMBERS = (
     "schedule_energy_joules",
 )
 FIELDS = (
-    *("label", "sets", "method", "schedule", "clients", "rounds", "hardest_stage"),
+    *("label", "method", "schedule", "clients", "rounds", "hardest_stage"),
     *("refused_by", "refused_memory_by", "stages"),
     *("eligible_share_ever_by_kind", "lost_classes", "lost_modalities", "modality_samples_share_ever"),
     *NUMBERS,

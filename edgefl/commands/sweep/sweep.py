@@ -21,6 +21,7 @@ from edgefl.commands.sweep.sensitivity import MOST_CELLS, Cell, errors_of, sensi
 from edgefl.commands.sweep.store import Rows
 from edgefl.errors import DataError, EdgeflError, RunError, ScenarioError
 from edgefl.report import SWEEP_FORMS, check_figure, draw_sweep
+from edgefl.runs.columns import columns_of
 from edgefl.runs.durable import replace_file
 from edgefl.runs.tables import plain
 from edgefl.scenario import Scenario
@@ -75,10 +76,10 @@ def sweep(
         progress: Whether to show a bar, by tqdm or rich, whichever is installed.
 
     Returns:
-        Plain data: ``rows`` (one for each combination; that of a combination which can't be run has the reason in
-        ``refused`` and no costs), ``frontier`` (by method, which rows no other row beats in eligible share and cost)
-        and, if asked for, ``sensitivity``.  Units are in the fields' names.  The page about JSON output has every
-        field.
+        Plain data: ``rows`` (one for each combination, with a field for each axis, ``"training.batch"``; that of a
+        combination which can't be run has the reason in ``refused`` and no costs), ``frontier`` (by method, which rows
+        no other row beats in eligible share and cost) and, if asked for, ``sensitivity``.  Units are in the fields' names.
+        The page about JSON output has every field.
 
     Raises:
         ScenarioError: The scenario or a value is invalid, before anything is computed; or no combination can be run.
@@ -110,7 +111,9 @@ def sweep(
     refused = dict(expanded.refused)
     if train:
         _check_trainable(expanded, refused, on_progress)
-    store = Rows(Path(output), dict(expanded.cells), FIELDS, part) if output is not None else None
+    axes_of = _columns(expanded)
+    wanted = (*FIELDS, *next(iter(axes_of.values())))
+    store = Rows(Path(output), dict(expanded.cells), wanted, part) if output is not None else None
     workloads = Workloads(on_progress, keeping=sensitivity_to is not None)
     mine = share_of(expanded.cells, part)
     rows, failures = [], dict[str, Exception]()
@@ -118,9 +121,12 @@ def sweep(
         for index, (label, variant) in enumerate(mine):
             if not answers.beside:
                 on_progress("combination", {"label": label, "index": index, "of": len(mine)})
-            resolved = variant.resolved()
-            sets = {path: _value_at(resolved, key) for path, key in zip(expanded.paths, expanded.keys, strict=True)}
-            head = {"label": label, "sets": sets, "method": variant.method_name, "schedule": variant.schedule_name}
+            head = {
+                "label": label,
+                **axes_of[label],
+                "method": variant.method_name,
+                "schedule": variant.schedule_name,
+            }
             row = store.known.get(label) if store and label not in refused else None
             with _refusing(label, refused, expanded):
                 if row is None and label not in refused:
@@ -210,6 +216,15 @@ def _check_trainable(grid: Grid, refused: dict[str, str], on_progress: OnProgres
     else:
         return
     raise DataError(f"{label} declares the shapes of its data and has no samples to train on: sweep it without --train")
+
+
+def _columns(grid: Grid) -> dict[str, dict[str, Any]]:
+    """The columns of each cell that tell what it sets: one for each axis, for one of mappings those that differ."""
+    sets = {
+        label: {path: _value_at(data, key) for path, key in zip(grid.paths, grid.keys, strict=True)}
+        for label, data in ((label, variant.resolved()) for label, variant in grid.cells)
+    }
+    return columns_of(sets, own=("method", "schedule"), kept=grid.paths)
 
 
 def _value_at(data: Any, path: KeyPath) -> Any:

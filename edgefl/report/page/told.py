@@ -29,14 +29,14 @@ def asked(scenario: Facts, edgefl: str, labels: Sequence[str] = ()) -> list[tupl
             {"policy": rounds.get("policy"), "cohort": _share(rounds.get("cohort")),
              "deadline": _with_unit(rounds.get("deadline"), units.show_seconds), "quorum": rounds.get("quorum")}
         ),
-        "selection": _section(scenario.get("selection")),
+        "selection": _section(rounds.get("selection")),
         "training": "none: costs are simulated" if training.get("mode") == "none" else
         _words({name: training.get(name) for name in ("optimizer", "lr", "batch", "epochs", "precision")}),
         "seed": _words(scenario.get("seed")),
         "edgefl": edgefl,
     }  # fmt: skip
     for path in scenario.get("compare") or {}:
-        lines.pop(str(path), None)
+        lines.pop(str(path).removeprefix("round."), None)
     told = [(name, words) for name, words in lines.items() if words]
     if labels:
         told.insert(0, ("compares", f"{', '.join(map(str, scenario.get('compare') or {}))}: {'; '.join(labels)}"))

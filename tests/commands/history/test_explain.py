@@ -1,15 +1,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 import edgefl
+from edgefl import registry
 from edgefl.cli import main
 from edgefl.errors import RunError
+from edgefl.methods.fedavg import FedAvg
+from edgefl.registry.registered import PARTS
 from edgefl.runs import Run
 
 Tiny = Callable[..., dict[str, Any]]
@@ -57,6 +63,39 @@ def test_leaving_out_the_last_client_saves_what_is_said(untrained: Callable[...,
         assert said["seconds"] == pytest.approx(shorter) and not said["at_most"]
     absent = edgefl.explain(left.path, 1)["absent"]
     assert {each["reason"] for each in absent} == {"left out"} and sum(e["clients"] for e in absent) in (1, 3)
+
+
+class OfPairs(FedAvg):
+    """Only clients with pairs take part."""
+
+    class Options(FedAvg.Options):
+        name: Literal["of-pairs"] = "of-pairs"  # type: ignore[assignment]
+
+    def participates(self, kind: str, round: int) -> bool:
+        return kind == "image-text"
+
+
+@pytest.fixture
+def of_pairs() -> Iterator[str]:
+    edgefl.register("method", "of-pairs")(OfPairs)
+    yield "of-pairs"
+    PARTS.clear()
+    registry.forget()
+
+
+def test_kinds_without_a_part_are_told_in_the_order_of_the_scenario(
+    untrained: Callable[..., Run], of_pairs: str
+) -> None:
+    data = {"clients": {"text": 2, "image": 3, "image-text": 2}, "samples": 40, "validation": 40, "test": 40}
+    run = untrained(data={"source": "glyphs", **data}, method=of_pairs)
+    for seed in ("0", "1", "2", "3"):  # a set of names has another order in each of these processes
+        command = [sys.executable, "-m", "edgefl.cli", "explain", str(run.path), "--round", "1", "--json"]
+        told = subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True)
+        absent = json.loads(told.stdout)["absent"]
+        assert [(each["kind"], each["clients"], each["reason"]) for each in absent] == [
+            ("text", 2, "no part"),
+            ("image", 3, "no part"),
+        ]
 
 
 def test_an_evaluation_less_saves_what_is_said(untrained: Callable[..., Run]) -> None:

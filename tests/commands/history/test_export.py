@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -101,6 +102,15 @@ def test_mlflow_reads_an_export_of_a_comparison(tiny: Tiny, tmp_path: Path) -> N
         ]
 
 
+@pytest.mark.parametrize("label", ["it's", 'say "a"', 'it\'s "a"', "50%", "back\\slash", "' OR '1' = '1"])
+def test_a_log_in_mlflow_replaces_the_run_of_its_label_alone(tmp_path: Path, label: str) -> None:
+    for name in (label, "its a", "50 of", "another", label):
+        trackers.MlflowLog(tmp_path / "mlflow.db", name, {"name": "quoted"}).close(finished=True)
+    with sqlite3.connect(tmp_path / "mlflow.db") as store:
+        names = [name for (name,) in store.execute("SELECT name FROM runs WHERE lifecycle_stage = 'active'")]
+    assert sorted(names) == sorted([label, "its a", "50 of", "another"])
+
+
 def test_names_that_mlflow_takes() -> None:
     assert trackers.mlflow_name("metrics.image-text.r@10") == "metrics.image-text.r_at_10"
     assert trackers.mlflow_name("metrics.image.accuracy[image]") == "metrics.image.accuracy_image_"
@@ -130,8 +140,6 @@ def test_a_comparison_has_one_store(tiny: Tiny, tmp_path: Path) -> None:
 def test_a_log_that_ends_early_doesnt_end_the_run(tiny: Tiny, tmp_path: Path) -> None:
     def spoil(event: str, facts: Any) -> None:
         if event == "round" and facts["round"] == 2:
-            import sqlite3
-
             with sqlite3.connect(tmp_path / "run" / "mlflow.db") as store:
                 store.execute("DROP TABLE metrics")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from rich.console import Console
 
@@ -53,7 +54,7 @@ def test_the_byte_that_decides(declared: dict[str, Any]) -> None:
     assert some["eligible_share_ever_by_kind"]["text"] == 1.0
     in_hardest = some["stages"][some["hardest_stage"] - 1]
     assert in_hardest["eligible_samples_share"] == pytest.approx(2 * 20 / (4 * 40 + 2 * 20))
-    assert some["sets"] == {"fleet.budgets.memory": [enough - 1, enough - 1]}
+    assert some["fleet.budgets.memory"] == f"[{enough - 1}, {enough - 1}]"
     hardest = some["stages"][some["hardest_stage"] - 1]["kinds"]
     assert hardest["image"]["eligible"] == 0 and hardest["image"]["energy_joules"] is None
     assert hardest["text"]["eligible_share"] == 1.0
@@ -237,7 +238,7 @@ def test_a_refused_cell_says_why_and_the_others_go_on(declared: dict[str, Any], 
     refused = {**rows["stages=4,batch=8"]}
     assert refused.pop("refused").startswith("schedule.stages: ")
     assert refused == {
-        "label": "stages=4,batch=8", "sets": {"schedule.stages": 4, "training.batch": 8}, "method": "fedavg",
+        "label": "stages=4,batch=8", "schedule.stages": 4, "training.batch": 8, "method": "fedavg",
         "schedule": "layerwise",
     }  # fmt: skip
     # what can be run has the row, the frontier and the sensitivity that it has alone
@@ -253,6 +254,21 @@ def test_a_refused_cell_says_why_and_the_others_go_on(declared: dict[str, Any], 
     assert len(lines) == 6
     edgefl.sweep(declared, axes, output=folder)
     assert (folder / "sweep.jsonl").read_text().splitlines() == lines
+
+
+def test_rows_are_a_table_with_a_column_for_each_axis(declared: dict[str, Any], tmp_path: Path) -> None:
+    axes = ["schedule=end-to-end,{name: layerwise, stages: 2}", "training.batch=4,8", "fleet.budgets.memory=1 GB"]
+    rows = edgefl.sweep(declared, axes, output=tmp_path / "grid")["rows"]
+    table = pd.DataFrame(rows)
+    assert list(table.groupby(["schedule", "training.batch"]).size().index) == [
+        ("end-to-end", 4), ("end-to-end", 8), ("layerwise", 4), ("layerwise", 8)
+    ]  # fmt: skip
+    assert list(table["schedule.stages"].dropna()) == [2, 2] and table["fleet.budgets.memory"].nunique() == 1
+    assert "method.name" not in table and "schedule.name" not in table
+    columns = (tmp_path / "grid" / "sweep.csv").read_text().splitlines()[0].split(",")
+    assert {"schedule", "schedule.stages", "training.batch", "fleet.budgets.memory"} <= set(columns)
+    again = edgefl.sweep(declared, [*axes[:2], "fleet.budgets.memory=1 GB,2 GB"], output=tmp_path / "grid")["rows"]
+    assert set(pd.DataFrame(again)) == set(table)
 
 
 def test_what_only_the_parts_together_refuse_is_a_row_too(tiny: Tiny) -> None:
