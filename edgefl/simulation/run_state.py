@@ -111,7 +111,7 @@ class RunState:
                 most=updates_memory,
             )
             if executor is not None
-            else NoTraining(setup)
+            else NoTraining(setup, self.planner)
         )
         if isinstance(self.learning, Training):
             self.learning.on_trained = lambda done, of: on_progress(

@@ -87,7 +87,7 @@ def deliver_final(run: RunState, env: Clock, round: int) -> Events:
     parts = np.split(holders[order], first[1:]) if len(holders) else []
     for number, clients in zip(numbers, parts, strict=True):
         plan = run.roster.cells[number]
-        payload = final_blocks(plan.work, stage)
+        payload = final_blocks(plan.form, stage)
         bytes_ += payload.tensor_bytes * len(clients)
         serialised += payload.serialised_bytes * len(clients)
         seconds = transfer_seconds(payload.serialised_bytes, plan.link.download_goodput, plan.link)
