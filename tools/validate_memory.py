@@ -67,7 +67,8 @@ def main() -> None:
         setup = compose(given)
         planner = Planner(setup, predictor_of(given))
         plan = planner.plan(*setup.place(0), 1, setup.schedule.stage(1), ())
-        task = Task(plan.work, setup.method.at_start(given.seed).wire(plan.work), 0, given.seed)
+        wire = setup.method.at_start(given.seed).wire(plan.form)
+        task = Task(plan.form, planner.scalars(plan.kind, 1, plan.stage), wire, 0, given.seed)
         federation = federation_of(given, lambda _: None)
         data = Data(given.data.model_dump_json(), given.seed, given.model.tokens, None, 0.0, registry.for_workers())
         cost = plan.cost.compute

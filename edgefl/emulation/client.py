@@ -34,7 +34,7 @@ from edgefl.machine.microbenchmarks import CPU, Stopwatch, calibrate_here, step_
 from edgefl.training import Node, Report, Task
 from edgefl.training.task import serialised
 from edgefl.training.worker import open_node
-from edgefl.work import Work
+from edgefl.work import Form
 from edgefl.work.packed import space
 
 PAUSE = 0.5
@@ -100,7 +100,7 @@ class _Client:
 
     def _run(self, task: Task) -> Report:
         """Run a task, with new memory for its update: what a node keeps for the next one would count in its peak."""
-        size = space(task.work.up)
+        size = space(task.form.up)
         return self._node.run(task, None if size is None else torch.empty(size, dtype=torch.uint8))
 
     def _computed(self, task: Task) -> tuple[Report, list[bytes]]:
@@ -116,23 +116,23 @@ class _Client:
         rates = ("flops_per_second", "memory_bytes_per_second", "seconds_per_operator")
         return {"share": share, **{name: getattr(device, name) for name in rates}}, b""
 
-    def timed(self, work: str, facts: Mapping[str, Any], body: list[bytes]) -> tuple[dict[str, Any], bytes]:
+    def timed(self, form: str, facts: Mapping[str, Any], body: list[bytes]) -> tuple[dict[str, Any], bytes]:
         """Train a work after a pause, as in a round; the wall seconds."""
         # new files, whose pages are touched for the first time as those of a download
-        task = Task.of(Work.decode(work), stored(lambda file: file.write(body.pop())), facts)
+        task = Task.of(Form.decode(form), stored(lambda file: file.write(body.pop())), facts)
         time.sleep(PAUSE)
         began = time.monotonic()
         self._computed(task)
         return {"seconds": time.monotonic() - began}, b""
 
-    def prepare(self, work: str, facts: Mapping[str, Any], body: list[bytes]) -> tuple[dict[str, Any], bytes]:
+    def prepare(self, form: str, facts: Mapping[str, Any], body: list[bytes]) -> tuple[dict[str, Any], bytes]:
         """Train a work once outside all clocks, so that what is made at a first use is there."""
-        self._run(Task.of(Work.decode(work), stored(lambda file: file.write(body.pop())), facts))
+        self._run(Task.of(Form.decode(form), stored(lambda file: file.write(body.pop())), facts))
         return {}, b""
 
     def train(
         self,
-        work: str,
+        form: str,
         facts: Mapping[str, Any],
         payloads: int,
         check: Mapping[str, int],
@@ -148,7 +148,7 @@ class _Client:
         wrong = [name for name, sum_ in check.items() if name not in self._held or checksum(self._held[name]) != sum_]
         if wrong:
             return {"error": f"it doesn't hold the copy of {wrong[0]} that the versions say"}, b""
-        decoded = Work.decode(work)
+        decoded = Form.decode(form)
         tell(self._pipe, {"ready": True})
         receiver = frames.Receiver(self._stream)
         for number in range(payloads):

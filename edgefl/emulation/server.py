@@ -31,7 +31,7 @@ from edgefl.errors import EmulationError
 from edgefl.planning import Plan
 from edgefl.training import Inline, Report, Task
 from edgefl.training.task import deserialised, serialised
-from edgefl.work import Work
+from edgefl.work import Form
 
 START_SECONDS = 300.0
 """Wall time in which all clients have imported torch and opened their data."""
@@ -273,9 +273,9 @@ class Emulator:
             if payload.items
         ]
         own = {name: tensor for name, tensor in inputs.items() if name not in sent}
-        new = {name: tensor for name, tensor in own.items() if name not in running.held or name in task.work.keep}
+        new = {name: tensor for name, tensor in own.items() if name not in running.held or name in task.form.keep}
         sums = {name: checksum(tensor) for name, tensor in own.items() if name not in new}
-        up = [payload for payload in task.work.up if payload.items]
+        up = [payload for payload in task.form.up if payload.items]
         order = {
             "do": "train", **_order(task), "payloads": len(downloads), "check": sums,
             "latency": machine.latency_seconds,
@@ -300,7 +300,7 @@ class Emulator:
             future.cancel()
             return self._given_up(running, receiver, began, sum(map(len, downloads)), error)
         running.held |= sent | new.keys()
-        future.set_result(_report(answer["facts"], task.work, arrived, kept))
+        future.set_result(_report(answer["facts"], task.form, arrived, kept))
         counted = self.network.counted(running.number)
         downloaded = times["downloaded"] if downloads else began
         return Flown(
@@ -348,13 +348,13 @@ class Emulator:
 
 def _order(task: Task) -> dict[str, Any]:
     """A task without its tensors, as an order says it; what a client kept travels with them."""
-    return {"work": task.work.encode(), "facts": {**task.facts(), "metered": False, "kept": None}}
+    return {"form": task.form.encode(), "facts": {**task.facts(), "metered": False, "kept": None}}
 
 
-def _report(facts: Mapping[str, Any], work: Work, arrived: Sequence[bytearray], kept: bytes) -> Report:
+def _report(facts: Mapping[str, Any], form: Form, arrived: Sequence[bytearray], kept: bytes) -> Report:
     """The report of a client from its facts, its payloads and what it keeps."""
     tensors: dict[str, Tensor] = {f"kept/{name}": tensor for name, tensor in deserialised(kept).items()}
-    names = [payload.name for payload in work.up if payload.items]
+    names = [payload.name for payload in form.up if payload.items]
     for name, body in zip(names, arrived, strict=True):
         index = facts["payloads"].index(name)
         tensors |= {f"{index}/{item}": tensor for item, tensor in deserialised(bytes(body)).items()}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from edgefl.work import Address, Item, Work
+from edgefl.work import Address, Description, Item, Work
 from edgefl.work.slices import Cut, take
 from edgefl.work.sums import changing
 
@@ -33,7 +33,7 @@ class ServerState:
         versions = {**self.versions, **{a: self.versions.get(a, -1) + 1 for a in tensors}}
         return ServerState({**self.tensors, **tensors}, versions)
 
-    def items(self, work: Work) -> dict[str, Tensor]:
+    def items(self, work: Description) -> dict[str, Tensor]:
         """The server's tensors for a work's ``down`` items, by item name; slices for a narrower model.
 
         A tensor like a parameter is zeros while the server has none at its address.
@@ -47,16 +47,16 @@ class ServerState:
         # a node holds it as received: a slice must not keep the whole tensor in memory
         return value.clone() if item.like is not None and item.cut is not None else value
 
-    def wire(self, work: Work, held: Container[str] = ()) -> dict[str, Tensor]:
+    def wire(self, work: Description, held: Container[str] = ()) -> dict[str, Tensor]:
         """Wire tensors of a work's ``down`` payloads; items in ``held`` aren't encoded, as the node has them."""
         tensors = self.items(work)
         return {name: value for p in work.down for name, value in p.encoded(tensors, {}, held).items()}
 
-    def inputs(self, work: Work, held: Container[str] = ()) -> dict[str, Tensor]:
+    def inputs(self, work: Description, held: Container[str] = ()) -> dict[str, Tensor]:
         """Tensors that a work starts from, by item name, as the node decodes them."""
         return dict(work.received(self.wire(work, held)))
 
-    def base(self, work: Work, inputs: Mapping[str, Tensor] | None = None) -> dict[Address, Tensor]:
+    def base(self, work: Description, inputs: Mapping[str, Tensor] | None = None) -> dict[Address, Tensor]:
         """The inputs by address, in the server's precision; updates are differences to these."""
         inputs = self.inputs(work) if inputs is None else inputs
         sent = ((i.source, inputs[i.name]) for p in work.down for i in p.items if i.like is None)

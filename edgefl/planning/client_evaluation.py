@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,29 +19,37 @@ from edgefl.planning.price import client_cost
 from edgefl.planning.setup import Clients, Setup
 from edgefl.planning.versions import travelling
 from edgefl.schedules import Stage
-from edgefl.work import Payload, Work
+from edgefl.work import Form, Payload, Work, interned
+from edgefl.work.description import Json
+from edgefl.work.optimizer.learning_rates import at_stage
 
 Integers = NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Scoring:
-    """Work that scores a client on its own held-out samples, and its cost without jitter.
+    """Work that scores a client on its own held-out samples, without the values of its scalars, and its cost without
+    jitter.
 
     Clients of one kind, device and link with equal numbers of held-out samples and the same stale copies (``old``)
-    share it.  ``work.keep`` are the parts of the model that are the client's own; ``key`` is its cost key.
+    share it.  ``form.keep`` are the parts of the model that are the client's own; ``key`` is its cost key.
     """
 
     kind: str
     samples: int
     stage: Stage
-    work: Work
+    form: Form
     key: str
     old: tuple[str, ...]
     down: tuple[Payload, ...]
     cost: ClientCost
     device: Device
     link: Link
+
+    @cached_property
+    def without_keep(self) -> Form:
+        """The form that a client runs: its samples are scored, and what it keeps stays as it is."""
+        return interned(replace(self.form, keep=()))
 
 
 @dataclass(frozen=True)
@@ -59,7 +68,7 @@ class ScoringPlanner:
     def __init__(self, setup: Setup, planner: Planner, held_out: Clients):
         self.setup, self.planner, self.held_out = setup, planner, held_out
         self.clients = asked(setup)
-        self._works: dict[tuple[str, int], tuple[Work, Work, str]] = {}
+        self._works: dict[tuple[str, int], tuple[Form, Form, str]] = {}
         self._of_round: dict[tuple[str, int, int], tuple[Work, str]] = {}
         self._known: dict[tuple[Any, ...], Scoring] = {}
 
@@ -112,10 +121,14 @@ class ScoringPlanner:
                 throttling=setup.fleet.throttling,
             )  # fmt: skip
             self._known[key] = Scoring(
-                kind, int(self.held_out.client_samples[client]), stage, replace(fitted, keep=work.keep), cost_key, old,
-                down, cost, hardware, connection,
+                kind, int(self.held_out.client_samples[client]), stage, replace(fitted, keep=work.keep).form, cost_key,
+                old, down, cost, hardware, connection,
             )  # fmt: skip
         return self._known[key]
+
+    def scalars(self, kind: str, round: int, stage: Stage) -> Json:
+        """The scalars of the work that scores clients of a kind after a round."""
+        return self._work(kind, round, stage)[0].scalars
 
     def _work(self, kind: str, round: int, stage: Stage) -> tuple[Work, str]:
         """The method's work at a stage, and the part of its cost key that doesn't depend on data."""
@@ -124,14 +137,14 @@ class ScoringPlanner:
             return self._of_round[key]
         self._of_round = {known: entry for known, entry in self._of_round.items() if known[2] == round}
         full = self.setup.method.evaluate_client(kind, round)
-        known, work, base = self._works.get((kind, stage.index), (None, full, ""))
-        if known != full:
+        known = self._works.get((kind, stage.index))
+        if known is None or known[0] != full.form:
             work = encoded(stage.cut(full), self.setup.payload, self.planner.buffers, self.setup.method)
-            base = work_key(replace(work, keep=()))
-            self._works[kind, stage.index] = full, work, base
+            known = self._works[kind, stage.index] = full.form, interned(work.form), work_key(replace(work, keep=()))
             self._known = {}
-        self._of_round[key] = work, base
-        return work, base
+        _, form, base = known
+        self._of_round[key] = form.bound(at_stage(full.scalars, stage.index)), base
+        return self._of_round[key]
 
 
 def asked(setup: Setup) -> Integers:

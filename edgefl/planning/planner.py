@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from edgefl.planning.price import Demand
 from edgefl.planning.setup import Setup
 from edgefl.planning.versions import computed_once, travelling
 from edgefl.schedules import KEEP, Stage
-from edgefl.work import Address, Payload, Source, Work, digest
+from edgefl.work import Address, Description, Form, Payload, Scalars, Source, Work, digest, interned
 from edgefl.work.optimizer.learning_rates import at_stage
 
 Start = tuple[str, int, tuple[str, ...]]
@@ -30,7 +30,7 @@ PLANNED = (
 
 @dataclass(frozen=True)
 class Plan:
-    """Work of a client in a round, and its cost without jitter.
+    """Form of a client's work in a round, to which ``Planner.scalars`` are bound, and its cost without jitter.
 
     All clients of one group, device and link with the same stale copies (``old``) share a plan.
     """
@@ -39,7 +39,7 @@ class Plan:
     group: int
     samples: int
     stage: Stage
-    work: Work
+    form: Form
     key: str
     old: tuple[str, ...]
     down: tuple[Payload, ...]
@@ -74,36 +74,46 @@ class Planner:
 
     def __init__(self, setup: Setup, predictor: Predictor):
         self.setup, self.predictor = setup, predictor
-        self._works: dict[tuple[str, int, int], tuple[Work, str]] = {}
+        self._full: dict[tuple[str, int], Work] = {}
         self._passes: dict[tuple[int, str], str] = {}
         self._compute: dict[tuple[str, int, tuple[int, ...], str | None], ComputeCost] = {}
-        self._stages: dict[tuple[str, int], tuple[Work, Work, str]] = {}
+        self._stages: dict[tuple[str, int], tuple[Form, Form, str]] = {}
+        self._fitted: dict[tuple[str, int], dict[tuple[int, ...], Form]] = {}
         self.revisions: Counter[tuple[str, int]] = Counter()
         """Number of changes of a kind's work at a stage (by index); changes of a learning rate don't count."""
         self._traffic: dict[tuple[str, int, str, tuple[str, ...]], _Moved] = {}
         self._plans: dict[tuple[str, int], dict[tuple[int, int, int, tuple[str, ...]], Plan]] = {}
-        self._server: list[tuple[Work, tuple[str, ComputeCost]]] = []
+        self._server: list[tuple[Form, tuple[str, ComputeCost]]] = []
 
     def work(self, kind: str, round: int, stage: Stage) -> tuple[Work, str]:
         """The method's work restricted to a stage, and the part of its cost key that doesn't depend on data."""
-        key = (kind, round, stage.index)
-        if key not in self._works:
-            self._works = {k: v for k, v in self._works.items() if k[1] == round}
-            full = self.setup.method.client_work(kind, round)
-            known, work, base = self._stages.get((kind, stage.index), (None, full, ""))
-            if known == full:  # equality ignores scalars
-                work = replace(work, scalars=at_stage(full.scalars, stage.index))
-            else:
-                # applied last: method, schedule and predictor see decoded payloads only
-                work = encoded(stage.cut(full), self.setup.payload, self.buffers, self.setup.method)
-                base = work_key(work)
-                self.revisions[kind, stage.index] += 1
-                # works of equal cost may send different payloads in another round or to another kind
-                self._traffic = {k: v for k, v in self._traffic.items() if k[:2] != (kind, stage.index)}
-                self._plans[kind, stage.index] = {}
-            self._stages[kind, stage.index] = full, work, base
-            self._works[key] = work, base
-        return self._works[key]
+        form, base = self.form(kind, round, stage)
+        return form.bound(self.scalars(kind, round, stage)), base
+
+    def form(self, kind: str, round: int, stage: Stage) -> tuple[Form, str]:
+        """The form of ``work``, one object as long as it doesn't change, and the same part of the cost key."""
+        full = self._work(kind, round)
+        known = self._stages.get((kind, stage.index))
+        if known is None or known[0] != full.form:
+            # applied last: method, schedule and predictor see decoded payloads only
+            work = encoded(stage.cut(full), self.setup.payload, self.buffers, self.setup.method)
+            known = self._stages[kind, stage.index] = full.form, interned(work.form), work_key(work)
+            self.revisions[kind, stage.index] += 1
+            # works of equal cost may send different payloads in another round or to another kind
+            self._traffic = {k: v for k, v in self._traffic.items() if k[:2] != (kind, stage.index)}
+            self._plans[kind, stage.index], self._fitted[kind, stage.index] = {}, {}
+        return known[1:]
+
+    def scalars(self, kind: str, round: int, stage: Stage) -> Scalars:
+        """The scalars of ``work``."""
+        return Scalars(at_stage(self._work(kind, round).scalars, stage.index))
+
+    def _work(self, kind: str, round: int) -> Work:
+        """The method's work for the whole model."""
+        if (kind, round) not in self._full:
+            self._full = {key: work for key, work in self._full.items() if key[1] == round}
+            self._full[kind, round] = self.setup.method.client_work(kind, round)
+        return self._full[kind, round]
 
     def compute(self, work: Work, base: str, client: int, *, again: bool = False) -> tuple[Work, str, ComputeCost]:
         """``self.work(...)`` fitted to a client's samples, with its cost key and its device-independent cost.
@@ -128,7 +138,9 @@ class Planner:
             self._compute[cost_key] = compute_cost(work, source, trace, without)
         return key, self._compute[cost_key]
 
-    def moved(self, work: Work, base: str, stage: Stage, old: tuple[str, ...]) -> tuple[tuple[Payload, ...], Traffic]:
+    def moved(
+        self, work: Description, base: str, stage: Stage, old: tuple[str, ...]
+    ) -> tuple[tuple[Payload, ...], Traffic]:
         """Downloaded payloads of ``self.work(...)``, and traffic in both directions; ``old`` are the stale copies."""
         key = (work.kind, stage.index, base, old)
         entry = self._traffic.get(key)
@@ -155,19 +167,24 @@ class Planner:
     def plan(self, group: int, device: int, link: int, round: int, stage: Stage, old: tuple[str, ...]) -> Plan:
         """Plan of a round at this stage for clients of a group, on a device and link of the fleet (by index).
 
-        ``old`` are their stale copies (``stale``).  The plan's scalars may be an earlier round's: see ``work``.
+        ``old`` are their stale copies (``stale``).
         """
         client = int(self.setup.representative[group])
         kind = self.setup.kind_of(client)
-        self.work(kind, round, stage)  # drops the plans of a work that has changed
+        self.form(kind, round, stage)  # drops the plans of a work that has changed
         plans = self._plans[kind, stage.index]
         key = (group, device, link, old)
         if key not in plans:
             demand = self.demand(client, round, stage, old)
             fleet, samples = self.setup.fleet, int(self.setup.clients.client_samples[client])
             hardware, connection = fleet.devices[device], fleet.links[link]
+            # works that are fitted to other numbers of samples differ in their batches only
+            batches = tuple(p.batch for p in demand.work.passes)
+            fitted = self._fitted[kind, stage.index]
+            if batches not in fitted:
+                fitted[batches] = interned(demand.work.form)
             plans[key] = Plan(
-                kind, group, samples, stage, demand.work, demand.key, old, demand.down,
+                kind, group, samples, stage, fitted[batches], demand.key, old, demand.down,
                 demand.on(hardware, connection, throttling=fleet.throttling), hardware, connection,
             )  # fmt: skip
         return plans[key]
@@ -175,8 +192,8 @@ class Planner:
     def server(self, work: Work) -> tuple[str, ComputeCost]:
         """Cost key and cost of a work of the server."""
         for known, cost in self._server:
-            if known is work or known == work:
+            if known == work.form:
                 return cost
         cost = self._computed(work, self.setup.clients.server(), work_key(work), -1)
-        self._server = [*self._server[-31:], (work, cost)]
+        self._server = [*self._server[-31:], (work.form, cost)]
         return cost

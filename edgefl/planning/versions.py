@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.schedules import Stage, keeps
-from edgefl.work import Address, Item, Payload, Work
+from edgefl.work import Address, Description, Item, Payload
 
 Versions = Mapping[Address, int]
 Integers = NDArray[Any]
@@ -32,12 +32,12 @@ ACTIVATIONS = "activations/"
 """Beginning of the address of what a client computes once and keeps; it never travels, and its version is 1."""
 
 
-def computed_once(work: Work) -> Address | None:
+def computed_once(work: Description) -> Address | None:
     """The address of the activations that clients keep of a work; None if they keep none."""
     return f"{ACTIVATIONS}{work.kind}" if keeps(work) else None
 
 
-def frozen(work: Work, stage: Stage) -> tuple[Address, ...]:
+def frozen(work: Description, stage: Stage) -> tuple[Address, ...]:
     """Addresses of a work that are sent, or computed, only where the client's copy is stale."""
     keep, once = set(work.keep), computed_once(work)
     sent = tuple(i.source for p in work.down for i in p.items if i.name not in keep and not always(i, stage))
@@ -53,12 +53,12 @@ def _current(address: Address, current: Versions) -> int:
     return 1 if address.startswith(ACTIVATIONS) else current.get(address, 0)
 
 
-def stale(work: Work, stage: Stage, held: Versions, current: Versions) -> tuple[Address, ...]:
+def stale(work: Description, stage: Stage, held: Versions, current: Versions) -> tuple[Address, ...]:
     """Frozen addresses of a work whose copy at the client is older than the server's."""
     return older(frozen(work, stage), held, current)
 
 
-def travelling(work: Work, stage: Stage, old: tuple[Address, ...]) -> tuple[Payload, ...]:
+def travelling(work: Description, stage: Stage, old: tuple[Address, ...]) -> tuple[Payload, ...]:
     """Downloaded payloads: active parts and tables always, frozen parts only if their address is in ``old``.
 
     Items that the client keeps are never sent: their first value is preinstalled.
@@ -70,14 +70,14 @@ def travelling(work: Work, stage: Stage, old: tuple[Address, ...]) -> tuple[Payl
     return tuple(p for p in payloads if p.items)
 
 
-def preinstalled(work: Work, down: tuple[Payload, ...], current: Versions) -> frozenset[str]:
+def preinstalled(work: Description, down: tuple[Payload, ...], current: Versions) -> frozenset[str]:
     """Names of a work's items that the client already has: at version 0 and not in ``down``, or kept."""
     sent = {item.name for payload in down for item in payload.items}
     first = {i.name for p in work.down for i in p.items if i.name not in sent and not current.get(i.source, 0)}
     return frozenset(first.union(work.keep))
 
 
-def final_blocks(work: Work, stage: Stage) -> Payload:
+def final_blocks(work: Description, stage: Stage) -> Payload:
     """Payload of a finished stage's blocks, sent once to all clients (LW-FedMML, Algorithm 1, line 12)."""
     items = (i for p in work.up for i in p.items if ".blocks." in i.name and not i.beside and always(i, stage))
     # the items of the upload, with the codec of the download

@@ -14,7 +14,7 @@ from edgefl import models
 from edgefl.errors import MethodError
 from edgefl.models.tower import Tower
 from edgefl.schedules.stages import EARLY, PARTS, Schedule, ScheduleOptions, Stage
-from edgefl.work.description import Pass, Work
+from edgefl.work.description import Description, Pass, Work
 from edgefl.work.steps import Context, Step, Wrapper
 
 KEEP, KEPT = "keep-activations", "from-activations"
@@ -95,7 +95,7 @@ def _keeping(work: Work, first: Mapping[str, int]) -> Work:
     return replace(work, passes=(compute, *(changed[id(p)] for p in work.passes)))
 
 
-def keeps(work: Work) -> bool:
+def keeps(work: Description) -> bool:
     """Whether a client keeps activations for later rounds."""
     return any(p.step == KEEP for p in work.passes)
 

@@ -27,7 +27,8 @@ from edgefl.simulation.records import scored_record
 from edgefl.simulation.run_state import Run
 from edgefl.simulation.tally import ScoredClients
 from edgefl.training import Report, Task
-from edgefl.work import Work
+from edgefl.work import Description, Form
+from edgefl.work.description import Json
 
 WAITING = 32
 """Works that are submitted before the oldest one's report is awaited: each holds a copy of the model."""
@@ -45,10 +46,10 @@ def score_clients(run: Run, planner: ScoringPlanner, round: int) -> ScoredClient
     scored = planner.plan(round, trains, roster.stage, _Stale(run))
     records: list[dict[str, Any]] = []
     bad = parts.learning.non_finite()
-    for client, scoring, report in _reports(run, scored, round):
+    for client, scoring, report in _reports(run, planner, scored, round):
         record = scored_record(parts.setup, scoring, round, client, bool(trains[client]), report)
         if report is not None:
-            received = replace(scoring.work, down=_without(scoring.work))
+            received = replace(scoring.form, down=_without(scoring.form))
             record["metrics"] = finite_metrics(received, report.result.metrics, bad)
         records.append(record)
     _note_received(run, scored)
@@ -56,7 +57,7 @@ def score_clients(run: Run, planner: ScoringPlanner, round: int) -> ScoredClient
     return ScoredClients(lines, sums_of(groups_of(run, scored, trains), records))
 
 
-def _without(work: Work) -> tuple[Any, ...]:
+def _without(work: Form) -> tuple[Any, ...]:
     """The payloads of a work without what the client keeps."""
     return tuple(p.only(lambda item: item.name not in work.keep) for p in work.down)
 
@@ -68,7 +69,7 @@ class _Stale:
         self.run = run
         self._known: dict[tuple[int, int, str, int], tuple[str, ...]] = {}
 
-    def __call__(self, client: int, work: Work, stage: Stage) -> tuple[str, ...]:
+    def __call__(self, client: int, work: Description, stage: Stage) -> tuple[str, ...]:
         run = self.run
         trained, seen, current = run.parts.roster.client_versions, run.progress.scored_versions, run.state.versions
         if not trained.keeping:
@@ -98,7 +99,9 @@ def _note_received(run: Run, scored: Scored) -> None:
 # --- works -----------------------------------------------------------------------------------------------------------
 
 
-def _reports(run: Run, scored: Scored, round: int) -> Iterator[tuple[int, Scoring, Report | None]]:
+def _reports(
+    run: Run, planner: ScoringPlanner, scored: Scored, round: int
+) -> Iterator[tuple[int, Scoring, Report | None]]:
     """Each client's scoring and report, in order; None without training."""
     learning, entries = run.parts.learning, list(scored.scorings.items())
     if not isinstance(learning, Training):
@@ -116,7 +119,8 @@ def _reports(run: Run, scored: Scored, round: int) -> Iterator[tuple[int, Scorin
         return client, scoring, report
 
     for client, scoring in entries:
-        waiting.append((client, scoring, _submitted(learning, client, scoring, round, wires)))
+        scalars = planner.scalars(scoring.kind, round, scoring.stage)
+        waiting.append((client, scoring, _submitted(learning, client, scoring, scalars, round, wires)))
         if len(waiting) == WAITING:
             yield oldest()
     while waiting:
@@ -124,14 +128,19 @@ def _reports(run: Run, scored: Scored, round: int) -> Iterator[tuple[int, Scorin
 
 
 def _submitted(
-    learning: Training, client: int, scoring: Scoring, round: int, wires: dict[tuple[Any, ...], Mapping[str, Tensor]]
+    learning: Training,
+    client: int,
+    scoring: Scoring,
+    scalars: Json,
+    round: int,
+    wires: dict[tuple[Any, ...], Mapping[str, Tensor]],
 ) -> Future[Report]:
     """The future of a client's work: on the current model, with the parts of it that are the client's own."""
-    work, state, setup = scoring.work, learning.state, learning.setup
+    form, state, setup = scoring.form, learning.state, learning.setup
     start = scoring.kind, scoring.stage.index, scoring.old
     if start not in wires:
-        wires[start] = state.wire(work, preinstalled(work, scoring.down, state.versions))
-    inputs, own = wires[start], learning.kept.of(client, work.keep) if work.keep else None
+        wires[start] = state.wire(form, preinstalled(form, scoring.down, state.versions))
+    inputs, own = wires[start], learning.kept.of(client, form.keep) if form.keep else None
     if own is not None:
         inputs = {name: tensor for name, tensor in inputs.items() if name not in own.names}
     metered = setup.measure == "all" or scoring.key not in learning.metered
@@ -139,7 +148,9 @@ def _submitted(
     seed = seeds.key(setup.seed, "client evaluation", round, client)
     # it is scored only: what it keeps stays as it is
     peak = scoring.cost.compute.peak_memory_bytes
-    return learning.executor.submit(Task(replace(work, keep=()), inputs, client, seed, metered, kept=own, peak=peak))
+    return learning.executor.submit(
+        Task(scoring.without_keep, scalars, inputs, client, seed, metered, kept=own, peak=peak)
+    )
 
 
 # --- sums ------------------------------------------------------------------------------------------------------------

@@ -141,7 +141,7 @@ def update_clients(run: Run, landed: Landings, plans: Sequence[Plan], dispatches
         # plans that differ in devices or samples share their downloads
         versions, groups = roster.client_versions, dict[tuple[int, int, str | None], list[int]]()
         for row in np.flatnonzero(landed.downloaded).tolist():
-            computed = computed_once(plans[row].work) if landed.outcome[row] == FINISHED else None
+            computed = computed_once(plans[row].form) if landed.outcome[row] == FINISHED else None
             groups.setdefault((id(plans[row].down), id(dispatches[row].versions), computed), []).append(row)
         for (_, _, computed), rows in groups.items():
             versions.sent(landed.client[rows], plans[rows[0]].down, dispatches[rows[0]].versions, computed)

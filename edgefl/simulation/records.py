@@ -22,7 +22,7 @@ from edgefl.simulation.attackers import attack_column
 from edgefl.simulation.inflight.closed_form import OUTCOMES, PHASES, Integers, Landings
 from edgefl.simulation.roster import CHUNK, Roster
 from edgefl.training import Report
-from edgefl.work import Source, Work
+from edgefl.work import Description, Source, Work
 
 MEASURED = ("measured_peak_memory_bytes", "measured_forward_flops", "measured_backward_flops", "memory_error")
 """Measured counterparts of predicted fields: None for works that weren't measured."""
@@ -188,7 +188,7 @@ class ClientLines:
 
     def measured(self, client: int, plan: Plan, report: Report) -> Mapping[str, Any]:
         """The MEASURED fields of a client's work; UNMEASURED if it wasn't measured."""
-        return _measured(plan.work, self.setup.clients.client(client), plan.cost.compute, report)
+        return _measured(plan.form, self.setup.clients.client(client), plan.cost.compute, report)
 
     def _text(self, plan: Plan) -> bytes:
         """JSON of the fields that all clients of a plan share, without the opening bracket."""
@@ -279,7 +279,7 @@ def scored_record(
         "client": client,
         "eligible": eligible,
         **_plan_fields(scoring),
-        **_measured(scoring.work, setup.clients.client(client), scoring.cost.compute, report),
+        **_measured(scoring.form, setup.clients.client(client), scoring.cost.compute, report),
         **{name: value for name, value in cost.items() if "upload" not in name and name != "load_seconds"},
     }
 
@@ -295,7 +295,7 @@ def _plan_fields(plan: Plan | Scoring) -> dict[str, Any]:
     }
 
 
-def _measured(work: Work, source: Source, predicted: ComputeCost, report: Report | None) -> Mapping[str, Any]:
+def _measured(work: Description, source: Source, predicted: ComputeCost, report: Report | None) -> Mapping[str, Any]:
     if report is None or report.measured is None:
         return UNMEASURED
     peak = report.measured.peak_memory_bytes

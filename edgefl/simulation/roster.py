@@ -126,7 +126,7 @@ class Roster:
         setup = self.planner.setup
         stages = setup.schedule.candidates(round)
         kinds = [kind for kind in setup.clients.kinds if setup.participates(kind, round)]
-        works = {(k, s.index): self.planner.work(k, round, s)[0] for k in kinds for s in stages}
+        works = {(k, s.index): self.planner.form(k, round, s)[0] for k in kinds for s in stages}
         key = tuple(sorted((kind_and_stage, self.planner.revisions[kind_and_stage]) for kind_and_stage in works))
         before, self._order = self._order, tuple(stage.index for stage in stages)
         updated = self.client_versions.changed()

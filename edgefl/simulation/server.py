@@ -90,7 +90,7 @@ def deliver_final(run: Run, env: Clock, round: int) -> Events:
     parts = np.split(holders[order], first[1:]) if len(holders) else []
     for number, clients in zip(numbers, parts, strict=True):
         plan = roster.cells[number]
-        payload = final_blocks(plan.work, stage)
+        payload = final_blocks(plan.form, stage)
         bytes_ += payload.tensor_bytes * len(clients)
         serialised += payload.serialised_bytes * len(clients)
         numbers = numbers_of(payload.serialised_bytes, 0, 0.0, plan.device, plan.link)

@@ -336,6 +336,6 @@ def _learning(
     setup: Setup, planner: Planner, executor: Executor | None, journal: Journal, updates_memory: float
 ) -> Learning:
     if executor is None:
-        return NoTraining(setup)
+        return NoTraining(setup, planner)
     kept, folder = KeptValues(journal.kept_folder), journal.kept_folder.parent
     return Training(setup, planner, executor, setup.method.at_start(setup.seed), kept, folder, updates_memory)

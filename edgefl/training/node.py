@@ -19,14 +19,11 @@ from edgefl import models, registry, seeds
 from edgefl.errors import EdgeflError, OutOfHostMemory, TrainingError
 from edgefl.training.summed import Adder
 from edgefl.training.task import Measured, Report, Task
-from edgefl.work import CUDA_ROUNDING, AllocatorPeak, Meter, Pass, Source, Work, digest, run
+from edgefl.work import CUDA_ROUNDING, AllocatorPeak, Meter, Pass, Source, Work, run
 from edgefl.work.metering.allocator import profiling
 from edgefl.work.packed import Buffers, space
 from edgefl.work.stacking import CantStack, Stacked, told_alone
 from edgefl.work.torch_device import ran_out, seeded, threads, warm
-
-MOST_MODELS = 256
-"""Descriptions of models whose digests are kept."""
 
 
 class Sources(Protocol):
@@ -57,14 +54,13 @@ class Node:
     def __init__(self, sources: Sources, device: torch.device, *, one_module: bool = False):
         self.sources, self.device, self._one_module = sources, device, one_module
         self._modules: dict[str, tuple[nn.Module, frozenset[str]]] = {}
-        self._keys: dict[int, tuple[Mapping[str, Any], str]] = {}
         self._stacked = Stacked(device)
         self._buffers = Buffers()
         self._adder = Adder(self._buffers.take)
         warm(device)
 
     def _module(self, task: Task, inputs: Mapping[str, Tensor]) -> nn.Module:
-        key = self._key(task.work.model)
+        key = task.form.model_key
         module, names = self._modules.get(key, (None, frozenset()))
         # a reused module must not keep parameters or buffers of another client that the inputs don't replace
         if module is None or names - inputs.keys():
@@ -72,17 +68,9 @@ class Node:
                 self._modules.clear()
                 module = None
             with seeded(seeds.key(task.seed, "module"), self.device):
-                module = models.build(task.work.model).to(self.device)
+                module = models.build(task.form.model).to(self.device)
             self._modules[key] = module, frozenset(module.state_dict())
         return module
-
-    def _key(self, model: Mapping[str, Any]) -> str:
-        """The digest of a model's description, which many tasks share."""
-        if id(model) not in self._keys:
-            if len(self._keys) >= MOST_MODELS:
-                self._keys.clear()
-            self._keys[id(model)] = model, digest(model)
-        return self._keys[id(model)][1]
 
     def run(self, task: Task, buffer: Tensor | None = None) -> Report:
         """Run a task.  Its payloads are put into ``buffer``, if that is given; see ``edgefl.work.run``.
@@ -97,18 +85,18 @@ class Node:
         started = time.perf_counter()
         source = self.sources.server() if task.client is None else self.sources.client(task.client)
         with self._failing(task), threads(1):
-            inputs = task.work.received(task.tensors())
+            work, inputs = task.work, task.form.received(task.tensors())
             module = self._module(task, inputs)
             meter = Meter(CUDA_ROUNDING if self.device.type == "cuda" else 1) if task.metered else None
-            watch = self._watch(task.work, module, inputs) if meter else None
+            watch = self._watch(work, module, inputs) if meter else None
             sent = None
             if task.attack is not None:
                 source, sent = task.attack.source(source), task.attack.sent
             data = cast(Source, _Lapped(source, watch)) if watch else source
-            if buffer is None and task.attack is None and (size := space(task.work.up)) is not None:
+            if buffer is None and task.attack is None and (size := space(work.up)) is not None:
                 buffer = self._buffers.take(size)
             result = run(
-                task.work, inputs, data, module=module, device=self.device,
+                work, inputs, data, module=module, device=self.device,
                 seed=task.seed, meter=meter, sent=sent, watch=watch, buffer=buffer,
             )  # fmt: skip
             measured = Measured(watch.bytes if watch else None, result.trace) if result.trace is not None else None
@@ -119,13 +107,13 @@ class Node:
         started, tasks = time.perf_counter(), (replace(task, others=(), places=0), *task.others)
         try:
             with self._failing(task), threads(1):
-                inputs = task.work.received(task.inputs)
+                inputs = task.form.received(task.inputs)
                 sources = [self.sources.server() if t.client is None else self.sources.client(t.client) for t in tasks]
                 results = self._stacked.run(
                     task.work, inputs, sources, [t.seed for t in tasks], self._module(task, inputs), task.places
                 )
         except CantStack as error:
-            told_alone(task.work.kind, str(error))
+            told_alone(task.form.kind, str(error))
             reports = [self.run(each) for each in tasks]
             return replace(reports[0], others=tuple(reports[1:]))
         host = _host(started, len(tasks))
@@ -199,9 +187,9 @@ def _failure(task: Task, error: BaseException) -> EdgeflError:
         node = f"clients {', '.join(map(str, clients))}"
     if ran_out(error):
         return OutOfHostMemory(
-            f"the memory of this machine doesn't suffice for the work of kind {task.work.kind!r} of {node}"
+            f"the memory of this machine doesn't suffice for the work of kind {task.form.kind!r} of {node}"
         )
-    return TrainingError(f"the work of kind {task.work.kind!r} failed on {node}: {_said(error)}")
+    return TrainingError(f"the work of kind {task.form.kind!r} failed on {node}: {_said(error)}")
 
 
 def _said(error: BaseException) -> str:

@@ -196,7 +196,7 @@ class Pretraining:
         for epoch, work in enumerate(works):
             self.on_message(f"pre-training the {modality} tower: epoch {epoch + 1} of {count}")
             seed = seeds.key(self.seed, "pre-training", epoch)
-            report = node.run(Task(work, values, None, seed, metered=True))
+            report = node.run(Task(work.form, work.scalars, values, None, seed, metered=True))
             values = dict(report.result.payloads["model"])
             losses.append(report.result.loss)
             assert report.measured is not None
@@ -207,7 +207,9 @@ class Pretraining:
         if self.federation.server_samples.get("validation", {}).get(modality):
             pass_ = Pass("score-classify", "validation", (modality,), 100, False, {})
             scoring = Work("pretrain", works[0].model, (), (pass_,), works[0].down)
-            facts["validation_accuracy"] = node.run(Task(scoring, values, None, 0)).result.metrics["accuracy"]
+            facts["validation_accuracy"] = node.run(
+                Task(scoring.form, scoring.scalars, values, None, 0)
+            ).result.metrics["accuracy"]
         return values, facts
 
     def _works(self, modality: str, options: TowerPretraining) -> list[Work]:

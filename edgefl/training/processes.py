@@ -16,10 +16,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
+from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
@@ -31,8 +32,8 @@ from edgefl.training.packing import Memory, Place
 from edgefl.training.pools import PATIENCE, Packing, Pools, end, how_ended, processes_of, stop, warn
 from edgefl.training.shared import MOST_LENT, Slot, Slots, available
 from edgefl.training.task import Report, Task
-from edgefl.training.worker import MOST_WORKS, Answer, do_nothing, in_one_piece, run_task, start
-from edgefl.work import Work
+from edgefl.training.worker import Answer, do_nothing, in_one_piece, run_task, start
+from edgefl.work import Form
 from edgefl.work.packed import space
 from edgefl.work.torch_device import device_of
 
@@ -42,9 +43,6 @@ LARGE, LARGE_PER_WORKER = 16 << 20, 2
 """Bytes of an update beyond which only so many are handed on, as each has memory for its report."""
 LOOKS_PER_TIMEOUT = 20
 """How often per timeout the watch looks whether tasks still end."""
-
-
-_FIELDS = tuple(field for field in fields(Work) if field.name != "scalars")
 
 
 class _Cancellable(Future[Report]):
@@ -65,7 +63,7 @@ class _Cancellable(Future[Report]):
 class _Entry:
     """A task that hasn't ended, the future of its report, its future in the pool, and whether its memory ran out.
 
-    ``shared`` are the slots of its inputs, of its report, and of what describes inputs and work, if they don't travel
+    ``shared`` are the slots of its inputs, of its report, and of what describes inputs and form, if they don't travel
     through a pipe.
     """
 
@@ -78,7 +76,7 @@ class _Entry:
     @property
     def name(self) -> str:
         node = "the server" if self.task.client is None else f"client {self.task.client}"
-        return f"the work of kind {self.task.work.kind!r} of {node}"
+        return f"the work of kind {self.task.form.kind!r} of {node}"
 
 
 class Processes:
@@ -119,7 +117,7 @@ class Processes:
         self._workers, self._timeout = workers, timeout
         self._lock = threading.RLock()
         self._inputs: dict[int, tuple[Mapping[str, Tensor], Slot, Slot]] = {}
-        self._works: dict[tuple[int, ...], tuple[Work, Slot]] = {}
+        self._forms: WeakKeyDictionary[Form, Slot] = WeakKeyDictionary()
         self.window = QUEUED_PER_WORKER * workers
         self._slots = Slots(max(MOST_LENT, self.window + workers))
         self._entries: list[_Entry] = []
@@ -215,7 +213,7 @@ class Processes:
         tensors.  Called under the lock."""
         while self._waiting:
             task = self._waiting[0].task
-            large = (space(task.work.up) or 0) > LARGE
+            large = (space(task.form.up) or 0) > LARGE
             most = (LARGE_PER_WORKER if large else QUEUED_PER_WORKER) * self._workers
             if len(self._entries) - len(self._waiting) >= most:
                 return
@@ -261,21 +259,17 @@ class Processes:
                 self._inputs = {key: known for key, known in self._inputs.items() if known[1] in used}
                 slot = Slot()
                 self._inputs[id(given)] = given, slot, _text_slot(json.dumps(slot.write(given).to_json()))
-            # rounds have works with other scalars, and the same objects otherwise
-            parts = tuple(id(getattr(task.work, field.name)) for field in _FIELDS)
-            if parts not in self._works:
-                if len(self._works) >= MOST_WORKS:
-                    self._works = {}
-                self._works[parts] = task.work, _text_slot(task.work.encode())
+            form = self._forms.get(task.form)
+            if form is None:
+                form = self._forms[task.form] = _text_slot(task.form.encode())
         except OSError as error:
             raise OutOfHostMemory(f"the memory of this machine doesn't hold the inputs of {entry.name}") from error
-        (_, inputs, where), (_, work) = self._inputs[id(given)], self._works[parts]
+        _, inputs, where = self._inputs[id(given)]
         slot = self._slots.take(reused=in_one_piece(task) is not None)
-        entry.shared = inputs, slot, where, work
-        facts = {**task.facts(), "scalars": dict(task.work.scalars)}
+        entry.shared = inputs, slot, where, form
         return (
-            (work.number, work.path),
-            facts,
+            (task.form.key, form.path),
+            task.facts(),
             (where.number, where.path),
             (slot.number if slot.reused else None, slot.path),
         )
@@ -382,8 +376,8 @@ def _report(entry: _Entry, slots: Slots, head: str, body: bytes | list[Any] | No
         return Report.decode(head, body)
     assert entry.shared is not None
     if body is None:
-        work = entry.task.work
-        return Report.in_buffer(json.loads(head), work, slots.bytes(entry.shared[1], space(work.up) or 0))
+        form = entry.task.form
+        return Report.in_buffer(json.loads(head), form, slots.bytes(entry.shared[1], space(form.up) or 0))
     return Report.of(json.loads(head), entry.shared[1].read(Layout.read(body)))
 
 

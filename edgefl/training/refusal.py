@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from edgefl.training.task import Report
-from edgefl.work import Payload, TensorSpec, Work
+from edgefl.work import Description, TensorSpec
 from edgefl.work.description import DTYPES
-from edgefl.work.packed import Packed, finite, places_of
+from edgefl.work.packed import Packed, finite
 
 REPLAYED, TRUNCATED, OVERSIZED = "replayed", "truncated", "oversized"
 WRONG_SHAPE, WRONG_DTYPE, NOT_FINITE = "wrong shape", "wrong dtype", "not finite"
 
 
-def why_refused(work: Work, report: Report, seed: int, *, keep_non_finite: bool) -> str | None:
+def why_refused(work: Description, report: Report, seed: int, *, keep_non_finite: bool) -> str | None:
     """The reason for which the server refuses a report of ``work``; None if it accepts it.
 
     ``seed`` is that of the client's task: a report with another one answers another task (``replayed``).  Missing
@@ -32,26 +32,11 @@ def why_refused(work: Work, report: Report, seed: int, *, keep_non_finite: bool)
         return OVERSIZED
     for payload in work.up:
         tensors = payloads.get(payload.name, {})
-        if isinstance(tensors, Packed) and tensors.places is places_of(payload):
+        if isinstance(tensors, Packed) and tensors.places is payload.places:
             continue  # made for this payload
-        if (reason := _payload_problem(tensors, _wire_specs(payload))) is not None:
+        if (reason := _payload_problem(tensors, payload.specs)) is not None:
             return reason
     return None if keep_non_finite or finite(payloads) else NOT_FINITE
-
-
-_SPECS: dict[int, tuple[Payload, dict[str, TensorSpec]]] = {}
-MOST_SPECS = 256
-
-
-def _wire_specs(payload: Payload) -> dict[str, TensorSpec]:
-    """The tensors that travel for a payload, which many clients send."""
-    known = _SPECS.get(id(payload))
-    if known is None:
-        if len(_SPECS) >= MOST_SPECS:
-            _SPECS.clear()
-        specs = {name: spec for item in payload.items for name, spec in payload.wire(item).items()}
-        known = _SPECS[id(payload)] = payload, specs
-    return known[1]
 
 
 def _payload_problem(tensors: Mapping[str, Tensor], specs: Mapping[str, TensorSpec]) -> str | None:

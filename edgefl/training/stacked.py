@@ -42,8 +42,8 @@ def grouped(tasks: Sequence[Task], classes: Sequence[Hashable], most: int) -> li
         least = max(2, (most + 1) // 2)
         if len(members) < least:
             continue
-        if (why := why_alone(first.work)) is not None:
-            told_alone(first.work.kind, why)
+        if (why := why_alone(first.form)) is not None:
+            told_alone(first.form.kind, why)
             continue
         found = [members[start : start + most] for start in range(0, len(members), most)]
         groups += [group for group in found if len(group) >= least]
@@ -51,7 +51,7 @@ def grouped(tasks: Sequence[Task], classes: Sequence[Hashable], most: int) -> li
 
 
 def _same(one: Task, other: Task) -> bool:
-    return one.work is other.work or (one.work == other.work and dict(one.work.scalars) == dict(other.work.scalars))
+    return one.form == other.form and one.scalars == other.scalars
 
 
 def submit_together(

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from edgefl.training.refusal import why_refused
 from edgefl.training.task import Report, Task
-from edgefl.work import Address, Work
+from edgefl.work import Address, Description
 from edgefl.work.packed import Packed
 from edgefl.work.sums import Starts, Sums
 
@@ -27,7 +27,7 @@ class Adder:
 
         The report has the sums; those of clients have no payloads, and say why an update isn't in the sums.
         """
-        rule, work = task.sum, task.work
+        rule, work = task.sum, task.form
         assert rule is not None
         base, bases = self._bases(task)
         sums, reports = Sums(rule.totals, self._starts, self._memory), []
@@ -43,7 +43,7 @@ class Adder:
 
     def _bases(self, task: Task) -> tuple[dict[Address, Tensor], dict[str, Tensor]]:
         """What clients of a task began with, by address, and as codecs need it; tasks with the same inputs share it."""
-        began, work = self._began, task.work
+        began, work = self._began, task.form
         if began is None or began[0] is not task.inputs or began[1] is not work.down:
             inputs = work.received(task.inputs)
             base = {i.source: inputs[i.name] for p in work.down for i in p.items if i.like is None}
@@ -52,7 +52,7 @@ class Adder:
         return began[2], began[3]
 
 
-def _decoded(work: Work, report: Report, bases: Mapping[str, Tensor]) -> Mapping[str, Mapping[str, Tensor]]:
+def _decoded(work: Description, report: Report, bases: Mapping[str, Tensor]) -> Mapping[str, Mapping[str, Tensor]]:
     """What a client sent, by payload and item; ``bases`` are the values to which a codec's output is a difference."""
     payloads = report.result.payloads
     if all(isinstance(sent, Packed) for sent in payloads.values()):

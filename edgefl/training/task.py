@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import safetensors.torch
@@ -16,7 +17,8 @@ from torch import Tensor
 
 from edgefl.runs.kept import Stored
 from edgefl.training.attack import Attack
-from edgefl.work import Result, Trace, Work
+from edgefl.work import Description, Form, Result, Trace, Work
+from edgefl.work.description import Json
 from edgefl.work.packed import placed, split
 from edgefl.work.sums import Means, Totals, listed, unlisted
 
@@ -58,7 +60,7 @@ class Sum:
 
 @dataclass(frozen=True)
 class Task:
-    """A work with its input tensors.
+    """A work, as its form and its scalars, with its input tensors.
 
     ``client`` is None for the server.  ``inputs`` maps item names (or names that a payload's codec makes) to tensors.
     With ``kept``, what the client kept for itself, they hold the complete model of the stage.
@@ -68,7 +70,8 @@ class Task:
     ``peak`` are the predicted bytes at its peak, None if it isn't known; they aren't sent.
     """
 
-    work: Work
+    form: Form
+    scalars: Json
     inputs: Mapping[str, Tensor]
     client: int | None
     seed: int
@@ -80,24 +83,30 @@ class Task:
     sum: Sum | None = None
     peak: int | None = None
 
+    @cached_property
+    def work(self) -> Work:
+        """The work that is run: the form bound to the scalars."""
+        return self.form.bound(self.scalars)
+
     def tensors(self) -> Mapping[str, Tensor]:
         """The inputs with what the client kept.  Raises RunError if its file can't be read."""
         return {**self.inputs, **self.kept.tensors()} if self.kept else self.inputs
 
     def encode(self) -> tuple[str, bytes]:
         """The task as JSON text and safetensors bytes, to be sent to another process."""
-        head = {"work": self.work.encode(), **self.facts()}
+        head = {"form": self.form.encode(), **self.facts()}
         return json.dumps(head), serialised(self.inputs if isinstance(self.kept, Stored) else self.tensors())
 
     @classmethod
     def decode(cls, head: str, body: bytes) -> Task:
         """Restore a task from the output of ``encode``."""
         raw = json.loads(head)
-        return cls.of(Work.decode(raw["work"]), deserialised(body), raw)
+        return cls.of(Form.decode(raw["form"]), deserialised(body), raw)
 
     def facts(self) -> dict[str, Any]:
-        """All but the work and the inputs, as plain data."""
+        """All but the form and the inputs, as plain data."""
         return {
+            "scalars": dict(self.scalars),
             "client": self.client,
             "seed": self.seed,
             "metered": self.metered,
@@ -109,15 +118,16 @@ class Task:
         }
 
     @classmethod
-    def of(cls, work: Work, inputs: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Task:
+    def of(cls, form: Form, inputs: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Task:
         """The task with these ``facts``."""
         attack = facts["attack"] and Attack(**facts["attack"])
         kept = facts["kept"] and Stored.from_json(facts["kept"])
-        others = tuple(cls.of(work, inputs, each) for each in facts["others"])
+        others = tuple(cls.of(form, inputs, each) for each in facts["others"])
         rule = facts["sum"] and Sum.from_json(facts["sum"])
         return cls(
-            work, inputs, facts["client"], facts["seed"], facts["metered"], attack, kept, others, facts["places"], rule
-        )
+            form, facts["scalars"], inputs, facts["client"], facts["seed"], facts["metered"], attack, kept, others,
+            facts["places"], rule,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -207,7 +217,7 @@ class Report:
         return report if keys is None else replace(report, sums=unlisted([means[i] for i in range(len(keys))], keys))
 
     @classmethod
-    def in_buffer(cls, raw: Mapping[str, Any], work: Work, buffer: Tensor) -> Report:
+    def in_buffer(cls, raw: Mapping[str, Any], work: Description, buffer: Tensor) -> Report:
         """The report with these facts, of a task whose ``work`` put its payloads into ``buffer``."""
         return cls._of(raw, {p.name: placed(p).packed(part) for p, part in split(buffer, work.up)}, {})
 

@@ -10,7 +10,6 @@ import signal
 import sys
 import threading
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -25,12 +24,12 @@ from edgefl.runs.kept import Stored
 from edgefl.training.node import Node
 from edgefl.training.shared import put, room
 from edgefl.training.task import Task
-from edgefl.work import Scalars, Work
+from edgefl.work import Form
 from edgefl.work.packed import space
 from edgefl.work.torch_device import device_of
 
-MOST_WORKS = 64
-"""Works that are kept decoded, as the main process keeps their texts: clients of a round share them."""
+MOST_FORMS = 64
+"""Forms of works that a worker keeps decoded: clients share them, in all rounds."""
 
 Answer = tuple[str, bytes | list[Any] | None]
 """A report as a worker sends it: JSON text, and its tensors as safetensors bytes or their layout in a slot.
@@ -112,20 +111,20 @@ def do_nothing() -> None:
 
 
 def run_task(
-    work: str | tuple[int, str],
+    form: str | tuple[str, str],
     body: Any,
     inputs: tuple[int, str] | None = None,
     slot: tuple[int | None, str] = (0, ""),
 ) -> Answer:
-    """Run a task: encoded, or the numbers and paths of the slots that describe its work and where its inputs lie, its
-    facts, and the slot for its report."""
+    """Run a task: encoded, or the key of its form and the path of the slot that describes it, its facts, the slot that
+    says where its inputs lie, and the slot for its report."""
     if _node is None:
         raise TrainingError(f"a worker process couldn't open the data or load plug-ins: {_why_not}")
     if inputs is None:
-        assert isinstance(work, str)
-        return _node.run(Task.decode(work, body)).encode()
-    assert not isinstance(work, str)
-    task = Task.of(replace(_work(*work), scalars=Scalars(body["scalars"])), _inputs(*inputs), body)
+        assert isinstance(form, str)
+        return _node.run(Task.decode(form, body)).encode()
+    assert not isinstance(form, str)
+    task = Task.of(_form(*form), _inputs(*inputs), body)
     size = in_one_piece(task)
     try:
         buffer = None if size is None else room(*slot, size)
@@ -141,16 +140,16 @@ def run_task(
 
 def in_one_piece(task: Task) -> int | None:
     """Bytes of the slot for a task's report if nothing but its payloads lies there, as its work says; else None."""
-    return None if task.work.keep or task.attack or task.others else space(task.work.up)
+    return None if task.form.keep or task.attack or task.others else space(task.form.up)
 
 
 def _no_room(task: Task) -> OutOfHostMemory:
     return OutOfHostMemory(f"the memory of this machine doesn't hold the report of client {task.client}")
 
 
-@lru_cache(MOST_WORKS)
-def _work(number: int, path: str) -> Work:
-    return Work.decode(Path(path).read_text(encoding="utf-8"))
+@lru_cache(MOST_FORMS)
+def _form(key: str, path: str) -> Form:
+    return Form.decode(Path(path).read_text(encoding="utf-8"))
 
 
 @lru_cache(1)

@@ -3,7 +3,9 @@
 from edgefl.work.codecs import Codec
 from edgefl.work.description import (
     Address,
+    Description,
     Edit,
+    Form,
     Item,
     Pass,
     Payload,
@@ -12,6 +14,7 @@ from edgefl.work.description import (
     TensorSpec,
     Work,
     digest,
+    interned,
     serialised_bytes,
 )
 from edgefl.work.interpreter import Result, distinct, execute, metered_steps, run
@@ -34,7 +37,9 @@ __all__ = [
     "Call",
     "Codec",
     "Context",
+    "Description",
     "Edit",
+    "Form",
     "Held",
     "Inside",
     "Item",
@@ -55,6 +60,7 @@ __all__ = [
     "digest",
     "distinct",
     "execute",
+    "interned",
     "metered_steps",
     "run",
     "serialised_bytes",

@@ -1,7 +1,7 @@
 """Work: what a node does in one round, as plain data.
 
-A Work holds no client id, no sample count and no round, so that equal works are equal values: their cost is
-predicted once and shared by every client that does them.  Numbers that change with the round are its ``scalars``.
+A Work holds no client id, no sample count and no round.  Numbers that change with the round are its ``scalars``; all
+else is its ``Form``.  Clients whose works have one form share its predicted cost.
 """
 
 from __future__ import annotations
@@ -9,15 +9,20 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Container, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from math import prod
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, runtime_checkable
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
 
 from edgefl.work.codecs import Codec
 from edgefl.work.slices import Cut
+
+if TYPE_CHECKING:
+    from edgefl.work.packed import Places
 
 Address = str
 """Name of a tensor at the server: ``<kind>/<tower>.<part>[.i].<rest>``, or ``table/<name>`` if not a parameter."""
@@ -121,7 +126,19 @@ class Payload:
     @property
     def serialised_bytes(self) -> int:
         """Bytes of the payload as a safetensors file, header included; known without any data."""
-        return serialised_bytes({name: spec for item in self.items for name, spec in self.wire(item).items()})
+        return serialised_bytes(self.specs)
+
+    @cached_property
+    def specs(self) -> Mapping[str, TensorSpec]:
+        """The tensors that travel, by name."""
+        return {name: spec for item in self.items for name, spec in self.wire(item).items()}
+
+    @cached_property
+    def places(self) -> Places | None:
+        """Where the items' tensors lie together in memory; None if a codec encodes them."""
+        from edgefl.work.packed import Places  # which is built on payloads
+
+        return None if self.codec is not None else Places(self)
 
     def bytes_of(self, item: Item) -> int:
         """Bytes of the tensors that travel for one item."""
@@ -202,23 +219,13 @@ OPTIMIZER_SCALARS = ("lr", "weight_decay", "betas", "momentum", "rates", "round"
 class Scalars(dict[str, Any]):
     """Numbers of a work that may change with the round, by name: learning rates and weights of loss terms.
 
-    They don't affect the cost, except that a term with weight zero may be left out of the graph.  So two ``Scalars``
-    are equal if they have the same names and the same of them are zero.
+    They don't affect the cost, except that a term with weight zero may be left out of the graph.  So a work's form has
+    their names and which of them are zero (``zeros``), and not their values.
     """
 
     def zeros(self) -> dict[str, Any]:
         """Whether each number is nonzero, by name; a list without zeros counts as one number."""
         return {name: _nonzero(value) for name, value in self.items()}
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, Scalars):
-            return self.zeros() == other.zeros()
-        return super().__eq__(other)
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-    __hash__ = None
 
 
 def _nonzero(value: Any) -> Any:
@@ -231,17 +238,10 @@ def _nonzero(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Work:
-    """What a node does in one round, as plain data.  Equal works cost the same.
+class Description:
+    """What a node does, but for the numbers that may change with the round: what ``Work`` and ``Form`` share.
 
-    ``model`` describes the module (edgefl.models.build); ``trainable`` names the parameters that train, after
-    edits; ``optimizer``, ``precision`` and ``attention`` are settings; ``passes`` are in order of execution; ``down``
-    and ``up`` travel; ``reference`` asks for a frozen copy of the model as it starts, or names what is copied.
-
-    ``keep`` names items of ``down`` that stay on the node and never travel.  Their first value is the server's; every
-    later round starts with the value that the node left.  ``scalars`` are learning rates and weights of loss terms,
-    which may change with the round.  Steps read them as ``ctx.work.scalars``; those of the optimizer
-    (``OPTIMIZER_SCALARS``) may also be given in ``optimizer``, from which they are moved.
+    ``Work`` says what the fields mean.
     """
 
     kind: str
@@ -256,44 +256,19 @@ class Work:
     keep: tuple[str, ...] = ()
     reference: bool | tuple[str, ...] = False
     attention: str = "device"
-    scalars: Json = field(default_factory=Scalars)
-
-    def __post_init__(self) -> None:
-        given = {name: value for name, value in self.optimizer.items() if name in OPTIMIZER_SCALARS}
-        if given or not isinstance(self.scalars, Scalars):
-            object.__setattr__(self, "scalars", Scalars({**self.scalars, **given}))
-        if given:
-            object.__setattr__(self, "optimizer", {n: v for n, v in self.optimizer.items() if n not in given})
 
     @property
     def accumulation(self) -> int:
         """Batches whose gradients make one update of the optimizer."""
         return int(self.optimizer.get("accumulation", 1))
 
-    @property
-    def loss_weights(self) -> dict[str, Any]:
-        """The scalars that the optimizer doesn't read."""
-        return {name: value for name, value in self.scalars.items() if name not in OPTIMIZER_SCALARS}
-
-    def around(self, wrapper: str, **args: Any) -> Work:
-        """This work with a registered Wrapper and its arguments around the step of every pass that trains.
-
-        If no pass trains, it is around all of them.
-        """
-        # epochs repeat the same objects: each is changed once
-        changed, some_train = {id(p): p for p in self.passes}, any(p.train for p in self.passes)
-        for key, p in changed.items():
-            if p.train or not some_train:
-                changed[key] = replace(p, around=(*p.around, wrapper), args={**p.args, **args})
-        return replace(self, passes=tuple(changed[id(p)] for p in self.passes))
-
     def encode(self) -> str:
-        """JSON text from which ``decode`` makes an equal Work."""
+        """JSON text from which ``decode`` makes an equal one."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
-    def decode(cls, text: str) -> Work:
-        """The Work that ``encode`` wrote."""
+    def decode(cls, text: str) -> Self:
+        """What ``encode`` wrote."""
         raw = json.loads(text)
 
         def payload(p: Json) -> Payload:
@@ -315,7 +290,6 @@ class Work:
                 "down": tuple(map(payload, raw["down"])),
                 "up": tuple(map(payload, raw["up"])),
                 "edits": tuple(Edit(**e) for e in raw["edits"]),
-                "scalars": Scalars(raw["scalars"]),
             }
         )
 
@@ -331,17 +305,136 @@ class Work:
         keep = set(self.keep)
         return {i.name: inputs[i.name] for p in self.down for i in p.items if not i.beside and i.name not in keep}
 
+
+@dataclass(frozen=True)
+class Work(Description):
+    """What a node does in one round, as plain data.
+
+    ``model`` describes the module (edgefl.models.build); ``trainable`` names the parameters that train, after
+    edits; ``optimizer``, ``precision`` and ``attention`` are settings; ``passes`` are in order of execution; ``down``
+    and ``up`` travel; ``reference`` asks for a frozen copy of the model as it starts, or names what is copied.
+
+    ``keep`` names items of ``down`` that stay on the node and never travel.  Their first value is the server's; every
+    later round starts with the value that the node left.  ``scalars`` are learning rates and weights of loss terms,
+    which may change with the round.  Steps read them as ``ctx.work.scalars``; those of the optimizer
+    (``OPTIMIZER_SCALARS``) may also be given in ``optimizer``, from which they are moved.  Works of equal ``form`` cost
+    the same.
+    """
+
+    scalars: Json = field(default_factory=Scalars)
+
+    def __post_init__(self) -> None:
+        given = {name: value for name, value in self.optimizer.items() if name in OPTIMIZER_SCALARS}
+        if given or not isinstance(self.scalars, Scalars):
+            object.__setattr__(self, "scalars", Scalars({**self.scalars, **given}))
+        if given:
+            object.__setattr__(self, "optimizer", {n: v for n, v in self.optimizer.items() if n not in given})
+
+    @cached_property
+    def form(self) -> Form:
+        """This work without the values of its scalars."""
+        return Form(**_shared(self), zeros=Scalars(self.scalars).zeros())
+
+    @property
+    def loss_weights(self) -> dict[str, Any]:
+        """The scalars that the optimizer doesn't read."""
+        return {name: value for name, value in self.scalars.items() if name not in OPTIMIZER_SCALARS}
+
+    def around(self, wrapper: str, **args: Any) -> Work:
+        """This work with a registered Wrapper and its arguments around the step of every pass that trains.
+
+        If no pass trains, it is around all of them.
+        """
+        # epochs repeat the same objects: each is changed once
+        changed, some_train = {id(p): p for p in self.passes}, any(p.train for p in self.passes)
+        for key, p in changed.items():
+            if p.train or not some_train:
+                changed[key] = replace(p, around=(*p.around, wrapper), args={**p.args, **args})
+        return replace(self, passes=tuple(changed[id(p)] for p in self.passes))
+
     def fitted(self, size: Callable[[Pass], int]) -> Work:
         """This work for a node with ``size(pass)`` samples: batches of the node's own samples are limited to that size.
 
-        A smaller batch lowers the peak memory.  The cost follows, because the batch is part of the cost key.
+        A smaller batch lowers the peak memory.  The cost follows, because the batch is part of the cost key.  A work
+        whose batches all fit is returned as it is.
         """
         # epochs repeat the same objects: each is fitted once
         distinct = {id(p): p for p in self.passes}
         for key, p in distinct.items():
-            if p.data in ("private", HELD_OUT):
-                distinct[key] = replace(p, batch=max(1, min(p.batch, size(p))))
-        return replace(self, passes=tuple(distinct[id(p)] for p in self.passes))
+            if p.data in ("private", HELD_OUT) and (batch := max(1, min(p.batch, size(p)))) != p.batch:
+                distinct[key] = replace(p, batch=batch)
+        passes = tuple(distinct[id(p)] for p in self.passes)
+        same = all(new is old for new, old in zip(passes, self.passes, strict=True))
+        return self if same else replace(self, passes=passes)
+
+
+@dataclass(frozen=True)
+class Form(Description):
+    """A Work without the values of its scalars: what rounds with other learning rates have in common.
+
+    ``zeros`` says of each scalar whether it is nonzero (``Scalars.zeros``).  A form is no Work: only ``bound`` to
+    scalars it can be trained.  Forms of equal content are equal, and ``interned`` gives one object for all of them.
+    """
+
+    zeros: Json = field(default_factory=dict)
+
+    @cached_property
+    def key(self) -> str:
+        """Content hash, which takes milliseconds where hundreds of tensors travel."""
+        passes = [(p.step, p.data, p.patterns, p.batch, p.train, p.args, p.around) for p in self.passes]
+        edits = [(edit.name, edit.args) for edit in self.edits]
+        content = {**_shared(self), "passes": passes, "edits": edits, "down": _rows(self.down), "up": self.upload}
+        return digest([content, self.zeros])
+
+    @cached_property
+    def upload(self) -> str:
+        """Content hash of what is sent: equal for forms that send the same."""
+        return digest(_rows(self.up))
+
+    @cached_property
+    def model_key(self) -> str:
+        """The digest of the model's description."""
+        return digest(self.model)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def bound(self, scalars: Json) -> Work:
+        """The work of this form with these scalars.
+
+        Raises ValueError if they have other names than this form's, or others of them are zero.
+        """
+        work = Work(**_shared(self), scalars=scalars)
+        if Scalars(work.scalars).zeros() != self.zeros:
+            raise ValueError(
+                f"scalars {dict(scalars)} don't belong to this form of kind {self.kind!r}: the nonzero ones must be "
+                f"those of {dict(self.zeros)}"
+            )
+        work.__dict__["form"] = self  # as the cached property would find it
+        return work
+
+
+_FORMS: WeakValueDictionary[str, Form] = WeakValueDictionary()
+
+
+def interned(form: Form) -> Form:
+    """One form for all that are equal to it, as long as somebody holds it."""
+    return _FORMS.setdefault(form.key, form)
+
+
+def _rows(payloads: tuple[Payload, ...]) -> list[Any]:
+    """Payloads as plain data, faster than by ``asdict``."""
+    rows = [
+        [(i.name, i.shape, i.dtype, i.source, i.cut, i.like, i.fixed) for i in payload.items] for payload in payloads
+    ]
+    return [(p.name, p.follows, p.codec and asdict(p.codec), items) for p, items in zip(payloads, rows, strict=True)]
+
+
+_SHARED = tuple(each.name for each in fields(Description))
+
+
+def _shared(description: Description) -> dict[str, Any]:
+    return {name: getattr(description, name) for name in _SHARED}
 
 
 def _cut(raw: Any) -> Cut:

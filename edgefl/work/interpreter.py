@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from edgefl import registry, seeds
 from edgefl.errors import MethodError
 from edgefl.work.attention import attention
-from edgefl.work.description import DTYPES, Pass, Payload, Source, Work
+from edgefl.work.description import DTYPES, Description, Pass, Payload, Source, Work
 from edgefl.work.edits import edited, uploaded
 from edgefl.work.metering.meter import Meter
 from edgefl.work.metering.trace import FINISH, METERED, START, Trace
 from edgefl.work.optimizer.update import Update
 from edgefl.work.optimizer.zeroth_order import ZerothOrder, without_gradients
-from edgefl.work.packed import Parts, Places, places_of, split
+from edgefl.work.packed import Parts, Places, split
 from edgefl.work.paired_batches import batches
 from edgefl.work.step_faults import step_faults
 from edgefl.work.steps import Context, Step
@@ -47,7 +47,7 @@ class Result:
     updates: int = 0
 
 
-def distinct(work: Work) -> list[Pass]:
+def distinct(work: Description) -> list[Pass]:
     """The distinct passes of a work in order of first occurrence."""
     passes: list[Pass] = []
     for pass_ in work.passes:
@@ -359,7 +359,7 @@ def run(
     for payload in work.up:
         if missing := [item.name for item in payload.items if item.name not in held]:
             raise MethodError(f"payload {payload.name!r} sends {missing[0]!r}, which neither model nor outputs hold")
-        places = places_of(payload)
+        places = payload.places
         if places is not None and sent is None:
             payloads[payload.name] = places.copy(held, buffers.get(payload.name), _lined_up(module, places))
             continue

@@ -20,7 +20,6 @@ CHUNK = 1 << 17
 """Elements that are treated at a time where a value is read more than once: they stay in the processor's cache."""
 Parts = dict[torch.dtype, list[Tensor]]
 """Tensors ``[n]`` of each dtype, that lie one after the other in a buffer."""
-MOST_PLACES = 256
 MOST_FREE = 2
 """Buffers that wait to be used again."""
 
@@ -161,31 +160,16 @@ class Buffers:
         self._free.append(memory)
 
 
-_PLACES: dict[int, Places] = {}
-
-
-def places_of(payload: Payload) -> Places | None:
-    """Where the tensors of a payload lie together; None if a codec encodes them."""
-    if payload.codec is not None:
-        return None
-    known = _PLACES.get(id(payload))
-    if known is None:
-        if len(_PLACES) >= MOST_PLACES:
-            _PLACES.clear()
-        known = _PLACES[id(payload)] = Places(payload)
-    return known
-
-
 def placed(payload: Payload) -> Places:
     """Where the tensors of a payload without a codec lie together."""
-    places = places_of(payload)
+    places = payload.places
     assert places is not None
     return places
 
 
 def space(payloads: Iterable[Payload]) -> int | None:
     """Bytes of a buffer for the tensors of these payloads; None if a codec encodes some."""
-    found = [places_of(payload) for payload in payloads]
+    found = [payload.places for payload in payloads]
     return None if None in found else sum(places.size for places in found if places is not None)
 
 

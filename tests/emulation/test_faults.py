@@ -39,8 +39,8 @@ class One:
         setup = compose(given)
         planner = Planner(setup, predictor_of(given))
         self.plan: Plan = planner.plan(*setup.place(0), 1, setup.schedule.stage(1), ())
-        inputs = setup.method.at_start(given.seed).wire(self.plan.work)
-        self.task = Task(self.plan.work, inputs, 0, given.seed)
+        inputs = setup.method.at_start(given.seed).wire(self.plan.form)
+        self.task = Task(self.plan.form, planner.scalars(self.plan.kind, 1, self.plan.stage), inputs, 0, given.seed)
         self.bytes = self.plan.cost.traffic.serialised_upload_bytes
         self.rate = 8 * self.bytes / UPLOAD_SECONDS
         machine = Machine(0, min(os.sched_getaffinity(0)), 0.5, float("inf"), Rates(8 * self.rate, self.rate), LATENCY)

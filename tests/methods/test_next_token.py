@@ -56,7 +56,7 @@ def test_a_client_trains_as_a_loop_by_hand_does(tiny: Tiny) -> None:
     tensors = setup.method.initial(setup.seed).tensors
     inputs = {i.name: tensors[i.source] for p in work.down for i in p.items}
     seed = seeds.key(setup.seed, "training", 0, 1)
-    report = Inline(setup.clients, "cpu").submit(Task(work, inputs, 0, seed)).result()  # type: ignore[arg-type]
+    report = Inline(setup.clients, "cpu").submit(Task(work.form, work.scalars, inputs, 0, seed)).result()  # type: ignore[arg-type]
 
     model = models.build(work.model)
     model.load_state_dict({name: value.clone() for name, value in inputs.items()})

@@ -140,7 +140,7 @@ def test_verdicts_are_those_of_a_roster_that_begins_anew(
             for client in sorted(chosen):
                 plan = roster.plan(client)
                 client_versions.sent(client, plan.down, state.versions)
-                changes |= {i.source: state.tensors[i.source] for p in plan.work.up for i in p.items}
+                changes |= {i.source: state.tensors[i.source] for p in plan.form.up for i in p.items}
             state = state.changed(changes)
             if data.draw(st.booleans()):
                 roster.judge(round, state.versions)

@@ -186,12 +186,12 @@ def test_a_sum_is_what_a_loop_adds_up(tiny: Tiny) -> None:
     inputs, addresses = state.wire(work), [item.source for item in work.up[0].items]
     totals = Totals({a: [None] for a in addresses}, {(a, None): 10.0 for a in addresses}, frozenset(addresses))
     rule = Sum(totals, ((5.0, 1.0), (3.0, 0.5), (2.0, 1.0)), False)
-    tasks = [Task(work, inputs, client, 7 + client) for client in range(3)]
+    tasks = [Task(work.form, work.scalars, inputs, client, 7 + client) for client in range(3)]
     task = replace(tasks[0], others=tuple(tasks[1:]), sum=rule)
     with Inline(setup.clients, "cpu") as inline:  # type: ignore[arg-type]
         sent = [inline.submit(each).result().result.payloads["model"] for each in tasks]
         sent = [{name: tensor.clone() for name, tensor in named.items()} for named in sent]
-        travelled = Task.of(work, inputs, json.loads(json.dumps(task.facts())))
+        travelled = Task.of(work.form, inputs, json.loads(json.dumps(task.facts())))
         report = inline.submit(travelled).result()
     report = Report.of(json.loads(json.dumps(report.facts())), report.tensors())
     assert report.sums is not None and len(report.others) == 2 and not report.result.payloads

@@ -46,7 +46,7 @@ class Dishonest(Toys):
 
 def task(attack: Attack | None, **more: object) -> Task:
     work = replace(make_work(), **more)  # type: ignore[arg-type]
-    return Task(work, inputs_of(work), 3, 5, True, attack)
+    return Task(work.form, work.scalars, inputs_of(work), 3, 5, True, attack)
 
 
 def test_a_task_with_an_attack_travels() -> None:

@@ -47,7 +47,14 @@ def task_of(setup: Setup, client: int, change: Callable[[Work], Work] = lambda w
     source = setup.clients.client(client)
     work = change(setup.method.work(setup.kind_of(client), 1).fitted(source.size))
     tensors = setup.method.initial(setup.seed).tensors
-    return Task(work, {i.name: tensors[i.source] for p in work.down for i in p.items}, client, 100 + client, **more)
+    return Task(
+        work.form,
+        work.scalars,
+        {i.name: tensors[i.source] for p in work.down for i in p.items},
+        client,
+        100 + client,
+        **more,
+    )
 
 
 def doing(step: str) -> Callable[[Work], Work]:
@@ -67,7 +74,7 @@ def test_inline_and_processes_give_the_same_reports(setup: Setup, processes: Pro
         evaluation = setup.method.evaluate(kind, "validation")
         tensors = setup.method.initial(setup.seed).tensors
         inputs = {i.name: tensors[i.source] for p in evaluation.down for i in p.items}
-        tasks.append(Task(evaluation, inputs, None, 1, True))
+        tasks.append(Task(evaluation.form, evaluation.scalars, inputs, None, 1, True))
     with Inline(setup.clients, "cpu") as inline:  # type: ignore[arg-type]
         futures = [processes.submit(task) for task in tasks]
         for future, task in zip(futures, tasks, strict=True):

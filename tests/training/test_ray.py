@@ -245,7 +245,9 @@ def task_of(setup: Setup, client: int, step: str = "", **args: Any) -> Task:
     if step:
         work = replace(work, passes=tuple(replace(p, step=step, args={**p.args, **args}) for p in work.passes))
     tensors = setup.method.initial(setup.seed).tensors
-    return Task(work, {i.name: tensors[i.source] for p in work.down for i in p.items}, client, 100 + client)
+    return Task(
+        work.form, work.scalars, {i.name: tensors[i.source] for p in work.down for i in p.items}, client, 100 + client
+    )
 
 
 def test_data_that_a_node_lacks_are_told_or_shipped(tiny: Tiny, tmp_path: Path) -> None:

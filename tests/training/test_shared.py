@@ -124,7 +124,7 @@ def test_workers_share_inputs_and_leave_nothing_open(tiny: Tiny) -> None:
     state = setup.method.initial(setup.seed)
     work = setup.method.client_work("image", 1).fitted(setup.clients.client(0).size)
     inputs = state.wire(work)
-    tasks = [Task(work, inputs, client, client) for client in setup.of_kind("image").tolist()] * 18
+    tasks = [Task(work.form, work.scalars, inputs, client, client) for client in setup.of_kind("image").tolist()] * 18
     with Processes(scenario.data, scenario.seed, scenario.model.tokens, None, 2, "cpu") as executor:
         first = executor.submit(tasks[0]).result(120)
         before = open_files()

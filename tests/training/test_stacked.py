@@ -47,7 +47,7 @@ def tasks_of(setup: Setup) -> list[Task]:
     state, kind = setup.method.initial(setup.seed), setup.clients.kinds[0]
     work = setup.method.client_work(kind, 1).fitted(setup.clients.client(0).size)
     inputs = state.wire(work)
-    return [Task(work, inputs, client, 100 + client) for client in range(CLIENTS)]
+    return [Task(work.form, work.scalars, inputs, client, 100 + client) for client in range(CLIENTS)]
 
 
 def together(tasks: list[Task], places: int = CLIENTS) -> Task:
@@ -370,7 +370,7 @@ def test_the_graph_of_a_step_is_made_again_for_another_stage(tiny: Tiny) -> None
     for stage in setup.schedule.stages:
         work = setup.staged(setup.method.client_work("image", 1), stage).fitted(setup.clients.client(0).size)
         inputs = state.inputs(work)
-        tasks = [Task(work, inputs, client, client) for client in range(CLIENTS)]
+        tasks = [Task(work.form, work.scalars, inputs, client, client) for client in range(CLIENTS)]
         for one, task in zip(reports_of(node.run(together(tasks))), tasks, strict=True):
             learnt = node.run(task).result.payloads
             assert_equal_tensors(one.result.payloads, learnt, rtol=1e-4, atol=1e-6)

@@ -28,7 +28,7 @@ class Toys:
 
 def task(work: Work | None = None, **more: Any) -> Task:
     work = work or make_work(gate="trainable")
-    return Task(work, inputs_of(work), more.pop("client", 3), more.pop("seed", 5), **more)
+    return Task(work.form, work.scalars, inputs_of(work), more.pop("client", 3), more.pop("seed", 5), **more)
 
 
 def test_a_task_comes_back_as_it_was() -> None:

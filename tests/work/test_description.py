@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
-from dataclasses import replace
+import weakref
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from edgefl_toys import Toy, make_work, training_pass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgefl.work import Edit, Item, Pass, Payload, Scalars, TensorSpec, Work, serialised_bytes
+from edgefl.work import Codec, Edit, Form, Item, Pass, Payload, TensorSpec, Work, interned, serialised_bytes
 from edgefl.work.description import DTYPES
 
 NAMES = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=12).filter(
@@ -117,11 +119,72 @@ def test_a_batch_of_the_server_stays_as_it_is() -> None:
     assert make_work(passes=(pass_, training_pass())).fitted(Toy(3).size).passes[0].batch == 64
 
 
-def test_works_are_equal_whatever_their_scalars_but_for_zero() -> None:
+def test_works_of_one_form_differ_in_scalars_that_are_zero_in_none_or_all() -> None:
     one = make_work(scalars={"lr": 0.1, "pull": 2.0})
-    assert one == make_work(scalars={"lr": 0.2, "pull": 1e-9}) != make_work(scalars={"lr": 0.1, "pull": 0.0})
-    assert one != make_work(scalars={"lr": 0.1})
-    assert Scalars(pull=1.0) == Scalars(pull=2.0) and Scalars(pull=1.0) != {"pull": 2.0}
+    other = make_work(scalars={"lr": 0.2, "pull": 1e-9})
+    assert one != other and one == make_work(scalars={"lr": 0.1, "pull": 2.0})
+    assert one.form == other.form and hash(one.form) == hash(other.form) and one.form.key == other.form.key
+    for differs in ({"lr": 0.1, "pull": 0.0}, {"lr": 0.1}, {"lr": 0.1, "pull": 2.0, "push": 1.0}):
+        assert make_work(scalars=differs).form != one.form
+        assert make_work(scalars=differs).form.key != one.form.key
+
+
+def test_every_field_is_in_the_key_of_a_form() -> None:
+    work = make_work()
+    first, item = work.passes[0], work.up[0].items[0]
+    narrow = replace(work.up[0], items=(replace(item, cut=((((0, 1),),))), *work.up[0].items[1:]))
+    changed: dict[str, Any] = {
+        "kind": "other",
+        "model": {**work.model, "width": 7},
+        "trainable": work.trainable[1:],
+        "passes": (replace(first, args={**first.args, "t": 1}), *work.passes[1:]),
+        "down": (replace(work.down[0], follows="trained"), *work.down[1:]),
+        "up": (narrow, *work.up[1:]),
+        "edits": (Edit("gate"),),
+        "optimizer": {**work.optimizer, "clip": 3.0},
+        "precision": "bfloat16",
+        "keep": ("x",),
+        "reference": ("x",),
+        "attention": "flash",
+        "scalars": {**work.scalars, "pull": 1.0},
+    }
+    assert changed.keys() == {field.name for field in fields(Work)}
+    keys = {work.form.key, *(replace(work, **{name: value}).form.key for name, value in changed.items())}
+    assert len(keys) == len(changed) + 1
+    # a batch of 1 is another than one of True, and a codec of another share
+    half, all_ = (replace(work, up=(replace(work.up[0], codec=Codec(top_k=share)),)) for share in (0.5, 1.0))
+    assert half.form.upload != all_.form.upload != work.form.upload
+
+
+def test_equal_forms_are_one_object_while_somebody_holds_it() -> None:
+    name = "interned only here"
+    form = interned(replace(make_work(scalars={"lr": 0.1}), kind=name).form)
+    assert interned(replace(make_work(scalars={"lr": 0.2}), kind=name).form) is form
+    assert interned(form.bound({"lr": 0.3}).form) is form
+    gone = weakref.ref(form)
+    del form
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_form_is_bound_to_scalars_that_belong_to_it_and_to_no_others() -> None:
+    work = make_work(scalars={"lr": 0.1, "pull": 0.0})
+    assert work.form.bound(work.scalars) == work
+    assert work.form.bound({"lr": 0.2, "pull": 0.0}) == replace(work, scalars={"lr": 0.2, "pull": 0.0})
+    for wrong in ({"lr": 0.1, "pull": 1.0}, {"lr": 0.1}, {"lr": 0.0, "pull": 0.0}):
+        with pytest.raises(ValueError, match="don't belong to this form"):
+            work.form.bound(wrong)
+
+
+def test_a_form_survives_its_text_and_has_no_learning_rate() -> None:
+    form = make_work(scalars={"lr": 0.0123456789, "betas": [0.9, 0.999]}).form
+    assert Form.decode(form.encode()) == form and Form.decode(form.encode()).key == form.key
+    assert "0.0123456789" not in form.encode() and not hasattr(form, "scalars")
+
+
+def test_a_work_whose_batches_fit_is_the_same_object() -> None:
+    work = make_work()
+    assert work.fitted(Toy(10**6).size) is work
 
 
 def test_scalars_among_the_optimizers_settings_are_moved_beside_the_work() -> None:
@@ -129,4 +192,4 @@ def test_scalars_among_the_optimizers_settings_are_moved_beside_the_work() -> No
     assert work.optimizer == {"name": "sgd", "clip": 1.0}
     assert dict(work.scalars) == {"lr": 0.1, "momentum": 0.9, "pull": 2.0} and work.loss_weights == {"pull": 2.0}
     slower = replace(work, optimizer={**work.optimizer, "lr": 0.05})
-    assert dict(slower.scalars) == {"lr": 0.05, "momentum": 0.9, "pull": 2.0} and slower == work
+    assert dict(slower.scalars) == {"lr": 0.05, "momentum": 0.9, "pull": 2.0} and slower.form == work.form

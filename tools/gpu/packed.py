@@ -82,7 +82,7 @@ def trained(scenario: Any, kind: str, workers: int, devices: list[str], count: i
     for number in range(count):
         client = members[number % len(members)]
         work, _, cost = planner.compute(*planner.work(kind, 1, stage), client)
-        tasks.append(Task(work, state.inputs(work), client, number, peak=cost.peak_memory_bytes))
+        tasks.append(Task(work.form, work.scalars, state.inputs(work), client, number, peak=cost.peak_memory_bytes))
         flops += cost.forward_flops + cost.backward_flops
         moved += float((cost.operators[:, 1] * cost.operators[:, 2]).sum())
         source = setup.clients.client(client)

@@ -83,7 +83,7 @@ class Trained:
     def do(self, work: Work, inputs: Mapping[str, Tensor], client: int | None, purpose: str) -> Result:
         """Run a work on a client's data, or on the server's."""
         seed = seeds.key(self.setup.seed, f"analysis {purpose}", 0 if client is None else client)
-        return self.executor.submit(Task(work, inputs, client, seed)).result().result
+        return self.executor.submit(Task(work.form, work.scalars, inputs, client, seed)).result().result
 
 
 def group_of(name: str) -> Group:

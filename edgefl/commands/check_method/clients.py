@@ -24,7 +24,7 @@ def check_client(federation: TinyFederation, client: int, kind: str, place: Plac
         work = place.stage.cut(full).fitted(source.size)
         if not check_work(findings, work, where, place.stage, state):
             return None
-        task = Task(work, state.inputs(work), client, seeds.key(1, "check", client, place.round))
+        task = Task(work.form, work.scalars, state.inputs(work), client, seeds.key(1, "check", client, place.round))
         report = run_task(federation, task, source, rules.TRAINS, where)
         if report is None:
             return None

@@ -40,7 +40,7 @@ def _check_server_work(
     stage, work = _stage_of(federation, work, place), federation.setup.staged(work, place.stage)
     if not check_work(findings, work, where, stage, state):
         return state
-    task = Task(work, state.inputs(work), None, seed)
+    task = Task(work.form, work.scalars, state.inputs(work), None, seed)
     report = run_task(federation, task, federation.setup.clients.server(), rules.SERVER, where)
     if report is None:
         return state
@@ -63,7 +63,7 @@ def check_evaluation(federation: TinyFederation, kind: str, place: Place, state:
         stage, work = _stage_of(federation, work, place), federation.setup.staged(work, place.stage)
         if not check_work(findings, work, where, stage, state):
             return
-        task = Task(work, state.inputs(work), None, 1)
+        task = Task(work.form, work.scalars, state.inputs(work), None, 1)
         report = run_task(federation, task, federation.setup.clients.server(), rules.METRICS, where)
         if report is not None:
             metrics = report.result.metrics

@@ -52,9 +52,11 @@ def timed_works(
                 continue
             on_message(f"timing the work of {kind} clients at stage {stage.index}")
             plan: Plan = planner.plan(*setup.place(client), round, stage, ())
-            work = plan.work
             seed = seeds.key(setup.seed, "training", client, 0)
-            task = Task(work, state.wire(work, frozenset(work.keep)), client, seed)
+            task = Task(
+                plan.form, planner.scalars(kind, round, stage), state.wire(plan.form, frozenset(plan.form.keep)),
+                client, seed,
+            )  # fmt: skip
             seconds = []
             for _ in range(TIMES + 1):
                 began = time.process_time()

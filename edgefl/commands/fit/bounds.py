@@ -22,7 +22,7 @@ from edgefl.devices import Device, FleetOptions, Link
 from edgefl.planning import NO_COMPUTE, Planner, Setup, client_cost, stale
 from edgefl.scenario import Scenario, load
 from edgefl.schedules import Stage
-from edgefl.work import Work, distinct
+from edgefl.work import Form, Work, distinct
 
 
 class PredictionLimit(Exception):
@@ -292,14 +292,14 @@ class Pricer:
 def _work_numbers(setup: Setup, kind: str) -> dict[int, int]:
     """A number for each round in which a kind takes part: equal for equal work, apart from the learning rate."""
     numbers: dict[int, int] = {}
-    works: list[Work] = []
+    forms: list[Form] = []
     for round in range(1, setup.schedule.rounds + 1):
         if not setup.participates(kind, round):
             continue
-        work = setup.method.client_work(kind, round)
-        if not works or work != works[-1]:
-            works.append(work)
-        numbers[round] = len(works)
+        form = setup.method.client_work(kind, round).form
+        if not forms or form != forms[-1]:
+            forms.append(form)
+        numbers[round] = len(forms)
     return numbers
 
 

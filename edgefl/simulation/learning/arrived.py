@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import inf
 from pathlib import Path
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
@@ -25,7 +27,7 @@ from edgefl.simulation.learning.interface import Arrival, part_of_stage
 from edgefl.simulation.learning.spilled import Place, Spill
 from edgefl.training import Report, Task
 from edgefl.training.task import Sum
-from edgefl.work import Address, Result, Work
+from edgefl.work import Address, Form, Result, Scalars, Work
 from edgefl.work.packed import Packed
 from edgefl.work.sums import Means, averaged
 
@@ -50,7 +52,8 @@ class Shard:
 
 @dataclass(eq=False)
 class Started:
-    """A client under way: its work, starting state and training; ``number`` is its dispatch's.
+    """A client under way: its plan with the scalars of its round, starting state and training; ``number`` is its
+    dispatch's.
 
     ``task`` is None if it doesn't train; ``future`` is its training, once the executor has it.  ``together`` are the
     clients that the executor gets at once with it, itself among them, until it has them.  ``shard`` is theirs if their
@@ -59,13 +62,18 @@ class Started:
 
     number: int
     plan: Plan
-    work: Work
+    scalars: Scalars
     state: ServerState
     metered: bool
     task: Task | None
     future: Future[Report] | None = None
     together: Sequence[Started] = ()
     shard: Shard | None = None
+
+    @cached_property
+    def work(self) -> Work:
+        """The work with its scalars, for the method that aggregates."""
+        return self.plan.form.bound(self.scalars)
 
 
 class _Held(NamedTuple):
@@ -93,6 +101,8 @@ class Arrived:
         self._stage: Stage | None = None
         self._expected: dict[Key, Update] = {}
         self._starts: dict[tuple[int, Start], tuple[dict[str, Tensor], dict[Address, Tensor]]] = {}
+        self._parts: WeakKeyDictionary[Form, dict[int, Form | None]] = WeakKeyDictionary()
+        """By stage: the form with less to send (``part_of_stage``), None if it is no less."""
 
     def expect(
         self, state: ServerState, arrivals: Sequence[Arrival], under_way: Mapping[int, Started], stage: Stage
@@ -225,13 +235,23 @@ class Arrived:
         base: dict[Address, Tensor] | None = None,
     ) -> Update:
         """The update of a client; without its result one that is expected."""
-        work = part_of_stage(started.work, stage)
+        work = self._part(started, stage)
         expected = Update(
             arrival.client, started.plan.kind, self._private(arrival.client, work), work, payloads,
             self._start(started)[1] if base is None else base,
             arrival.round, arrival.staleness, arrival.weight_factor, self._setup.round.equal,
         )  # fmt: skip
         return expected if result is None else _with_result(expected, result, payloads)
+
+    def _part(self, started: Started, stage: Stage) -> Work:
+        """The work of a client with uploads of what trains at this stage only."""
+        form = started.plan.form
+        parts = self._parts.setdefault(form, {})
+        if stage.index not in parts:
+            part = part_of_stage(form, stage)
+            parts[stage.index] = None if part is form else part
+        less = parts[stage.index]
+        return started.work if less is None else less.bound(started.scalars)
 
     def _start(self, started: Started) -> tuple[dict[str, Tensor], dict[Address, Tensor]]:
         """Starting values of a client at its dispatch, by item and by address."""

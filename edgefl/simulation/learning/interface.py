@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from edgefl.planning.versions import always
 from edgefl.schedules import Stage
 from edgefl.simulation.inflight.closed_form import Flights
 from edgefl.training import Report
-from edgefl.work import Payload, Work
+from edgefl.work import Description, Work
 
 Floats = NDArray[np.float64]
 Integers = NDArray[Any]
@@ -82,23 +82,13 @@ class Learning(Protocol):
         ...
 
 
-Upload = tuple[Payload, ...]
 MOST_WORKS = 256
-"""Works of plans that are remembered with their round's scalars."""
-_PARTS: dict[tuple[int, int], tuple[Upload, Stage, Upload]] = {}
+"""Works that are remembered with what is known of their uploads."""
+
+Described = TypeVar("Described", bound=Description)
 
 
-def part_of_stage(work: Work, stage: Stage) -> Work:
+def part_of_stage(work: Described, stage: Stage) -> Described:
     """The work with uploads of what trains at ``stage`` only: an update may have begun at an earlier stage."""
-    known = _PARTS.get((id(work.up), id(stage)))
-    if known is None:
-        if len(_PARTS) >= MOST_WORKS:
-            _PARTS.clear()
-        known = _PARTS[id(work.up), id(stage)] = work.up, stage, _part_of_stage(work.up, stage)
-    up = known[2]
-    return work if up is work.up else replace(work, up=up)
-
-
-def _part_of_stage(upload: Upload, stage: Stage) -> Upload:
-    up = tuple(p.only(lambda item: always(item, stage)) for p in upload)
-    return upload if all(a.items == b.items for a, b in zip(up, upload, strict=True)) else up
+    up = tuple(p.only(lambda item: always(item, stage)) for p in work.up)
+    return work if all(a.items == b.items for a, b in zip(up, work.up, strict=True)) else replace(work, up=up)

@@ -14,7 +14,7 @@ from edgefl.schedules import Stage
 from edgefl.simulation.attackers import attack_of
 from edgefl.simulation.learning.arrived import Started
 from edgefl.simulation.learning.interface import part_of_stage
-from edgefl.work import Work
+from edgefl.work import Form
 from edgefl.work.description import DTYPES
 from edgefl.work.sums import averaged
 
@@ -46,15 +46,14 @@ def shards_of(setup: Setup, state: ServerState, clients: Sequence[Member], stage
 
     Attackers, and works that keep values or send tables, are left out.
     """
-    classes: dict[tuple[int, Start], list[Member]] = {}
-    numbers: dict[int, int] = {}
-    works: list[Work] = []
+    classes: dict[tuple[Form, Start], list[Member]] = {}  # of one dispatch: those of a start have the same scalars
+    suits: dict[Form, bool] = {}
     for client, started in clients:
-        work = started.work
-        if id(work) not in numbers:
-            numbers[id(work)] = _number(work, works) if _suits(work, state, stage) else -1
-        if numbers[id(work)] >= 0 and attack_of(setup, client) is None:
-            classes.setdefault((numbers[id(work)], started.plan.start), []).append((client, started))
+        form = started.plan.form
+        if form not in suits:
+            suits[form] = _suits(form, state, stage)
+        if suits[form] and attack_of(setup, client) is None:
+            classes.setdefault((form, started.plan.start), []).append((client, started))
     shards = []
     for members in classes.values():
         size = largest_shard(len(members))
@@ -63,16 +62,7 @@ def shards_of(setup: Setup, state: ServerState, clients: Sequence[Member], stage
     return [shard for shard in shards if len(shard) > 1]
 
 
-def _number(work: Work, works: list[Work]) -> int:
-    """The number of a work among those that differ, to which it is added if it is new."""
-    for number, known in enumerate(works):
-        if known == work and dict(known.scalars) == dict(work.scalars):
-            return number
-    works.append(work)
-    return len(works) - 1
-
-
-def _suits(work: Work, state: ServerState, stage: Stage) -> bool:
+def _suits(work: Form, state: ServerState, stage: Stage) -> bool:
     """Whether nothing but a work's parameters is sent, which the server has in the same precision."""
     items = [item for payload in work.up for item in payload.items]
     return (

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from edgefl.simulation.finite import FiniteCheck
 from edgefl.simulation.inflight.closed_form import Dispatch, Flights
 from edgefl.simulation.kept import Deposited, KeptValues
 from edgefl.simulation.learning.arrived import Arrived, Key, Started
-from edgefl.simulation.learning.interface import MOST_WORKS, Arrival
+from edgefl.simulation.learning.interface import Arrival
 from edgefl.simulation.learning.part import KnownPart, Part
 from edgefl.simulation.learning.shards import largest_shard, may_share, shards_of
 from edgefl.training import Executor, Report, Task
@@ -76,7 +75,6 @@ class Training:
         self._arrived = Arrived(setup, folder, most)
         self._part: Part | None = None
         self._known: KnownPart | None = None
-        self._works: dict[int, tuple[Work, Work, Work]] = {}
 
     def send(self, flights: Flights, go: NDArray[np.bool_], *, in_order: bool = False) -> None:
         """Submit the works of the flights in ``go``, and of those that are the first with their cost key.
@@ -112,7 +110,7 @@ class Training:
         for each, task in training:
             if each.plan.group not in counts and task.client is not None:
                 source = self.setup.clients.client(task.client)
-                passes = distinct(each.work)
+                passes = distinct(each.plan.form)
                 counts[each.plan.group] = tuple(n for p in passes for n in source.counts(p).values())
         classes = [(each.plan.kind, counts[each.plan.group]) for each, _ in training]
         for members in grouped([task for _, task in training], classes, self._stack):
@@ -137,17 +135,17 @@ class Training:
         trains: bool,
         wires: dict[Start, dict[str, Tensor]],
     ) -> None:
-        current, _ = self.planner.work(plan.kind, dispatch.round, plan.stage)
-        work = self._with_scalars(plan.work, current)
+        scalars = self.planner.scalars(plan.kind, dispatch.round, plan.stage)
         task = None
         if trains and not self._has_trained(client, dispatch.number):
             if plan.start not in wires:
-                wires[plan.start] = state.wire(work, preinstalled(work, plan.down, state.versions))
-            inputs, kept = wires[plan.start], self.kept.of(client, work.keep) if work.keep else None
+                wires[plan.start] = state.wire(plan.form, preinstalled(plan.form, plan.down, state.versions))
+            keep = plan.form.keep
+            inputs, kept = wires[plan.start], self.kept.of(client, keep) if keep else None
             seed, attack = self._seed(client, dispatch.number), attack_of(self.setup, client)
             peak = plan.cost.compute.peak_memory_bytes
-            task = Task(work, inputs, client, seed, metered, attack, kept, peak=peak)
-        self.under_way[client] = started = Started(dispatch.number, plan, work, state, metered, task)
+            task = Task(plan.form, scalars, inputs, client, seed, metered, attack, kept, peak=peak)
+        self.under_way[client] = started = Started(dispatch.number, plan, scalars, state, metered, task)
         if task is not None:
             self._of += 1
             self._waiting.append(started)
@@ -162,7 +160,7 @@ class Training:
         if started.together:
             return self._submit_together(started)
         future = self.executor.submit(started.task)
-        started.future = Deposited(future, self.kept) if started.work.keep else future
+        started.future = Deposited(future, self.kept) if started.plan.form.keep else future
         self._submitted[started.future] = started.future
         self._tell()
         return started.future
@@ -181,15 +179,6 @@ class Training:
         self._tell()
         assert started.future is not None
         return started.future
-
-    def _with_scalars(self, planned: Work, current: Work) -> Work:
-        """The planned work with this round's scalars: the plan may be an earlier round's.  Clients share it."""
-        known = self._works.get(id(planned))
-        if known is None or known[1] is not current:
-            if len(self._works) >= MOST_WORKS:
-                self._works = {}
-            self._works[id(planned)] = known = planned, current, replace(planned, scalars=current.scalars)
-        return known[2]
 
     def land(self, client: int, arrived: bool) -> Report | None:
         """Report of a client; None if its update doesn't arrive and its measurement isn't needed."""
@@ -250,7 +239,7 @@ class Training:
         else:
             seed = self._seed(client, number)
             keep = self.setup.method.setting.aggregation.non_finite == "keep"
-            reason = why_refused(started.work, report, seed, keep_non_finite=keep)
+            reason = why_refused(started.plan.form, report, seed, keep_non_finite=keep)
         if self._part is not None:
             self._part.landed[client].reason = reason
         if started.shard is not None:
@@ -335,7 +324,7 @@ class Training:
         self.metered.add(key)
         seed = seeds.key(self.setup.seed, f"server {when}", round, index)
         return self.executor.submit(
-            Task(work, self.state.inputs(work), None, seed, metered, peak=computed.peak_memory_bytes)
+            Task(work.form, work.scalars, self.state.inputs(work), None, seed, metered, peak=computed.peak_memory_bytes)
         )
 
     def absorb(self, work: Work, report: Report | None) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from edgefl.methods import ServerState, Update
 from edgefl.methods.aggregation.arrivals import Arrivals
 from edgefl.planning.meta_state import shapes, shapes_alone
+from edgefl.planning.planner import Planner
 from edgefl.planning.setup import Setup
 from edgefl.schedules import Stage
 from edgefl.simulation.inflight.closed_form import Flights
@@ -80,10 +81,10 @@ class NoTraining:
     one update.  Raises MethodError if ``aggregate`` needs values.
     """
 
-    def __init__(self, setup: Setup):
-        self.setup = setup
+    def __init__(self, setup: Setup, planner: Planner):
+        self.setup, self.planner = setup, planner
         self.state = shapes(setup.method)
-        self._changes: dict[tuple[int, frozenset[int]], tuple[list[Any], dict[Address, Tensor]]] = {}
+        self._changes: dict[tuple[int, frozenset[str]], dict[Address, Tensor]] = {}
         self._alike: dict[int, bool] = {}
         """By aggregation: that it changes versions alone, because the state has tensors of its shapes."""
 
@@ -107,13 +108,13 @@ class NoTraining:
 
     def aggregate(self, arrivals: Sequence[Arrival], stage: Stage, *, at_once: bool = False) -> None:
         """Give all tensors that would change their next version."""
-        alike = {id(arrival.plan.work.up): arrival for arrival in arrivals}
+        alike = {arrival.plan.form.upload: arrival for arrival in arrivals}
         key = stage.index, frozenset(alike)
         if key not in self._changes:
             if len(self._changes) >= MOST_CHANGES:
                 self._changes, self._alike = {}, {}
-            self._changes[key] = list(alike.values()), self._changed(list(alike.values()), stage)
-        changed = self._changes[key][1]
+            self._changes[key] = self._changed(list(alike.values()), stage)
+        changed = self._changes[key]
         if changed:
             self.state = self._with(changed)
 
@@ -134,11 +135,13 @@ class NoTraining:
     def _changed(self, arrivals: Sequence[Arrival], stage: Stage) -> dict[Address, Tensor]:
         updates = []
         for number, arrival in enumerate(arrivals):
-            work = part_of_stage(arrival.plan.work, stage)
-            if not any(p.items for p in work.up):
+            plan = arrival.plan
+            form = part_of_stage(plan.form, stage)
+            if not any(p.items for p in form.up):
                 continue
+            work = form.bound(self.planner.scalars(plan.kind, arrival.round, plan.stage))
             with torch.device("meta"):
-                payloads = {p.name: {i.name: i.spec.empty() for i in p.items} for p in arrival.plan.work.up}
+                payloads = {p.name: {i.name: i.spec.empty() for i in p.items} for p in plan.form.up}
             base = self.state.base(work, self.state.items(work))
             counts = {pattern: arrival.plan.samples for p in work.passes for pattern in p.patterns}
             updates.append(Update(number, arrival.plan.kind, counts, work, payloads, base, arrival.round))

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
@@ -41,8 +42,7 @@ from edgefl.training.on_ray.cluster import (
 from edgefl.training.on_ray.worker import Worker, received, sent
 from edgefl.training.options import ExecutorOptions
 from edgefl.training.task import Report, Task
-from edgefl.training.worker import MOST_WORKS
-from edgefl.work import Work
+from edgefl.work import Form
 
 AT_HAND = 2
 """Tasks that a worker has at a time: one that runs, and the next."""
@@ -63,7 +63,7 @@ class _Entry:
     @property
     def name(self) -> str:
         node = "the server" if self.task.client is None else f"client {self.task.client}"
-        return f"the work of kind {self.task.work.kind!r} of {node}"
+        return f"the work of kind {self.task.form.kind!r} of {node}"
 
 
 @dataclass(eq=False)
@@ -105,7 +105,7 @@ class OnRay:
         self._waiting: deque[_Entry] = deque()
         self._slots: list[_Slot] = []
         self._inputs: dict[int, tuple[Mapping[str, Tensor], int, Any]] = {}
-        self._works: dict[int, tuple[Work, int, Any]] = {}
+        self._forms: WeakKeyDictionary[Form, Any] = WeakKeyDictionary()
         self._number = 0
         self._closing, self._ours = False, False
         self._ended = time.monotonic()
@@ -142,7 +142,8 @@ class OnRay:
                 entry.future.cancel()
             self._waiting.clear()
             slots, self._slots = self._slots, []
-            self._inputs, self._works = {}, {}
+            self._inputs = {}
+            self._forms.clear()
         for slot in slots:
             self._kill(slot)
         if self._ours:
@@ -224,11 +225,11 @@ class OnRay:
     def _give(self, slot: _Slot, entry: _Entry) -> None:
         """Give a task to a worker; called under the lock."""
         task = entry.task
-        (work_number, work), (number, inputs) = self._put_work(task.work), self._put_inputs(task.inputs)
+        form, (number, inputs) = self._put_form(task.form), self._put_inputs(task.inputs)
         kept = sent(task.kept.tensors()) if task.kept is not None else None
-        facts = {**replace(task, kept=None).facts(), "scalars": dict(task.work.scalars)}
+        facts = json.dumps(replace(task, kept=None).facts())
         slot.entries.append(entry)
-        ref = slot.actor.run.remote((work_number, number), work, inputs, json.dumps(facts), kept)
+        ref = slot.actor.run.remote(task.form.key, form, number, inputs, facts, kept)
         ref.future().add_done_callback(lambda done: self._done(slot, entry, done))
 
     def _put_inputs(self, inputs: Mapping[str, Tensor]) -> tuple[int, Any]:
@@ -239,13 +240,10 @@ class OnRay:
             self._inputs[id(inputs)] = inputs, self._number, self._ray.put(sent(inputs))
         return self._inputs[id(inputs)][1:]
 
-    def _put_work(self, work: Work) -> tuple[int, Any]:
-        if id(work) not in self._works:
-            if len(self._works) >= MOST_WORKS:
-                self._works = {}
-            self._number += 1
-            self._works[id(work)] = work, self._number, self._ray.put(work.encode())
-        return self._works[id(work)][1:]
+    def _put_form(self, form: Form) -> Any:
+        if form not in self._forms:
+            self._forms[form] = self._ray.put(form.encode())
+        return self._forms[form]
 
     def _done(self, slot: _Slot, entry: _Entry, done: Future[Any]) -> None:
         """Pass a task's report on, or its error; run it again if its worker was lost."""

@@ -6,7 +6,6 @@ import json
 import sys
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,8 +16,8 @@ from edgefl.data import Cargo
 from edgefl.training.node import Node
 from edgefl.training.on_ray.cluster import greeting
 from edgefl.training.task import Task
-from edgefl.training.worker import MOST_WORKS, open_node
-from edgefl.work import Scalars, Work
+from edgefl.training.worker import MOST_FORMS, open_node
+from edgefl.work import Form
 from edgefl.work.description import DTYPE_NAMES, DTYPES
 
 Sent = list[tuple[str, str, list[int], Any]]
@@ -48,7 +47,7 @@ class Worker:
     def __init__(self, arguments: tuple[Any, ...], path: list[str], cargo: Cargo | None):
         self._node: Node | None = None
         self._why_not = ""
-        self._works: dict[int, Work] = {}
+        self._forms: dict[str, Form] = {}
         self._inputs: tuple[int, Mapping[str, Tensor]] = (-1, {})
         sys.path[:] = [*path, *(folder for folder in sys.path if folder not in path)]
         try:
@@ -60,18 +59,16 @@ class Worker:
         """Where this is, the versions there, and why it can't begin, if so."""
         return greeting(self._why_not)
 
-    def run(self, numbers: tuple[int, int], work: str, inputs: Sent, facts: str, kept: Sent | None) -> tuple[str, Sent]:
-        """Run a task: the numbers of its work and inputs, these, its facts as JSON text, and what the client kept."""
+    def run(self, key: str, form: str, number: int, inputs: Sent, facts: str, kept: Sent | None) -> tuple[str, Sent]:
+        """Run a task: the key of its form and the form, the number of its inputs and these, its facts as JSON text, and
+        what the client kept."""
         assert self._node is not None
-        number, of = numbers
-        if number not in self._works:
-            if len(self._works) >= MOST_WORKS:
-                self._works.clear()
-            self._works[number] = Work.decode(work)
-        if self._inputs[0] != of:
-            self._inputs = of, received(inputs)
-        raw = json.loads(facts)
+        if key not in self._forms:
+            if len(self._forms) >= MOST_FORMS:
+                self._forms.clear()
+            self._forms[key] = Form.decode(form)
+        if self._inputs[0] != number:
+            self._inputs = number, received(inputs)
         given = self._inputs[1] if kept is None else {**self._inputs[1], **received(kept)}
-        task = Task.of(replace(self._works[number], scalars=Scalars(raw["scalars"])), given, raw)
-        report = self._node.run(task)
+        report = self._node.run(Task.of(self._forms[key], given, json.loads(facts)))
         return json.dumps(report.facts()), sent(report.tensors())

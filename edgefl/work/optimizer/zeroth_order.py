@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from edgefl import seeds
-from edgefl.work.description import Work
+from edgefl.work.description import Description
 from edgefl.work.metering.meter import Meter
 from edgefl.work.steps import Context
 
@@ -24,7 +24,7 @@ STEPS = "steps"
 """The output ``[directions]`` of a work whose directions come from a pool: sums of lr g by direction."""
 
 
-def without_gradients(work: Work) -> bool:
+def without_gradients(work: Description) -> bool:
     """Whether a work trains by differences of losses."""
     return work.optimizer.get("name") == "mezo"
 

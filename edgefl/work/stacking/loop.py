@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from edgefl import seeds
 from edgefl.errors import MethodError
-from edgefl.work.description import DTYPES, Pass, Source, Work, digest
+from edgefl.work.description import DTYPES, Description, Pass, Source, Work, digest
 from edgefl.work.interpreter import Result, distinct, named_tensors, step_of
 from edgefl.work.optimizer.update import make_optimizer
 from edgefl.work.optimizer.zeroth_order import without_gradients
@@ -28,7 +28,7 @@ MOST_GRAPHS = 32
 """Graphs that are remembered, the latest."""
 
 
-def why_alone(work: Work) -> str | None:
+def why_alone(work: Description) -> str | None:
     """Why clients with this work are trained one by one, as far as the work alone says it; None if it doesn't."""
     if not work.passes or not all(p.train and p.data == "private" for p in work.passes):
         return "not all of its passes train on the client's own samples"
