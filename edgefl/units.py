@@ -251,10 +251,15 @@ def _schema(quantity: Quantity) -> WithJsonSchema:
     )
 
 
-def _range_schema(quantity: Quantity) -> WithJsonSchema:
+def range_schema(quantity: Quantity) -> dict[str, Any]:
+    """The JSON Schema of a range: a number, a text, or a list of both ends."""
     item = {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string"}]}
     ends = {"type": "array", "items": item, "minItems": 2, "maxItems": 2}
-    return WithJsonSchema({"anyOf": [*item["anyOf"], ends], "examples": [quantity.example]})
+    return {"anyOf": [*item["anyOf"], ends], "examples": [quantity.example]}
+
+
+def _range_schema(quantity: Quantity) -> WithJsonSchema:
+    return WithJsonSchema(range_schema(quantity))
 
 
 def _bytes_range(value: object) -> tuple[int, int]:

@@ -36,6 +36,7 @@ def fit(
         typer.Option(metavar="TIME", help="Time budget a round: 60s; default: the scenario's and its deadline."),
     ] = None,
     joules: Annotated[str | None, typer.Option(metavar="ENERGY", help="Energy budget a round: 500J.")] = None,
+    power: Annotated[str | None, typer.Option(metavar="WATTS", help="Highest power of a round: 15W.")] = None,
     any_stage: Annotated[
         bool, typer.Option("--any-stage", help="The device must fit in some stage of the schedule, not in all.")
     ] = False,
@@ -57,8 +58,8 @@ def fit(
 
         result = command.fit(
             scenario, overrides or (), device=device, link=link, kind=kind, memory=memory, flops=flops, bytes=bytes_,
-            seconds=seconds, joules=joules, any_stage=any_stage, epochs=epochs, most=most, first=answers or None,
-            on_progress=on_progress,
+            seconds=seconds, joules=joules, power=power, any_stage=any_stage, epochs=epochs, most=most,
+            first=answers or None, on_progress=on_progress,
         )  # fmt: skip
     print_json(result) if as_json else print_fit(result)
     if not fits(result):

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.cost.phases import Phases, joules_of, numbers_of
+from edgefl.cost.phases import Phases, numbers_of
 from edgefl.devices import Device, Link
+from edgefl.devices.budgets import BUDGETS, Rounds, amounts
 from edgefl.work import FINISH, START, UPDATE, Address, Item, Payload, Source, StepCost, Trace, Work, distinct
 from edgefl.work.optimizer.zeroth_order import without_gradients
 
@@ -173,7 +174,8 @@ def traffic(down: tuple[Payload, ...], up: tuple[Payload, ...], buffers: Contain
 class Duration:
     """Seconds and joules of one round on a device and link, without jitter.
 
-    ``load_seconds`` is the part of ``compute_seconds`` in which the model is read from storage.
+    ``load_seconds`` is the part of ``compute_seconds`` in which the model is read from storage; ``peak_watts`` is the
+    highest power that the round draws.
     """
 
     download_seconds: float
@@ -181,6 +183,7 @@ class Duration:
     upload_seconds: float
     energy_joules: float
     load_seconds: float = 0.0
+    peak_watts: float = 0.0
 
     @property
     def virtual_seconds(self) -> float:
@@ -198,11 +201,10 @@ def duration(
     memory already.
     """
     phases = Phases(np.array([round_numbers(compute, moved, device, link)]), throttling)
-    down, busy, up = seconds = phases.seconds()
-    receiving, computing, sending = joules_of(seconds, phases.watts)
-    spent = receiving + computing + sending
+    down, busy, up = phases.seconds
     load = 0.0 if link is None else compute.load_seconds(device)
-    return Duration(float(down[0]), float(busy[0]), float(up[0]), float(spent[0]), load)
+    spent, power = phases.energy_joules, phases.peak_watts
+    return Duration(float(down[0]), float(busy[0]), float(up[0]), float(spent[0]), load, float(power[0]))
 
 
 def round_numbers(compute: ComputeCost, moved: Traffic, device: Device, link: Link | None) -> tuple[float, ...]:
@@ -211,23 +213,40 @@ def round_numbers(compute: ComputeCost, moved: Traffic, device: Device, link: Li
     return numbers_of(moved.serialised_download_bytes, moved.serialised_upload_bytes, cool, device, link)
 
 
+def amounts_of(computes: Sequence[ComputeCost], moved: Sequence[Traffic]) -> dict[str, NDArray[Any]]:
+    """What no device changes of rounds that compute and move this, as the fields of ``Rounds``: `[rounds]` each."""
+    return {
+        "peak_memory_bytes": np.array([c.peak_memory_bytes for c in computes]),
+        "loaded_bytes": np.array([c.loaded_bytes for c in computes]),
+        "forward_flops": np.array([c.forward_flops for c in computes]),
+        "backward_flops": np.array([c.backward_flops for c in computes]),
+        "download_bytes": np.array([t.serialised_download_bytes for t in moved]),
+        "upload_bytes": np.array([t.serialised_upload_bytes for t in moved]),
+    }
+
+
 @dataclass(frozen=True)
 class ClientCost:
-    """The complete cost of a client's round, as records and tables show it."""
+    """The complete cost of a client's round on its device and link, as records and tables show it."""
 
     compute: ComputeCost
     traffic: Traffic
     duration: Duration
+    device: Device
+    link: Link
 
-    def budgets(self) -> dict[str, float]:
-        """The quantities that eligibility compares with a client's budgets, by the keys of ``Fleet.budgets``."""
-        return {
-            "memory": self.compute.peak_memory_bytes,
-            "flops": self.compute.forward_flops + self.compute.backward_flops,
-            "bytes": self.traffic.serialised_download_bytes + self.traffic.serialised_upload_bytes,
-            "seconds": self.duration.virtual_seconds,
-            "joules": self.duration.energy_joules,
-        }
+    def budgets(self, names: Iterable[str] = BUDGETS) -> dict[str, float]:
+        """The quantities that eligibility compares with a client's budgets of these ``names``."""
+        spent = self.duration
+        rounds = Rounds(
+            self.device, self.link, **amounts_of([self.compute], [self.traffic]),
+            download_seconds=np.array([spent.download_seconds]),
+            compute_seconds=np.array([spent.compute_seconds]),
+            upload_seconds=np.array([spent.upload_seconds]),
+            energy_joules=np.array([spent.energy_joules]),
+            peak_watts=np.array([spent.peak_watts]),
+        )  # fmt: skip
+        return {name: values[0].item() for name, values in amounts(names, rounds).items()}
 
     def record(self) -> dict[str, Any]:
         """The cost as the fields of a record; their names contain the units."""

@@ -7,9 +7,10 @@ power plus that of its radio.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from edgefl.devices import Device, Link
 from edgefl.devices.profile import throttled
 
 Floats = NDArray[np.float64]
+Integers = NDArray[Any]
 Three = tuple[Floats, Floats, Floats]
 
 NUMBERS = (
@@ -29,9 +31,16 @@ _LATENCY, _COOL, _AFTER, _SHARE, _IDLE, _RECEIVING, _SENDING, _COMPUTING = (2, *
 
 
 def numbers_of(
-    down_bytes: int, up_bytes: int, cool_seconds: float, device: Device, link: Link | None
-) -> tuple[float, ...]:
-    """The NUMBERS of a round that moves these serialised bytes; without a link a transfer takes no time."""
+    down_bytes: int | Integers,
+    up_bytes: int | Integers,
+    cool_seconds: float | Floats,
+    device: Device,
+    link: Link | None,
+) -> tuple[Any, ...]:
+    """The NUMBERS of a round that moves these serialised bytes, or of several that are given as arrays `[rounds]`.
+
+    Without a link a transfer takes no time.
+    """
     latency, down, up, receiving, sending = (0.0, np.inf, np.inf, 0.0, 0.0) if link is None else (
         link.latency_seconds, link.download_goodput, link.upload_goodput, link.download_watts, link.upload_watts
     )  # fmt: skip
@@ -91,12 +100,27 @@ class Phases:
         """Seconds of the whole download (0) or upload (1), `[rounds]`."""
         return np.asarray(self.latency[direction] + self.bits[direction] / self.rates[direction])
 
+    @cached_property
     def seconds(self) -> Three:
         """Seconds of download, compute and upload, each `[rounds]`."""
         return self.transfer(0), self.compute_seconds, self.transfer(1)
 
+    @cached_property
+    def energy_joules(self) -> Floats:
+        """Joules of all phases, `[rounds]`."""
+        down, busy, up = joules_of(self.seconds, self.watts)
+        return down + busy + up
 
-def joules_of(seconds: Sequence[Floats], watts: Sequence[Floats]) -> Three:
+    @property
+    def peak_watts(self) -> Floats:
+        """The highest power that a round draws in the phases that take time, `[rounds]`."""
+        down, busy, up = (
+            np.where(spent > 0, power, 0.0) for spent, power in zip(self.seconds, self.watts, strict=True)
+        )
+        return np.asarray(np.maximum(np.maximum(down, busy), up))
+
+
+def joules_of(seconds: Iterable[Floats], watts: Iterable[Floats]) -> Three:
     """Joules of download, compute and upload, from their seconds and ``Phases.watts``."""
     down, busy, up = (spent * power for spent, power in zip(seconds, watts, strict=True))
     return down, busy, up
@@ -105,9 +129,8 @@ def joules_of(seconds: Sequence[Floats], watts: Sequence[Floats]) -> Three:
 def priced(numbers: Floats, throttling: bool) -> tuple[Floats, Floats]:
     """Seconds and joules of whole rounds without jitter, each `[rounds]`, from their NUMBERS `[rounds, NUMBERS]`."""
     phases = Phases(numbers, throttling)
-    down, busy, up = seconds = phases.seconds()
-    receiving, computing, sending = joules_of(seconds, phases.watts)
-    return down + busy + up, receiving + computing + sending
+    down, busy, up = phases.seconds
+    return down + busy + up, phases.energy_joules
 
 
 def carried(spent: Floats | float, latency: Floats | float, rates: Floats | float, bits: Floats | float) -> Floats:

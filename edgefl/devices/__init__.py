@@ -3,6 +3,7 @@
 from edgefl.devices.availability import Availability, availability_of
 from edgefl.devices.availability_options import AvailabilityOptions
 from edgefl.devices.battery import Batteries, BatteryOptions
+from edgefl.devices.budgets import Budget, Rounds
 from edgefl.devices.derived import derived_of_device, derived_of_link
 from edgefl.devices.facts import Fact, Source, profile_keys
 from edgefl.devices.failures import FailureOptions, Failures, draw_failures
@@ -42,6 +43,7 @@ __all__ = [
     "AvailabilityOptions",
     "Batteries",
     "BatteryOptions",
+    "Budget",
     "BudgetOptions",
     "DEVICE_KINDS",
     "Device",
@@ -55,6 +57,7 @@ __all__ = [
     "Link",
     "PRECISIONS",
     "PYTORCH",
+    "Rounds",
     "Runtime",
     "RuntimeChoice",
     "ServerLinkOptions",

@@ -15,8 +15,9 @@ from edgefl import seeds
 from edgefl.devices.attackers import draw_attackers
 from edgefl.devices.availability import Always, Availability, availability_of
 from edgefl.devices.battery import Batteries
+from edgefl.devices.budgets import BUDGETS, FIELDS, budget_named
 from edgefl.devices.failures import FailureOptions
-from edgefl.devices.options import BUDGET_FIELDS, BudgetOptions, FleetOptions, ServerLinkOptions, share_of_device
+from edgefl.devices.options import BudgetOptions, FleetOptions, ServerLinkOptions, share_of_device
 from edgefl.devices.profile import Device, Link, load_device, load_link
 from edgefl.devices.runtime import PYTORCH, RuntimeChoice, available_memory_bytes, with_runtime
 from edgefl.errors import DeviceError
@@ -29,14 +30,14 @@ Indices = NDArray[np.unsignedinteger[Any]]
 class Fleet:
     """The clients' devices, links and budgets, as arrays `[clients]` instead of an object per client.
 
-    ``device_index`` and ``link_index`` are indices into ``devices`` and ``links``. ``budgets`` has the keys memory,
-    flops, bytes, seconds and joules; values are inf where there is no limit. ``memory_of_device`` tells whose memory
-    budget is what the device has, because that is less than what its owner grants. An array whose entries are all
-    equal may be a read-only view that takes no memory. ``devices`` have the overhead of ``runtime``. ``server`` is the
-    server's device, which runs PyTorch. ``battery`` has the levels at time 0; a simulation changes levels, so it uses
-    ``battery.fresh()``. ``attackers`` tells which clients attack as ``failures.attack`` says, None for no attackers.
-    ``energy_total`` are the clients' joules for all rounds together, inf without a limit; None if no client has one.
-    ``carbon_intensity`` is in grams of CO2 equivalent per kWh.
+    ``device_index`` and ``link_index`` are indices into ``devices`` and ``links``. ``budgets`` has those of
+    BUDGETS and the others that the scenario states; values are inf where there is no limit. ``memory_of_device`` tells
+    whose memory budget is what the device has, because that is less than what its owner grants. An array whose entries
+    are all equal may be a read-only view that takes no memory. ``devices`` have the overhead of ``runtime``. ``server``
+    is the server's device, which runs PyTorch. ``battery`` has the levels at time 0; a simulation changes levels, so it
+    uses ``battery.fresh()``. ``attackers`` tells which clients attack as ``failures.attack`` says, None for no
+    attackers. ``energy_total`` are the clients' joules for all rounds together, inf without a limit; None if no client
+    has one. ``carbon_intensity`` is in grams of CO2 equivalent per kWh.
     """
 
     devices: tuple[Device, ...]
@@ -87,7 +88,7 @@ class Fleet:
             options.server_link,
             draw_attackers(options.failures.attack, clients, seed) if options.failures.attack else None,
             options.runtime,
-            None if total is None else _budget("energy_total", total, devices, device_index, seed),
+            None if total is None else _budget("energy_total", total, False, devices, device_index, seed),
             options.carbon_intensity,
         )
 
@@ -111,6 +112,11 @@ class Fleet:
         """A number ("latency_seconds", ...) of the links of these clients, or of all: `[clients]`."""
         index = self.link_index if clients is None else self.link_index[np.asarray(clients, dtype=np.int64)]
         return np.array([getattr(link, number) for link in self.links], dtype=float)[index]
+
+    @property
+    def budget_names(self) -> tuple[str, ...]:
+        """The budgets that are judged: those of BUDGETS, and the others that the scenario states."""
+        return (*BUDGETS, *(name for name in self.budgets if name not in BUDGETS))
 
     @property
     def pairs(self) -> list[tuple[Device, Link]]:
@@ -188,13 +194,14 @@ def _assign(field_name: str, shares: Mapping[str, float | int], clients: int, se
 def draw_budgets(
     options: BudgetOptions, devices: tuple[Device, ...], device_index: Indices, seed: int
 ) -> tuple[dict[str, Floats], NDArray[np.bool_]]:
-    """Draw the clients' budgets, by the keys of BUDGET_FIELDS: `[clients]` each, inf where there is no limit.
+    """Draw the clients' budgets, by name in the order of ``BudgetOptions.limits``: `[clients]` each, inf without limit.
 
     A memory budget is what the owner grants or what the device has, whichever is less.  The second result tells where
     it is the device's, `[clients]`; where both are equal it is the owner's.
     """
     budgets = {
-        key: _budget(name, getattr(options, name), devices, device_index, seed) for key, name in BUDGET_FIELDS.items()
+        name: _budget(FIELDS.get(name, name), limits, budget_named(name).quantity.whole, devices, device_index, seed)
+        for name, limits in options.limits().items()
     }
     if not options.within_device:
         return budgets, np.broadcast_to(np.False_, len(device_index))
@@ -211,16 +218,20 @@ def draw_budgets(
 
 
 def _budget(
-    name: str, limits: tuple[float, float] | str | None, devices: tuple[Device, ...], index: Indices, seed: int
+    name: str,
+    limits: tuple[float, float] | str | None,
+    whole: bool,
+    devices: tuple[Device, ...],
+    index: Indices,
+    seed: int,
 ) -> Floats:
     """The clients' budgets for one field of BudgetOptions, inf where there is no limit: `[clients]`."""
     clients = len(index)
     if limits is None:
         return np.broadcast_to(inf, clients)
     low, high = share_of_device(limits) if isinstance(limits, str) else limits
-    in_bytes = name in ("memory", "bytes_per_round")
     if low == high and not isinstance(limits, str):
-        return np.broadcast_to(np.floor(float(low)) if in_bytes else float(low), clients)
+        return np.broadcast_to(np.floor(float(low)) if whole else float(low), clients)
     # One draw per client and budget scales with the range, so raising an end of the range lowers no client's budget.
     # The array is changed in place, because with ten million clients it takes 80 MB.
     drawn = seeds.generator(seed, f"budget {name}").random(clients)
@@ -230,4 +241,4 @@ def _budget(
         drawn *= np.array([d.ram_bytes for d in devices], dtype=float)[index]
         drawn -= np.array([d.runtime_overhead_bytes for d in devices], dtype=float)[index]
         np.maximum(drawn, 0.0, out=drawn)
-    return np.floor(drawn, out=drawn) if in_bytes else drawn
+    return np.floor(drawn, out=drawn) if whole else drawn

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from math import inf, isclose
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
 
 from pydantic import (
     AfterValidator,
@@ -20,9 +20,10 @@ from pydantic import (
     model_validator,
 )
 
-from edgefl import units
+from edgefl import registry, units
 from edgefl.devices.availability_options import AvailabilityOptions
 from edgefl.devices.battery import BatteryOptions
+from edgefl.devices.budgets import BUDGETS, FIELDS, budget_named
 from edgefl.devices.failures import FailureOptions
 from edgefl.devices.fleet_profile import FleetProfile, fleet_profile
 from edgefl.devices.profile import load_device, load_link
@@ -30,14 +31,6 @@ from edgefl.devices.runtime import PYTORCH, check_runtime, load_runtime, runtime
 from edgefl.errors import EdgeflError, UnitError, suggestion
 
 OF_DEVICE = "of device"
-BUDGET_FIELDS = {
-    "memory": "memory",
-    "flops": "flops_per_round",
-    "bytes": "bytes_per_round",
-    "seconds": "seconds_per_round",
-    "joules": "energy_per_round",
-}
-"""Maps the keys of ``Fleet.budgets`` to the fields of BudgetOptions that they are drawn from."""
 
 
 def _loadable(load: Any) -> AfterValidator:
@@ -157,14 +150,55 @@ RuntimeOption = Annotated[
 ]
 
 
+def _registered_budgets() -> list[str]:
+    """The registered budgets that aren't fields of BudgetOptions."""
+    return [name for name in registry.names("budget") if name not in BUDGETS]
+
+
+class _Stated(NamedTuple):
+    """A budget that isn't a field, as a scenario states it."""
+
+    name: object
+    value: object
+
+
+def _limits(stated: object) -> tuple[float, float]:
+    """(lowest, highest) of a registered budget.  Raises ValueError."""
+    assert isinstance(stated, _Stated)
+    if stated.name not in (others := _registered_budgets()):
+        allowed = (*BudgetOptions.model_fields, *others)
+        raise ValueError(f"unknown key {stated.name!r}{suggestion(str(stated.name), allowed)}")
+    try:
+        low, high = budget_named(str(stated.name)).quantity.parse_range(stated.value)
+    except EdgeflError as error:
+        raise ValueError(str(error)) from None
+    if low <= 0:
+        raise ValueError(f"a budget must be positive, not {low:g}; leave it out if there is no limit")
+    return low, high
+
+
+def _with_registered(schema: dict[str, Any]) -> None:
+    """Add the registered budgets that aren't fields to the JSON Schema."""
+    for name in _registered_budgets():
+        part = budget_named(name)
+        schema["properties"][name] = {
+            "anyOf": [units.range_schema(part.quantity), {"type": "null"}],
+            "default": None,
+            "description": part.summary,
+            "title": name.title(),
+        }
+    schema["additionalProperties"] = False
+
+
 class BudgetOptions(BaseModel):
     """The resources that a device's owner allows training to use, in a round or in all together.
 
     Each budget is one value, or a range from which every client draws uniformly ("12..48 MiB"). A budget that is left
-    out is unlimited; memory is never more than the device has.
+    out is unlimited; memory is never more than the device has. Every registered budget can be stated by its name.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True, json_schema_extra=_with_registered)
+    __pydantic_extra__: dict[str, Annotated[tuple[float, float], BeforeValidator(_limits)]]
 
     memory: _MemoryBudget | None = Field(
         default=None,
@@ -198,6 +232,21 @@ class BudgetOptions(BaseModel):
     @classmethod
     def _unlimited(cls, value: object) -> object:
         return None if value == "unlimited" else value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _registered(cls, written: object) -> object:
+        if not isinstance(written, Mapping):
+            return written
+        others = written.keys() - cls.model_fields.keys()
+        read = {name: _Stated(name, value) if name in others else value for name, value in written.items()}
+        without = [n for n in others & set(_registered_budgets()) if written[n] is None or written[n] == "unlimited"]
+        return {name: value for name, value in read.items() if name not in without}
+
+    def limits(self) -> dict[str, tuple[float, float] | str | None]:
+        """What clients draw each budget from, None if it is unlimited: those of BUDGETS, then the others by name."""
+        others: Mapping[str, tuple[float, float]] = self.model_extra or {}
+        return {name: getattr(self, field) for name, field in FIELDS.items()} | {n: others[n] for n in sorted(others)}
 
     @field_validator("*", mode="after")
     @classmethod
@@ -305,7 +354,8 @@ class FleetOptions(BaseModel):
         "('20 MB'). Costs stay those of PyTorch's operators.",
     )
     budgets: BudgetOptions = Field(
-        default_factory=BudgetOptions, description="Resources that training may use; unlimited if left out."
+        default_factory=lambda: BudgetOptions.model_validate({}),
+        description="Resources that training may use; unlimited if left out.",
     )
     server: Annotated[str, _loadable(load_device)] = Field(
         default="server-a5000",

@@ -2,7 +2,6 @@
 
 from edgefl.planning.coverage import DataCoverage
 from edgefl.planning.eligibility import (
-    BUDGETS,
     DEVICE,
     JOB,
     OWNER,
@@ -32,7 +31,6 @@ from edgefl.planning.versions import (
 )
 
 __all__ = [
-    "BUDGETS",
     "DEVICE",
     "JOB",
     "NO_COMPUTE",

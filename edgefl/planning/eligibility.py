@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
 
@@ -10,23 +10,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from edgefl import units
+from edgefl.devices.budgets import budget_named
 from edgefl.errors import DeviceError
-
-BUDGETS = ("memory", "flops", "bytes", "seconds", "joules")
-"""The budgets, in the order that ``Verdicts.binding`` indexes."""
 
 OWNER, DEVICE = "owner", "device"
 """Whose word a memory budget is: what the owner grants, or what the device has if that is less."""
 ROUND, JOB = "round", "job"
 """What a budget of joules is for: a round, or what is left for all of them if that is less."""
-
-_SHOWN: dict[str, tuple[str, Callable[[float], str]]] = {
-    "memory": ("memory", units.show_bytes),
-    "flops": ("computation", units.show_flops),
-    "bytes": ("traffic", units.show_bytes),
-    "seconds": ("time", units.show_seconds),
-    "joules": ("energy", units.show_joules),
-}
 
 Floats = NDArray[np.float64]
 
@@ -34,7 +24,7 @@ Floats = NDArray[np.float64]
 @dataclass(frozen=True)
 class Verdict:
     """Eligibility of one client: ``binding`` is the tightest budget (None if all are unlimited); ``margins`` are
-    budget minus cost, in bytes, FLOPs, seconds and joules, inf where unlimited.  ``memory_limit`` tells whose word the
+    budget minus cost in the budgets' units, inf where unlimited.  ``memory_limit`` tells whose word the
     memory budget is: OWNER, DEVICE (it has less than its owner grants), or None without a budget; ``joules_limit`` what
     that of joules is for: ROUND, JOB or None."""
 
@@ -51,9 +41,9 @@ class Verdict:
         """The verdict as one sentence, with units."""
         if self.binding is None:
             return "eligible: no budget limits it"
-        over = [key for key in BUDGETS if self.margins[key] < 0]
+        over = [key for key, margin in self.margins.items() if margin < 0]
         if not over:
-            noun, show = _SHOWN[self.binding]
+            noun, show = budget_named(self.binding).noun, budget_named(self.binding).show
             used = self.costs[self.binding] / self.budgets[self.binding] if self.budgets[self.binding] else 1.0
             return (
                 f"eligible: {noun} is the tightest budget, {show(self.costs[self.binding])} of "
@@ -62,11 +52,11 @@ class Verdict:
         over.sort(key=lambda key: key != self.binding)  # the binding budget first, the others in their order
         parts = []
         for key in over:
-            noun, show = _SHOWN[key]
-            budget = show(self.budgets[key]) if self.budgets[key] else "none"
+            noun, show = budget_named(key).noun, budget_named(key).show
+            allowed = show(self.budgets[key]) if self.budgets[key] else "none"
             ends = {"": "allowed", " of the device": "left on the device"}
             verb = f"is {ends.get(self._of(key), self._of(key).strip())}"
-            parts.append(f"{noun} of {show(self.costs[key])} where {budget} {verb}")
+            parts.append(f"{noun} of {show(self.costs[key])} where {allowed} {verb}")
         return "not eligible: needs " + ", and ".join(parts)
 
     def _of(self, key: str) -> str:
@@ -80,7 +70,7 @@ class Verdict:
 class Verdicts:
     """The verdicts of all clients, as arrays `[clients]`; ``verdicts[i]`` is the one of client i.
 
-    ``binding`` indexes BUDGETS: the budget with the smallest margin relative to itself, -1 if all are unlimited.
+    ``binding`` indexes ``names``: the budget with the smallest margin relative to itself, -1 if all are unlimited.
     ``margins`` are budget minus cost; ``shares`` `[budgets, clients]` are margins relative to their budgets.
     ``memory_of_device`` tells whose memory budget is the device's, ``joules_of_job`` whose budget of joules is what is
     left for all rounds.
@@ -96,6 +86,11 @@ class Verdicts:
     joules_of_job: NDArray[np.bool_]
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The budgets, in the order of the costs."""
+        return tuple(self.costs)
+
+    @property
     def nearness(self) -> Floats:
         """Smallest remaining share of a budget, `[clients]`: below 0 if one is exceeded, inf without budgets."""
         least: Floats = self.shares.min(axis=0)
@@ -108,7 +103,7 @@ class Verdicts:
         index = int(self.binding[client])
         return Verdict(
             bool(self.eligible[client]),
-            BUDGETS[index] if index >= 0 else None,
+            self.names[index] if index >= 0 else None,
             {key: float(values[client]) for key, values in self.margins.items()},
             {key: float(values[client]) for key, values in self.costs.items()},
             {key: float(values[client]) for key, values in self.budgets.items()},
@@ -136,7 +131,7 @@ def gate(
     memory_of_device: ArrayLike = False,
     joules_of_job: ArrayLike = False,
 ) -> Verdicts:
-    """Compare a round's cost with the budgets, by the keys of BUDGETS; arrays `[clients]`, or one number for all.
+    """Compare a round's cost with the budgets, by their names; arrays `[clients]`, or one number for all.
 
     ``memory_of_device`` says where the budget of memory is what the device has and not what its owner grants,
     ``joules_of_job`` where that of joules is what is left for all rounds.
@@ -144,13 +139,10 @@ def gate(
     A budget that isn't given is unlimited.  A cost equal to its budget is eligible.  Raises DeviceError for a cost
     that is missing, negative or not a number.
     """
-    for amounts in (costs, budgets):
-        if unknown := sorted(amounts.keys() - set(BUDGETS)):
-            raise DeviceError(f"unknown budget {unknown[0]!r}; allowed: {', '.join(BUDGETS)}")
-    if missing := [key for key in BUDGETS if key not in costs]:
-        raise DeviceError(f"no cost is given for {', '.join(missing)}")
-    needed = {key: np.asarray(costs[key], dtype=float) for key in BUDGETS}
-    allowed = {key: np.asarray(budgets.get(key, inf), dtype=float) for key in BUDGETS}
+    if missing := [key for key in budgets if key not in costs]:
+        raise DeviceError(f"no cost is given for the budget {missing[0]!r}, only for {', '.join(costs)}")
+    needed = {key: np.asarray(cost, dtype=float) for key, cost in costs.items()}
+    allowed = {key: np.asarray(budgets.get(key, inf), dtype=float) for key in costs}
     for key, values in needed.items():
         if not np.all(values >= 0):
             raise DeviceError(f"a cost of {key} is negative or not a number")
@@ -161,10 +153,10 @@ def gate(
     needed = {key: np.broadcast_to(values, shape) for key, values in needed.items()}
     allowed = {key: np.broadcast_to(values, shape) for key, values in allowed.items()}
 
-    margins = {key: _difference(allowed[key], needed[key]) for key in BUDGETS}
-    shares = np.stack([_relative(margins[key], allowed[key]) for key in BUDGETS])
-    eligible = np.all(np.stack([margins[key] >= 0 for key in BUDGETS]), axis=0)
-    unlimited = np.all(np.stack([np.isposinf(allowed[key]) for key in BUDGETS]), axis=0)
+    margins = {key: _difference(allowed[key], needed[key]) for key in costs}
+    shares = np.stack([_relative(margins[key], allowed[key]) for key in costs])
+    eligible = np.all(np.stack([margins[key] >= 0 for key in costs]), axis=0)
+    unlimited = np.all(np.stack([np.isposinf(allowed[key]) for key in costs]), axis=0)
     binding = np.where(unlimited, -1, np.argmin(shares, axis=0)).astype(np.int64)
     of_device, of_job = (
         np.broadcast_to(np.asarray(flags, dtype=bool), shape) for flags in (memory_of_device, joules_of_job)

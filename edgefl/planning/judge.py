@@ -15,7 +15,7 @@ Integers = NDArray[Any]
 
 Offer = Callable[[Integers], tuple[Integers, Mapping[str, ArrayLike]]]
 """One stage, called with client indices: returns the row of each client in the caller's table of costs, and these
-costs by the keys of BUDGETS.  Costs are arrays as long as the indices, or one number for all."""
+costs by the names of budgets.  Costs are arrays as long as the indices, or one number for all."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Choices:
     """Stage chosen for each client: arrays `[clients]`.
 
     ``stage`` is the index of the stage and ``row`` the row that its offer returned.  ``eligible`` says whether it
-    fits; ``binding`` indexes BUDGETS, -1 if all are unlimited.
+    fits; ``binding`` indexes the offers' costs, -1 if all are unlimited.
     """
 
     stage: NDArray[np.int16]
@@ -38,7 +38,7 @@ def choose_stages(
     """Choose for each client the first offered stage that fits its budgets, or else the nearest stage.
 
     ``offers`` are by index of the stage, best first; each is called once, with the clients that no earlier offer
-    fits.  ``budgets`` are arrays `[clients]` by the keys of BUDGETS.  The nearest stage has the largest
+    fits.  ``budgets`` are arrays `[clients]` by the names of budgets.  The nearest stage has the largest
     ``Verdicts.nearness``; ties go to the stage with the higher index.
 
     ``why=False`` is faster: ``binding`` is -1 throughout, and a client that fits no stage gets the first offer.

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.cost import numbers_of, priced
-from edgefl.cost.phases import NUMBERS
+from edgefl.cost import Phases, amounts_of, numbers_of
 from edgefl.devices import Device, Link
+from edgefl.devices.budgets import BUDGETS, Rounds, amounts
 from edgefl.planning.judge import Choices, choose_stages
 from edgefl.planning.price import Demand
 
@@ -26,43 +26,45 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Priced:
-    """What works cost on pairs of device and link: ``costs`` `[pairs, works]` by the keys of BUDGETS."""
+    """What works cost on pairs of device and link: ``costs`` `[pairs, works]` by budget."""
 
     costs: Mapping[str, Floats]
 
     def of(self, works: Integers, pairs: Integers) -> dict[str, Floats]:
-        """The costs of these works, each on its pair: `[n]` by the keys of BUDGETS."""
-        return {name: values[pairs, works] for name, values in self.costs.items()}
+        """The costs of these works, each on its pair: `[n]` by budget."""
+        width = next(iter(self.costs.values())).shape[1]
+        places = pairs.astype(np.int64) * width + works
+        return {name: values.ravel()[places] for name, values in self.costs.items()}
 
 
 class Prices:
-    """The prices of works on any devices and links; what works take on a device is computed once.
+    """The prices of works on any devices and links, by the ``names`` of budgets; a device's computing is kept.
 
     Compute time doesn't depend on the link, nor transfer time on the device.
     """
 
-    def __init__(self, demands: Sequence[Demand]):
+    def __init__(self, demands: Sequence[Demand], names: Sequence[str] = BUDGETS):
+        self.names = names
         self._computes = {id(demand.compute): demand.compute for demand in demands}
         self._compute_of = [id(demand.compute) for demand in demands]
-        computes, moved = [d.compute for d in demands], [d.traffic for d in demands]
-        self._down = np.array([t.serialised_download_bytes for t in moved], dtype=float)
-        self._up = np.array([t.serialised_upload_bytes for t in moved], dtype=float)
-        self._fixed = {
-            "memory": np.array([c.peak_memory_bytes for c in computes], dtype=float),
-            "flops": np.array([c.forward_flops + c.backward_flops for c in computes], dtype=float),
-            "bytes": self._down + self._up,
-        }
+        self._amounts = amounts_of([d.compute for d in demands], [d.traffic for d in demands])
         self._cool: dict[Device, Floats] = {}
 
     def on(self, pairs: Sequence[tuple[Device, Link]], throttling: bool) -> Priced:
         """The prices on these pairs."""
-        works = len(self._compute_of)
-        rows = [numbers_of(self._down, self._up, self._cool_seconds(device), device, link) for device, link in pairs]
-        numbers = np.array([np.stack(np.broadcast_arrays(*row), axis=1) for row in rows])
-        seconds, joules = priced(numbers.reshape(-1, len(NUMBERS)), throttling)
-        shape = len(pairs), works
-        costs = {name: np.broadcast_to(values, shape) for name, values in self._fixed.items()}
-        return Priced(costs | {"seconds": seconds.reshape(shape), "joules": joules.reshape(shape)})
+        costs = {name: np.empty((len(pairs), len(self._compute_of))) for name in self.names}
+        down, up = self._amounts["download_bytes"], self._amounts["upload_bytes"]
+        for index, (device, link) in enumerate(pairs):
+            columns = numbers_of(down, up, self._cool_seconds(device), device, link)
+            phases = Phases(np.stack(np.broadcast_arrays(*columns), axis=1), throttling)
+            seconds = dict(zip(("download_seconds", "compute_seconds", "upload_seconds"), phases.seconds, strict=True))
+            rounds = Rounds(
+                device, link, **self._amounts, **seconds,
+                energy_joules=phases.energy_joules, peak_watts=phases.peak_watts,
+            )  # fmt: skip
+            for name, values in amounts(self.names, rounds).items():
+                costs[name][index] = values
+        return Priced(costs)
 
     def _cool_seconds(self, device: Device) -> Floats:
         """Seconds of loading and computing each work, without throttling: `[works]`."""

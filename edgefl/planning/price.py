@@ -23,7 +23,7 @@ def client_cost(
 
     With ``throttling`` a device that has been busy for a while slows down (``edgefl.cost.duration``).
     """
-    return ClientCost(compute, moved, duration(compute, moved, device, link, throttling=throttling))
+    return ClientCost(compute, moved, duration(compute, moved, device, link, throttling=throttling), device, link)
 
 
 @dataclass(frozen=True)

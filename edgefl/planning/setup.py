@@ -136,7 +136,7 @@ class Setup:
     def budgets(
         self, clients: Integers | slice, fleet: Fleet | None = None, spent: Integers | None = None
     ) -> dict[str, Integers]:
-        """Budgets of these clients (of ``fleet``, if given), by the keys of BUDGETS.
+        """Budgets of these clients (of ``fleet``, if given), by their names.
 
         A deadline caps all seconds, and what is left of ``energy_total`` the joules; ``spent`` `[all clients]` are the
         joules of earlier rounds, by default none.

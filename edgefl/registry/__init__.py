@@ -62,6 +62,7 @@ GROUPS = {
     "edit": "edgefl.edits",
     "selection": "edgefl.selections",
     "round policy": "edgefl.policies",
+    "budget": "edgefl.budgets",
     "profile library": "edgefl.profiles",
 }
 
@@ -132,13 +133,14 @@ def _converted(noun: str, name: str, part: Any) -> tuple[Any, str]:
         return part, str(error)
 
 
-_CALLED = ("method", "schedule", "model", "partition", "step", "selection", "round policy")
+_CALLED = ("method", "schedule", "model", "partition", "step", "selection", "round policy", "budget")
 _ATTRIBUTES = {
     "method": ("initial", "work", "aggregate", "evaluate"),
     "tower": ("Options", "build"),
     "edit": ("apply", "fold", "restrict", "names"),
     "selection": ("Options", "blind"),
     "round policy": ("at_once", "overlapping"),
+    "budget": ("noun", "quantity", "summary", "of", "show"),
 }
 
 
@@ -280,7 +282,7 @@ def register(kind: str, name: str) -> Callable[[Part], Part]:
 
     Args:
         kind: ``method``, ``schedule``, ``model``, ``tower``, ``data set``, ``partition``, ``step``, ``edit``,
-            ``selection``, ``round policy`` or ``profile library`` (the path of a folder).
+            ``selection``, ``round policy``, ``budget`` or ``profile library`` (the path of a folder).
         name: How a scenario names it: letters, digits, ``-``, ``_`` and ``.``.
 
     Returns:

@@ -9,15 +9,8 @@ from rich.console import Console
 from rich.text import Text
 
 from edgefl import units
+from edgefl.devices.budgets import budget_named
 from edgefl.report.console import NOTHING, Facts, new_table, or_dash, print_section, screen, stage_of
-
-SHOWN = {
-    "memory": ("memory", units.show_bytes),
-    "flops": ("computation", units.show_flops),
-    "bytes": ("traffic", units.show_bytes),
-    "seconds": ("time", units.show_seconds),
-    "joules": ("energy", units.show_joules),
-}
 
 
 def print_fit(result: Facts, console: Console | None = None) -> None:
@@ -27,10 +20,10 @@ def print_fit(result: Facts, console: Console | None = None) -> None:
     console.print(Text(f"=== {head} ===", style="bold"))
     console.print()
     table = new_table("budget", "allowed", "", left=(0, 2))
-    for name, budget in result["budgets"].items():
-        title, show = SHOWN[name]
-        table.add_row(title, "unlimited" if budget["allowed"] is None else show(budget["allowed"]),
-                      "" if budget["allowed"] is None else budget["source"])  # fmt: skip
+    for name, limit in result["budgets"].items():
+        part = budget_named(name)
+        table.add_row(part.noun, "unlimited" if limit["allowed"] is None else part.show(limit["allowed"]),
+                      "" if limit["allowed"] is None else limit["source"])  # fmt: skip
     print_section(console, "Budgets of a round", table)
     for kind in result["kinds"].values():
         _print_kind(console, result, kind)
@@ -57,11 +50,13 @@ def _print_kind(console: Console, result: Facts, kind: Facts) -> None:
 
 
 def _print_stages(console: Console, title: str, stages: Sequence[Facts]) -> None:
-    table = new_table("stage", "rounds", "fits", *(name for name, _ in SHOWN.values()), "tightest", left=(2, 8))
+    parts = {name: budget_named(name) for name in stages[0]["costs"]}
+    nouns = [part.noun for part in parts.values()]
+    table = new_table("stage", "rounds", "fits", *nouns, "tightest", left=(2, 3 + len(nouns)))
     for row in stages:
         table.add_row(
             stage_of(row), str(row["rounds"]), "yes" if row["eligible"] else "no",
-            *(show(row["costs"][name]) for name, (_, show) in SHOWN.items()), _tightest(row),
+            *(part.show(row["costs"][name]) for name, part in parts.items()), _tightest(row),
         )  # fmt: skip
     print_section(console, title, table)
 
@@ -70,7 +65,7 @@ def _tightest(row: Facts) -> str:
     """The binding budget and the margin to it, as text."""
     if row["binding"] is None:
         return NOTHING
-    title, show = SHOWN[row["binding"]]
+    title, show = budget_named(row["binding"]).noun, budget_named(row["binding"]).show
     if row["binding"] == "memory" and row["memory_limit"] == "device":
         title = f"device {title}"
     margin = row["margins"][row["binding"]]
@@ -116,10 +111,10 @@ def _print_no_solution(console: Console, result: Facts, kind: Facts) -> None:
 
 def _limit(result: Facts, name: str) -> str:
     """A budget that nothing meets, in words."""
-    budget, (title, show) = result["budgets"][name], SHOWN[name]
-    if budget.get("limit") != "device":
-        return f"the {title} budget of {show(budget['allowed'])}"
-    return f"the {show(budget['allowed'])} of memory that {result['device']} has left"
+    limit, part = result["budgets"][name], budget_named(name)
+    if limit.get("limit") != "device":
+        return f"the {part.noun} budget of {part.show(limit['allowed'])}"
+    return f"the {part.show(limit['allowed'])} of memory that {result['device']} has left"
 
 
 def _print_search(console: Console, kind: Facts) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from edgefl.devices import Device
 from edgefl.planning.places import places
 from edgefl.planning.setup import Setup
 from edgefl.simulation.inflight.closed_form import Flights, Integers
@@ -38,8 +39,17 @@ def candidates(run: Run, round: int, kinds: Sequence[str]) -> Candidates:
     def seconds(clients: Integers) -> NDArray[np.float64]:
         return roster.of_cells("seconds")[roster.cell[clients]]
 
+    def watts(clients: Integers) -> NDArray[np.float64]:
+        return np.array([run.roster.plan(client).cost.duration.peak_watts for client in clients.tolist()])
+
+    def devices(clients: Integers) -> list[Device]:
+        return [fleet.device(client) for client in clients.tolist()]
+
+    def samples(clients: Integers) -> Integers:
+        return np.asarray(setup.clients.client_samples[clients])
+
     population = {kind: len(setup.of_kind(kind)) if kind in kinds else 0 for kind in groups}
-    return Candidates(groups, population, lambda clients: setup.clients.client_samples[clients], seconds, ready)
+    return Candidates(groups, population, samples, seconds, watts, devices, ready)
 
 
 def cohort(run: Run, kinds: Sequence[str]) -> int:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from edgefl.cost import ComputeCost, compute_cost
 from edgefl.planning.client_evaluation import Scoring
-from edgefl.planning.eligibility import BUDGETS, Verdict
+from edgefl.planning.eligibility import Verdict
 from edgefl.planning.planner import PLANNED, Plan
 from edgefl.planning.setup import Setup
 from edgefl.runs.tables import CARBON, SCORED, plain
@@ -75,7 +75,7 @@ def _tightest(roster: Roster, clients: Integers) -> tuple[Integers, Integers]:
 
     Clients whose memory budget is their device's are counted apart from those whose owners grant less.
     """
-    bindings = len(BUDGETS) + 1
+    bindings = len(roster.names) + 1
     of_device = roster.planner.setup.fleet.memory_of_device[clients]
     code = (roster.cell[clients] * 2 + roster.eligible[clients]) * bindings + roster.binding[clients] + 1
     code = code * 2 + of_device
@@ -100,7 +100,7 @@ def _remaining_share(roster: Roster, clients: Integers) -> NDArray[np.float64]:
     """Smallest remaining share of a budget, `[clients]`."""
     least = np.full(len(clients), np.inf)
     budgets = roster.budgets(clients)
-    for name in BUDGETS:
+    for name in roster.names:
         allowed = budgets[name]
         limited = np.isfinite(allowed) & (allowed > 0)
         cost = roster.of_cells(name)[roster.cell[clients]]
@@ -121,7 +121,7 @@ def _verdict_record(roster: Roster, client: int, verdict: Verdict, round: int, c
         **({"joules_limit": verdict.joules_limit} if roster.spent is not None else {}),
         "margins": dict(verdict.margins),
         "reason": verdict.reason,
-        "costs": plan.cost.budgets(),
+        "costs": plan.cost.budgets(roster.names),
     }
 
 

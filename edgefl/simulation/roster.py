@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.planning import (
-    BUDGETS,
     ClientVersions,
     Plan,
     Planner,
@@ -42,7 +41,7 @@ class Roster:
     """Verdicts and cells of all clients: arrays `[clients]`.
 
     ``stage`` is the index of the first candidate stage that fits the client's budgets, or of the nearest one if none
-    fits; ``binding`` indexes BUDGETS (-1: unlimited); ``cell`` indexes ``cells``.
+    fits; ``binding`` indexes ``names`` (-1: unlimited); ``cell`` indexes ``cells``.
     """
 
     def __init__(self, planner: Planner, client_versions: ClientVersions):
@@ -57,7 +56,8 @@ class Roster:
         """Joules of each client so far, if a budget counts them."""
         self._spenders: list[Integers] = []
         self._numbers: dict[tuple[Any, ...], int] = {}
-        self._costs = _Rows(len(BUDGETS))
+        self.names = planner.setup.fleet.budget_names
+        self._costs = _Rows(len(self.names))
         self._key: tuple[Any, ...] | None = None
         self._order: tuple[int, ...] = ()
         self._olds: dict[tuple[int, str, int], tuple[Address, ...]] = {}
@@ -91,8 +91,8 @@ class Roster:
         return self._numbers_of.array
 
     def of_cells(self, number: str) -> Floats:
-        """One cost of each cell, `[cells]`; ``number`` is a key of BUDGETS."""
-        return self._costs.array[:, BUDGETS.index(number)]
+        """One cost of each cell, `[cells]`; ``number`` is one of ``names``."""
+        return self._costs.array[:, self.names.index(number)]
 
     def plan(self, client: int) -> Plan:
         """Plan of this client."""
@@ -104,7 +104,7 @@ class Roster:
 
     def verdicts(self, clients: Integers) -> Verdicts:
         """Verdicts on these clients, with all margins."""
-        setup, costs = self.planner.setup, {n: self.of_cells(n)[self.cell[clients]] for n in BUDGETS}
+        setup, costs = self.planner.setup, {n: self.of_cells(n)[self.cell[clients]] for n in self.names}
         of_device, of_job = setup.fleet.memory_of_device[clients], setup.of_job(clients, self.spent)
         return gate(costs, self.budgets(clients), of_device, of_job)
 
@@ -139,7 +139,7 @@ class Roster:
         if key != self._key:
             self._key = key
             self._versions, self._numbers = {}, {}
-            self.cells, self._costs, self._numbers_of = [], _Rows(len(BUDGETS)), _Rows()
+            self.cells, self._costs, self._numbers_of = [], _Rows(len(self.names)), _Rows()
             self._frozen = {(k, s.index): frozen(works[k, s.index], s) for k in kinds for s in stages}
             takes_part = np.zeros(len(self.cell), bool)
             for kind in kinds:
@@ -186,7 +186,7 @@ class Roster:
     ) -> Integers:
         def offer(stage: Stage, left: Integers) -> tuple[Integers, dict[str, Floats]]:
             cells = self._cells(clients[left], round, stage, current)
-            return cells, {name: self.of_cells(name)[cells] for name in BUDGETS}
+            return cells, {name: self.of_cells(name)[cells] for name in self.names}
 
         chosen = choose_stages({stage.index: partial(offer, stage) for stage in stages}, self.budgets(clients))
         as_before = chosen.eligible == self.eligible[clients]
@@ -231,8 +231,7 @@ class Roster:
                 number = self._numbers[key] = len(self.cells)
                 plan = self.planner.plan(*indices, round, stage, old)
                 self.cells.append(plan)
-                costs = plan.cost.budgets()
-                self._costs.append([costs[name] for name in BUDGETS])
+                self._costs.append(list(plan.cost.budgets(self.names).values()))
             numbers[index] = number
         return numbers[inverse]
 

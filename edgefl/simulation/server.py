@@ -93,8 +93,8 @@ def deliver_final(run: Run, env: Clock, round: int) -> Events:
         payload = final_blocks(plan.form, stage)
         bytes_ += payload.tensor_bytes * len(clients)
         serialised += payload.serialised_bytes * len(clients)
-        numbers = numbers_of(payload.serialised_bytes, 0, 0.0, plan.device, plan.link)
-        slowest = max(slowest, float(priced(np.array([numbers]), throttling=False)[0][0]))
+        delivery = numbers_of(payload.serialised_bytes, 0, 0.0, plan.device, plan.link)
+        slowest = max(slowest, float(priced(np.array([delivery]), throttling=False)[0][0]))
         roster.client_versions.sent(clients, (payload,), run.state.versions)
     yield from run.pass_until(env, run.at.now + slowest)
     return bytes_, serialised

@@ -207,7 +207,9 @@ def test_the_server_has_no_link() -> None:
 def test_the_gate_is_given_what_links_carry() -> None:
     compute, moved = of([(3e9, 1e6, 1)]), traffic((MODEL,), (MODEL,))
     spent = duration(compute, moved, DEVICE, LINK)
-    budgets = ClientCost(compute, moved, spent).budgets()
+    cost = ClientCost(compute, moved, spent, DEVICE, LINK)
+    budgets = cost.budgets()
+    assert type(budgets["memory"]) is type(budgets["bytes"]) is int  # as records write them
     assert budgets == {
         "memory": 100,
         "flops": 90,
@@ -215,5 +217,7 @@ def test_the_gate_is_given_what_links_carry() -> None:
         "seconds": spent.virtual_seconds,
         "joules": spent.energy_joules,
     }
-    record = ClientCost(compute, moved, spent).record()
+    # the device computes at 4 W and idles at 1 W beside a radio of 0.5 W down and 0.8 W up
+    assert cost.budgets(["power", "memory"]) == {"power": 4.0, "memory": 100}
+    record = cost.record()
     assert record["download_bytes"] == 4000 and record["download_bytes_by_payload"] == {"model": 4000}

@@ -27,7 +27,7 @@ def test_one_round_by_hand() -> None:
         assert seconds == pytest.approx([0.05 + 1.25 + busy])
         assert spent == pytest.approx([1.3 * 1.5 + busy * 4])
     phases = Phases(numbers, True, np.array([[2.0], [3.0], [5.0]]), np.array([2.0]))
-    assert [float(s[0]) for s in phases.seconds()] == pytest.approx([2.6, 2 + (18 - 2) / 0.5, 0.0])
+    assert [float(s[0]) for s in phases.seconds] == pytest.approx([2.6, 2 + (18 - 2) / 0.5, 0.0])
 
 
 def test_without_a_link_only_computing_takes_time() -> None:

@@ -330,7 +330,7 @@ def test_options_round_trip_through_json():
         ({"budgets": {"bytes_per_round": 0}}, "must be positive"),
         ({"budgets": {"energy_per_round": "2 kg"}}, "unknown unit 'kg'"),
         ({"budgets": {"seconds_per_round": "0 s"}}, "must be positive"),
-        ({"budgets": {"memroy": "3 MiB"}}, "Extra inputs"),
+        ({"budgets": {"memroy": "3 MiB"}}, "unknown key 'memroy'; did you mean 'memory'?"),
         ({"budgets": {"within_device": "unlimited"}}, "valid boolean"),
         ({"runtime": "executorhc"}, "unknown runtime 'executorhc'; did you mean 'executorch'?"),
         ({"runtime": "pytroch"}, "did you mean 'pytorch'?"),

@@ -45,6 +45,15 @@ def test_the_device_is_found_and_computes(run):
         devices.load_device("my-bord")
 
 
+def test_the_budget_counts_what_is_written(run):
+    first = {client["client"]: client for client in run.records("clients") if client["round"] == 1}
+    verdicts = {v["client"]: v for v in run.records("eligibility") if v["round"] == 1}
+    for number, client in first.items():
+        written = client["serialised_download_bytes"] + client["memory_bytes"]["parameters"]
+        assert verdicts[number]["costs"]["flash"] == written > 0
+        assert verdicts[number]["margins"]["flash"] == 10**6 - written
+
+
 def test_the_data_set_is_served_and_scored(run):
     assert run.result["metrics"]["image"].keys() >= {"accuracy"}
     assert run.model("image").image.head.out_features == 2

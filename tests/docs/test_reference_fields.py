@@ -131,7 +131,7 @@ def played(
 
     fleet = {
         "failures": {"attack": {"share": "10%", "kind": "label-flip"}},
-        "budgets": {"energy_total": "1 MJ"},
+        "budgets": {"energy_total": "1 MJ", "power": "1 kW"},
         "carbon_intensity": 400,
     }
     elastic = {"name": "elastic", "stages": 2, "rounds": 1}
@@ -212,6 +212,7 @@ def samples(
         edgefl.sweep(small(), budgets),
         edgefl.sweep(small(), ["fleet.budgets.memory=1kB"]),
         edgefl.sweep(small(), ["fleet.budgets.energy_total=1MJ"]),
+        edgefl.sweep(small(), ["fleet.budgets.power=5W,1kW"]),
         edgefl.sweep(small(), devices, sensitivity_to="8x"),
         edgefl.sweep(small(), devices, sensitivity_to="residuals"),
         edgefl.sweep(small(), output=folder / "trained", train=True),

@@ -17,6 +17,7 @@ import pytest
 import edgefl
 from edgefl import registry
 from edgefl.data import Collection, DataSet, FolderSet, Wanted
+from edgefl.devices import Budget, Rounds
 from edgefl.methods import Cohort, Kind, Method, ServerState, Setting, Update
 from edgefl.models.client import ClientModel
 from edgefl.schedules import Schedule, Stage
@@ -32,7 +33,7 @@ PAGE = (ROOT / "docs" / "reference" / "protocol.md").read_text(encoding="utf-8")
 CLASSES = (
     Work, Pass, Payload, Item, Edit, Scalars, Step, Context, ClientModel, Source, EditKind, Method, Setting, Kind,
     ServerState, Update, Cohort, Collection, DataSet, FolderSet, Wanted, Schedule, Stage, Selection, Places, Candidates,
-    Chosen, Policy,
+    Chosen, Policy, Budget, Rounds,
 )  # fmt: skip
 
 MADE_BY_INIT = {

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from edgefl.devices.budgets import BUDGETS
 from edgefl.errors import DeviceError
-from edgefl.planning import BUDGETS, Choices, choose_stages
+from edgefl.planning import Choices, choose_stages
 
 Table = list[list[float]]
 """A number for each client and budget."""

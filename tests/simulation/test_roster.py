@@ -13,8 +13,9 @@ from edgefl_toys import declared
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgefl.devices.budgets import BUDGETS
 from edgefl.planning import ClientVersions, Planner, Setup, stale
-from edgefl.planning.eligibility import BUDGETS, gate
+from edgefl.planning.eligibility import gate
 from edgefl.schedules import Schedule, Stage
 from edgefl.simulation import Roster
 

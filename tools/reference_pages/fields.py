@@ -55,7 +55,10 @@ def fields_table(model: type[BaseModel], path: str, of: str = "") -> Iterator[st
     properties = model.model_json_schema().get("properties", {})
     rows: list[tuple[str, str, str, str]] = []
     inner: dict[type[BaseModel], list[str]] = {}
-    fields = list(zip(model.model_fields.values(), properties.items(), strict=True))
+    # what stands behind the fields in the schema is registered: a budget
+    registered = [FieldInfo(default=None, description=schema["description"])
+                  for schema in list(properties.values())[len(model.model_fields) :]]  # fmt: skip
+    fields = list(zip([*model.model_fields.values(), *registered], properties.items(), strict=True))
     for field, (name, _) in fields:
         key = f"{path}.{name}.KEY" if "dict" in str(field.annotation).split("[")[0] else f"{path}.{name}"
         for nested in _models(field.annotation):

@@ -15,14 +15,20 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
+import numpy as np
+
 from edgefl.commands.compose import compose
 from edgefl.commands.fit.changes import Axis, Levels, compares, plain, sets_of, steps_of
 from edgefl.cost import ClientCost, ComputeCost, Predictor, Traffic
 from edgefl.devices import Device, FleetOptions, Link
+from edgefl.devices.budgets import BUDGETS, budget_named
 from edgefl.planning import NO_COMPUTE, Planner, Setup, client_cost, stale
 from edgefl.scenario import Scenario, load
 from edgefl.schedules import Stage
 from edgefl.work import Form, Work, distinct
+
+LEAST_COMPUTE = replace(NO_COMPUTE, operators=np.array([[1.0, 0.0, 1.0]]))
+"""The least that a work with a pass computes: one operator."""
 
 
 class PredictionLimit(Exception):
@@ -207,10 +213,13 @@ class Pricer:
         cell_key = (self.cell(levels), span.first, stage.index)
         moved = self.moved(levels, span, stage)
         if cell_key in self._computed:
-            return self._priced(self._computed[cell_key], moved).budgets()
-        bounds = self._priced(NO_COMPUTE, moved).budgets()
-        bounds["memory"] = self.floor(levels, span, stage)
+            return self._priced(self._computed[cell_key], moved).budgets(self.question.allowed)
         shape = self._shape(levels, span, stage)
+        others = [name for name in self.question.allowed if name not in BUDGETS]
+        growing = [name for name in others if budget_named(name).grows]
+        bounds = self._priced(NO_COMPUTE, moved).budgets() | dict.fromkeys(others, 0.0)
+        bounds |= self._priced(LEAST_COMPUTE if shape.batches else NO_COMPUTE, moved).budgets(growing)
+        bounds["memory"] = self.floor(levels, span, stage)
         for other, computed in self._similar(cell_key):
             other_shape = self._shapes[other, span.first, stage.index]
             if len(other_shape.batches) != len(shape.batches):
@@ -224,8 +233,8 @@ class Pricer:
                 continue
             no_less = all(a >= b for a, b in zip(shape.amounts(), other_shape.amounts(), strict=True))
             if smaller and no_less and self._level(other, "checkpointing") <= self._level(levels, "checkpointing"):
-                least = self._priced(computed, moved).budgets()
-                bounds |= {name: max(bounds[name], least[name]) for name in ("flops", "seconds", "joules")}
+                rise = ("flops", "seconds", "joules", *growing)
+                bounds |= {n: max(bounds[n], least) for n, least in self._priced(computed, moved).budgets(rise).items()}
         return bounds
 
     def _similar(self, cell_key: tuple[Levels, int, int]) -> Iterator[tuple[Levels, ComputeCost]]:

@@ -16,20 +16,14 @@ from edgefl.commands.fit.search import Search, worst
 from edgefl.commands.profile.profile import largest
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.devices import Device, available_memory_bytes, load_device, load_link, show_runtime, with_runtime
-from edgefl.devices.options import BUDGET_FIELDS, share_of_device
+from edgefl.devices.budgets import BUDGETS, FIELDS, budget_named
+from edgefl.devices.options import share_of_device
 from edgefl.errors import ScenarioError, UnitError, UnknownName
-from edgefl.planning import BUDGETS, DEVICE, OWNER, Verdict, memory_limit
+from edgefl.planning import DEVICE, OWNER, Verdict, memory_limit
 from edgefl.scenario import Scenario
 from edgefl.schedules import Stage
 
 MOST, FIRST = 200, 5
-QUANTITIES = {
-    "memory": units.BYTES,
-    "flops": units.FLOPS,
-    "bytes": units.BYTES,
-    "seconds": units.SECONDS,
-    "joules": units.JOULES,
-}
 
 
 @dataclass(frozen=True)
@@ -55,6 +49,7 @@ def fit(
     bytes: object = None,
     seconds: object = None,
     joules: object = None,
+    power: object = None,
     any_stage: bool = False,
     epochs: bool = False,
     most: int = MOST,
@@ -80,6 +75,7 @@ def fit(
         bytes: Most bytes down and up in a round, a number or ``"20 MB"``; by default the scenario's budget.
         seconds: Longest round, a number or ``"10 min"``; by default the tighter of the scenario's budget and deadline.
         joules: Most energy in a round, a number or ``"500 J"``; by default the scenario's budget.
+        power: Highest power that a round draws, a number or ``"15 W"``; by default the scenario's budget.
         any_stage: Whether it is enough to fit in one stage of the schedule; by default all stages must fit.
         epochs: Whether fewer local epochs are among the changes.
         most: How many works may be predicted for a kind at most.
@@ -100,7 +96,9 @@ def fit(
     whole = scenario_of(scenario, overrides)
     target_device = with_runtime(load_device(device), whole.fleet.runtime)
     allowances = allowances_of(
-        whole, target_device, {"memory": memory, "flops": flops, "bytes": bytes, "seconds": seconds, "joules": joules}
+        whole,
+        target_device,
+        {"memory": memory, "flops": flops, "bytes": bytes, "seconds": seconds, "joules": joules, "power": power},
     )
     memory_of_device = allowances["memory"].limit == DEVICE
     for name, number in (("most", most), ("first", first)):
@@ -144,17 +142,21 @@ def fits(result: Mapping[str, Any]) -> bool:
 def allowances_of(scenario: Scenario, device: Device, given: Mapping[str, object]) -> dict[str, Allowance]:
     """The tightest limit of each budget: the given one or else the scenario's, and the device's own memory.
 
+    Those of BUDGETS come first, then the others that are given or that the scenario states.
+
     The device's memory counts as it does in a run: unless the scenario's ``within_device`` is false.  ``device`` has
     the overhead of the scenario's runtime.  For a budget that clients draw from a range it is the lower end.  Raises
     UnitError.
     """
     budgets, by_budget = scenario.fleet.budgets, dict[str, list[Allowance]]()
-    for name, field in BUDGET_FIELDS.items():
+    options = budgets.limits()
+    others = {*options, *(name for name, value in given.items() if value is not None)} - {*BUDGETS}
+    for name in (*BUDGETS, *sorted(others)):
+        field, option = FIELDS.get(name, name), options.get(name)
         limits = by_budget[name] = []
         if (value := given.get(name)) is not None:
             limits.append(Allowance(_read(name, value), "as asked"))
             continue
-        option = getattr(budgets, field)
         if isinstance(option, str):
             share = share_of_device(option)[0]
             available = max(share * device.ram_bytes - device.runtime_overhead_bytes, 0)
@@ -180,7 +182,7 @@ def allowances_of(scenario: Scenario, device: Device, given: Mapping[str, object
 
 def _read(name: str, value: object) -> float:
     try:
-        number = QUANTITIES[name].parse(value)
+        number = budget_named(name).quantity.parse(value)
     except UnitError as error:
         raise UnitError(f"{name}: {error}") from None
     if not number:
@@ -276,12 +278,12 @@ def _described(search: Search, levels: Levels, unchanged: Mapping[str, Any] | No
 
 
 def _budgets(verdict: Verdict) -> dict[str, Any]:
-    """Costs and margins in bytes, FLOPs, seconds and joules; None for a margin without limit."""
+    """Costs and margins in the budgets' units; None for a margin without limit."""
     return {
         "binding": verdict.binding,
         "memory_limit": verdict.memory_limit,
-        "costs": {name: verdict.costs[name] for name in BUDGETS},
-        "margins": {name: _finite(verdict.margins[name]) for name in BUDGETS},
+        "costs": dict(verdict.costs),
+        "margins": {name: _finite(margin) for name, margin in verdict.margins.items()},
     }
 
 

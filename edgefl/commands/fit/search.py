@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from edgefl.commands.fit.bounds import PredictionLimit, Pricer, Span, excess
 from edgefl.commands.fit.changes import Levels, candidates, within
 from edgefl.errors import EdgeflError
-from edgefl.planning import BUDGETS, Verdict, choose_stages, gate
+from edgefl.planning import Verdict, choose_stages, gate
 from edgefl.schedules import Stage
 
 EXTRA_WORKS = 12
@@ -103,7 +103,7 @@ class Search:
         costs: dict[int, dict[str, float]] = {}
 
         def offer(stage: Stage, clients: NDArray[Any]) -> tuple[NDArray[Any], dict[str, float]]:
-            costs[stage.index] = self.pricer.cost(levels, span, stage, late=late).budgets()
+            costs[stage.index] = self.pricer.cost(levels, span, stage, late=late).budgets(self.allowed)
             return clients, costs[stage.index]
 
         budgets = {name: np.array([allowed]) for name, allowed in self.allowed.items()}
@@ -209,11 +209,11 @@ class Search:
 
     def _unmet(self, bounds: Mapping[Levels, Bound]) -> tuple[str, ...]:
         """Budgets that every candidate exceeds."""
-        unmet = set(BUDGETS)
+        unmet = set(self.allowed)
         for levels, bound in bounds.items():
             if unmet - bound.over:  # a candidate that was refused early may exceed more
                 unmet &= self.bound(levels).over
-        return tuple(name for name in BUDGETS if name in unmet)
+        return tuple(name for name in self.allowed if name in unmet)
 
     def verdicts(self, levels: Levels, *, late: bool = True) -> Iterator[tuple[Span, Stage, Verdict]]:
         """The verdicts on all spans of a candidate.  Raises PredictionLimit."""
@@ -235,8 +235,8 @@ def worst(rows: Sequence[tuple[Any, Any, Verdict]]) -> Verdict:
     return Verdict(
         all(v.eligible for v in verdicts),
         tightest.binding,
-        {name: min(v.margins[name] for v in verdicts) for name in BUDGETS},
-        {name: max(v.costs[name] for v in verdicts) for name in BUDGETS},
+        {name: min(v.margins[name] for v in verdicts) for name in tightest.margins},
+        {name: max(v.costs[name] for v in verdicts) for name in tightest.costs},
         tightest.budgets,
         tightest.memory_limit,
     )

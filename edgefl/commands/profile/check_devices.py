@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,10 @@ from edgefl.commands.profile.profile_clients import cost_fields, verdict_fields
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.commands.sweep.workload import LEFT_OUT, Workload
 from edgefl.devices import Device, Link, available_memory_bytes, device_names, load_device, load_link, with_runtime
-from edgefl.planning import BUDGETS, Demand, Planner, Prices
+from edgefl.planning import Demand, Planner
 from edgefl.report import FIGURE_FORMS, check_figure, draw_device_check
 from edgefl.scenario import Scenario
 from edgefl.schedules import Stage
-
-GRANTED = ("flops", "bytes", "seconds", "joules")
-"""The budgets of owners that count here: those of memory follow the devices that clients have now."""
 
 
 @public_command
@@ -41,7 +37,7 @@ def check_devices(
     """Check every device of the library against the largest client of each kind, at the stage that is hardest on it.
 
     A device fits if that client's round fits the memory that the device has for tensors, the round's deadline, and the
-    tightest of the owners' budgets of FLOPs, bytes, seconds and joules among the kind's clients.  Memory that owners
+    tightest of the owners' other budgets among the kind's clients.  Memory that owners
     grant doesn't count, since it is granted on the devices that clients have now.  Nothing is trained.
 
     Args:
@@ -118,11 +114,10 @@ def _rows(
     members = setup.of_kind(kind)
     if not len(members) or not workload.demands:
         return []
-    priced = Prices(workload.demands).on([(device, link) for device in library], setup.fleet.throttling)
-    budgets = {name: np.full(len(library), inf) for name in BUDGETS}
+    priced = workload.prices.on([(device, link) for device in library], setup.fleet.throttling)
+    # owners' budgets of memory follow the devices that clients have now
     allowed = setup.budgets(members)
-    for name in GRANTED:
-        budgets[name][:] = float(np.min(allowed[name]))
+    budgets = {name: np.full(len(library), float(np.min(allowed[name]))) for name in setup.fleet.budget_names}
     budgets["memory"][:] = [available_memory_bytes(device) for device in library]
     count = len(library)
     found = hardest(

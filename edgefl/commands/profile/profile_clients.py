@@ -14,7 +14,7 @@ from edgefl.commands.profile.hardest import hardest, stage_of_works
 from edgefl.commands.profile.profile import Wanted, check_wanted
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.commands.sweep.workload import LEFT_OUT, Workload, workload_of
-from edgefl.planning import Demand, Prices, Setup, Verdict
+from edgefl.planning import Demand, Setup, Verdict
 from edgefl.runs.tables import plain
 from edgefl.scenario import Scenario
 
@@ -78,7 +78,7 @@ def _rows(workload: Workload, stage: int | None, kind: str | None) -> list[dict[
     clients = np.arange(everyone) if kind is None else setup.of_kind(kind)
     if not len(clients):
         return []
-    priced = Prices(workload.demands).on(fleet.pairs, fleet.throttling)
+    priced = workload.prices.on(fleet.pairs, fleet.throttling)
     found = hardest(
         workload, priced, np.asarray(setup.clients.client_group)[clients], fleet.pair_index[clients],
         setup.budgets(clients), np.asarray(fleet.memory_of_device)[clients], setup.of_job(clients), stage=stage,

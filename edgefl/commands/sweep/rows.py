@@ -21,7 +21,7 @@ from edgefl.commands.sweep.workload import (
     evaluated,
     memory_limit_counts,
 )
-from edgefl.planning import BUDGETS, DataCoverage, Prices, Setup
+from edgefl.planning import DataCoverage, Setup
 from edgefl.planning.coverage import share
 from edgefl.planning.places import places
 
@@ -34,15 +34,12 @@ def row_of(workload: Workload, library: Library) -> dict[str, Any]:
     setup = workload.setup
     library = with_runtimes(library, setup.fleet.runtime)
     holdings = DataCoverage.of(setup)
-    prices = Prices(workload.demands)
-    judged = evaluated(workload, prices=prices)
+    judged = evaluated(workload)
     stages = []
     for _, turns in groupby(judged, key=lambda turn: turn.stage.index):
         stage = _stage_row(workload, stage_turns := list(turns), holdings)
         for kind, members in holdings.everyone.items():
-            stage["kinds"][kind]["smallest_device"] = smallest_device(
-                workload, stage_turns[0], members, library, prices
-            )
+            stage["kinds"][kind]["smallest_device"] = smallest_device(workload, stage_turns[0], members, library)
         stages.append(stage)
     everyone = np.ones(len(holdings.samples), bool)
     ever = np.logical_or.reduce([turn.eligible for turn in judged])
@@ -190,7 +187,8 @@ def _group(workload: Workload, turns: Sequence[Judged], holdings: DataCoverage, 
     works: Integers = np.sum([turn.stage.rounds * counts_of(turn.work[eligible], workload) for turn in turns], axis=0)
     offered = np.sum([counts_of(turn.work[participants], workload) for turn in turns], axis=0)
     refused = participants & ~first.eligible
-    no_memory = refused & (first.binding == BUDGETS.index("memory"))
+    budgets = workload.setup.fleet.budget_names
+    no_memory = refused & (first.binding == budgets.index("memory"))
     rounds = [turn.stage.rounds for turn in turns]
     slowest = [float(turn.seconds[eligible].max()) if eligible.any() else None for turn in turns]
     joules = [float(turn.joules[eligible].mean()) if eligible.any() else None for turn in turns]
@@ -199,7 +197,7 @@ def _group(workload: Workload, turns: Sequence[Judged], holdings: DataCoverage, 
         "eligible": int(eligible.sum()),
         "eligible_share": share(int(eligible.sum()), int(clients.sum())),
         **holdings.left(clients, eligible),
-        "refused_by": binding_counts(first.binding[refused]),
+        "refused_by": binding_counts(first.binding[refused], budgets),
         "refused_memory_by": memory_limit_counts(workload.setup.fleet.memory_of_device[no_memory]),
         "peak_memory_bytes": int(workload.table["memory"][offered > 0].max(initial=0)),
         "round_seconds": _weighted(list(zip(slowest, rounds, strict=True))),

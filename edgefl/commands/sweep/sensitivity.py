@@ -23,7 +23,6 @@ from edgefl.commands.sweep.rows import merits
 from edgefl.commands.sweep.workload import Workload, evaluated
 from edgefl.devices import FleetOptions
 from edgefl.errors import UnitError
-from edgefl.planning import Prices
 
 FIGURES = ("eligible_share", "round_seconds", "schedule_seconds", "schedule_energy_joules")
 """What cells are ordered by; the first is better where it is larger, the others where they are smaller."""
@@ -235,15 +234,14 @@ def _keys(profiles: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _figures(cell: Cell, changes: Sequence[Change]) -> Floats:
     """FIGURES without and with each change: `[1 + changes, figures]`, NaN where no client takes part."""
-    workload, prices = cell.workload, Prices(cell.workload.demands)
-    fleet = workload.setup.fleet
+    workload, fleet = cell.workload, cell.workload.setup.fleet
     profiles = profiles_of(fleet)
-    base = _row(workload, merits(workload, evaluated(workload, fleet, prices, why=False)))
+    base = _row(workload, merits(workload, evaluated(workload, fleet, why=False)))
     figures = np.tile(base, (len(changes) + 1, 1))
     for number, change in enumerate(changes, start=1):
         factors = {key: factor for key, factor in change.factors.items() if key[0] in profiles}
         if factors and (changed := scaled(fleet, factors, cell.fleet, workload.setup.seed)) is not fleet:
-            figures[number] = _row(workload, merits(workload, evaluated(workload, changed, prices, why=False)))
+            figures[number] = _row(workload, merits(workload, evaluated(workload, changed, why=False)))
     return figures
 
 

@@ -18,7 +18,7 @@ from edgefl.devices import (
     load_device,
     with_runtime,
 )
-from edgefl.planning import Prices
+from edgefl.devices.budgets import BUDGETS
 
 Library = Sequence[Device]
 """Devices by the memory that is available to tensors, smallest first."""
@@ -37,16 +37,14 @@ def with_runtimes(devices: Library, runtime: RuntimeChoice) -> Library:
     )
 
 
-def smallest_device(
-    workload: Workload, judged: Judged, clients: Booleans, devices: Library, prices: Prices
-) -> dict[str, Any] | None:
+def smallest_device(workload: Workload, judged: Judged, clients: Booleans, devices: Library) -> dict[str, Any] | None:
     """The smallest device on which each of these clients could do its round of this stage, with its margins.
 
-    The largest of their works must fit the device's own memory, the round's deadline and the tightest budgets of
-    seconds and joules among them, over the fleet's most common link.  Memory budgets don't count: they are what
-    the clients' owners grant and their devices have.  ``device`` is None if no device of the library is large enough;
-    ``smaller`` is the next smaller device and the limit that it exceeds.  Returns None for clients that the method
-    leaves out.
+    The largest of their works must fit the device's own memory, the round's deadline and the tightest budgets among
+    them of what depends on the device (seconds, joules, power, ...), over the fleet's most common link.  Memory budgets
+    don't count: they are what the clients' owners grant and their devices have.  ``device`` is None if no device of the
+    library is large enough; ``smaller`` is the next smaller device and the limit that it exceeds.  Returns None for
+    clients that the method leaves out.
     """
     members = clients & (judged.work != LEFT_OUT)
     if not members.any():
@@ -56,20 +54,19 @@ def smallest_device(
     link = commonest_link(setup.fleet)
     peak = int(workload.table["memory"][works].max())
     allowed = setup.budgets(np.flatnonzero(members))
-    limits = {name: float(allowed[name].min()) for name in ("seconds", "joules")}
+    others = [name for name in allowed if name not in BUDGETS]
+    limits = {name: float(allowed[name].min()) for name in ("seconds", "joules", *others)}
     smaller: dict[str, Any] | None = None
     for device in devices:
         margin = free_memory_bytes(device) - peak
         if margin < 0:
             smaller = {"device": device.name, "refused_by": "memory", "short_by_bytes": -margin}
             continue
-        costs = prices.on([(device, link)], setup.fleet.throttling).costs
-        seconds, joules = (float(costs[name][0, works].max()) for name in ("seconds", "joules"))
-        if seconds > limits["seconds"]:
-            smaller = {"device": device.name, "refused_by": "seconds", "short_by_seconds": seconds - limits["seconds"]}
-            continue
-        if joules > limits["joules"]:
-            smaller = {"device": device.name, "refused_by": "joules", "short_by_joules": joules - limits["joules"]}
+        costs = workload.prices.on([(device, link)], setup.fleet.throttling).costs
+        spent = {name: float(costs[name][0, works].max()) for name in limits}
+        if over := next((name for name in limits if spent[name] > limits[name]), None):
+            name = f"short_by_{over}" if over in BUDGETS else "short_by"
+            smaller = {"device": device.name, "refused_by": over, name: spent[over] - limits[over]}
             continue
         return {
             "device": device.name,
@@ -77,10 +74,11 @@ def smallest_device(
             "peak_memory_bytes": peak,
             "available_memory_bytes": free_memory_bytes(device),
             "memory_margin_bytes": margin,
-            "round_seconds": seconds,
-            "seconds_margin": limits["seconds"] - seconds,
-            "energy_joules": joules,
-            "joules_margin": limits["joules"] - joules,
+            "round_seconds": spent["seconds"],
+            "seconds_margin": limits["seconds"] - spent["seconds"],
+            "energy_joules": spent["joules"],
+            "joules_margin": limits["joules"] - spent["joules"],
+            **({"margins": {name: limits[name] - spent[name] for name in others}} if others else {}),
             "smaller": smaller,
         }
     return {"device": None, "link": link.name, "peak_memory_bytes": peak, "smaller": smaller}

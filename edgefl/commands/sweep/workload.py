@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from edgefl.cost import Predictor
 from edgefl.devices import Fleet
-from edgefl.planning import BUDGETS, DEVICE, OWNER, Demand, Planner, Prices, Setup, choose
+from edgefl.planning import DEVICE, OWNER, Demand, Planner, Prices, Setup, choose
 from edgefl.schedules import Stage
 
 Integers = NDArray[Any]
@@ -51,14 +51,19 @@ class Workload:
             name: np.array([column(demand) for demand in self.demands], dtype=float) for name, column in columns.items()
         }
 
+    @cached_property
+    def prices(self) -> Prices:
+        """The works' prices on any device and link, by the budgets of the scenario's fleet."""
+        return Prices(self.demands, self.setup.fleet.budget_names)
+
 
 @dataclass(frozen=True)
 class Judged:
     """Eligibility and costs of the clients in a stage: arrays `[clients]`.
 
-    ``work`` is the first offered work that fits, or the nearest one; ``binding`` indexes BUDGETS (-1: unlimited);
-    ``seconds`` and ``joules`` are of a round, without jitter.  A client that the method leaves out is not eligible and
-    costs nothing.
+    ``work`` is the first offered work that fits, or the nearest one; ``binding`` indexes the fleet's ``budget_names``
+    (-1: unlimited); ``seconds`` and ``joules`` are of a round, without jitter.  A client that the method leaves out is
+    not eligible and costs nothing.
     """
 
     stage: Stage
@@ -95,9 +100,7 @@ def _first_round(setup: Setup, stage: Stage) -> int:
     return 1 + sum(s.rounds for s in setup.schedule.stages if s.index < stage.index)
 
 
-def evaluated(
-    workload: Workload, fleet: Fleet | None = None, prices: Prices | None = None, *, why: bool = True
-) -> list[Judged]:
+def evaluated(workload: Workload, fleet: Fleet | None = None, *, why: bool = True) -> list[Judged]:
     """Which clients can take part in each stage on this fleet, by default the scenario's.
 
     A client takes the first work offered that fits all its budgets, including the round's deadline.  Without ``why``
@@ -106,7 +109,7 @@ def evaluated(
     setup = workload.setup
     fleet = fleet or setup.fleet
     group = np.asarray(setup.clients.client_group)
-    table = (prices or Prices(workload.demands)).on(fleet.pairs, fleet.throttling)
+    table = workload.prices.on(fleet.pairs, fleet.throttling)
 
     def judged(stage: Stage, offered: Mapping[int, Integers]) -> Judged:
         clients = np.flatnonzero(next(iter(offered.values()))[group] != LEFT_OUT)
@@ -143,8 +146,8 @@ def memory_limit_counts(memory_of_device: Booleans) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
-def binding_counts(binding: Integers) -> dict[str, int]:
-    """How many clients each budget binds, the most frequent first."""
-    counts = np.bincount(binding[binding >= 0], minlength=len(BUDGETS))
-    order = sorted(range(len(BUDGETS)), key=lambda i: -counts[i])
-    return {BUDGETS[i]: int(counts[i]) for i in order if counts[i]}
+def binding_counts(binding: Integers, names: Sequence[str]) -> dict[str, int]:
+    """How many clients each of the budgets binds, the most frequent first."""
+    counts = np.bincount(binding[binding >= 0], minlength=len(names))
+    order = sorted(range(len(names)), key=lambda i: -counts[i])
+    return {names[i]: int(counts[i]) for i in order if counts[i]}

@@ -18,7 +18,8 @@ COLOURS = ("#4477aa", "#ee6677", "#228833", "#b8860b", "#aa3377", "#1b9aaa", "#7
 """Colours of client kinds and of runs, told apart by the colour-blind too."""
 GOOD, IDLE, QUIET = "#228833", "#55aadd", "#777777"
 BUDGETS = {"memory": "#ee6677", "flops": "#b8860b", "bytes": "#aa3377", "seconds": "#4477aa", "joules": "#cc6622"}
-"""Colours of clients that a budget refuses."""
+OTHER_BUDGET = "#1b9aaa"
+"""Colours of clients that a budget refuses, and of those that any other refuses."""
 
 _PREFIXES: dict[str, tuple[tuple[float, str], ...]] = {
     "bytes": tuple((1024.0**i, name) for i, name in enumerate(("B", "KiB", "MiB", "GiB", "TiB", "PiB"))),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from edgefl import units
-from edgefl.report.charts.chart import BUDGETS, GOOD, IDLE, QUIET, Axis, Chart, Panel, Series, colour
+from edgefl.report.charts.chart import BUDGETS, GOOD, IDLE, OTHER_BUDGET, QUIET, Axis, Chart, Panel, Series, colour
 from edgefl.report.charts.records import Record, Records
 
 MOST_PANELS = 6
@@ -15,6 +15,7 @@ MOST_POINTS = 600
 """From this many clients on, a point stands for all clients of a kind, device, link and verdict."""
 
 SENT, IDLE_NAME = "sent updates", "fits, sent none"
+OTHER_STAGE = "another stage's budget"
 
 
 def eligible(records: Records) -> Chart:
@@ -27,14 +28,12 @@ def eligible(records: Records) -> Chart:
             missing = counts["clients"] - counts["eligible"] - sum(refused.values())
             bars[_place(records, stage["stage"], kind)] = {
                 "fits": counts["eligible"], **refused,
-                **({"another stage's budget": missing} if missing > 0 else {}),
+                **({OTHER_STAGE: missing} if missing > 0 else {}),
             }  # fmt: skip
-            rows.append(
-                [stage["stage"], stage["rounds"], kind, counts["clients"], counts["eligible"]]
-                + [refused.get(name, 0) for name in BUDGETS]
-            )
-    names = ["fits", *(name for name in (*BUDGETS, "another stage's budget") if any(name in n for n in bars.values()))]
-    colours = {"fits": GOOD, **BUDGETS}
+            rows.append([stage["stage"], stage["rounds"], kind, counts["clients"], counts["eligible"], refused])
+    others = sorted({name for n in bars.values() for name in n} - {*BUDGETS, "fits", OTHER_STAGE})
+    names = ["fits", *(n for n in (*BUDGETS, *others, OTHER_STAGE) if any(n in bar for bar in bars.values()))]
+    colours = {"fits": GOOD, **BUDGETS, **dict.fromkeys(others, OTHER_BUDGET)}
     series = [
         Series(name if name == "fits" else f"refused by {name}", list(bars), [n.get(name, 0) for n in bars.values()],
                colours.get(name, QUIET))
@@ -44,7 +43,8 @@ def eligible(records: Records) -> Chart:
         "eligible", "Who fits",
         "Clients whose round fits all their budgets, by stage and kind, and the budget that refuses the others.",
         [Panel("", "stacks", Axis(_axis(records)), Axis("clients"), series)],
-        ["stage", "rounds", "kind", "clients", "eligible", *(f"refused_by_{name}" for name in BUDGETS)], rows,
+        ["stage", "rounds", "kind", "clients", "eligible", *(f"refused_by_{name}" for name in (*BUDGETS, *others))],
+        [[*row, *(refused.get(name, 0) for name in (*BUDGETS, *others))] for *row, refused in rows],
     )  # fmt: skip
 
 
@@ -118,6 +118,8 @@ def _panel(title: str, points: Sequence[dict[str, Any]], kinds: list[str]) -> Pa
     limited = any(p["memory_limit_bytes"] is not None for p in points)
     height = "memory_limit_bytes" if limited else "memory_bytes"
     colours = {SENT: GOOD, IDLE_NAME: IDLE, **{f"refused by {name}": shade for name, shade in BUDGETS.items()}}
+    others = {p["verdict"] for p in points if p["verdict"].startswith("refused")} - colours.keys()
+    colours |= dict.fromkeys(sorted(others), OTHER_BUDGET)
     series = []
     for state, shade in colours.items():
         chosen = [p for p in points if p["verdict"] == state and p[height] is not None]

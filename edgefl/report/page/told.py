@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from edgefl import units
+from edgefl import registry, units
+from edgefl.devices.budgets import FIELDS, budget_named
 from edgefl.report.carbon import carbon_of
 from edgefl.report.charts import Records
 from edgefl.report.charts.curves import main_metrics, title_of
@@ -43,15 +44,12 @@ def asked(scenario: Facts, edgefl: str, labels: Sequence[str] = ()) -> list[tupl
     return told
 
 
-_BUDGETS = {
-    "memory": units.show_bytes, "flops_per_round": units.show_flops, "bytes_per_round": units.show_bytes,
-    "seconds_per_round": units.show_seconds, "energy_per_round": units.show_joules, "energy_total": units.show_joules,
-}  # fmt: skip
-
-
 def _budgets(budgets: Facts) -> str:
+    known = {FIELDS.get(name, name): name for name in registry.names("budget")} | {"energy_total": "joules"}
     limits = {
-        name.replace("_", " "): _with_unit(value, _BUDGETS[name]) for name, value in budgets.items() if name in _BUDGETS
+        field.replace("_", " "): _with_unit(value, budget_named(known[field]).show if field in known else "{:g}".format)
+        for field, value in budgets.items()
+        if field != "within_device"
     }
     words = [_words(limits)] if any(limits.values()) else []
     if budgets.get("within_device"):

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from edgefl import units
+from edgefl.devices.budgets import budget_named
 from edgefl.report.console import NOTHING, Facts, counted, new_table, print_table, screen, stage_of
 from edgefl.report.profile.detail import print_refused
 
@@ -16,13 +17,6 @@ MOST_CLIENTS = 40
 """Clients that are listed without ``full``."""
 MOST_USED = 10.0
 """A round that takes this much of a budget or more is told by what the budget lacks."""
-_SHOWN = {
-    "memory": units.show_bytes,
-    "flops": units.show_flops,
-    "bytes": units.show_bytes,
-    "seconds": units.show_seconds,
-    "joules": units.show_joules,
-}
 
 
 def print_clients(result: Facts, console: Console | None = None, *, full: bool = False) -> None:
@@ -98,5 +92,5 @@ def tightest(row: Facts) -> str:
     word = "device" if binding == "memory" and row["memory_limit"] == "device" else binding
     used = 1 - row["margin"] / budget if budget else MOST_USED
     if used >= MOST_USED:
-        return f"{word} lacks {_SHOWN[binding](-row['margin'])}"
+        return f"{word} lacks {budget_named(binding).show(-row['margin'])}"
     return f"{word} {units.show_share(used)}"

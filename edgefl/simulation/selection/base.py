@@ -7,7 +7,7 @@ filled.  Its cost scales with cohort size, not fleet size.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import ceil
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from edgefl import seeds
+from edgefl.devices import Device
 from edgefl.planning.places import places
 from edgefl.planning.round_options import RoundOptions
 from edgefl.simulation.selection.orders import NO_CLIENTS, Circle, Order, RandomOrder
@@ -34,13 +35,16 @@ class Candidates:
     ``groups`` has the clients by kind, ascending, including those under way.  Pass the same arrays again while nothing
     has changed, because results are cached by array.  ``population`` counts all clients of those kinds.  For clients
     `[n]`, ``samples`` returns their numbers of private samples (constant in a run), ``seconds`` the predicted duration
-    of their round, and ``ready`` whether they are online, have power and are not under way.
+    of their round, ``watts`` the highest power that it draws, ``devices`` their devices, and ``ready`` whether they are
+    online, have power and are not under way.
     """
 
     groups: Mapping[str, Integers]
     population: Mapping[str, int]
     samples: Callable[[Integers], NDArray[Any]]
     seconds: Callable[[Integers], NDArray[Any]]
+    watts: Callable[[Integers], NDArray[Any]]
+    devices: Callable[[Integers], Sequence[Device]]
     ready: Callable[[Integers], NDArray[Any]]
 
 

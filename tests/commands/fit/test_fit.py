@@ -89,7 +89,8 @@ def costs_of(scenario: dict[str, Any], sets: list[str], kind: str = "text") -> T
         frozen = tuple(i.source for p in work.down for i in p.items if not stage.active(i.name) and not i.fixed)
         _, _, computed = planner.compute(work, base, client)
         _, moved = planner.moved(work, base, stage, frozen)
-        return ClientCost(computed, moved, duration(computed, moved, load_device(PI), load_link(WIFI))).budgets()
+        device, link = load_device(PI), load_link(WIFI)
+        return ClientCost(computed, moved, duration(computed, moved, device, link), device, link).budgets()
 
     turns = [(offered, rounds[0]) for s in setup.schedule.stages for offered, rounds in setup.schedule.turns(s)]
     return [[costs(first, stage) for stage in offered] for offered, first in turns]

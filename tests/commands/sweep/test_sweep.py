@@ -17,9 +17,10 @@ from edgefl.commands.compose import compose, predictor_of
 from edgefl.commands.sweep.workload import evaluated, workload_of
 from edgefl.data import Federation
 from edgefl.devices import device_names, library_folder, load_device
+from edgefl.devices.budgets import BUDGETS
 from edgefl.errors import RunError, ScenarioError
 from edgefl.planning import Planner
-from edgefl.planning.eligibility import BUDGETS, gate
+from edgefl.planning.eligibility import gate
 from edgefl.report import print_sweep
 from edgefl.scenario import load
 

@@ -43,7 +43,7 @@ def candidates(
 ) -> Candidates:
     arrays = {kind: np.array(clients, dtype=np.int64) for kind, clients in groups.items()}
     sizes = population or {kind: len(clients) for kind, clients in groups.items()}
-    return Candidates(arrays, sizes, lambda c: 1 + c % 7, lambda c: 1.0 + c % 5, ready)
+    return Candidates(arrays, sizes, lambda c: 1 + c % 7, lambda c: 1.0 + c % 5, np.ones_like, list, ready)
 
 
 def as_it_was_drawn(groups: Mapping[str, Sequence[int]], options: RoundOptions, seed: int, round: int) -> list[int]:

@@ -29,7 +29,8 @@ def everyone(clients: Any) -> Any:
 def candidates(
     clients: int, ready: Callable[[Any], Any] = everyone, samples: Callable[[Any], Any] = np.ones_like
 ) -> Any:
-    return Candidates({"image": np.arange(clients)}, {"image": clients}, samples, lambda c: 1.0 + c % 5, ready)
+    seconds, everyone = (lambda c: 1.0 + c % 5), np.arange(clients)
+    return Candidates({"image": everyone}, {"image": clients}, samples, seconds, np.ones_like, list, ready)
 
 
 def selection(kind: type[LossSelection], seed: int = 1, cohort: float = 4, **own: Any) -> LossSelection:

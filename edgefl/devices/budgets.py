@@ -1,0 +1,205 @@
+"""Budgets: what a round may use up, each a registered part; edgefl's own are below.
+
+A budget reads a round's cost (``Rounds``) and says how much of its resource that takes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from edgefl import registry, units
+from edgefl.devices.profile import Device, Link
+from edgefl.errors import PluginError
+
+Floats = NDArray[np.float64]
+Integers = NDArray[Any]
+
+FIELDS: Mapping[str, str] = {
+    "memory": "memory",
+    "flops": "flops_per_round",
+    "bytes": "bytes_per_round",
+    "seconds": "seconds_per_round",
+    "joules": "energy_per_round",
+}
+"""The budgets of every verdict, limited or not, in the order of its costs, and their fields of ``fleet.budgets``."""
+BUDGETS = tuple(FIELDS)
+"""The budgets of every verdict; those that a scenario states beside them follow in the order of their names."""
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """What rounds of clients cost on one device and over one link: arrays `[rounds]` in the units of their names.
+
+    Bytes are serialised, as links carry them; seconds and joules are without jitter.  ``loaded_bytes`` are those of the
+    model, which is read from storage before it computes; ``peak_watts`` is the highest power that the round draws.
+    """
+
+    device: Device
+    link: Link
+    peak_memory_bytes: Integers
+    loaded_bytes: Integers
+    forward_flops: Integers
+    backward_flops: Integers
+    download_bytes: Integers
+    upload_bytes: Integers
+    download_seconds: Floats
+    compute_seconds: Floats
+    upload_seconds: Floats
+    energy_joules: Floats
+    peak_watts: Floats
+
+    def __len__(self) -> int:
+        return len(self.peak_memory_bytes)
+
+
+class Budget(ABC):
+    """A resource that an owner may limit, ``fleet.budgets.NAME`` in a scenario; without a limit it isn't judged.
+
+    ``noun`` is what sentences and tables call it, ``quantity`` how amounts of it are written and read, and ``summary``
+    the description in the scenario's JSON Schema.  ``grows`` says that a round that computes or moves more never takes
+    less of it; ``edgefl fit`` then decides more candidates without a prediction.
+    """
+
+    noun: ClassVar[str]
+    quantity: ClassVar[units.Quantity]
+    summary: ClassVar[str]
+    grows: ClassVar[bool] = False
+
+    @abstractmethod
+    def of(self, rounds: Rounds) -> ArrayLike:
+        """How much each round takes, `[rounds]`, at least 0; equal for equal rounds."""
+
+    def show(self, amount: float) -> str:
+        """An amount as text; by default its number in the quantity's base unit."""
+        unit = next((name for name, factor in self.quantity.factors.items() if name and factor == 1), "")
+        return f"{amount:.4g} {unit}".rstrip()
+
+
+def budget_named(name: str) -> Budget:
+    """The budget registered as ``name``.  Raises UnknownName, and PluginError if it is broken."""
+    return _made(registry.get("budget", name))
+
+
+@cache
+def _made(part: type[Budget]) -> Budget:
+    return part()
+
+
+def amounts(names: Iterable[str], rounds: Rounds) -> dict[str, Integers]:
+    """What rounds take of each of these budgets, `[rounds]`.
+
+    Raises PluginError if a budget doesn't give a number for each round.
+    """
+    return {name: _amounts(name, rounds) for name in names}
+
+
+def _amounts(name: str, rounds: Rounds) -> Integers:
+    given = np.asarray(budget_named(name).of(rounds))
+    if given.shape != (len(rounds),):
+        found = f"an array of shape {list(given.shape)}" if given.ndim else f"{given.tolist()!r:.40}"
+        raise PluginError(f"{registry.described('budget', name)} gives {found}; it must be [rounds], {[len(rounds)]}")
+    return given
+
+
+# --- edgefl's own ----------------------------------------------------------------------------------------------------
+
+
+class Memory(Budget):
+    """Most bytes of live tensors at any moment."""
+
+    noun, quantity = "memory", units.BYTES
+    summary = "Most bytes of live tensors at any moment."
+
+    def of(self, rounds: Rounds) -> Integers:
+        """The peak."""
+        return rounds.peak_memory_bytes
+
+    def show(self, amount: float) -> str:
+        """In bytes, KiB, MiB, ..."""
+        return units.show_bytes(amount)
+
+
+class Flops(Budget):
+    """Most FLOPs in a round."""
+
+    noun, quantity = "computation", units.FLOPS
+    summary = "Most FLOPs (forward and backward) in a round."
+
+    def of(self, rounds: Rounds) -> Integers:
+        """Forward and backward."""
+        return rounds.forward_flops + rounds.backward_flops
+
+    def show(self, amount: float) -> str:
+        """In FLOP, MFLOP, ..."""
+        return units.show_flops(amount)
+
+
+class Traffic(Budget):
+    """Most bytes that a round moves."""
+
+    noun, quantity = "traffic", units.BYTES
+    summary = "Most bytes (download and upload) in a round."
+
+    def of(self, rounds: Rounds) -> Integers:
+        """Down and up, as links carry them."""
+        return rounds.download_bytes + rounds.upload_bytes
+
+    def show(self, amount: float) -> str:
+        """In bytes, KiB, MiB, ..."""
+        return units.show_bytes(amount)
+
+
+class Seconds(Budget):
+    """Longest round."""
+
+    noun, quantity = "time", units.SECONDS
+    summary = "Most seconds (download, computing and upload) in a round."
+
+    def of(self, rounds: Rounds) -> Floats:
+        """Download, loading, computing and upload."""
+        return rounds.download_seconds + rounds.compute_seconds + rounds.upload_seconds
+
+    def show(self, amount: float) -> str:
+        """In seconds, minutes, ..."""
+        return units.show_seconds(amount)
+
+
+class Joules(Budget):
+    """Most energy in a round."""
+
+    noun, quantity = "energy", units.JOULES
+    summary = "Most joules (computing and transfer) in a round."
+
+    def of(self, rounds: Rounds) -> Floats:
+        """All phases."""
+        return rounds.energy_joules
+
+    def show(self, amount: float) -> str:
+        """In J, kJ, ..."""
+        return units.show_joules(amount)
+
+
+class Power(Budget):
+    """Highest power that a round draws."""
+
+    noun, quantity = "power", units.WATTS
+    summary = (
+        "Most watts that a device draws at any moment of a round: its compute power, or its idle power and that of its "
+        "radio while it transfers."
+    )
+    grows = True
+
+    def of(self, rounds: Rounds) -> Floats:
+        """The phase that draws most, of those that take time."""
+        return rounds.peak_watts
+
+    def show(self, amount: float) -> str:
+        """In W, mW, ..."""
+        return units.show_watts(amount)
