@@ -97,7 +97,7 @@ class RunState:
     ):
         self.setup, self.journal, self.on_progress, self.flown = setup, journal, on_progress, flown
         self.planner = Planner(setup, predictor)
-        self.policy: Policy = registry.get("round policy", setup.round.policy)(setup.round)
+        self.policy: Policy = registry.get("round policy", setup.round.policy_name)(setup.round)
         self.selection: Selection = registry.get("selection", setup.round.selection_name)(setup.round, setup.seed)
         kept = KeptValues(journal.kept_folder)
         self.learning: Learning = (
