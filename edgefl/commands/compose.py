@@ -200,11 +200,11 @@ def _check_method(scenario: Scenario, method: Method) -> None:
             ("fleet", "failures", "attack", "kind"),
             f"{scenario.method_name} {why}, so {attack.kind} changes nothing; write kind: {LABEL_FLIP}",
         )
-    if method.together and registry.get("round policy", scenario.round.policy).at_once:
+    if method.together and registry.get("round policy", scenario.round.policy_name).at_once:
         raise scenario.error(
             ("round", "policy"),
-            f"{scenario.method_name}: {method.together}, but {scenario.round.policy} aggregates each update alone; "
-            "write policy: buffered",
+            f"{scenario.method_name}: {method.together}, but {scenario.round.policy_name} aggregates each update "
+            "alone; write policy: buffered",
         )
 
 

@@ -13,6 +13,7 @@ from pydantic import (
     PositiveInt,
     SerializeAsAny,
     WithJsonSchema,
+    field_serializer,
     field_validator,
     model_validator,
 )
@@ -22,12 +23,32 @@ from edgefl.data.missing import parse_missing
 from edgefl.planning.staleness import StalenessOptions, parse_staleness
 from edgefl.units import Seconds, Share
 
-_SELECTION = WithJsonSchema(
-    {
-        "anyOf": [{"type": "string"}, {"type": "object", "properties": {"name": {"type": "string"}}}],
-        "examples": ["random", {"name": "oort", "exploration": "10%"}],
-    }
-)
+_FORMS = [{"type": "string"}, {"type": "object", "properties": {"name": {"type": "string"}}}]
+_SELECTION = WithJsonSchema({"anyOf": _FORMS, "examples": ["random", {"name": "oort", "exploration": "10%"}]})
+_POLICY = WithJsonSchema({"anyOf": _FORMS, "examples": ["synchronous"]})
+
+
+class PolicyOptions(BaseModel):
+    """Fields beside the name of a round policy: none.  A policy of one's own may have more."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = "synchronous"
+
+
+def parse_policy(value: object) -> BaseModel:
+    """Options of a round policy, from its name or from a mapping with a ``name``.
+
+    Raises UnknownName, and pydantic's ValidationError for wrong fields.
+    """
+    if isinstance(value, BaseModel):
+        return value
+    fields = {"name": value} if isinstance(value, str) else value
+    if not isinstance(fields, Mapping):
+        raise ValueError(f"a round policy is a name, or a mapping with its name and fields, not {value!r}")
+    name = fields.get("name", "synchronous")
+    options: type[BaseModel] = registry.get("round policy", name).Options
+    return options.model_validate({**fields, "name": name})
 
 
 def parse_selection(value: object) -> BaseModel:
@@ -65,10 +86,11 @@ class RoundOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    policy: str = Field(
-        "synchronous",
+    policy: Annotated[BaseModel, BeforeValidator(parse_policy), _POLICY] = Field(
+        default="synchronous",
+        validate_default=True,
         description="what a round waits for: synchronous, asynchronous (FedAsync), buffered (FedBuff) or "
-        "semi-synchronous",
+        "semi-synchronous; a policy of one's own may be a mapping with its name and fields",
     )
     selection: Annotated[SerializeAsAny[BaseModel], BeforeValidator(parse_selection), _SELECTION] = Field(
         default="random",
@@ -147,29 +169,32 @@ class RoundOptions(BaseModel):
             raise ValueError(f"{duplicates[0]} is listed twice")
         return value
 
-    @field_validator("policy")
-    @classmethod
-    def _policy(cls, value: str) -> str:
-        registry.get("round policy", value)
-        return value
+    @field_serializer("policy")
+    def _as_written(self, policy: BaseModel) -> Any:
+        """The name of a policy without fields, else a mapping."""
+        fields = policy.model_dump(mode="json")
+        return {"name": self.policy_name, **fields} if fields.keys() - {"name"} else self.policy_name
 
     @model_validator(mode="after")
     def _fits_policy(self) -> RoundOptions:
-        overlapping = bool(registry.get("round policy", self.policy).overlapping)
-        if overlapping and self.over_selection:
-            raise ValueError(f"over_selection is only for a synchronous round: {self.policy} doesn't wait for a cohort")
-        if overlapping and self.quorum > 1 and self.policy != "semi-synchronous":
-            raise ValueError(
-                f"quorum is only for rounds that end by time: a round of {self.policy} ends with an update"
-            )
-        if self.weighting is not None and not registry.get("round policy", self.policy).weighted:
-            raise ValueError(f"weighting is only for policy: buffered; {self.policy} weighs updates by samples")
+        name, policy = self.policy_name, registry.get("round policy", self.policy_name)
+        if policy.overlapping and self.over_selection:
+            raise ValueError(f"over_selection is only for a synchronous round: {name} doesn't wait for a cohort")
+        if policy.overlapping and self.quorum > 1 and not policy.by_time:
+            raise ValueError(f"quorum is only for rounds that end by time: a round of {name} ends with an update")
+        if self.weighting is not None and not policy.weighted:
+            raise ValueError(f"weighting is only for policy: buffered; {name} weighs updates by samples")
         return self
 
     @property
     def equal(self) -> bool:
         """Whether every update of an aggregation has the same weight, whatever its client's samples."""
-        return bool(registry.get("round policy", self.policy).weighted) and self.weighting != "samples"
+        return bool(registry.get("round policy", self.policy_name).weighted) and self.weighting != "samples"
+
+    @property
+    def policy_name(self) -> str:
+        """The registered name of the round policy."""
+        return str(getattr(self.policy, "name", "synchronous"))
 
     @property
     def selection_name(self) -> str:

@@ -139,7 +139,7 @@ _ATTRIBUTES = {
     "tower": ("Options", "build"),
     "edit": ("apply", "fold", "restrict", "names"),
     "selection": ("Options", "blind"),
-    "round policy": ("at_once", "overlapping"),
+    "round policy": ("Options", "at_once", "by_time", "holds", "overlapping", "size", "waits_for_all", "weighted"),
     "budget": ("noun", "quantity", "summary", "of", "show"),
 }
 

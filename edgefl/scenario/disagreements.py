@@ -62,7 +62,7 @@ def disagreements(document: Document, parts: Mapping[str, BaseModel], names: Map
         errors.append(
             document.error(("round", "cohort"), f"a cohort of {size} clients exceeds the {total} in data.clients")
         )
-    elif round_.quorum > size and not registry.get("round policy", round_.policy).overlapping:
+    elif round_.quorum > size and not registry.get("round policy", round_.policy_name).overlapping:
         message = f"a quorum of {round_.quorum} is never reached: a cohort has {size} clients"
         errors.append(document.error(("round", "quorum"), message))
     if cast(TrainingOptions, parts["training"]).mode == "none" and not registry.get(
@@ -94,8 +94,8 @@ def _aggregation_errors(
 ) -> list[ScenarioError]:
     """Rules that need several updates at a time, under a policy that applies them one by one."""
     errors = []
-    if registry.get("round policy", round_.policy).at_once:
-        reason = f"{round_.policy} applies updates one by one"
+    if registry.get("round policy", round_.policy_name).at_once:
+        reason = f"{round_.policy_name} applies updates one by one"
         if aggregation.rule != "mean":
             message = f"{aggregation.rule} needs several updates, but {reason}; write rule: mean, or policy: buffered"
             errors.append(document.error(("aggregation", "rule"), message))

@@ -1,14 +1,14 @@
-"""Round policies: when a round ends, and what happens to clients that are still under way then.
+"""Round policies: synchronous, FedAsync, FedBuff, semi-synchronous.
 
-Synchronous, asynchronous (FedAsync), buffered (FedBuff) and semi-synchronous.
+They say when a round ends, and what happens to clients that are still under way then.
 """
 
 from __future__ import annotations
 
 from math import inf
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from edgefl.planning.round_options import RoundOptions
+from edgefl.planning.round_options import PolicyOptions, RoundOptions
 
 
 class Policy:
@@ -16,16 +16,29 @@ class Policy:
 
     ``overlapping``: flights may last beyond the round in which they began.  ``at_once``: each update is mixed into the
     current model when it arrives.  ``refills``: a landed client is replaced at once, else at the next round.
-    ``weighted``: ``round.weighting`` says how updates weigh, else their samples do.
+    ``weighted``: ``round.weighting`` says how updates weigh, else their samples do.  ``waits_for_all``: a round ends
+    with the last of its clients, or at the deadline.  ``by_time``: rounds end by time alone, so that they may have a
+    quorum though they overlap.  ``size`` is the scenario's field that says how many updates a round has at most.
+
+    The fields of edgefl's own policies are those of the ``round`` section.  A policy of one's own may have fields: its
+    ``Options`` have what a scenario gives beside the name, ``policy: {name: half, share: 30%}``.
     """
+
+    class Options(PolicyOptions):
+        """Fields beside the name: none."""
 
     overlapping: ClassVar[bool] = False
     at_once: ClassVar[bool] = False
     refills: ClassVar[bool] = False
     weighted: ClassVar[bool] = False
+    waits_for_all: ClassVar[bool] = False
+    by_time: ClassVar[bool] = False
+    size: ClassVar[str] = "round.cohort"
 
     def __init__(self, options: RoundOptions):
         self.options = options
+        own: object = options.policy
+        self.own: Any = own if isinstance(own, self.Options) else self.Options.model_validate({})
 
     def wanted(self, cohort: int, asked: int) -> int | None:
         """Number of updates that ends a round with this cohort and ``asked`` selected clients; None: no number."""
@@ -35,12 +48,23 @@ class Policy:
         """Latest virtual time at which the round ends, in seconds."""
         return inf if self.options.deadline is None else started + self.options.deadline
 
+    def holds(self, cohort: int) -> int:
+        """Number of updates that the server holds at a time, at most, with this cohort.
+
+        Where rounds overlap, as many as clients are under way.
+        """
+        if self.at_once:
+            return 0
+        return (self.options.concurrency or cohort) if self.overlapping else cohort
+
 
 class Synchronous(Policy):
     """Waits for the whole cohort until the deadline; with over-selection, for the cohort's number of updates."""
 
+    waits_for_all = True
 
-class Asynchronous(Policy):
+
+class FedAsync(Policy):
     """FedAsync (Xie et al. 2019): each update is mixed into the model when it arrives, and its client is replaced.
 
     A round has as many arrivals as a cohort has clients, so that rounds of all policies have similar costs.
@@ -57,7 +81,7 @@ class Asynchronous(Policy):
         return inf
 
 
-class Buffered(Asynchronous):
+class FedBuff(FedAsync):
     """FedBuff (Nguyen et al. 2022): a round is a buffer of updates, aggregated together; clients are replaced.
 
     Each of K updates has the weight 1 / K (Algorithm 1), unless ``round.weighting`` says samples.
@@ -65,8 +89,13 @@ class Buffered(Asynchronous):
 
     at_once = False
     weighted = True
+    size = "round.buffer"
 
     def wanted(self, cohort: int, asked: int) -> int | None:
+        """The size of the buffer."""
+        return self.options.buffer
+
+    def holds(self, cohort: int) -> int:
         """The size of the buffer."""
         return self.options.buffer
 
@@ -75,7 +104,7 @@ class SemiSynchronous(Policy):
     """A round is a window of time: updates that arrived are aggregated, and clients still under way count in a later
     round."""
 
-    overlapping = True
+    overlapping = by_time = True
 
     def wanted(self, cohort: int, asked: int) -> int | None:
         """No number: the window alone ends the round."""

@@ -73,7 +73,7 @@ class Simulation:
         flown: Callable[[Flights], Landings] | None = None,
     ):
         planner = Planner(setup, predictor)
-        policy: Policy = registry.get("round policy", setup.round.policy)(setup.round)
+        policy: Policy = registry.get("round policy", setup.round.policy_name)(setup.round)
         selection: Selection = registry.get("selection", setup.round.selection_name)(setup.round, setup.seed)
         clients, keeping = len(setup.clients.client_kind), _freezes(setup)
         scoring = None if setup.held_out is None else ScoringPlanner(setup, planner, setup.held_out)

@@ -40,7 +40,7 @@ MADE_BY_INIT = {
     Method: {"options", "setting"},
     Schedule: {"stages", "offered", "rounds", "deliver_final"},
     Selection: {"options", "own", "seed"},
-    Policy: {"options"},
+    Policy: {"options", "own"},
     ClientModel: {"modalities", "widths"},
 }
 """Attributes that a class is given when it is made and doesn't declare."""

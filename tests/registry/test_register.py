@@ -105,7 +105,12 @@ def test_a_registered_part_is_listed_with_its_options_and_they_are_checked(small
         ("method", "fedavg", Damped, "the name 'fedavg' of a method is taken by that of edgefl"),
         ("method", "mine", int, "can't be registered: .* has no initial, work, aggregate, evaluate"),
         ("step", "mine", None, "is None"),
-        ("round_policy", "synchronous", Damped, "has no at_once, overlapping"),
+        (
+            "round_policy",
+            "synchronous",
+            Damped,
+            "has no at_once, by_time, holds, overlapping",
+        ),
         ("profile library", "mine", 3, "not the path of a folder"),
     ],
 )

@@ -103,7 +103,7 @@ def broken_rules(setup: Setup, journal: Memory) -> list[tuple[str, Any]]:
     line, deadline = setup.fleet.server_link, setup.round.deadline
     inf = float("inf")
     rates = (inf, inf) if line is None else (line.download or inf, line.upload or inf)
-    anew = bool(registry.get("round policy", setup.round.policy).at_once) or setup.fleet.energy_total is not None
+    anew = bool(registry.get("round policy", setup.round.policy_name).at_once) or setup.fleet.energy_total is not None
     # a fleet of ``granted`` ignores its devices
     has = {device.name: available_memory_bytes(device) for device in setup.fleet.devices}
     available = has if setup.fleet.memory_of_device.any() else None

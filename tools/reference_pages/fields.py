@@ -33,7 +33,7 @@ OTHER_VALUES = {
     "evaluation.missing": "as `data.missing`",
     "round.selection": "name, or mapping: [selections](#selections)",
     "round.staleness": "name, or mapping: [fields](#roundstaleness)",
-    "round.policy": "name: [policies](#round-policies)",
+    "round.policy": "name, or mapping: [policies](#round-policies)",
     "round.over_selection": "share, also above 1, such as `30%` or `150%`",
     "fleet.devices": "name, or mapping from name to share or count",
     "fleet.links": "name, or mapping from name to share or count",

@@ -117,7 +117,10 @@ def _towers() -> Iterator[str]:
 
 def _policies() -> Iterator[str]:
     yield "## Round policies"
-    yield "`round.policy` is one of these names. Their fields stand in [`round`](#round)."
+    yield (
+        "`round.policy` is one of these names, whose fields stand in [`round`](#round), or a "
+        "[policy of your own](../how-to/own-schedule.md), which may be a mapping with `name` and its fields."
+    )
     yield table(
         ("Name", "Meaning"),
         [(f"`{name}`", sentence(first_paragraph(owner.__doc__))) for name, owner in registered("policies").items()],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import isfinite
 
+from edgefl import registry
 from edgefl.devices import FailureOptions
 from edgefl.emulation.links import MOST_OTHERS
 from edgefl.errors import EmulationError
@@ -27,8 +28,8 @@ def _refused(scenario: Scenario, setup: Setup) -> Iterator[str]:
         yield "an emulation plays one scenario, and this one compares several: --set compare=null"
     if scenario.training.mode != "real":
         yield "an emulation trains: leave out training.mode"
-    if scenario.round.policy != "synchronous":
-        yield f"only synchronous rounds are emulated, not round.policy: {scenario.round.policy}"
+    if not registry.get("round policy", scenario.round.policy_name).waits_for_all:
+        yield f"only synchronous rounds are emulated, not round.policy: {scenario.round.policy_name}"
     if scenario.round.over_selection:
         yield "round.over_selection isn't emulated: leave it out"
     if scenario.schedule_name not in SCHEDULES:

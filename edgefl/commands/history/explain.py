@@ -14,6 +14,8 @@ from edgefl.commands.history.rounds import (
     landed_in,
     one_run,
     phases_of,
+    policy_name,
+    policy_of,
     round_of,
     total_clients,
     window_of,
@@ -61,7 +63,7 @@ def _explain(run: Run, number: int, client: int | None) -> dict[str, Any]:
     window = window_of(run)
     path = critical_path(record, flights, window)
     options = scenario["round"]
-    alone = options["policy"] == "synchronous" and not options.get("over_selection")
+    alone = bool(getattr(policy_of(options), "waits_for_all", False)) and not options.get("over_selection")
     alone &= not (scenario.get("fleet") or {}).get("server_link")
     under_way = _under_way(run, record)
     absent = _absent(run, record, flights, verdicts, under_way)
@@ -69,7 +71,7 @@ def _explain(run: Run, number: int, client: int | None) -> dict[str, Any]:
         "folder": str(run.path),
         "round": number,
         "stage": record["stage"],
-        "policy": options["policy"],
+        "policy": policy_name(options),
         "outcome": record["outcome"],
         "started_virtual_seconds": record["started_virtual_seconds"],
         "finished_virtual_seconds": finished_at(record),

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from edgefl import registry
 from edgefl.errors import RunError
+from edgefl.planning.round_options import RoundOptions
 from edgefl.runs import Run, is_comparison, read_run
 
 Record = Mapping[str, Any]
@@ -50,9 +52,25 @@ def finished_at(record: Record) -> float:
 
 
 def window_of(run: Run) -> float | None:
-    """The seconds between two aggregations of a semi-synchronous run; None for other policies."""
-    options = run.scenario.get("round") or {}
-    return float(options["window"]) if options.get("policy") == "semi-synchronous" else None
+    """The seconds between two aggregations of a run whose rounds end by time; None for other policies."""
+    # the selection of a plug-in isn't needed, and may not be there
+    section = {name: value for name, value in (run.scenario.get("round") or {}).items() if name != "selection"}
+    if not getattr(policy_of(section), "by_time", False):
+        return None
+    options = RoundOptions.model_validate(section)
+    return float(registry.get("round policy", options.policy_name)(options).over(0.0))
+
+
+def policy_of(section: Mapping[str, Any]) -> type[Any] | None:
+    """The round policy (an ``edgefl.simulation.Policy``) of a run's ``round`` section; None if it isn't installed."""
+    name = policy_name(section)
+    return registry.get("round policy", name) if name in registry.names("round policy") else None
+
+
+def policy_name(section: Mapping[str, Any]) -> str:
+    """The name of the round policy in a run's ``round`` section."""
+    policy = section.get("policy", "synchronous")
+    return str(policy["name"] if isinstance(policy, Mapping) else policy)
 
 
 def server_spans(record: Record, last_landing: float | None, window: float | None = None) -> list[Span]:

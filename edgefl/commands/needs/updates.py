@@ -7,11 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 from edgefl import registry
 from edgefl.machine.host import free_bytes
 from edgefl.planning import Setup
 from edgefl.planning.places import places
+from edgefl.planning.round_options import RoundOptions
 from edgefl.scenario import Scenario
 from edgefl.units import show_bytes
 
@@ -27,7 +29,7 @@ class Held:
 def held_updates(setup: Setup) -> Held:
     """The updates that the server holds at a time: none if it adds them up, or mixes them in, as they land."""
     method, options = setup.method, setup.round
-    policy = registry.get("round policy", options.policy)
+    policy = _policy(options)
     if (method.adds_up and not policy.overlapping) or policy.at_once:
         return Held(0, 0)
     kinds = [kind for kind in setup.clients.kinds if kind not in options.leave_out]
@@ -40,11 +42,15 @@ def held_updates(setup: Setup) -> Held:
     else:
         counts = {"": min(*places(options.cohort, {"": sum(population.values())}).values(), sum(population.values()))}
     total = sum(counts.values())
-    if policy.overlapping:
-        total = options.buffer if options.policy == "buffered" else options.concurrency or total
-    elif options.stratify:
+    held = policy.holds(total)
+    if options.stratify and not policy.overlapping and held == total:
         return Held(total, sum(n * sizes[kind] for kind, n in counts.items()))
-    return Held(total, total * max(sizes.values()))
+    return Held(held, held * max(sizes.values()))
+
+
+def _policy(options: RoundOptions) -> Any:
+    """The round policy, an ``edgefl.simulation.Policy``."""
+    return registry.get("round policy", options.policy_name)(options)
 
 
 def _upload_bytes(setup: Setup, kind: str) -> int:
@@ -83,9 +89,8 @@ def check_updates(scenario: Scenario, setup: Setup, folder: Path, on_message: Ca
         f"{show_bytes(memory)} for them in memory (executor.updates_memory) and {show_bytes(disk)} at {place}"
     )
     if need.bytes - memory > disk:
-        buffered = scenario.round.policy == "buffered"
-        field = ("round", "buffer" if buffered else "cohort")
-        raise scenario.error(field, f"{facts}; allowed: {_allowed(scenario, setup, '.'.join(field))}")
+        field: str = _policy(scenario.round).size
+        raise scenario.error(tuple(field.split(".")), f"{facts}; allowed: {_allowed(scenario, setup, field)}")
     on_message(f"{facts}: those beyond the memory lie in a temporary file there")
 
 
