@@ -23,7 +23,6 @@ from edgefl.errors import DataError, MethodError
 from edgefl.machine.kernel_scratch import kernels, probe
 from edgefl.memo import cache_folder
 from edgefl.methods import Kind, Method, Setting
-from edgefl.methods.aggregation.options import KRUM
 from edgefl.models import adapters
 from edgefl.planning import Planner, Setup
 from edgefl.planning.payload_options import encoded
@@ -153,9 +152,10 @@ def _adapter(scenario: Scenario) -> dict[str, Any]:
             f"ranks {list(schedule.ranks)} must go up to adapter.rank, {rank}, the server's: write ranks: "
             f"{sorted({rank, max(1, rank // 2), max(1, rank // 4)}, reverse=True)}",
         )
-    if scenario.aggregation.rule in KRUM:
+    if scenario.aggregation.by_update:
         raise scenario.error(
-            ("aggregation", "rule"), f"{scenario.aggregation.rule} compares factors, which flexlora doesn't average"
+            ("aggregation", "rule"),
+            f"{scenario.aggregation.rule_name} compares factors, which flexlora doesn't average",
         )
     return {**adapter, "of": rank}
 

@@ -62,6 +62,8 @@ GROUPS = {
     "edit": "edgefl.edits",
     "selection": "edgefl.selections",
     "round policy": "edgefl.policies",
+    "aggregation": "edgefl.aggregations",
+    "server optimizer": "edgefl.server_optimizers",
     "profile library": "edgefl.profiles",
 }
 
@@ -117,7 +119,10 @@ def _get(noun: str, name: str) -> Any:
     return part
 
 
-_CONVERTERS = {"tower": "edgefl.models.plain:tower_of"}
+_CONVERTERS = {
+    "tower": "edgefl.models.plain:tower_of",
+    "aggregation": "edgefl.methods.aggregation.rules:rule_of",
+}
 """Functions of a name and the registered object that return the part, by noun.  They raise TypeError for a misfit."""
 
 
@@ -132,12 +137,13 @@ def _converted(noun: str, name: str, part: Any) -> tuple[Any, str]:
         return part, str(error)
 
 
-_CALLED = ("method", "schedule", "model", "partition", "step", "selection", "round policy")
+_CALLED = ("method", "schedule", "model", "partition", "step", "selection", "round policy", "server optimizer")
 _ATTRIBUTES = {
     "method": ("initial", "work", "aggregate", "evaluate"),
     "tower": ("Options", "build"),
     "edit": ("apply", "fold", "restrict", "names"),
     "selection": ("Options", "blind"),
+    "server optimizer": ("Options", "step", "along", "keeps"),
     "round policy": ("at_once", "overlapping"),
 }
 
@@ -280,7 +286,8 @@ def register(kind: str, name: str) -> Callable[[Part], Part]:
 
     Args:
         kind: ``method``, ``schedule``, ``model``, ``tower``, ``data set``, ``partition``, ``step``, ``edit``,
-            ``selection``, ``round policy`` or ``profile library`` (the path of a folder).
+            ``selection``, ``round policy``, ``aggregation``, ``server optimizer`` or ``profile library`` (the path of a
+            folder).
         name: How a scenario names it: letters, digits, ``-``, ``_`` and ``.``.
 
     Returns:
