@@ -1,4 +1,4 @@
-"""The commands ``edgefl methods``, ``schedules``, ``models``, ``data``, ``selections`` and ``policies``."""
+"""The commands that list parts: ``edgefl methods``, ``schedules``, ``models``, ``data``, ``selections``, ..."""
 
 from __future__ import annotations
 
@@ -39,6 +39,12 @@ def selections(plugins: Plugins = None, as_json: AsJson = False) -> None:
 def policies(plugins: Plugins = None, as_json: AsJson = False) -> None:
     """List round policies, which say when a round ends, with a line each."""
     _list("policies", as_json=as_json)
+
+
+@app.command(epilog=examples("edgefl aggregations", "edgefl aggregations --json"))
+def aggregations(plugins: Plugins = None, as_json: AsJson = False) -> None:
+    """List rules of aggregation and server optimizers, with a line each."""
+    _list("rules", "server_optimizers", as_json=as_json)
 
 
 def _list(*sections: str, as_json: bool, options: bool = False) -> None:

@@ -29,6 +29,8 @@ LISTED = {
     "partitions": "partition",
     "selections": "selection",
     "policies": "round policy",
+    "rules": "aggregation",
+    "server_optimizers": "server optimizer",
 }
 """What is listed under each name, as the registry calls it."""
 

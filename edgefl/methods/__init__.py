@@ -1,8 +1,22 @@
 """Methods of federated learning, each in one file, client and server halves together."""
 
 from edgefl.methods.aggregation import Cohort, combine
+from edgefl.methods.aggregation.rules import ByCoordinate, ByUpdate, Group
+from edgefl.methods.aggregation.server_optimizers import ServerOptimizer
 from edgefl.methods.protocol import Method
 from edgefl.methods.setting import Kind, Setting
 from edgefl.methods.state import ServerState, Update
 
-__all__ = ["Cohort", "Kind", "Method", "ServerState", "Setting", "Update", "combine"]
+__all__ = [
+    "ByCoordinate",
+    "ByUpdate",
+    "Cohort",
+    "Group",
+    "Kind",
+    "Method",
+    "ServerOptimizer",
+    "ServerState",
+    "Setting",
+    "Update",
+    "combine",
+]

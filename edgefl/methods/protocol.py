@@ -71,7 +71,7 @@ class Method:
     @property
     def adds_up(self) -> bool:
         """Whether updates are added up as they land: ``streams``, a mean of the parameters themselves."""
-        return self.streams and self.setting.aggregation.rule == "mean" and not self.setting.averages_products
+        return self.streams and self.setting.aggregation.adds_up and not self.setting.averages_products
 
     @property
     def together(self) -> str:

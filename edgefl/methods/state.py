@@ -118,6 +118,16 @@ class Update:
         )
         return math.sqrt(sum(float(change.double().square().sum()) for change in changes))
 
+    def clipping(self, largest: float | None) -> float:
+        """The factor that brings the norm down to ``largest`` (Sun et al. 2019), 1 if it is small enough or None.
+
+        The norm is over everything that is averaged: all floating tensors sent but tables, buffers included.
+        """
+        if largest is None:
+            return 1.0
+        norm = self.norm()
+        return min(1.0, largest / norm) if norm and norm < math.inf else 1.0
+
     def cuts(self) -> dict[Address, Cut]:
         """The part of the server's tensor that was sent, for addresses of which not all was sent."""
         return {i.source: i.cut for p in self.work.up for i in p.items if i.cut is not None}

@@ -63,6 +63,8 @@ GROUPS = {
     "selection": "edgefl.selections",
     "round policy": "edgefl.policies",
     "budget": "edgefl.budgets",
+    "aggregation": "edgefl.aggregations",
+    "server optimizer": "edgefl.server_optimizers",
     "profile library": "edgefl.profiles",
 }
 
@@ -118,7 +120,10 @@ def _get(noun: str, name: str) -> Any:
     return part
 
 
-_CONVERTERS = {"tower": "edgefl.models.plain:tower_of"}
+_CONVERTERS = {
+    "tower": "edgefl.models.plain:tower_of",
+    "aggregation": "edgefl.methods.aggregation.rules:rule_of",
+}
 """Functions of a name and the registered object that return the part, by noun.  They raise TypeError for a misfit."""
 
 
@@ -133,12 +138,15 @@ def _converted(noun: str, name: str, part: Any) -> tuple[Any, str]:
         return part, str(error)
 
 
-_CALLED = ("method", "schedule", "model", "partition", "step", "selection", "round policy", "budget")
+_CALLED = (
+    "method", "schedule", "model", "partition", "step", "selection", "round policy", "budget", "server optimizer",
+)  # fmt: skip
 _ATTRIBUTES = {
     "method": ("initial", "work", "aggregate", "evaluate"),
     "tower": ("Options", "build"),
     "edit": ("apply", "fold", "restrict", "names"),
     "selection": ("Options", "blind"),
+    "server optimizer": ("Options", "step", "along", "keeps"),
     "round policy": ("Options", "at_once", "by_time", "holds", "overlapping", "size", "waits_for_all", "weighted"),
     "budget": ("noun", "quantity", "summary", "of", "show"),
 }
@@ -282,7 +290,8 @@ def register(kind: str, name: str) -> Callable[[Part], Part]:
 
     Args:
         kind: ``method``, ``schedule``, ``model``, ``tower``, ``data set``, ``partition``, ``step``, ``edit``,
-            ``selection``, ``round policy``, ``budget`` or ``profile library`` (the path of a folder).
+            ``selection``, ``round policy``, ``budget``, ``aggregation``, ``server optimizer`` or ``profile library``
+            (the path of a folder).
         name: How a scenario names it: letters, digits, ``-``, ``_`` and ``.``.
 
     Returns:

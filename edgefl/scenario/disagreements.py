@@ -96,8 +96,10 @@ def _aggregation_errors(
     errors = []
     if registry.get("round policy", round_.policy_name).at_once:
         reason = f"{round_.policy_name} applies updates one by one"
-        if aggregation.rule != "mean":
-            message = f"{aggregation.rule} needs several updates, but {reason}; write rule: mean, or policy: buffered"
+        if not aggregation.adds_up:
+            message = (
+                f"{aggregation.rule_name} needs several updates, but {reason}; write rule: mean, or policy: buffered"
+            )
             errors.append(document.error(("aggregation", "rule"), message))
         if aggregation.compensation:
             message = f"compensation needs all updates of a cohort, but {reason}; write compensation: false"

@@ -96,7 +96,12 @@ SECTIONS: dict[str, Section] = {
         "local training of a client in a round", TrainingOptions, short="mode", words={"lr_schedule": "name"}
     ),
     "payload": Section("encoding of models and tables for transfer", PayloadOptions),
-    "aggregation": Section("how the server combines updates", AggregationOptions, short="rule"),
+    "aggregation": Section(
+        "how the server combines updates",
+        AggregationOptions,
+        short="rule",
+        inner={"rule": ("aggregation", "name", "mean"), "optimizer": ("server optimizer", "name", "average")},
+    ),
     "fleet": Section("the clients' devices, links and budgets", FleetOptions, short="like", whole=True),
     "round": Section(
         "client selection and the end of a round",

@@ -59,8 +59,9 @@ class FlexLoRA(Schedule):
                 f"schedule.ranks: ranks {list(self.ranks)} must go up to adapter.rank, {rank}, the server's: write "
                 f"ranks: {sorted({rank, max(1, rank // 2), max(1, rank // 4)}, reverse=True)}"
             )
-        if aggregation.compares:
-            raise MethodError(f"aggregation.rule: {aggregation.rule} compares factors, which flexlora doesn't average")
+        if aggregation.by_update:
+            rule = aggregation.rule_name
+            raise MethodError(f"aggregation.rule: {rule} compares factors, which flexlora doesn't average")
 
     def candidates(self, round: int) -> tuple[Stage, ...]:
         """All ranks, the largest first."""

@@ -117,13 +117,13 @@ class Aggregation(Protocol):
     """What a schedule may ask of the scenario's ``aggregation`` section."""
 
     @property
-    def rule(self) -> str:
+    def rule_name(self) -> str:
         """Name of the rule that combines updates."""
         ...
 
     @property
-    def compares(self) -> bool:
-        """Whether the rule compares whole updates with each other."""
+    def by_update(self) -> bool:
+        """Whether the rule weighs whole updates."""
         ...
 
 

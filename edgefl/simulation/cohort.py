@@ -40,10 +40,10 @@ def candidates(run: Run, round: int, kinds: Sequence[str]) -> Candidates:
         return roster.of_cells("seconds")[roster.cell[clients]]
 
     def watts(clients: Integers) -> NDArray[np.float64]:
-        return np.array([run.roster.plan(client).cost.duration.peak_watts for client in clients.tolist()])
+        return np.array([roster.plan(client).cost.duration.peak_watts for client in clients.tolist()])
 
     def devices(clients: Integers) -> list[Device]:
-        return [fleet.device(client) for client in clients.tolist()]
+        return [setup.fleet.device(client) for client in clients.tolist()]
 
     def samples(clients: Integers) -> Integers:
         return np.asarray(setup.clients.client_samples[clients])

@@ -44,7 +44,8 @@ PAGES = (
     "docs/index.md",
     "docs/getting-started.md",
     *(f"docs/how-to/{name}.md" for name in (
-        "command-line", "own-data", "own-model", "own-method", "own-schedule", "own-device", "profile-a-gpu",
+        "command-line", "own-data", "own-model", "own-method", "own-schedule", "own-aggregation",
+        "own-device", "profile-a-gpu",
         "reproduce-a-paper", "verify-and-resume", "look-into-a-run", "many-scenarios", "which-devices", "sweep", "fit",
         "see-a-run", "analyse", "calibrate", "size-a-cluster", "fine-tune",
     )),

@@ -31,6 +31,11 @@ def registered(group: str) -> dict[str, Any]:
 
 def scenario_page() -> str:
     """The page of every section and field of a scenario."""
+    policy = (
+        "`round.policy` is one of these names, or a [policy of your own](../how-to/own-schedule.md), which may be a "
+        "mapping with `name` and its fields"
+    )
+    own = "is one of these names, or [one of your own](../how-to/own-aggregation.md) with its fields"
     return page(
         "Scenario",
         [
@@ -44,7 +49,14 @@ def scenario_page() -> str:
             *(part for key, section in SECTIONS.items() for part in _section(key, section)),
             *_towers(),
             *_named("selections", "Selections", "round.selection", 3),
-            *_policies(),
+            *_listed("policies", "Round policies", policy, "[`round`](#round)"),
+            *_listed("aggregations", "Aggregation rules", f"`aggregation.rule` {own}", "[`aggregation`](#aggregation)"),
+            *_listed(
+                "server_optimizers",
+                "Server optimizers",
+                f"`aggregation.optimizer` {own}",
+                "[`aggregation`](#aggregation)",
+            ),
             *_partitions(),
             *_data_sets(),
             *_quantities(),
@@ -115,16 +127,12 @@ def _towers() -> Iterator[str]:
         yield from fields_table(owner.Options, "model.MODALITY", of=name)
 
 
-def _policies() -> Iterator[str]:
-    yield "## Round policies"
-    yield (
-        "`round.policy` is one of these names, whose fields stand in [`round`](#round), or a "
-        "[policy of your own](../how-to/own-schedule.md), which may be a mapping with `name` and its fields."
-    )
-    yield table(
-        ("Name", "Meaning"),
-        [(f"`{name}`", sentence(first_paragraph(owner.__doc__))) for name, owner in registered("policies").items()],
-    )
+def _listed(group: str, title: str, text: str, place: str) -> Iterator[str]:
+    """A heading and a line for each registered name; their fields stand in a section, at ``place``."""
+    yield f"## {title}"
+    yield f"{text}. Their fields stand in {place}."
+    rows = [(f"`{name}`", sentence(first_paragraph(owner.__doc__))) for name, owner in registered(group).items()]
+    yield table(("Name", "Meaning"), rows)
 
 
 def _partitions() -> Iterator[str]:

@@ -99,7 +99,7 @@ def _allowed(scenario: Scenario, setup: Setup, field: str) -> str:
     smaller = f"a smaller {field}"
     if not setup.method.streams:
         return f"{smaller}, or a method that adds updates up as they land ({scenario.method_name} reads all at once)"
-    if scenario.aggregation.rule != "mean":
+    if not scenario.aggregation.adds_up:
         return f"{smaller}, or a rule that averages (aggregation.rule: mean)"
     if setup.method.setting.averages_products:
         return f"{smaller}, or a schedule that averages factors (flexlora averages their products)"

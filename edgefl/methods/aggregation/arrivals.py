@@ -12,6 +12,7 @@ from edgefl.errors import MethodError
 from edgefl.methods.aggregation import robust_deltas
 from edgefl.methods.aggregation.fold import Fold
 from edgefl.methods.aggregation.options import AggregationOptions
+from edgefl.methods.aggregation.rules import ByCoordinate, ByUpdate, rule
 from edgefl.methods.aggregation.senders import Cohort
 from edgefl.methods.state import Update
 from edgefl.work import Address, Payload
@@ -103,8 +104,9 @@ class Arrivals(Sequence[Update]):
                     "of combine(weight=...), or set streams = False"
                 )
             return self.mean.deltas(self.updates)
-        if options.rule != "mean":
-            return robust_deltas.deltas(tensors, self.updates, weight, options)
+        named = rule(options)
+        if isinstance(named, ByCoordinate | ByUpdate):
+            return robust_deltas.deltas(tensors, self.updates, weight, named)
         fold = Fold(tensors, self.updates, weight, options)
         for update in self.updates:
             fold.add(update)

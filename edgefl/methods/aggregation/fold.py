@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from edgefl.methods.aggregation.options import AggregationOptions
-from edgefl.methods.aggregation.robust import clipping
 from edgefl.methods.aggregation.senders import Cohort, Senders, counted
 from edgefl.methods.state import Update
 from edgefl.work import Address
@@ -47,7 +46,7 @@ class Fold:
 
     def add(self, update: Update) -> None:
         """Add an update.  Its parameters aren't read again."""
-        factor = update.weight_factor * clipping(update, self.options.clip)
+        factor = update.weight_factor * update.clipping(self.options.clip)
         self._sums.add(update.work.up, update.payloads, update.base, float(self.weight(update)), factor)
 
     def shared(self, updates: Sequence[Update]) -> tuple[Totals, list[tuple[float, float]]]:

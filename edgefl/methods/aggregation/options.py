@@ -2,14 +2,49 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    WithJsonSchema,
+    model_validator,
+)
+
+from edgefl import registry
 
 ADAPTIVE = ("adagrad", "adam", "yogi")
-"""Server optimizers that divide by the root of a second moment."""
+"""Server optimizers that read ``tau`` and ``beta1``."""
 KRUM = ("krum", "multi-krum")
-"""Rules that keep whole updates by their distances to others."""
+"""Rules that read ``attackers``."""
+
+
+def named_part(noun: str, default: str, value: object) -> Any:
+    """A registered part's name, or its options where it has fields beside the name, from a name or a mapping.
+
+    Raises UnknownName, and pydantic's ValidationError for wrong fields.
+    """
+    if isinstance(value, BaseModel):
+        return value
+    fields = {"name": value} if isinstance(value, str) else value
+    if not isinstance(fields, Mapping):
+        raise ValueError(f"the {noun} is a name, or a mapping with a name and its fields, not {value!r}")
+    name = fields.get("name", default)
+    options: type[BaseModel] = registry.get(noun, name).Options
+    made = options.model_validate({**fields, "name": name})
+    return made if options.model_fields.keys() - {"name"} else name
+
+
+def named_schema(*examples: Any) -> WithJsonSchema:
+    """The JSON Schema of a field that ``named_part`` reads."""
+    named = {"type": "object", "properties": {"name": {"type": "string"}}}
+    return WithJsonSchema({"anyOf": [{"type": "string"}, named], "examples": list(examples)})
 
 
 class AggregationOptions(BaseModel):
@@ -17,11 +52,13 @@ class AggregationOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    rule: Literal["mean", "median", "trimmed-mean", "krum", "multi-krum"] = Field(
+    rule: Annotated[
+        Any, BeforeValidator(partial(named_part, "aggregation", "mean")), named_schema("median", {"name": "krum"})
+    ] = Field(
         "mean",
-        description="how the updates of a parameter are combined: mean by samples, median or trimmed mean of "
-        "each coordinate, or only the whole update closest to most others (krum) or the mean of several such "
-        "(multi-krum)",
+        description="how the updates of a parameter are combined: mean by samples, median or trimmed-mean of each "
+        "coordinate, only the whole update closest to most others (krum), the mean of several such (multi-krum), or a "
+        "mapping with a name and its fields",
     )
     trim: float | None = Field(
         None,
@@ -47,8 +84,14 @@ class AggregationOptions(BaseModel):
         description="whether a parameter's mean is over the samples of all the kind's clients in the cohort, not "
         "only of those that sent it",
     )
-    optimizer: Literal["average", "momentum", "adagrad", "adam", "yogi"] = Field(
-        "average", description="the server's step along the mean update (Reddi et al. 2021)"
+    optimizer: Annotated[
+        Any,
+        BeforeValidator(partial(named_part, "server optimizer", "average")),
+        named_schema("adam", {"name": "momentum"}),
+    ] = Field(
+        "average",
+        description="the server's step along the mean update (Reddi et al. 2021): average, momentum, adagrad, adam or "
+        "yogi, or a mapping with a name and its fields",
     )
     lr: PositiveFloat | None = Field(
         None, description="the server's learning rate; null: 1, or 0.01 for adagrad, adam and yogi"
@@ -68,18 +111,33 @@ class AggregationOptions(BaseModel):
     def _used(self) -> AggregationOptions:
         optimizers_of = {"momentum": ("momentum",), "beta1": ADAPTIVE, "beta2": ADAPTIVE[1:], "tau": ADAPTIVE}
         for name, optimizers in optimizers_of.items():
-            if getattr(self, name) is not None and self.optimizer not in optimizers:
-                raise ValueError(f"{name} belongs to optimizer {' or '.join(optimizers)}, not {self.optimizer}")
-        if self.trim is not None and self.rule != "trimmed-mean":
-            raise ValueError(f"trim belongs to rule trimmed-mean, not {self.rule}")
-        if self.attackers is not None and not self.compares:
-            raise ValueError(f"attackers belongs to rule {' or '.join(KRUM)}, not {self.rule}")
+            if getattr(self, name) is not None and self.optimizer_name not in optimizers:
+                raise ValueError(f"{name} belongs to optimizer {' or '.join(optimizers)}, not {self.optimizer_name}")
+        if self.trim is not None and self.rule_name != "trimmed-mean":
+            raise ValueError(f"trim belongs to rule trimmed-mean, not {self.rule_name}")
+        if self.attackers is not None and self.rule_name not in KRUM:
+            raise ValueError(f"attackers belongs to rule {' or '.join(KRUM)}, not {self.rule_name}")
         return self
 
     @property
-    def compares(self) -> bool:
-        """Whether the rule compares whole updates with each other, and not the values of one parameter."""
-        return self.rule in KRUM
+    def rule_name(self) -> str:
+        """The registered name of the rule."""
+        return str(getattr(self.rule, "name", self.rule))
+
+    @property
+    def optimizer_name(self) -> str:
+        """The registered name of the server's optimizer."""
+        return str(getattr(self.optimizer, "name", self.optimizer))
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether the rule adds updates up as they arrive, and so compares none of them with others."""
+        return bool(registry.get("aggregation", self.rule_name).adds_up)
+
+    @property
+    def by_update(self) -> bool:
+        """Whether the rule weighs whole updates."""
+        return hasattr(registry.get("aggregation", self.rule_name), "shares")
 
     @property
     def plain(self) -> bool:

@@ -10,9 +10,8 @@ from math import prod
 import torch
 from torch import Tensor
 
-from edgefl.methods.aggregation import krum
-from edgefl.methods.aggregation.options import KRUM, AggregationOptions
-from edgefl.methods.aggregation.robust import centre, clipping
+from edgefl.methods.aggregation import rules
+from edgefl.methods.aggregation.rules import ByCoordinate, ByUpdate
 from edgefl.methods.aggregation.senders import Cohort, Senders, counted
 from edgefl.methods.state import Update
 from edgefl.work import Address
@@ -53,16 +52,17 @@ def deltas(
     tensors: Mapping[Address, Tensor],
     updates: Sequence[Update],
     weight: Callable[[Update], float],
-    options: AggregationOptions,
+    rule: ByCoordinate | ByUpdate,
 ) -> tuple[dict[Address, Tensor], Cohort]:
     """The changes of addresses by a robust rule, and the cohort's counts; see ``Arrivals.deltas``."""
-    updates = [with_values(update) for update in updates]
+    updates, options = [with_values(update) for update in updates], rule.options
     sent: dict[Address, list[Contribution]] = {}
     weights = [weight(update) for update in updates]
     senders, cohort = counted(Senders(updates), tensors, updates, weights, options)
     by_address = cohort.by_address
-    factors = [update.weight_factor * clipping(update, options.clip) for update in updates]
-    shares = krum.shares(updates, weights, factors, options) if options.rule in KRUM else [1.0] * len(updates)
+    factors = [update.weight_factor * update.clipping(options.clip) for update in updates]
+    by_update = isinstance(rule, ByUpdate)
+    shares = rules.shares(rule, updates, weights, factors) if by_update else [1.0] * len(updates)
     for update, counts, factor, share in zip(updates, weights, factors, shares, strict=True):
         cuts = update.cuts()
         for address, value in update.sent():
@@ -76,16 +76,16 @@ def deltas(
             continue
         if any(contribution.cut is not None for contribution in contributions):
             total = by_address[address] if options.compensation else None
-            changes[address] = delta_by_element(contributions, tensors[address], total, options)
+            changes[address] = delta_by_element(contributions, tensors[address], total, rule)
         else:
-            changes[address] = delta(contributions, senders[address], by_address[address], options)
+            changes[address] = delta(contributions, senders[address], by_address[address], rule)
     return changes, cohort
 
 
-def delta(sent: Sequence[Contribution], senders: float, total: float, options: AggregationOptions) -> Tensor:
+def delta(sent: Sequence[Contribution], senders: float, total: float, rule: ByCoordinate | ByUpdate) -> Tensor:
     """The mean change of an address over ``total`` samples, of which ``senders`` are of clients that sent it."""
     mean = torch.zeros_like(sent[0].base)
-    if options.rule in KRUM:
+    if isinstance(rule, ByUpdate):
         kept = [item for item in sent if item.share]
         whole = sum(item.share for item in kept)
         for item in kept:
@@ -93,13 +93,16 @@ def delta(sent: Sequence[Contribution], senders: float, total: float, options: A
             mean.add_(item.value.to(mean.dtype) - item.base, alpha=alpha)
         return mean
     counting = [item for item in sent if item.weight]
-    return _centre_of(counting, mean, options) * (senders / total) if counting else mean
+    return _centre_of(counting, mean, rule) * (senders / total) if counting else mean
 
 
-def _centre_of(sent: Sequence[Contribution], like: Tensor, options: AggregationOptions) -> Tensor:
+def _centre_of(sent: Sequence[Contribution], like: Tensor, rule: ByCoordinate) -> Tensor:
     """The centre of the changes of an address, computed for so many coordinates at a time that copies stay small."""
+    if like.is_meta:
+        return torch.empty_like(like)
     size, found = like.numel(), torch.empty_like(like, memory_format=torch.contiguous_format).flatten()
-    step = max(1, size) if like.is_meta else max(1, _AT_ONCE // len(sent) // _ALIGNED) * _ALIGNED
+    step = max(1, _AT_ONCE // len(sent) // _ALIGNED) * _ALIGNED
+    weights = torch.tensor([item.weight for item in sent], dtype=torch.float64)
     # the last part is the longest: torch adds a few coordinates up in another order than many
     ends = [*range(step, size - step + 1, step), size]
     for first, end in pairwise([0, *ends]):
@@ -107,12 +110,12 @@ def _centre_of(sent: Sequence[Contribution], like: Tensor, options: AggregationO
         changes = [
             (item.value.flatten()[part].to(like.dtype) - item.base.flatten()[part]) * item.factor for item in sent
         ]
-        found[part] = centre(torch.stack(changes), options)
+        found[part] = rules.centre(rule, torch.stack(changes), weights)
     return found.view(like.shape)
 
 
 def delta_by_element(
-    sent: Sequence[Contribution], whole: Tensor, total: float | None, options: AggregationOptions
+    sent: Sequence[Contribution], whole: Tensor, total: float | None, rule: ByCoordinate | ByUpdate
 ) -> Tensor:
     """The mean change of each element over the clients that sent it (HeteroFL), 0 if none did.
 
@@ -125,5 +128,5 @@ def delta_by_element(
         part = [item.within(cut) for item in sent if covers(item.cut, cut)]
         senders = sum(item.weight for item in part)
         if senders:
-            put(mean, cut, delta(part, senders, senders if total is None else total, options))
+            put(mean, cut, delta(part, senders, senders if total is None else total, rule))
     return mean

@@ -1,79 +1,174 @@
 """The server's step along the mean update: FedAvgM, FedAdagrad, FedAdam, FedYogi (Reddi et al. 2021, algorithm 2).
 
 The mean update is the negative gradient.  There is no bias correction, as published.  Moments are stored among the
-server's tables, in the shape of their parameter: they are saved with the state and never travel.
+server's tables: they are saved with the state and never travel.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Container, Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
+from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
+from edgefl import registry
+from edgefl.errors import MethodError
 from edgefl.methods.aggregation.combine import Parts, Term, moved
-from edgefl.methods.aggregation.options import ADAPTIVE, AggregationOptions
+from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.work import Address
-
-MEAN_OF, SQUARE_OF = "table/server-optimizer.mean/", "table/server-optimizer.square/"
-"""Prefixes of the addresses of moments, followed by the address of their parameter."""
 
 MOMENTUM, BETA2, TAU = 0.9, 0.99, 1e-3
 """Defaults from the paper; its beta1 of adam and yogi is 0.9 too."""
-ADAPTIVE_LR = 0.01
 
 
-def learning_rate(options: AggregationOptions) -> float:
-    """The server's rate; 0.01 for adaptive optimizers is only a first guess, as the paper tunes it for each task."""
-    if options.lr is not None:
-        return options.lr
-    return ADAPTIVE_LR if options.optimizer in ADAPTIVE else 1.0
+class ServerOptimizer(ABC):
+    """A step of the server along the mean update of a parameter, made for each aggregation.
+
+    ``options`` is the scenario's ``aggregation`` section, ``own`` the fields that were given beside the optimizer's
+    name, ``lr`` the learning rate.
+    """
+
+    class Options(BaseModel):
+        """Fields beside the name: none."""
+
+        model_config = ConfigDict(extra="forbid", frozen=True)
+
+        name: str = ""
+
+    default_lr: ClassVar[float] = 1.0
+    """The learning rate of ``aggregation.lr: null``."""
+    keeps: ClassVar[tuple[str, ...]] = ()
+    """Names of the tensors that it keeps for each parameter from one step to the next."""
+
+    def __init__(self, options: AggregationOptions):
+        given = options.optimizer
+        self.options = options
+        self.own: Any = given if isinstance(given, self.Options) else self.Options.model_validate({})
+        self.lr = self.default_lr if options.lr is None else options.lr
+
+    @abstractmethod
+    def step(self, value: Tensor, change: Tensor, kept: Mapping[str, Tensor]) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """The new value of a parameter, and what is kept for its next step.
+
+        ``change`` is its mean update; ``kept`` is what the last step kept, empty at the first.  Tensors may be without
+        data (meta).
+        """
+
+    def along(
+        self, value: Tensor, terms: Sequence[Term], kept: Mapping[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """``step`` along the sum of the terms of a mean update."""
+        new, left = self.step(value, moved(torch.zeros_like(value), terms), kept)
+        return new, dict(left)
+
+
+class Average(ServerOptimizer):
+    """The mean update itself, times the learning rate."""
+
+    def step(self, value: Tensor, change: Tensor, kept: Mapping[str, Tensor]) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """``w + lr Delta``."""
+        return value + self.lr * change, {}
+
+    def along(
+        self, value: Tensor, terms: Sequence[Term], kept: Mapping[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The same term by term, without a sum of their own."""
+        return moved(value, terms, self.lr), {}
+
+
+class Momentum(ServerOptimizer):
+    """A running sum of mean updates (FedAvgM); ``aggregation.momentum`` is its decay."""
+
+    keeps = ("mean",)
+
+    def step(self, value: Tensor, change: Tensor, kept: Mapping[str, Tensor]) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """``v <- beta v + Delta;  w + lr v``."""
+        beta = MOMENTUM if self.options.momentum is None else self.options.momentum
+        mean = beta * kept.get("mean", torch.zeros_like(value)) + change
+        return value + self.lr * mean, {"mean": mean}
+
+
+class Adaptive(ServerOptimizer):
+    """A step divided by the root of a second moment."""
+
+    default_lr = 0.01  # only a first guess, as the paper tunes it for each task
+    keeps = ("mean", "square")
+    beta1: ClassVar[float] = MOMENTUM
+
+    def step(self, value: Tensor, change: Tensor, kept: Mapping[str, Tensor]) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """``m <- beta1 m + (1 - beta1) Delta;  w + lr m / (sqrt(u) + tau)``, u from ``squared``."""
+        options = self.options
+        tau = TAU if options.tau is None else options.tau
+        beta1 = self.beta1 if options.beta1 is None else options.beta1
+        square = kept.get("square")
+        square = torch.full_like(value, tau**2) if square is None else square  # v_-1 >= tau^2
+        square = self.squared(square, change.square(), BETA2 if options.beta2 is None else options.beta2)
+        mean = beta1 * kept.get("mean", torch.zeros_like(value)) + (1 - beta1) * change
+        new = value + self.lr * mean / (square.sqrt() + tau)
+        return new, {"square": square, **({"mean": mean} if beta1 else {})}
+
+    @abstractmethod
+    def squared(self, square: Tensor, new: Tensor, beta2: float) -> Tensor:
+        """The second moment after a mean update whose square is ``new``."""
+
+
+class Adagrad(Adaptive):
+    """The sum of squared updates (FedAdagrad)."""
+
+    beta1 = 0.0
+
+    def squared(self, square: Tensor, new: Tensor, beta2: float) -> Tensor:
+        """``u + Delta^2``."""
+        return square + new
+
+
+class Adam(Adaptive):
+    """The running mean of squared updates (FedAdam)."""
+
+    def squared(self, square: Tensor, new: Tensor, beta2: float) -> Tensor:
+        """``beta2 u + (1 - beta2) Delta^2``."""
+        return beta2 * square + (1 - beta2) * new
+
+
+class Yogi(Adaptive):
+    """A second moment that changes by no more than the squared update (FedYogi)."""
+
+    def squared(self, square: Tensor, new: Tensor, beta2: float) -> Tensor:
+        """``u - (1 - beta2) Delta^2 sign(u - Delta^2)``."""
+        return square - (1 - beta2) * new * (square - new).sign()
+
+
+def kept_at(name: str, address: Address) -> Address:
+    """The address of a tensor that an optimizer keeps for a parameter."""
+    return f"table/server-optimizer.{name}/{address}"
 
 
 def stepped(
     tensors: Mapping[Address, Tensor], parts: Parts, buffers: Container[Address], options: AggregationOptions
 ) -> dict[Address, Tensor]:
-    """New values and moments of all addresses; buffers are statistics, which every optimizer averages."""
+    """New values and moments of all addresses; buffers are statistics, which every optimizer averages.
+
+    Raises MethodError for a step that changes a parameter's shape or keeps what ``keeps`` doesn't name.
+    """
+    optimizer: ServerOptimizer = registry.get("server optimizer", options.optimizer_name)(options)
     changed: dict[Address, Tensor] = {}
     for address, terms in parts.items():
+        value = tensors[address]
         if address in buffers:
-            changed[address] = moved(tensors[address], terms)
-        else:
-            changed |= step(tensors, address, terms, options)
+            changed[address] = moved(value, terms)
+            continue
+        places = {name: kept_at(name, address) for name in optimizer.keeps}
+        kept = {name: tensors[place] for name, place in places.items() if place in tensors}
+        new, left = optimizer.along(value, terms, kept)
+        if new.shape != value.shape or not left.keys() <= places.keys():
+            raise MethodError(
+                f"{registry.described('server optimizer', options.optimizer_name)}: step() returned a value "
+                f"{list(new.shape)} for {list(value.shape)} and kept {sorted(left)}; allowed: the parameter's shape, "
+                f"and {sorted(places) or 'nothing'} (keeps)"
+            )
+        changed[address] = new.to(value.dtype)
+        changed |= {places[name]: tensor for name, tensor in left.items()}
     return changed
-
-
-def step(
-    tensors: Mapping[Address, Tensor],
-    address: Address,
-    parts: Sequence[Term],
-    options: AggregationOptions,
-) -> dict[Address, Tensor]:
-    """A parameter after its step, and its moments; ``parts`` are the terms of its mean update."""
-    old, lr = tensors[address], learning_rate(options)
-    if options.optimizer == "average":
-        return {address: moved(old, parts, lr)}
-    change = moved(torch.zeros_like(old), parts)
-    mean = tensors.get(MEAN_OF + address)
-    mean = torch.zeros_like(old) if mean is None else mean
-    if options.optimizer == "momentum":
-        beta = MOMENTUM if options.momentum is None else options.momentum
-        mean = beta * mean + change
-        return {address: old + lr * mean, MEAN_OF + address: mean}
-    tau = TAU if options.tau is None else options.tau
-    beta1 = options.beta1
-    if beta1 is None:
-        beta1 = 0.0 if options.optimizer == "adagrad" else MOMENTUM
-    beta2 = BETA2 if options.beta2 is None else options.beta2
-    square = tensors.get(SQUARE_OF + address)
-    square = torch.full_like(old, tau**2) if square is None else square  # v_-1 >= tau^2
-    squared = change.square()
-    if options.optimizer == "adagrad":
-        square = square + squared
-    elif options.optimizer == "adam":
-        square = beta2 * square + (1 - beta2) * squared
-    else:
-        square = square - (1 - beta2) * squared * (square - squared).sign()
-    mean = beta1 * mean + (1 - beta1) * change
-    moments = {SQUARE_OF + address: square, **({MEAN_OF + address: mean} if beta1 else {})}
-    return {address: old + lr * mean / (square.sqrt() + tau), **moments}

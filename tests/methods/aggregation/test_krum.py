@@ -17,7 +17,7 @@ from tensors import assert_equal_tensors
 from torch import Tensor
 
 from edgefl.methods import Update, combine
-from edgefl.methods.aggregation.krum import chosen
+from edgefl.methods.aggregation.krum import ordered
 from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.work import Item, Payload, Work
 from edgefl.work.slices import cut_between
@@ -130,7 +130,7 @@ def test_krum_keeps_within_the_papers_angle(attack: str) -> None:
             "close": honest[:1].expand(f, d) - 0.5 * sigma,
         }[attack]
         vectors = torch.cat([bad, honest])
-        (best,) = chosen(torch.cdist(vectors, vectors).square(), options("krum", attackers=f))
+        best = ordered(torch.cdist(vectors, vectors).square(), f)[0]
         kept_attackers += best < f
         outputs.append(vectors[best])
     inner = float(torch.stack(outputs).mean(0) @ g)
@@ -232,7 +232,7 @@ def test_clips_and_weight_factors_shorten_an_update_before_it_is_compared() -> N
 def test_large_updates_are_compared_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     updates = [update(i, c) for i, c in enumerate(rows(6, 4))]
     whole = moved(updates, options("multi-krum", attackers=1))
-    monkeypatch.setattr("edgefl.methods.aggregation.krum._AT_ONCE", 2)
+    monkeypatch.setattr("edgefl.methods.aggregation.rules._AT_ONCE", 2)
     assert_equal_tensors(moved(updates, options("multi-krum", attackers=1)), whole)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from edgefl.methods.aggregation.combine import Term
 from edgefl.methods.aggregation.options import AggregationOptions
-from edgefl.methods.aggregation.server_optimizers import MEAN_OF, SQUARE_OF, stepped
+from edgefl.methods.aggregation.server_optimizers import kept_at, stepped
 
 CHANGES = (0.3, -0.2, 0.05, 0.0)
 
@@ -71,7 +71,7 @@ def test_an_average_with_a_rate_goes_that_share_of_the_way() -> None:
 
 def test_moments_are_tables_of_the_parameters_shape_and_buffers_have_none() -> None:
     _, tensors = walk(options(optimizer="yogi"))
-    assert set(tensors) == {"k/a", MEAN_OF + "k/a", SQUARE_OF + "k/a"}
+    assert set(tensors) == {"k/a", kept_at("mean", "k/a"), kept_at("square", "k/a")}
     assert {tuple(t.shape) for t in tensors.values()} == {(2,)} and all(
         a.startswith("table/") for a in tensors if a != "k/a"
     )
