@@ -45,7 +45,7 @@ from edgefl.runs.contents import read_json
 from edgefl.runs.digests import changed_parts
 from edgefl.runs.folders import check_finished, free_folder, json_text, new_folder
 from edgefl.scenario import Scenario, load
-from edgefl.simulation import Simulation
+from edgefl.simulation import OnRound, Simulation
 from edgefl.simulation.watch import best_round
 from edgefl.training.pretraining import Pretraining
 from edgefl.work.description import digest
@@ -63,6 +63,7 @@ def run(
     address: str | None = None,
     shard: str | None = None,
     on_progress: OnProgress = silent,
+    on_round: OnRound | None = None,
     progress: bool = False,
 ) -> Run:
     """Train a scenario, or every combination that it compares, or resume an interrupted run.
@@ -82,6 +83,9 @@ def run(
         shard: ``"3/50"``: run only the third of 50 shares of a comparison's combinations.  Calls for the others may
             write to the same folder at the same time; it is finished when all have ended.
         on_progress: Called with the name of an event and its facts while the run goes on.
+        on_round: Called with the record of each round, as ``rounds.jsonl`` gets it.  If it returns ``"stop"`` the run
+            ends after that round and is finished; ``stopped`` says why.  It may return None otherwise.  Not with
+            ``jobs`` or ``address``, whose rounds are played in other processes.
         progress: Whether to show a bar, by tqdm or rich, whichever is installed.
 
     Returns:
@@ -90,7 +94,8 @@ def run(
     Raises:
         ScenarioError: The scenario can't be run; nothing was written.  Also DataError, DeviceError, MethodError,
             UnknownName and UnitError.
-        RunError: The folder can't be used, or the run ends below its quorum (``round.below_quorum``).
+        RunError: The folder can't be used, the run ends below its quorum (``round.below_quorum``), or ``on_round``
+            returned something else.
         DivergedError: The model diverged (``training.on_divergence``); other combinations ended before.  What was
             done is in the folder, and can be resumed.
         TrainingError: A client's or the server's work failed.  The run can be resumed from its last finished round.
@@ -100,6 +105,8 @@ def run(
 
     on_message = messages(on_progress)
     check_jobs(jobs, address)
+    if on_round is not None and (jobs > 1 or address is not None):
+        raise RunError("on_round is called in this process, but jobs and address play rounds in others: leave them out")
     part = None if shard is None else shard_of(shard)
 
     if resume is not None:
@@ -124,7 +131,8 @@ def run(
     if part is not None and not is_comparison(folder):
         raise RunError(f"{folder} is a single run, so there are no combinations to share: leave out --shard")
     with nothing_left(folder, made, on_progress) as on_event:
-        run_parts(share_of(parts, part), on_event, overrides if resume is not None else (), jobs, address)
+        changes = overrides if resume is not None else ()
+        run_parts(share_of(parts, part), on_event, changes, jobs, address, on_round)
     finished = read_run(folder)
     if is_comparison(folder) and (part is None or finished.finished):
         draw_curves(finished)
@@ -169,10 +177,11 @@ def run_parts(
     overrides: Sequence[str] = (),
     jobs: int = 1,
     address: str | None = None,
+    on_round: OnRound | None = None,
 ) -> None:
     """Run or resume these ``(label, folder, scenario)`` in turn, or ``jobs`` of them side by side.
 
-    With an ``address`` they run on the nodes of the Ray cluster there.
+    With an ``address`` they run on the nodes of the Ray cluster there.  ``on_round`` is for runs in turn only.
 
     Consecutive scenarios with the same data share their workers.  ``overrides`` are the changes that a resumed run was
     given; its folder records them.  Raises DivergedError, after all others have ended, for those that diverged; side
@@ -193,7 +202,7 @@ def run_parts(
             for index, (label, folder, scenario) in enumerate(parts):
                 on_progress("combination", {"label": label, "index": index, "of": len(parts), "folder": str(folder)})
                 try:
-                    _run_one(folder, label, scenario, executors, on_progress, overrides)
+                    _run_one(folder, label, scenario, executors, on_progress, overrides, on_round)
                 except DivergedError as error:
                     errors[label] = error
     if len(parts) == 1 and errors:
@@ -282,6 +291,7 @@ def _run_one(
     executors: Executors,
     on_progress: OnProgress,
     overrides: Sequence[str],
+    on_round: OnRound | None = None,
 ) -> None:
     """Run a scenario in its folder, from the last finished round if it was begun before."""
 
@@ -334,6 +344,7 @@ def _run_one(
             events=scenario.executor.clock == "events",
             updates_memory=memory_for_updates(scenario),
             on_divergence=scenario.training.on_divergence,
+            on_round=on_round,
         )
         expect_works(executor, scenario, setup, predictor)
         directory.made_of = made_of(scenario, setup, predictor.device)

@@ -235,6 +235,8 @@ class Run:
     def stopped(self) -> dict[str, Any]:
         """Why the run ended before its last round: ``round``, ``metric``, ``value``, ``reason``; empty if it didn't.
 
+        The ``reason`` is ``target`` or ``patience`` of a metric, or ``on_round``, without a metric.
+
         Of a comparison ``{label: stopped}``.
         """
         if is_comparison(self.path):

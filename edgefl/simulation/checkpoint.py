@@ -61,6 +61,8 @@ def checkpoint_of(run: Run) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors[ARRAY + name] = torch.from_numpy(np.array(array))
     if progress.watch is not None:
         state["watch"] = progress.watch.state()
+    if progress.asked_to_stop is not None:
+        state["asked_to_stop"] = progress.asked_to_stop
     if air is not None:
         state["flights"], started = _rows(air, learning)
         for number, held in enumerate(started):
@@ -139,7 +141,7 @@ def restore(run: Run, round: int, tensors: Mapping[str, Tensor], state: Mapping[
         progress.scored_versions.restore(arrays["scored"], state["scored"])
     run.at = Moment(round, state["now"], state["version"], state["dispatches"])
     progress.totals, progress.metrics = Counter(state["totals"]), state["metrics"]
-    progress.diverged = state["diverged"]
+    progress.diverged, progress.asked_to_stop = state["diverged"], state.get("asked_to_stop")
     if progress.watch is not None:
         progress.watch.restore(state["watch"])
     parts.selection.restore(state["selection"])

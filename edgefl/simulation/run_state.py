@@ -31,6 +31,8 @@ from edgefl.simulation.tally import Tally
 from edgefl.simulation.watch import Watch
 
 OnProgress = Callable[[str, Mapping[str, Any]], None]
+OnRound = Callable[[Mapping[str, Any]], str | None]
+"""Called with the record of each round; may return "stop"."""
 Events = Generator[simpy.Event, Any, Any]
 
 
@@ -103,6 +105,7 @@ class Progress:
     """What a run has noted so far.
 
     ``diverged`` says what isn't finite after the last round: a tensor, a metric's scores or a kind's losses.
+    ``asked_to_stop`` says that ``on_round`` ended the run early, as ``watch.stopped`` says it of a metric.
     ``scored_versions`` are those that clients received to be scored; training takes no notice of it.  Cached are
     ``lines`` (texts of plans), ``cohorts`` (sizes by kinds) and ``weight_factors`` (of an update, by its staleness).
     """
@@ -113,8 +116,14 @@ class Progress:
     totals: Counter[str] = field(default_factory=Counter)
     metrics: dict[str, dict[str, float | None]] = field(default_factory=dict)
     diverged: str | None = None
+    asked_to_stop: dict[str, Any] | None = None
     cohorts: dict[tuple[str, ...], int] = field(default_factory=dict)
     weight_factors: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def stopped(self) -> dict[str, Any] | None:
+        """Why the run ends early, once it does: ``round``, ``metric``, ``value``, ``reason`` and ``text``."""
+        return (self.watch.stopped if self.watch is not None else None) or self.asked_to_stop
 
 
 class DrawnAhead(Protocol):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from edgefl import registry
 from edgefl.cost import Predictor
-from edgefl.errors import DivergedError
+from edgefl.errors import DivergedError, RunError
 from edgefl.methods import ServerState
 from edgefl.planning.client_evaluation import ScoringPlanner
 from edgefl.planning.coverage import DataCoverage
@@ -24,6 +24,7 @@ from edgefl.planning.planner import Planner
 from edgefl.planning.setup import Setup
 from edgefl.planning.versions import ClientVersions
 from edgefl.runs import CARBON, SUMMED
+from edgefl.runs.tables import plain
 from edgefl.schedules import Stage
 from edgefl.simulation.checkpoint import checkpoint_of, restore
 from edgefl.simulation.client_evaluation import score_clients
@@ -36,7 +37,7 @@ from edgefl.simulation.records import ClientLines
 from edgefl.simulation.roster import Roster
 from edgefl.simulation.rounds.overlapping import overlapping
 from edgefl.simulation.rounds.synchronous import synchronous
-from edgefl.simulation.run_state import Air, Events, Journal, Moment, OnProgress, Parts, Progress, Run
+from edgefl.simulation.run_state import Air, Events, Journal, Moment, OnProgress, OnRound, Parts, Progress, Run
 from edgefl.simulation.selection.base import Selection
 from edgefl.simulation.server import deliver_final, evaluate, run_server_works
 from edgefl.simulation.tally import Tally
@@ -55,7 +56,8 @@ class Simulation:
     ``checkpoint_seconds`` of wall time or more after the previous one; None: 0 s with training, else 5 s.  Updates that
     wait for the end of their round take ``updates_memory`` bytes at most; the others lie on disk.  ``flown`` lands the
     flights of a synchronous round, whose works have been submitted, with times from elsewhere (an emulation's wall
-    clock).
+    clock).  ``on_round`` gets each round's record before it is written, and may return "stop", which ends the run after
+    that round.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Simulation:
         updates_memory: float = inf,
         on_divergence: Literal["stop", "continue"] = "stop",
         flown: Callable[[Flights], Landings] | None = None,
+        on_round: OnRound | None = None,
     ):
         planner = Planner(setup, predictor)
         policy: Policy = registry.get("round policy", setup.round.policy_name)(setup.round)
@@ -102,7 +105,7 @@ class Simulation:
             parts.learning.on_trained = lambda done, of: on_progress(
                 "trained", {"round": self.run.at.round + 1, "done": done, "of": of}
             )
-        self._on_divergence = on_divergence
+        self._on_divergence, self._on_round = on_divergence, on_round
         pause = 0.0 if executor is not None else UNTRAINED_SECONDS
         self._checkpoint_seconds = pause if checkpoint_seconds is None else checkpoint_seconds
         self._last_round: int | None = None
@@ -117,9 +120,10 @@ class Simulation:
     @property
     def over(self) -> bool:
         """Whether the last round has been played: of the schedule, or the one that ended the run early."""
-        watch, round = self.run.progress.watch, self.run.at.round
-        stopped = watch is not None and watch.stopped is not None
-        return stopped or round in (self.run.parts.setup.schedule.rounds, self._last_round)
+        run = self.run
+        if run.progress.stopped is not None:
+            return True
+        return run.at.round in (run.parts.setup.schedule.rounds, self._last_round)
 
     def checkpoint(self) -> None:
         """Write a checkpoint of everything that the next round depends on, and the best weights if they are new."""
@@ -148,8 +152,9 @@ class Simulation:
             env = Clock(initial_time=run.at.now) if run.air is None else run.air.engine.env
             env.run(env.process(self._rounds(env)))
         run.parts.learning.leave()
-        watch = progress.watch
-        watched = {} if watch is None else {"stopped": watch.stopped, "best": watch.best}
+        watched: dict[str, Any] = {} if progress.watch is None else {"stopped": None, "best": progress.watch.best}
+        if progress.stopped is not None:
+            watched["stopped"] = progress.stopped
         return {
             "rounds": run.at.round,
             "virtual_seconds": run.at.now,
@@ -192,17 +197,53 @@ class Simulation:
             yield from run_server_works(run, env, setup.method.after(run.state, round), round, "after", tally.server)
         metrics: dict[str, dict[str, float | None]] = {}
         watched: dict[str, Any] = {} if run.progress.watch is None else {"watched": {}, "stopped": None}
-        if round == setup.schedule.rounds or round % setup.evaluation.every == 0:
+        evaluates = round == setup.schedule.rounds or round % setup.evaluation.every == 0
+        if evaluates:
             metrics = yield from self._evaluated(env, round, tally.server, watched)
-            run.progress.metrics = metrics
-            if run.parts.scoring is not None:
-                tally.scored = score_clients(run, run.parts.scoring, round)
+            self._score(round, tally, metrics)
         self._note_divergence(round, tally, metrics)
         final = yield from deliver_final(run, env, round)
         tally.sums["download_bytes"] += final[0]
         tally.sums["serialised_download_bytes"] += final[1]
         tally.sums["carried_download_bytes"] += final[1]
-        self._write(round, stage, kinds, outcome, started, tally, metrics, final[0], watched)
+        record = self._record(round, stage, kinds, outcome, started, tally, metrics, final[0], watched)
+        if self._asks_to_stop(record):
+            watched["stopped"] = run.progress.asked_to_stop
+            # the last round is evaluated on the split of last rounds
+            if not evaluates or setup.evaluation.final != setup.evaluation.split:
+                metrics = yield from evaluate(run, env, round, setup.evaluation.final, tally.server)
+                self._score(round, tally, metrics)
+                self._note_divergence(round, tally, metrics)
+            record = self._record(round, stage, kinds, outcome, started, tally, metrics, final[0], watched)
+        self._write(record, tally)
+
+    def _asks_to_stop(self, record: Mapping[str, Any]) -> bool:
+        """Give ``on_round`` a copy of the record; whether it ends a run that would go on.
+
+        Raises RunError for an answer that is neither None nor "stop".
+        """
+        if self._on_round is None:
+            return False
+        round, answer = record["round"], self._on_round(plain(record))
+        if answer is None:
+            return False
+        if not (isinstance(answer, str) and answer == "stop"):
+            raise RunError(f'on_round returned {answer!r:.80} after round {round}; it may return None, or "stop"')
+        progress = self.run.progress
+        if progress.stopped is not None or round in (self.run.parts.setup.schedule.rounds, self._last_round):
+            return False
+        progress.asked_to_stop = {
+            "round": round, "metric": None, "value": None, "reason": "on_round",
+            "text": f"stopped after round {round}: on_round asked for it",
+        }  # fmt: skip
+        return True
+
+    def _score(self, round: int, tally: Tally, metrics: dict[str, dict[str, float | None]]) -> None:
+        """Note these metrics of the round, and score the clients that aren't scored yet."""
+        run = self.run
+        run.progress.metrics = metrics
+        if run.parts.scoring is not None and not tally.scored.sums:
+            tally.scored = score_clients(run, run.parts.scoring, round)
 
     def _evaluated(self, env: Clock, round: int, server: list[dict[str, Any]], watched: dict[str, Any]) -> Events:
         """Evaluate; return the metrics of ``evaluation.final`` after the last round, else of ``evaluation.split``.
@@ -235,7 +276,7 @@ class Simulation:
         if progress.diverged is not None and before is None and self._on_divergence == "continue":
             warnings.warn(f"the model diverged in round {round}: {progress.diverged}", RuntimeWarning, stacklevel=2)
 
-    def _write(
+    def _record(
         self,
         round: int,
         stage: Stage,
@@ -246,12 +287,12 @@ class Simulation:
         metrics: Mapping[str, Mapping[str, float | None]],
         final_delivery_bytes: int,
         watched: Mapping[str, Any],
-    ) -> None:
+    ) -> dict[str, Any]:
         run, parts, setup, progress = self.run, self.run.parts, self.run.parts.setup, self.run.progress
         able = {kind: parts.roster.able(kind) for kind in kinds}
         finished, late = tally.outcomes["finished"], tally.outcomes["late"]
         carbon = CARBON if setup.fleet.carbon_intensity is not None else ()
-        record = {
+        return {
             "round": round,
             "stage": stage.index,
             "outcome": outcome,
@@ -284,6 +325,10 @@ class Simulation:
             "diverged": progress.diverged is not None,
             **({"client_metrics": tally.scored.sums} if parts.scoring is not None else {}),
         }
+
+    def _write(self, record: Mapping[str, Any], tally: Tally) -> None:
+        run, parts, progress = self.run, self.run.parts, self.run.progress
+        carbon, round = CARBON if parts.setup.fleet.carbon_intensity is not None else (), record["round"]
         added = (*SUMMED, *carbon, "selected", "unavailable", "finished", "late", "failed")
         progress.totals.update({name: record[name] for name in added})
         progress.totals["server_seconds"] += record["server_seconds"]

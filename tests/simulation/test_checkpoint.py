@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -299,3 +300,28 @@ def test_a_run_that_was_stopped_leaves_the_files_of_one_that_was_not(
         whole.result == resumed.result
         and (whole.path / "weights.safetensors").read_bytes() == (resumed.path / "weights.safetensors").read_bytes()
     )
+
+
+LANDED = [
+    (3, 2, 3, 1, 2.958774250323921, 5.71268252699791),
+    (3, 2, 2, 1, 2.9748295208381443, 5.776136758058263),
+    (4, 3, 0, 1, 4.821221189541147, 6.903602904060356),
+    (4, 3, 1, 1, 5.71268252699791, 8.430301947595416),
+]
+"""What the version that wrote ``earlier_run`` recorded of its last two rounds, had it not been interrupted: round, base
+round, client, staleness, and the virtual times of dispatch and landing."""
+
+
+def test_a_checkpoint_of_the_version_before_is_resumed(tmp_path: Path) -> None:
+    """FedBuff after two of four rounds; two clients share the server's link in the middle of their uploads."""
+    folder = tmp_path / "run"
+    shutil.copytree(Path(__file__).parent / "earlier_run", folder)
+    written = {table: (folder / f"{table}.jsonl").read_bytes() for table in TABLES}
+    began: list[int] = []
+    run = edgefl.run(resume=folder, on_progress=lambda event, facts: event == "start" and began.append(facts["round"]))
+    assert began == [2] and run.finished
+    names = ("round", "base_round", "client", "staleness", "dispatched_virtual_seconds", "ended_virtual_seconds")
+    landed = [tuple(record[name] for name in names) for record in run.records("clients")]
+    assert len(landed) == 8 and landed[4:] == [pytest.approx(row, rel=1e-9) for row in LANDED]
+    for table, count in {"rounds": 2, "clients": 4, "eligibility": 4}.items():  # the lines until the checkpoint
+        assert (folder / f"{table}.jsonl").read_bytes().splitlines()[:count] == written[table].splitlines()[:count]

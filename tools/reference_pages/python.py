@@ -47,6 +47,8 @@ def python_page() -> str:
             "`on_progress(event, facts)` is called while a command runs; `facts` is a dictionary. `progress=True` "
             "shows a bar instead or besides, by tqdm or rich, whichever is installed.",
             table(("Event", "Facts", "When"), PROGRESS),
+            "`edgefl.run(..., on_round=...)` calls a function with each round's record, which may end the run by "
+            'returning `"stop"` ([an example](../how-to/look-into-a-run.md#end-a-run-from-python)).',
             "## Functions",
             "The site shows signatures and full descriptions here; in Python, `help(edgefl.run)` does.",
             *(f"::: edgefl.{name}" for name in names),

@@ -124,7 +124,7 @@ class Selection(ABC):
             seats.update({name: seats[name] + more for name, more in open_places.items()})
             open_places = {name: more for name, more in open_places.items() if more}
         for name, choice in chosen.items():
-            self.process_arrivals(name, choice.clients)
+            self.note_chosen(name, choice.clients)
         clients = np.sort(np.concatenate([NO_CLIENTS, *(c.clients for c in chosen.values())]))
         return Chosen(clients, sum(c.asked for c in chosen.values()), sum(c.unready for c in chosen.values()))
 
@@ -162,7 +162,7 @@ class Selection(ABC):
         It must not change the selection, because it may be called again with a higher count.
         """
 
-    def process_arrivals(self, group: str, clients: Integers) -> None:
+    def note_chosen(self, group: str, clients: Integers) -> None:
         """Note the clients of a group that take part, as ``pick`` returned them."""
 
     def learn(
@@ -246,7 +246,7 @@ class Random(Selection):
     def upcoming(self, candidates: Candidates, round: int, count: int, pieces: int) -> list[Integers]:
         """The first clients of the random orders."""
         own = type(self)
-        if (own.choose, own.pick, own.process_arrivals) != (Random.choose, Random.pick, Random.process_arrivals):
+        if (own.choose, own.pick, own.note_chosen) != (Random.choose, Random.pick, Random.note_chosen):
             return []  # a subclass that chooses in another way
         groups, population = self._grouped(candidates)
         before, generators = self.call, seeds.Generators()
@@ -287,7 +287,7 @@ class RoundRobin(Selection):
         start = int(np.searchsorted(share.clients, self._last.get(share.name, -1), side="right"))
         return first_ready(Circle(len(share.clients), start), share)
 
-    def process_arrivals(self, group: str, clients: Integers) -> None:
+    def note_chosen(self, group: str, clients: Integers) -> None:
         """Note the last client, after which the next round starts."""
         if len(clients):
             self._last[group] = int(clients[-1])
