@@ -8,7 +8,8 @@ from typing import Any
 from edgefl import units
 from edgefl.report.carbon import carbon_of
 from edgefl.report.charts import Records
-from edgefl.report.charts.curves import main_metrics, title_of
+from edgefl.report.charts.curves import main_metrics
+from edgefl.report.console import title_of
 
 Facts = Mapping[str, Any]
 
