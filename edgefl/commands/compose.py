@@ -26,6 +26,7 @@ from edgefl.methods import Kind, Method, Setting
 from edgefl.models import adapters
 from edgefl.planning import Planner, Setup
 from edgefl.planning.payload_options import encoded
+from edgefl.planning.rules import check_works
 from edgefl.scenario import Scenario, load
 from edgefl.scenario.sections import SECTIONS
 from edgefl.schedules import Schedule
@@ -228,11 +229,12 @@ def _check_payload(scenario: Scenario, method: Method) -> None:
 
 
 def _check_schedule(scenario: Scenario, method: Method, schedule: Schedule) -> None:
-    """Raise ScenarioError for rounds that the method can't run, or stages that its models can't be split into."""
+    """Raise ScenarioError for rounds that the method can't run, stages that its models can't be split into, and works
+    that would train nonsense."""
     with errors_at(scenario, "method"):
         method.check_rounds(schedule.rounds)
     with errors_at(scenario, "schedule"):
-        check_parts(method, schedule)
+        check_works(method, schedule)
 
 
 def _averages(method: Method, *, sent: bool = False) -> bool:
@@ -269,15 +271,6 @@ def pretraining_of(scenario: Scenario, federation: Federation, on_message: Calla
         if not federation.declared_only:
             pretraining.check()
     return pretraining
-
-
-def check_parts(method: Method, schedule: Schedule) -> None:
-    """Raise MethodError if a method's models or payloads can't be split into the schedule's stages."""
-    for stage in schedule.offered:
-        for kind in method.setting.kinds:
-            for round in {1, schedule.rounds}:
-                if method.participates(kind, round):
-                    stage.cut(method.client_work(kind, round))
 
 
 def predictor_of(scenario: Scenario) -> Predictor:

@@ -48,7 +48,7 @@ class Kind:
 
     def parameters(self) -> dict[str, TensorSpec]:
         """Parameters and buffers of the model by name, in order; cached."""
-        parameters, buffers = _tensors(_Frozen(self.model))
+        parameters, buffers = tensors_of(self.model)
         return {**parameters, **buffers}
 
     def trainable(self) -> tuple[str, ...]:
@@ -86,6 +86,11 @@ Specs = dict[str, TensorSpec]
 def _dimension(key: _Frozen) -> int:
     with torch.device("meta"):
         return int(models.build(key.description).dimension)  # type: ignore[arg-type]
+
+
+def tensors_of(model: Mapping[str, Any]) -> tuple[Specs, Specs]:
+    """Parameters and buffers of a described model by name, in order; cached."""
+    return _tensors(_Frozen(model))
 
 
 @cache

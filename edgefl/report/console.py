@@ -31,6 +31,12 @@ TITLES = {
 }  # fmt: skip
 """Titles of metrics in tables."""
 
+
+def title_of(metric: str) -> str:
+    """A metric's name in words."""
+    return TITLES.get(metric, metric.replace("_", " "))
+
+
 NOTHING = "-"
 """Text of a cell without a value."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,24 @@ SHOWN_METRICS = (
     "perplexity",
     "token_accuracy",
 )
-"""Metrics that tables show if a run has them.  Records hold more metrics."""
+"""edgefl's metrics that tables show if a run has them, in their order.  Records hold more."""
+
+_RECORDED = re.compile(r"macro_(precision|recall|f1)|top\d+_accuracy|matched@\d+|(\w+_to_\w+_)?r@\d+(_sum|_fold)?")
+"""edgefl's other metrics, which only records hold."""
+
+
+def own_metrics(found: Iterable[str]) -> list[str]:
+    """Of these metrics those of steps of one's own, without those of a pattern (``f1[image]``)."""
+    return [
+        name for name in dict.fromkeys(found)
+        if name not in SHOWN_METRICS and "[" not in name and not _RECORDED.fullmatch(name)
+    ]  # fmt: skip
+
+
+def shown_metrics(found: Iterable[str]) -> list[str]:
+    """Of these metrics those that tables show: ``SHOWN_METRICS``, then one's own; where there are none of both, all."""
+    names = [name for name in dict.fromkeys(found) if "[" not in name]
+    return [*(name for name in SHOWN_METRICS if name in names), *own_metrics(names)] or names
 
 
 def summary(run: Run, samples_of: Callable[[Run], Samples] = lambda _: {}) -> dict[str, Any]:
@@ -411,8 +429,7 @@ def _compared_row(label: str, facts: Mapping[str, Any]) -> dict[str, Any]:
             for name, device in facts["devices"].items()
         },
         "metrics": {
-            kind: {name: values[name] for name in SHOWN_METRICS if name in values}
-            for kind, values in facts["metrics"].items()
+            kind: {name: values[name] for name in shown_metrics(values)} for kind, values in facts["metrics"].items()
         },
         "chance": facts["chance"],
     }

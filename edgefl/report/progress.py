@@ -9,7 +9,8 @@ from types import TracebackType
 from typing import Any, Self, TextIO
 
 from edgefl import units
-from edgefl.report.console import score
+from edgefl.report.console import score, title_of
+from edgefl.report.facts import own_metrics
 
 SHORT = {"accuracy": "acc", "soft_score": "score", "r@10": "R@10", "perplexity": "perplexity"}
 """Metrics shown in a progress line, and their short names."""
@@ -122,7 +123,8 @@ class Progress:
         """The latest metrics as text: ``image acc 0.48``."""
         words = []
         for kind, values in self.metrics.items():
-            words += [f"{kind} {short} {score(values, name)}" for name, short in SHORT.items() if name in values]
+            names = {**SHORT, **{name: title_of(name) for name in own_metrics(values)}}
+            words += [f"{kind} {short} {score(values, name)}" for name, short in names.items() if name in values]
         return ", ".join(words)
 
     def line(self) -> str:

@@ -10,7 +10,6 @@ from rich.table import Table
 from edgefl import units
 from edgefl.report.console import (
     NOTHING,
-    TITLES,
     Facts,
     new_table,
     or_dash,
@@ -19,8 +18,9 @@ from edgefl.report.console import (
     refusals,
     score,
     screen,
+    title_of,
 )
-from edgefl.report.facts import SHOWN_METRICS
+from edgefl.report.facts import shown_metrics
 from edgefl.report.sweep_figure import shown
 
 LONG_LABEL = 14
@@ -194,11 +194,10 @@ def _named(names: Sequence[str]) -> str:
 
 def _print_metrics(console: Console, rows: Sequence[Facts]) -> None:
     columns = {
-        (kind, name): f"{kind}\n{TITLES[name]}"
+        (kind, name): f"{kind}\n{title_of(name)}"
         for row in rows
         for kind, values in row.get("metrics", {}).items()
-        for name in SHOWN_METRICS
-        if name in values
+        for name in shown_metrics(values)
     }
     table = new_table("", "updates", "took part", *columns.values())
     for row in rows:

@@ -14,7 +14,6 @@ from edgefl.report.carbon import carbon_words
 from edgefl.report.console import (
     MOST_COLUMNS,
     NOTHING,
-    TITLES,
     Facts,
     counted,
     mib,
@@ -28,8 +27,9 @@ from edgefl.report.console import (
     screen,
     signed_percent,
     stage_of,
+    title_of,
 )
-from edgefl.report.facts import SHOWN_METRICS
+from edgefl.report.facts import own_metrics, shown_metrics
 
 # --- after a run -----------------------------------------------------------------------------------------------------
 
@@ -172,8 +172,8 @@ def _print_metrics(console: Console, facts: Facts) -> None:
             console, "No evaluation yet" if facts["trained"] else "No metrics: costs were simulated without training"
         )
         return
-    shown = [name for name in SHOWN_METRICS if any(name in values for values in facts["metrics"].values())]
-    table = new_table("kind", *(TITLES[name] for name in shown), "samples")
+    shown = shown_metrics(name for values in facts["metrics"].values() for name in values)
+    table = new_table("kind", *map(title_of, shown), "samples")
     for kind, values in facts["metrics"].items():
         chance = facts["chance"].get(kind, {})
         # metrics of samples that lack a modality ("accuracy[image]") are shown in a line for each pattern
@@ -207,13 +207,14 @@ def _print_client_metrics(console: Console, facts: Facts) -> None:
     for row in rows:
         if row["by"] in alike:  # one group that is all clients
             continue
-        shown = [name for name in MAIN_METRICS if name in row["metrics"]]
+        shown = [*(name for name in MAIN_METRICS if name in row["metrics"]), *own_metrics(row["metrics"])]
         for index, name in enumerate(shown or [""]):
             values = row["metrics"].get(name, {})
             cells = [score(values, part) for part in ("mean", "weighted_mean", "deviation", "worst_decile")]
             first = (f"{_OF_GROUPS[row['by']]}{row['group']}", f"{row['scored']} of {row['clients']}")
             last = str(row["too_small"]) if row["too_small"] else NOTHING
-            table.add_row(*(("", "") if index else first), TITLES.get(name, NOTHING), *cells, "" if index else last)
+            title = title_of(name) if name else NOTHING
+            table.add_row(*(("", "") if index else first), title, *cells, "" if index else last)
     without = next(row["without"] for row in rows if row["by"] == "all")
     caption = "Each client counts alike; by samples: weighed.  Too small: the memory can't hold the evaluation."
     if without:
@@ -277,14 +278,13 @@ def _compared_table(rows: Sequence[Facts]) -> Table:
     add("  virtual time", lambda row: units.show_seconds(row["virtual_seconds"]))
     table.add_row(Text("learned (chance)", style="bold"))
     for kind in kinds:
-        for name in SHOWN_METRICS:
-            if any(name in row["metrics"].get(kind, {}) for row in rows):
-                chance = next((row["chance"][kind][name] for row in rows if name in row["chance"].get(kind, {})), None)
-                in_brackets = f" ({chance:.3f})" if chance is not None else ""
-                add(
-                    f"  {kind} {TITLES[name]}{in_brackets}",
-                    lambda row, kind=kind, name=name: score(row["metrics"].get(kind, {}), name),
-                )
+        for name in shown_metrics(name for row in rows for name in row["metrics"].get(kind, {})):
+            chance = next((row["chance"][kind][name] for row in rows if name in row["chance"].get(kind, {})), None)
+            in_brackets = f" ({chance:.3f})" if chance is not None else ""
+            add(
+                f"  {kind} {title_of(name)}{in_brackets}",
+                lambda row, kind=kind, name=name: score(row["metrics"].get(kind, {}), name),
+            )
     return table
 
 

@@ -3,19 +3,25 @@ from __future__ import annotations
 import io
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
+import torch
 from rich.console import Console
 
 import edgefl
 from edgefl import registry
 from edgefl.errors import RunError
-from edgefl.report import Lines, print_summary, summary
+from edgefl.methods.fedavg import FedAvg
+from edgefl.registry.registered import PARTS
+from edgefl.report import Lines, print_comparison, print_summary, summary
 from edgefl.report.facts import compared, evaluation_of, facts_of
 from edgefl.runs import Run
+from edgefl.work import Context, Pass, Work
+from edgefl.work.scoring import ScoreClassify
 
 Tiny = Callable[..., dict[str, Any]]
 
@@ -68,6 +74,66 @@ def test_the_cost_table_names_the_part_that_clients_trained(tiny: Tiny, tmp_path
     assert costs and [row["part"] for row in costs] == [offered[row["stage"]] for row in costs]
     table = shown(summary(run)).partition("Cost of a client's round")[2].partition("Peaks:")[0]
     assert f"{costs[0]['stage']}, {costs[0]['part']}" in " ".join(table.split())
+
+
+class Agreement(ScoreClassify):
+    """Cohen's kappa beside the accuracy; of texts kappa alone, in [-1, 1]."""
+
+    def finish(self, ctx: Context, pass_: Pass) -> None:
+        super().finish(ctx, pass_)
+        counts = sum(ctx.outputs[self._confusion(pass_, pattern)] for pattern in pass_.patterns)
+        shares = torch.as_tensor(counts) / torch.as_tensor(counts).sum()
+        by_chance = (shares.sum(0) * shares.sum(1)).sum()
+        if pass_.patterns == ("text",):
+            ctx.metrics.clear()
+        ctx.metrics["cohen_kappa"] = (shares.diagonal().sum() - by_chance) / (1 - by_chance)
+
+
+class Agreeing(FedAvg):
+    """FedAvg scored by ``Agreement``."""
+
+    class Options(FedAvg.Options):
+        name: Literal["agreeing"] = "agreeing"  # type: ignore[assignment]
+
+    def evaluate(self, kind: str, split: str) -> Work:
+        work = super().evaluate(kind, split)
+        return replace(work, passes=tuple(replace(each, step="agreement") for each in work.passes))
+
+
+@pytest.fixture
+def agreeing(tiny: Tiny) -> Iterator[dict[str, Any]]:
+    edgefl.register("step", "agreement")(Agreement)
+    edgefl.register("method", "agreeing")(Agreeing)
+    data = {"source": "glyphs", "clients": {"image": 2, "text": 2}, "samples": 40, "validation": 40, "test": 40}
+    yield tiny(data=data, method="agreeing", evaluation={"every": 1, "clients": "25%"})
+    PARTS.clear()
+    registry.forget()
+
+
+def test_metrics_of_ones_own_are_in_every_table(agreeing: dict[str, Any], tmp_path: Path) -> None:
+    run = edgefl.run({**agreeing, "compare": {"training.batch": [4, 8]}}, output=tmp_path / "run")
+    values = {label: each.result["metrics"] for label, each in run.runs.items()}
+    assert all(set(kinds["text"]) == {"cohen_kappa"} for kinds in values.values())
+    table = shown(summary(run))
+    of_runs, _, _ = table.partition("Comparison of the runs")
+    for section in of_runs.split("Metrics:")[1:]:
+        servers, _, clients = section.partition("Clients' own")
+        assert "cohen kappa" in servers and "cohen kappa" in clients
+    assert all(f"{kinds[kind]['cohen_kappa']:.3f}" in of_runs for kinds in values.values() for kind in kinds)
+    (compared,) = [line for line in table.splitlines() if line.strip().startswith("text cohen kappa")]
+    assert [f"{kinds['text']['cohen_kappa']:.3f}" for kinds in values.values()] == compared.split()[-2:]
+    assert "macro" not in table  # records have it
+    result = edgefl.compare([run.path])
+    assert {"image.accuracy", "image.cohen_kappa", "text.cohen_kappa"} <= set(result["metrics"])
+    file = io.StringIO()
+    print_comparison(result, console=Console(file=file, width=200, no_color=True, color_system=None))
+    assert file.getvalue().count("cohen_kappa") == 2
+    page = edgefl.write_report(run).read_text(encoding="utf-8")
+    assert "text: cohen kappa" in page and "image: cohen kappa" in page
+    last = edgefl.run(agreeing, output=tmp_path / "one", on_progress=(lines := Lines(io.StringIO())).on_event)
+    of_clients = shown(summary(last)).partition("Clients' own held-out samples")[2]
+    assert of_clients.count("cohen kappa") >= 2
+    assert f"text cohen kappa {last.result['metrics']['text']['cohen_kappa']:.3f}" in lines.scores()
 
 
 def test_chance_is_one_of_the_classes_and_ten_of_the_pairs(layerwise_run: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from edgefl.commands.progress import OnProgress
 from edgefl.commands.run import run_parts
 from edgefl.errors import EdgeflError, RunError, UnknownName
-from edgefl.report.facts import SHOWN_METRICS
+from edgefl.report.facts import shown_metrics
 from edgefl.runs import Run, begun
 from edgefl.scenario import Scenario, load
 
@@ -120,9 +120,11 @@ def metrics_of(run: Run, metric: str | None, alike: Sequence[Sequence[str]]) -> 
 
     Raises UnknownName if the run has no such metric.
     """
-    held = {(kind, name): v for kind, values in run.result["metrics"].items() for name, v in values.items()}
+    metrics = run.result["metrics"]
+    held = {(kind, name): v for kind, values in metrics.items() for name, v in values.items()}
     if metric is None:
-        return [(list(k), name) for k in alike for kind, name in held if kind == k[0] and name in SHOWN_METRICS]
+        shown = {kind: shown_metrics(values) for kind, values in metrics.items()}
+        return [(list(k), name) for k in alike for kind, name in held if kind == k[0] and name in shown[kind]]
     selected = [([kind], name) for kind, name in held if f"{kind}.{name}" == metric]
     if not selected:
         raise UnknownName("metric", metric, [f"{kind}.{name}" for kind, name in held])

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from edgefl import registry
 from edgefl.errors import EdgeflError
+from edgefl.planning.rules import listed
 from edgefl.schedules import Stage
 
 
@@ -56,7 +57,7 @@ class Findings:
 
     def expect_none(self, rule: str, where: str, names: Collection[str], fault: str) -> bool:
         """Record that the rule holds if there are no such names; ``fault`` says what is wrong with them (``{}``)."""
-        return self.expect(rule, where, not names, fault.format(_first_of(names)) if names else "")
+        return self.expect(rule, where, not names, fault.format(listed(names)) if names else "")
 
     @contextmanager
     def attempt(self, rule: str, where: str) -> Iterator[None]:
@@ -83,9 +84,3 @@ class Place:
     def at(self, what: str) -> str:
         """The place as a failure names it."""
         return f"{what}, {self.schedule}, {self.stage}"
-
-
-def _first_of(names: Collection[str]) -> str:
-    """The first of these names, and how many more there are."""
-    first, *more = sorted(names)
-    return f"{first!r}" + (f" and {len(more)} more" if more else "")

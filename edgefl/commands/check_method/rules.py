@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from edgefl.planning.rules import BLIND as BLIND
+from edgefl.planning.rules import KEPT as KEPT
+from edgefl.planning.rules import NAMES as NAMES
+from edgefl.planning.rules import WHOLE as WHOLE
+
 WRITTEN = "a work is the same after encode() and decode()"
 ANSWERS = "every function answers, and work() with a Work"
-BLIND = "a work depends on kind and round only"
 MEETS = "every schedule can restrict the work to its stages"
 BUILT = "the model builds without data"
 ADDRESSES = "every payload item has an address at the server"
 LIKE = "a tensor for each parameter is cut with its parameter"
-WHOLE = "the client receives the whole model"
-NAMES = "trainable parameters exist after the edits"
-KEPT = "parameters that a client keeps have a first value"
 MEMORY = "predicted memory is the measured memory"
 FLOPS = "predicted FLOPs are the executed ones"
 BYTES = "predicted bytes are the serialised ones"

@@ -13,10 +13,10 @@ from edgefl.commands.check_method.findings import Place
 from edgefl.commands.check_method.server import check_evaluation, check_server
 from edgefl.commands.check_method.tensors import differing
 from edgefl.commands.check_method.untrained import check_first_shapes
-from edgefl.commands.compose import check_parts
 from edgefl.errors import MethodError
 from edgefl.methods import ServerState, Update
-from edgefl.schedules import Schedule, Stage
+from edgefl.planning.rules import works
+from edgefl.schedules import Schedule, Stage, restrict
 from edgefl.work import Work
 
 
@@ -32,7 +32,8 @@ def check_schedule(federation: TinyFederation, name: str, schedule: Schedule) ->
     if any(failure.startswith(f"{rules.ANSWERS}: ") for failure in findings.failures):
         return
     try:
-        check_parts(method, schedule)
+        for work, stage, _, _ in works(method, schedule):
+            restrict(work, stage)
     except MethodError as error:
         findings.refused[name] = str(error)
         return

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
 
-from edgefl import models, registry
+from edgefl import models
 from edgefl.commands.check_method import rules
 from edgefl.commands.check_method.findings import Findings
 from edgefl.methods import ServerState
+from edgefl.planning.rules import broken
 from edgefl.schedules import Stage
 from edgefl.work import Work
 from edgefl.work.slices import fits
@@ -23,17 +23,12 @@ def check_work(findings: Findings, work: Work, where: str, stage: Stage | None, 
         findings.expect(rules.WRITTEN, where, equal, fault)
     with findings.attempt(rules.BUILT, where):
         with torch.device("meta"):
-            module = models.build(work.model)
-        own = set(module.state_dict())
+            models.build(work.model)
         findings.expect(rules.BUILT, where, True)
         runs = _check_addresses(findings, work, where, state)
-        runs &= _check_arrivals(findings, work, where, own)
         _check_waste(findings, work, where, state)
-        names = _names_after_edits(work, module)
-        missing = set(work.trainable) - names
-        runs &= findings.expect_none(rules.NAMES, where, missing, "{} is trainable but doesn't exist")
-        inactive = {name for name in work.trainable if stage and not stage.active(name)}
-        runs &= findings.expect_none(rules.NAMES, where, inactive, "{} is trainable but not active in the stage")
+        for rule, names, fault in broken(work, stage):
+            runs &= findings.expect_none(rule, where, names, fault)
         return runs
     return False
 
@@ -72,23 +67,3 @@ def _check_waste(findings: Findings, work: Work, where: str, state: ServerState)
         fault = f"{{}} has the name and shape of the parameter {like!r} and travels at every stage; give its item "
         fault += f"like={like!r} (Method.like_model), then stages and widths cut it"
         findings.expect_none(rules.LIKE, where, {name} if wasteful else (), fault)
-
-
-def _check_arrivals(findings: Findings, work: Work, where: str, own: set[str]) -> bool:
-    """Whether all tensors of the model (``own``) and all that are kept are sent down."""
-    arriving = {item.name for payload in work.down for item in payload.items}
-    fault = "{} isn't in down: it would start at random in every round"
-    ok = findings.expect_none(rules.WHOLE, where, own - arriving, fault)
-    if work.keep:
-        fault = "{} is kept but not in down, which gives its first value"
-        ok &= findings.expect_none(rules.KEPT, where, set(work.keep) - arriving, fault)
-    return ok
-
-
-def _names_after_edits(work: Work, module: nn.Module) -> set[str]:
-    """Names of the model's parameters while the edits are applied."""
-    own = {n for n, _ in module.named_parameters()}
-    received = {i.name: torch.empty(i.shape, device="meta") for p in work.down for i in p.items if i.name not in own}
-    for edit in work.edits:
-        registry.get("edit", edit.name).apply(edit, module, received)
-    return {n for n, _ in module.named_parameters()}

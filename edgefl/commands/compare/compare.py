@@ -12,7 +12,7 @@ from edgefl.commands.compare.orderings import ordering_of_rows, ordering_of_stud
 from edgefl.commands.compare.spread import Spread, best_of, with_confidence
 from edgefl.commands.progress import OnProgress, silent
 from edgefl.planning.stop_options import lower_is_better
-from edgefl.report.facts import SHOWN_METRICS, facts_of
+from edgefl.report.facts import facts_of, shown_metrics
 
 Facts = Mapping[str, Any]
 
@@ -103,11 +103,13 @@ def _share(counts: Facts, name: str) -> float:
 def _metrics(all_facts: Sequence[Facts]) -> list[str]:
     """Metrics that any of these runs has, ``KIND.NAME``, by kind and in the order of tables."""
     kinds = dict.fromkeys(kind for facts in all_facts for kind in facts["metrics"])
-    names = {kind: {name for facts in all_facts for name in facts["metrics"].get(kind, {})} for kind in kinds}
+    names = {
+        kind: dict.fromkeys(name for facts in all_facts for name in facts["metrics"].get(kind, {})) for kind in kinds
+    }
     # metrics of samples that lack a modality have the pattern in brackets
-    order = {name: index for index, name in enumerate(SHOWN_METRICS)}
     found = []
     for kind in kinds:
+        order = {name: index for index, name in enumerate(shown_metrics(n.partition("[")[0] for n in names[kind]))}
         shown = [name for name in names[kind] if name.partition("[")[0] in order]
         shown.sort(key=lambda name: (name.partition("[")[2], order[name.partition("[")[0]]))
         found += [f"{kind}.{name}" for name in shown]

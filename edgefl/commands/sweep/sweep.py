@@ -78,8 +78,8 @@ def sweep(
     Returns:
         Plain data: ``rows`` (one for each combination, with a field for each axis, ``"training.batch"``; that of a
         combination which can't be run has the reason in ``refused`` and no costs), ``frontier`` (by method, which rows
-        no other row beats in eligible share and cost) and, if asked for, ``sensitivity``.  Units are in the fields' names.
-        The page about JSON output has every field.
+        no other row beats in eligible share and cost) and, if asked for, ``sensitivity``.  Units are in
+        the fields' names.  The page about JSON output has every field.
 
     Raises:
         ScenarioError: The scenario or a value is invalid, before anything is computed; or no combination can be run.

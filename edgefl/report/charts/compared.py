@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from edgefl.report.charts.chart import Axis, Chart, Panel, Series, colour, deviation, mean
-from edgefl.report.charts.curves import evaluated, title_of
+from edgefl.report.charts.curves import evaluated
 from edgefl.report.charts.records import Records
+from edgefl.report.console import title_of
 
 if TYPE_CHECKING:
     from edgefl.runs import Run

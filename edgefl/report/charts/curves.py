@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from edgefl.report.charts.chart import Axis, Chart, Number, Panel, Series, colour, deviation, mean
 from edgefl.report.charts.records import Records
-from edgefl.report.console import TITLES
-from edgefl.report.facts import SHOWN_METRICS
+from edgefl.report.console import title_of
+from edgefl.report.facts import shown_metrics
 
 CLOCKS = (
     ("rounds", "round", Axis("round")),
@@ -24,30 +24,24 @@ MAIN = ("balanced_accuracy", "soft_score", "accuracy", "r@10", "r@1", "perplexit
 BAND = "mean of the seeds; the band is the standard deviation"
 
 
-def title_of(metric: str) -> str:
-    """A metric's name in words."""
-    return TITLES.get(metric, metric.replace("_", " "))
-
-
 def evaluated(runs: Iterable[Records]) -> list[tuple[str, str]]:
     """``(kind, metric)`` that these runs evaluated, of the metrics that tables show."""
-    found = {
-        (kind, name)
-        for run in runs
-        for r in run.rounds
-        for kind, values in (r["metrics"] or {}).items()
-        for name, value in values.items()
-        if value is not None
-    }
-    kinds = list(dict.fromkeys(kind for run in runs for kind in run.kinds))
-    return [(kind, name) for kind in kinds for name in SHOWN_METRICS if (kind, name) in found]
+    found: dict[str, dict[str, None]] = {kind: {} for run in runs for kind in run.kinds}
+    for run in runs:
+        for record in run.rounds:
+            for kind, values in (record["metrics"] or {}).items():
+                found[kind] |= dict.fromkeys(name for name, value in values.items() if value is not None)
+    return [(kind, name) for kind, names in found.items() for name in shown_metrics(names)]
 
 
 def main_metrics(runs: Iterable[Records]) -> dict[str, str]:
     """The metric of each kind that tells most, ``{kind: metric}``."""
     pairs = evaluated(runs)
     kinds = dict.fromkeys(kind for kind, _ in pairs)
-    return {kind: next(name for name in (*MAIN, *SHOWN_METRICS) if (kind, name) in pairs) for kind in kinds}
+    return {
+        kind: next(name for name in (*MAIN, *(name for of, name in pairs if of == kind)) if (kind, name) in pairs)
+        for kind in kinds
+    }
 
 
 def overview(groups: Mapping[str, Sequence[Records]]) -> Chart | None:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from edgefl import units
 from edgefl.report.console import DIVERGED, NOTHING, TITLES, Facts, csv_text, new_table, print_table, screen
+from edgefl.report.facts import own_metrics
 
 HEADLINE = ("accuracy", "soft_score", "r@10")
 """Metrics that are shown without ``full``."""
@@ -92,7 +93,7 @@ def print_comparison(result: Facts, *, full: bool = False, equal: bool = True, c
 
 def shown_metrics(metrics: Sequence[str], *, full: bool) -> list[str]:
     """The metrics that a table shows, of those that the runs have: without ``full`` one or two for each kind."""
-    headline = [name for name in metrics if name.split(".", 1)[1] in HEADLINE]
+    headline = [name for name in metrics if (metric := name.split(".", 1)[1]) in HEADLINE or own_metrics([metric])]
     return list(metrics) if full or not headline else headline
 
 

@@ -9,7 +9,8 @@ from edgefl import registry, units
 from edgefl.devices.budgets import FIELDS, budget_named
 from edgefl.report.carbon import carbon_of
 from edgefl.report.charts import Records
-from edgefl.report.charts.curves import main_metrics, title_of
+from edgefl.report.charts.curves import main_metrics
+from edgefl.report.console import title_of
 
 Facts = Mapping[str, Any]
 
