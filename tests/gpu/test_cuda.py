@@ -64,7 +64,7 @@ def test_a_gpu_is_predicted_alike_where_there_is_none(precision: str, monkeypatc
 
 
 CUDNN_APART = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-"""The kernels among which a prediction chooses: a GPU of compute capability 9 or 10 prefers cuDNN's, of equal memory."""
+"""The kernels among which a prediction chooses; a GPU of compute capability 9 or 10 may prefer cuDNN's."""
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
