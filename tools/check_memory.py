@@ -21,7 +21,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from memory_check.comparing import Compared, as_json, compare, report
-from memory_check.drawing import draw, identified
+from memory_check.drawing import EVERY_NET, draw, identified
+
+
+def indices(configurations: int, nets: bool) -> range:
+    """The first so many of a sequence, or of those in it that are of timm's nets."""
+    return range(EVERY_NET - 1, configurations * EVERY_NET, EVERY_NET) if nets else range(configurations)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -31,12 +36,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1, help="number of the sequence (default: 1)")
     parser.add_argument("--json", type=Path, help="write every comparison to this file")
     parser.add_argument("--workers", type=int, default=1, help="configurations at a time (default: 1)")
+    parser.add_argument("--nets", action="store_true", help="only those of timm's nets, every fifth of the sequence")
     parser.add_argument("--only", metavar="ID", help="run one configuration, SEED-INDEX, and print it")
     given = parser.parse_args(arguments)
     if given.configurations < 1 or given.workers < 1 or given.seed < 0:
         parser.error("--configurations and --workers: 1 or more; --seed: 0 or more")
     try:
-        chosen = [identified(given.only)] if given.only else [draw(given.seed, i) for i in range(given.configurations)]
+        chosen = (
+            [identified(given.only)]
+            if given.only
+            else [draw(given.seed, i) for i in indices(given.configurations, given.nets)]
+        )
     except ValueError as error:
         parser.error(f"--only {error}")
     if given.only:

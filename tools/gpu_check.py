@@ -2,7 +2,7 @@
 
     python tools/gpu_check.py [--output runs/gpu-check] [--only STEP] [--again] [--minutes 9] [--device cuda] [--table]
 
-The six steps are the tests marked ``gpu``, the quickstart, predicted against allocated memory of 28 models, a
+The six steps are the tests marked ``gpu``, the quickstart, predicted against allocated memory of 30 models, a
 calibration, steps per second against a bare loop, and several workers on a GPU.  Each step takes at most
 ``--minutes``.  A step writes its result as JSON when it ends (the memory step also writes a file for each model), and
 a step with a result doesn't run again.  Finally all results are printed as one Markdown table for

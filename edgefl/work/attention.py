@@ -5,8 +5,10 @@ Every tower calls ``torch.nn.functional.scaled_dot_product_attention``; memory, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,8 +26,11 @@ BACKENDS = {
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
     "cudnn": SDPBackend.CUDNN_ATTENTION,
 }
-_FLASH_HEAD, _FLASH_STEP = 256, 8
+_FLASH_HEAD, _CUDNN_HEAD, _STEP = 256, 128, 8
+_MASK_STEP = 8
 _HALF = (torch.float16, torch.bfloat16)
+_GROUPED_EFFICIENT = torch.torch_version.TorchVersion(torch.__version__) >= "2.14"
+"""Whether this torch's memory-efficient kernel takes fewer heads of keys and values (pull request 191085 of torch)."""
 
 _FLOAT32_ON_GPU = frozenset({F.layer_norm, F.group_norm, F.softmax, F.log_softmax, torch.softmax, torch.log_softmax})
 """Functions that autocast computes in float32 on a GPU, but in half precision on a CPU."""
@@ -91,40 +96,131 @@ class _CudaKernels(TorchFunctionMode):
         if torch.is_autocast_enabled("cpu"):
             dtype = torch.get_autocast_dtype("cpu")
             query, key, value = (t.to(dtype) for t in (query, key, value))
-        choice = self._choice(query, attn_mask)
-        if choice == "math" or enable_gqa:
+            if attn_mask is not None and attn_mask.is_floating_point():
+                attn_mask = attn_mask.to(dtype)
+        asked = Asked(query, key, value, attn_mask, is_causal, enable_gqa)
+        kernel = kernel_of(self.choice, asked)
+        if kernel == "math":
             with sdpa_kernel(SDPBackend.MATH):
                 return F.scaled_dot_product_attention(
                     query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
                 )
-        if choice in ("flash", "cudnn") and query.dtype not in _HALF:
-            raise MethodError(
-                f"training.attention is {choice!r}, which on a GPU supports half precision only: set "
-                "training.precision to bfloat16 or float16, or training.attention to efficient"
-            )
-        if choice == "flash" and attn_mask is not None:
-            raise MethodError("training.attention is 'flash', which supports no mask: set it to device or efficient")
-        grads = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
-        if choice == "flash":
+        if kernel == "flash":
             width = query.shape[-1]
             scale = width**-0.5 if scale is None else scale
-            if width % _FLASH_STEP:  # the kernel takes heads in steps of 8; torch pads them
-                query, key, value = (F.pad(t, (0, -width % _FLASH_STEP)) for t in (query, key, value))
+            if width % _STEP:  # the kernel takes heads in steps of 8; torch pads them
+                query, key, value = (F.pad(t, (0, -width % _STEP)) for t in (query, key, value))
             out = torch.ops.aten._scaled_dot_product_flash_attention(
                 query, key, value, dropout_p, is_causal, scale=scale
             )[0]
             return out[..., :width]  # type: ignore[no-any-return]
-        kernel = {
-            "efficient": torch.ops.aten._scaled_dot_product_efficient_attention,
-            "cudnn": torch.ops.aten._scaled_dot_product_cudnn_attention,
-        }[choice]
-        return kernel(query, key, value, attn_mask, grads, dropout_p, is_causal, scale=scale)[0]  # type: ignore[no-any-return]
+        grads = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
+        if kernel == "efficient":
+            call, mask = torch.ops.aten._scaled_dot_product_efficient_attention, _aligned(asked)
+        else:
+            call, mask = torch.ops.aten._scaled_dot_product_cudnn_attention, attn_mask
+        return call(query, key, value, mask, grads, dropout_p, is_causal, scale=scale)[0]  # type: ignore[no-any-return]
 
-    def _choice(self, query: Tensor, mask: Tensor | None) -> str:
-        """Torch's order on a GPU: flash for half precision without a mask, else the memory-efficient kernel."""
-        if self.choice != "device":
-            return self.choice
-        return "flash" if query.dtype in _HALF and mask is None and query.shape[-1] <= _FLASH_HEAD else "efficient"
+
+@dataclass(frozen=True)
+class Asked:
+    """A call of attention: queries ``[B, H, N, D]``, keys and values ``[B, K, M, D]``; ``grouped``: K may divide H."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Tensor | None
+    causal: bool
+    grouped: bool
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Samples, heads, queries, keys."""
+        samples, heads, queries, _ = self.query.shape
+        return samples, heads, queries, self.key.shape[-2]
+
+    def heads_fit(self, groups: bool) -> bool:
+        """Whether a kernel takes these heads, one that takes groups of queries or one that doesn't."""
+        inputs = self.query, self.key, self.value
+        if any(t.dim() != 4 for t in inputs) or len({t.shape[0] for t in inputs}) > 1:
+            return False
+        queries, keys, values = (t.shape[1] for t in inputs)
+        if keys != values:
+            return False
+        if self.grouped:
+            return queries % keys == 0 if groups else queries == keys
+        return queries == keys or (_GROUPED_EFFICIENT and keys == 1)
+
+
+_ORDER = ("flash", "efficient", "math")
+"""torch's order on a GPU of compute capability 8; one of 9 or 10 with a new cuDNN begins with cuDNN's kernel."""
+
+
+def kernel_of(choice: str, asked: Asked) -> str:
+    """The kernel with which a GPU answers a call: "flash", "efficient", "cudnn" or "math".
+
+    Raises MethodError if ``choice`` names one that doesn't take the call.
+    """
+    if choice == "device":
+        return next(name for name in _ORDER if not _refusal(name, asked))
+    if refused := _refusal(choice, asked):
+        raise MethodError(f"training.attention is {choice!r}, {refused}")
+    return choice
+
+
+def _refusal(kernel: str, asked: Asked) -> str:
+    """Why a GPU's kernel doesn't take a call, empty if it does.
+
+    The conditions of torch 2.11 to 2.15, ``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp``.
+    """
+    if kernel == "math":
+        return ""
+    half = asked.query.dtype in _HALF
+    if kernel in ("flash", "cudnn") and not half:
+        return (
+            "which on a GPU supports half precision only: set training.precision to bfloat16 or float16, or "
+            "training.attention to efficient"
+        )
+    if not half and asked.query.dtype != torch.float32:
+        return "which supports float32 and half precision only: set it to device or math"
+    if kernel == "flash" and asked.mask is not None:
+        return "which supports no mask: set it to device or efficient"
+    if not asked.heads_fit(groups=kernel != "efficient" or _GROUPED_EFFICIENT):
+        return (
+            f"which in torch {torch.__version__} doesn't take queries {tuple(asked.query.shape)} over keys "
+            f"{tuple(asked.key.shape)} and values {tuple(asked.value.shape)}: set it to device or math"
+        )
+    width, keys, values = (t.shape[-1] for t in (asked.query, asked.key, asked.value))
+    _, _, count, length = asked.shape
+    step = _STEP if half else 4
+    fits, takes = {
+        "flash": (width == keys == values and width <= _FLASH_HEAD, f"one width of {_FLASH_HEAD} at most"),
+        "cudnn": (
+            width == keys and not width % _STEP and not values % _STEP and max(width, values) <= _CUDNN_HEAD,
+            f"widths in steps of {_STEP}, {_CUDNN_HEAD} at most",
+        ),
+        "efficient": (width == keys and not width % step and not values % step, f"widths in steps of {step}"),
+    }[kernel]
+    if not fits:
+        return f"which takes heads of {takes}; here {width} of queries and {values} of values: set it to device or math"
+    if kernel == "flash" and asked.causal and count != length:
+        return f"which takes causal attention of as many keys as queries; here {count} and {length}: set it to device"
+    if kernel == "cudnn" and length == 1:
+        return "which takes 2 keys or more: set it to device or math"
+    return ""
+
+
+def _aligned(asked: Asked) -> Tensor | None:
+    """The mask as torch gives it to the memory-efficient kernel: added to the scores, its rows in steps of 8."""
+    mask = asked.mask
+    if mask is None:
+        return None
+    if mask.dtype == torch.bool:
+        mask = torch.where(mask, 0.0, torch.scalar_tensor(-math.inf, dtype=asked.query.dtype, device=mask.device))
+    if mask.stride(-1) != 1 or any(stride % _MASK_STEP for stride in mask.stride()[:-1]):
+        length = mask.shape[-1]
+        mask = F.pad(mask, (0, _MASK_STEP - length % _MASK_STEP))[..., :length]
+    return mask.expand(asked.shape)
 
 
 def _to_float32(value: Any) -> Any:

@@ -228,6 +228,8 @@ def _passes(ctx: Context, seed: int, meter: Meter | None) -> tuple[Tensor, int]:
         with torch.no_grad(), _once(ctx, metered, index), step_faults(pass_):
             step.start(ctx, pass_)
         counts: Counter[str] = Counter()
+        several = pass_.train and update is not None and update.every > 1
+        last = sum(ctx.source.counts(pass_).values()) if several else 0
         with torch.set_grad_enabled(differentiates):
             for pattern, batch in batches(ctx.source, pass_, seeds.key(seed, "shuffle", index, occurrence)):
                 counts[pattern] += 1
@@ -240,10 +242,11 @@ def _passes(ctx: Context, seed: int, meter: Meter | None) -> tuple[Tensor, int]:
                     if loss is not None:
                         total.add_(loss)
                         steps += 1
-                del batch, loss
-                if update and update.every > 1 and update.pending == update.every:
+                due = update.pending == update.every or counts.total() == last if update else False
+                if several and update and update.pending and due:  # with the batch in memory, as in a usual loop
                     update.apply_metered(index, step_meter)
-            if update and update.pending:  # the remaining batches of a pass make an update too
+                del batch, loss
+            if update and update.pending:  # of a prediction, which ends before the last batch
                 update.apply_metered(index, metered)
         with torch.no_grad(), _once(ctx, metered, index, last=True), step_faults(pass_):
             step.finish(ctx, pass_)

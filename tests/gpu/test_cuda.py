@@ -7,9 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 from edgefl_toys import Toy, make_work
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
 
 import edgefl
 from edgefl.cost import predict
+from edgefl.work import CUDA_ROUNDING
+from edgefl.work.attention import BACKENDS, Asked, kernel_of
 from edgefl.work.torch_device import device_of
 
 pytestmark = pytest.mark.gpu
@@ -57,6 +61,55 @@ def test_a_gpu_is_predicted_alike_where_there_is_none(precision: str, monkeypatc
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     elsewhere = predict(work, Toy(), "cuda")
     assert elsewhere.peak_memory_bytes == pytest.approx(here.peak_memory_bytes, rel=TOLERANCE)
+
+
+CUDNN_APART = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+"""The kernels among which a prediction chooses; a GPU of compute capability 9 or 10 may prefer cuDNN's."""
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("heads", [(8, 8), (8, 2), (8, 1), (8, 3)])
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("how", ["plain", "causal", "masked", "fewer keys, causal"])
+@pytest.mark.parametrize("width", [6, 12, 64, 320])
+def test_torch_chooses_the_kernel_that_a_prediction_takes(
+    dtype: torch.dtype, heads: tuple[int, int], grouped: bool, how: str, width: int
+) -> None:
+    keys = 16 if "fewer" in how else 32
+    q, k, v = (
+        torch.zeros(2, h, n, width, dtype=dtype, device="cuda")
+        for h, n in ((heads[0], 32), (heads[1], keys), (heads[1], keys))
+    )
+    mask = torch.ones(32, keys, dtype=torch.bool, device="cuda") if how == "masked" else None
+    asked = Asked(q, k, v, mask, "causal" in how, grouped)
+    with sdpa_kernel(CUDNN_APART):
+        number = torch._fused_sdp_choice(q, k, v, mask, 0.0, asked.causal, enable_gqa=grouped)
+    assert SDPBackend(number) == BACKENDS[kernel_of("device", asked)]
+
+
+@pytest.mark.parametrize("kernel", ["flash", "cudnn"])
+@pytest.mark.parametrize("keys", [2, 8])
+def test_grouped_queries_keep_their_own_heads_of_keys(kernel: str, keys: int) -> None:
+    """After the forward pass: the output, a float32 number a query, and some generator's states; no keys again."""
+    samples, heads, tokens, width = 2, 8, 1024, 64
+    q, k, v = (
+        torch.zeros(samples, h, tokens, width, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+        for h in (heads, keys, keys)
+    )
+    with sdpa_kernel(BACKENDS[kernel]):
+        before = torch.cuda.memory_allocated()
+        out = scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        after = torch.cuda.memory_allocated()
+        gradient = torch.ones_like(out)
+        torch.cuda.reset_peak_memory_stats()
+        live = torch.cuda.memory_allocated()
+        out.backward(gradient)
+    kept = 2 * samples * heads * tokens * width + 4 * samples * heads * tokens
+    assert kept <= after - before <= kept + 4 * CUDA_ROUNDING
+    # what a prediction without a GPU assumes at most: twice the arguments, which are q, k, v, the output, its gradient
+    queries, groups = out.nbytes, k.nbytes + v.nbytes
+    most = torch.cuda.max_memory_allocated() - live - (queries + groups)
+    assert most <= 2 * (3 * queries + groups + 4 * samples * heads * tokens)
 
 
 def test_auto_takes_the_gpu() -> None:

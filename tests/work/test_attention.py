@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 import torch
 from edgefl_toys import CPU, Toy, described, do, inputs_of, make_work, training_pass
 from tensors import assert_equal_tensors
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 from edgefl import models
+from edgefl.commands.compose import compose
 from edgefl.cost import cost_key, predict, timeline
 from edgefl.errors import MethodError
-from edgefl.work import Work, execute
-from edgefl.work.attention import attention
+from edgefl.scenario import load
+from edgefl.work import Meter, Moment, Work, execute
+from edgefl.work.attention import Asked, attention, kernel_of
 
 BATCH, TOKENS, HEADS, WIDTH = 8, 17, 2, 16
 
@@ -147,3 +151,169 @@ def test_a_gpus_autocast_takes_its_norms_in_float32_however_they_are_called() ->
     x = torch.ones(2, 4, dtype=torch.bfloat16)
     with attention("device", CPU, "cuda"), torch.autocast("cpu", torch.bfloat16):
         assert F.softmax(x, -1).dtype == F.softmax(input=x, dim=-1).dtype == torch.float32
+
+
+# grouped queries and masks on a GPU -----------------------------------------------------------------------------------
+
+SINCE_2_14 = torch.torch_version.TorchVersion(torch.__version__) >= "2.14"
+B, N, D = 2, 4096, 128
+QUERIES, KEYS = 24, 8
+"""A layer of Llama 3.2 3B on two texts of 4,096 tokens."""
+
+
+def asked(
+    dtype: torch.dtype = torch.bfloat16,
+    heads: tuple[int, int] = (QUERIES, KEYS),
+    tokens: tuple[int, int] = (64, 64),
+    width: int = 16,
+    masked: bool = False,
+    causal: bool = False,
+    grouped: bool = True,
+) -> Asked:
+    q, k, v = (
+        torch.empty(1, h, n, width, dtype=dtype) for h, n in zip((*heads, heads[1]), (*tokens, tokens[1]), strict=True)
+    )
+    return Asked(q, k, v, torch.ones(tokens, dtype=torch.bool) if masked else None, causal, grouped)
+
+
+@pytest.mark.parametrize(
+    ("call", "kernel"),
+    [
+        (asked(), "flash"),
+        (asked(torch.float16, causal=True), "flash"),
+        (asked(heads=(8, 1)), "flash"),
+        # the memory-efficient kernel takes groups of queries from torch 2.14 on
+        (asked(torch.float32), "efficient" if SINCE_2_14 else "math"),
+        (asked(masked=True), "efficient" if SINCE_2_14 else "math"),
+        (asked(torch.float32, masked=True), "efficient" if SINCE_2_14 else "math"),
+        (asked(heads=(8, 1), grouped=False), "flash" if SINCE_2_14 else "math"),
+        (asked(heads=(8, 2), grouped=False), "math"),
+        (asked(heads=(8, 3)), "math"),
+        # equal heads
+        (asked(torch.float32, (8, 8)), "efficient"),
+        (asked(heads=(8, 8), masked=True), "efficient"),
+        (asked(heads=(8, 8), tokens=(32, 64), causal=True), "efficient"),
+        (asked(heads=(8, 8), width=320), "efficient"),
+        (asked(torch.float32, (8, 8), width=6), "math"),
+        (asked(heads=(8, 8), width=12), "flash"),
+        (asked(heads=(8, 8), width=12, masked=True), "math"),
+        (asked(torch.float64, (8, 8)), "math"),
+    ],
+)  # fmt: skip
+def test_a_gpu_takes_the_first_kernel_that_torchs_conditions_admit(call: Asked, kernel: str) -> None:
+    assert kernel_of("device", call) == kernel
+
+
+@pytest.mark.parametrize(
+    ("choice", "call", "message"),
+    [
+        ("flash", asked(masked=True), "supports no mask"),
+        ("flash", asked(heads=(8, 3)), r"doesn't take queries \(1, 8, 64, 16\) over keys \(1, 3, 64, 16\)"),
+        ("flash", asked(width=320), "heads of one width of 256 at most; here 320"),
+        ("flash", asked(tokens=(32, 64), causal=True), "as many keys as queries; here 32 and 64"),
+        ("cudnn", asked(width=12), "widths in steps of 8, 128 at most; here 12"),
+        ("cudnn", asked(tokens=(8, 1)), "2 keys or more"),
+        ("efficient", asked(torch.float32, (8, 8), width=6), "widths in steps of 4; here 6"),
+        ("efficient", asked(heads=(8, 3)), "doesn't take queries"),
+    ],
+)
+def test_a_kernel_by_name_is_refused_where_torch_has_no_available_kernel(
+    choice: str, call: Asked, message: str
+) -> None:
+    with pytest.raises(MethodError, match=f"training.attention is '{choice}', which .*{message}"):
+        kernel_of(choice, call)
+
+
+def kept(
+    dtype: torch.dtype, keys: int, mask: tuple[int, ...] | None = None, tokens: int = N, grouped: bool = True
+) -> tuple[dict[str, int], list[Moment]]:
+    """Live bytes of a GPU's attention by moment: inputs alone, after the forward pass, at the backward pass's end."""
+    moments: list[Moment] = []
+    meter, live = Meter(moments=moments), {}
+    with FakeTensorMode(), attention("device", CPU, "cuda"):
+        q, k, v = (torch.empty(B, h, tokens, D, dtype=dtype, requires_grad=True) for h in (QUERIES, keys, keys))
+        added = None if mask is None else torch.empty(mask, dtype=torch.bool)
+        meter.adopt([q, k, v], "inputs")
+        live["inputs"] = meter._current
+        with meter.step(0, "x"):
+            out = F.scaled_dot_product_attention(q, k, v, added, is_causal=added is None, enable_gqa=grouped)
+            live["forward"] = meter._current
+            meter.enter("backward")
+            out.backward(torch.empty(()).expand(out.shape).to(dtype))
+            live["backward"] = meter._current
+    assert q.grad is not None and k.grad is not None and (q.grad.shape, k.grad.shape) == (q.shape, k.shape)
+    return live, moments
+
+
+@pytest.mark.parametrize("keys", [1, KEYS, QUERIES])
+def test_flash_keeps_the_output_and_a_number_a_query_however_few_heads_the_keys_have(keys: int) -> None:
+    """What it saves: q ``[B, H, N, D]``, k and v ``[B, K, N, D]``, out as q, a float32 logsumexp ``[B, H, N]``."""
+    live, moments = kept(torch.bfloat16, keys)
+    q, k = 2 * B * QUERIES * N * D, 2 * B * keys * N * D
+    generator = 2 * 8 + 8  # seed and offset of dropout, and a number that torch doesn't use
+    assert live["inputs"] == q + 2 * k
+    assert live["forward"] - live["inputs"] == q + 4 * B * QUERIES * N + generator
+    # gradients of q, k and v; the output's own gradient lives until the kernel returns
+    gradients = q + 2 * k
+    assert max(m.bytes for m in moments) == live["forward"] + q + gradients
+
+
+def test_grouped_queries_in_float32_have_whole_matrices_of_scores_until_torch_2_14() -> None:
+    live, moments = kept(torch.float32, KEYS)
+    scores = 4 * B * QUERIES * N * N
+    grown = live["forward"] - live["inputs"]
+    if SINCE_2_14:
+        assert grown < scores / 100
+    else:
+        repeated = 2 * 4 * B * QUERIES * N * D  # keys and values, as many heads as queries
+        assert scores + repeated <= grown < 2 * scores
+    kernels = {m.operator for m in moments if "softmax" in m.operator or "efficient" in m.operator}
+    assert any("efficient" in name for name in kernels) == SINCE_2_14
+
+
+@pytest.mark.parametrize("tokens", [61, 64])
+@pytest.mark.parametrize("of_each_sample", [False, True])
+def test_the_efficient_kernel_keeps_a_mask_of_numbers_with_rows_in_steps_of_eight(
+    tokens: int, of_each_sample: bool
+) -> None:
+    """A mask of booleans becomes one of the queries' dtype, and isn't repeated for heads (or samples)."""
+    shape = (B if of_each_sample else 1, 1, tokens, tokens)
+    live, _ = kept(torch.bfloat16, QUERIES, shape, tokens)
+    out, logsumexp = 2 * B * QUERIES * tokens * D, 4 * B * QUERIES * 64  # of queries in steps of 32
+    mask = 2 * shape[0] * tokens * 64
+    # fake tensors have the generator's state, two numbers of 8 bytes, on no device
+    assert live["forward"] - live["inputs"] == pytest.approx(out + logsumexp + mask + 2 * 8, abs=16)
+
+
+def llama(keys: int) -> dict[str, object]:
+    config = {
+        "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8,
+        "num_key_value_heads": keys, "intermediate_size": 96, "max_position_embeddings": 64,
+    }  # fmt: skip
+    return {"tower": "hf-causal", "config": config, "tokens": 32}
+
+
+@pytest.mark.parametrize("keys", [1, 2, 8])
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_a_llama_of_transformers_reaches_flash_with_its_own_heads(keys: int, precision: str) -> None:
+    scenario = load(
+        {
+            "edgefl": 1, "name": "llama", "data": {
+                "source": "declared", "clients": {"text": 1}, "samples": 4, "tasks": {"text": "next-token"},
+                "shapes": {"text": {"vocabulary": 64, "classes": 2}}, "validation": 0, "test": 2,
+            },
+            "model": {"text": llama(keys)}, "method": "fedavg", "schedule": {"name": "end-to-end", "rounds": 1},
+            "training": {"batch": 2, "optimizer": "sgd", "precision": precision},
+            "executor": {"device": "cuda"},
+        }
+    )  # fmt: skip
+    setup = compose(scenario)
+    source = setup.clients.client(0)
+    work = setup.staged(setup.method.work("text", 1), setup.schedule.offered[0]).fitted(source.size)
+    found = [
+        call.call for call in predict(work, source, "cuda").calls if "flash_attention.default" in call.call.operator
+    ]
+    assert found
+    for call in found:
+        _, (q, k, v, *_), _ = json.loads(call.arguments)
+        assert [t["t"][2] for t in (q, k, v)] == [[2, 8, 32, 8], [2, keys, 32, 8], [2, keys, 32, 8]]

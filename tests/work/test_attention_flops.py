@@ -11,10 +11,10 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
-from torch.utils.flop_counter import flop_registry
 
 from edgefl.errors import UncountedOperator
 from edgefl.work import Meter
+from edgefl.work.metering.flops import FORMULAS
 
 aten = torch.ops.aten
 B, H, N, M, D = 2, 3, 24, 40, 16
@@ -30,11 +30,11 @@ KERNELS: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
 }
 
 
-def counted(kernel: Callable[[Tensor, Tensor, Tensor], Any]) -> tuple[int, int]:
-    """Forward and backward FLOPs of queries ``[B, H, N, D]`` over keys ``[B, H, M, D]``."""
+def counted(kernel: Callable[[Tensor, Tensor, Tensor], Any], groups: int = 1) -> tuple[int, int]:
+    """Forward and backward FLOPs of queries ``[B, H, N, D]`` over keys ``[B, H / groups, M, D]``."""
     with FakeTensorMode():
         q = torch.empty(B, H, N, D, requires_grad=True)
-        k, v = (torch.empty(B, H, M, D, requires_grad=True) for _ in range(2))
+        k, v = (torch.empty(B, H // groups, M, D, requires_grad=True) for _ in range(2))
         meter = Meter()
         with meter.step(0, "x"):
             out = kernel(q, k, v)
@@ -58,6 +58,12 @@ def test_a_kernel_that_keeps_no_scores_computes_them_again(name: str) -> None:
     assert counted(KERNELS[name])[1] == (4 if name == "math" else 5) * PRODUCT
 
 
+@pytest.mark.parametrize("name", ["flash on a cpu", "flash", "cudnn"])
+def test_fewer_heads_of_keys_are_as_many_products(name: str) -> None:
+    """A group of queries shares its keys in memory; the kernel multiplies each query with them all the same."""
+    assert counted(KERNELS[name], groups=3) == (2 * PRODUCT, 5 * PRODUCT)
+
+
 @pytest.mark.parametrize("backend", [SDPBackend.MATH, SDPBackend.FLASH_ATTENTION])
 def test_what_a_cpu_chooses_for_the_usual_call_is_counted_alike(backend: SDPBackend) -> None:
     with sdpa_kernel(backend):
@@ -69,11 +75,7 @@ def test_what_a_cpu_chooses_for_the_usual_call_is_counted_alike(backend: SDPBack
 def test_every_named_kernel_that_torch_has_is_counted_or_an_error() -> None:
     """A kernel that a later torch adds must not be counted as nothing."""
     names = [n for n in dir(aten) if n.startswith("_scaled_dot_product_") and "math" not in n]
-    known = {packet.__name__ for packet in flop_registry if hasattr(packet, "__name__")}
-    known |= {
-        "_scaled_dot_product_flash_attention_for_cpu",
-        "_scaled_dot_product_flash_attention_for_cpu_backward",
-    }
+    known = {packet.__name__ for packet in FORMULAS if hasattr(packet, "__name__")}
     for name in set(names) - known:
         meter = Meter()
         with meter.step(0, "x"), pytest.raises(UncountedOperator, match=name):

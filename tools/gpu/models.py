@@ -83,6 +83,10 @@ ROBERTA = {
     "model_type": "roberta", "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4,
     "intermediate_size": 1024,
 }  # fmt: skip
+LLAMA = {
+    "model_type": "llama", "hidden_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 16,
+    "num_key_value_heads": 4, "intermediate_size": 2816, "max_position_embeddings": 2048,
+}  # fmt: skip
 PAIRS = {"image-text": "classify"}
 
 MODELS = (
@@ -105,6 +109,11 @@ MODELS = (
     Model("gpt2 4x128, next token", "text", {"text": {"tower": "hf-causal", "config": GPT2}}, {"batch": 8},
           vocabulary=8000, tasks={"text": "next-token"}),
     Model("roberta 4x256 by configuration", "text", {"text": {"tower": "hf", "config": ROBERTA}}, {"batch": 16}),
+    Model("llama 4x1024, 4 heads of keys for 16 of queries, 1,024 tokens", "text",
+          {"text": {"tower": "hf-causal", "config": LLAMA, "tokens": 1024}}, {"batch": 4, **BFLOAT16}, vocabulary=8000,
+          tasks={"text": "next-token"}),
+    Model("the same llama in float32", "text", {"text": {"tower": "hf-causal", "config": LLAMA, "tokens": 512}},
+          {"batch": 2}, vocabulary=8000, tasks={"text": "next-token"}),
     # published sizes
     Model("timm-vit small", "image", {"image": {"tower": "timm-vit"}}, {"batch": 32}),
     Model("timm-vit small with FedCola's gates", "image",

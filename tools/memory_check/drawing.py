@@ -28,6 +28,16 @@ WIDTHS = [1.0, 0.5, 0.25]
 """Shares of attention heads that HeteroFL offers."""
 OPTIMIZERS = ("sgd", "adam", "adamw")
 IMPLEMENTATIONS = ("for-loop", "foreach", "fused")
+NETS = {
+    "mobilenetv3_small_050": 6, "mobilenetv3_small_100": 6, "mobilenetv2_050": 7, "efficientnet_lite0": 7,
+    "mnasnet_small": 7, "semnasnet_075": 7, "tinynet_e": 7, "lcnet_050": 6, "ghostnet_050": 10, "hardcorenas_a": 7,
+    "mobilenetv4_conv_small": 5, "convnext_atto": 4, "convnextv2_atto": 4, "edgenext_xx_small": 4, "mobilevit_xxs": 5,
+    "mobilevitv2_050": 5, "repvgg_a0": 4, "poolformer_s12": 4, "mobileone_s0": 4, "fastvit_t8": 4,
+    "efficientvit_b0": 4, "starnet_s050": 4, "levit_128s": 1, "regnetx_002": 1, "regnety_002": 1, "resnet10t": 1,
+}  # fmt: skip
+"""Nets of timm, with the stages by which they are cut; 1 where they can't be."""
+EVERY_NET = 5
+"""Every so many configurations one is of a net of timm."""
 SIZES = (16, 20, 24, 28, 32, 32, 40, 48, 56, 64)
 MOST_PATCHES = 256
 
@@ -59,6 +69,8 @@ class Draw:
 def draw(seed: int, index: int) -> Json:
     """Configuration ``index`` of the sequence that ``seed`` begins; its id is ``<seed>-<index>``."""
     d = Draw(np.random.default_rng([seed, index]))
+    if index % EVERY_NET == EVERY_NET - 1:
+        return {"id": f"{seed}-{index}", **_net(d)}
     method = d.weighed(METHODS)
     kinds = _kinds(d, method)
     kind = str(d.one_of(kinds))
@@ -102,6 +114,36 @@ def draw(seed: int, index: int) -> Json:
         "work": "evaluate" if evaluates else "train",
         "scenario": scenario,
     }
+
+
+def _net(d: Draw) -> Json:
+    """A client that trains a net of timm, whole or cut by a schedule."""
+    variant = str(d.one_of(list(NETS)))
+    facts = _facts(d)
+    facts["image"]["size"] = 224 if variant.startswith("levit") else d.one_of([32, 64, 64, 96])
+    training = _training(d, {})
+    training |= {"checkpointing": False, "attention": "device", "batch": d.between(2, 8)}
+    stages, stage, schedule = 1, 1, {"name": "end-to-end"}
+    if NETS[variant] > 1 and d.chance(0.75):
+        stages = d.between(2, NETS[variant])
+        stage, schedule = d.between(1, stages), {"name": d.one_of(["layerwise", "layerwise", "progressive"])}
+        schedule["stages"] = stages
+    scenario = {
+        "edgefl": 1, "name": "memory",
+        "data": {
+            "source": "declared", "clients": {"image": 1}, "samples": {"image": _samples(d, training, 2)},
+            "shapes": facts, "tasks": {}, "validation": 0, "test": 4, "public": 2,
+        },
+        "model": {"image": {"tower": "timm", "variant": variant}},
+        "training": training,
+        "schedule": {**schedule, "rounds": 2 * stages},
+        "method": _method(d, d.one_of(["fedavg", "fedavg", "fedprox"]), {}),
+        "evaluation": {"batch": 4},
+        "executor": {"device": "cpu"},
+    }  # fmt: skip
+    return {
+        "kind": "image", "stage": stage, "round": 2 * stage - d.between(0, 1), "work": "train", "scenario": scenario,
+    }  # fmt: skip
 
 
 def identified(name: str) -> Json:
@@ -257,6 +299,8 @@ def width_of(tower: Json) -> int:
 
 def blocks_of(tower: Json) -> int:
     """Blocks of a tower at full depth."""
+    if tower.get("tower") == "timm":
+        return NETS[tower["variant"]]
     return 4 if tower.get("tower") == "resnet" else int(tower["blocks"])
 
 
@@ -358,9 +402,9 @@ def described(configuration: Json) -> str:
     towers = []
     for name in ("image", "text", "audio", "multiway"):
         if (tower := model.get(name)) and (name == "multiway" or name in configuration["kind"].split("-")):
-            size = (
-                f"{tower['layers']}" if "layers" in tower else f"{tower['blocks']}x{width_of({'tower': '', **tower})}"
-            )
+            size = f"{tower['layers']}" if "layers" in tower else tower.get("variant", "")
+            if "blocks" in tower:
+                size = f"{tower['blocks']}x{width_of({'tower': '', **tower})}"
             towers.append(f"{tower.get('tower', name)} {size}")
     schedule, method = scenario["schedule"], scenario["method"]
     words = [

@@ -464,22 +464,18 @@ def train(r: Round) -> None:
             continue
         r.model.train()
         pending = 0
-        for _ in range(sweep.count):
+        for number in range(1, sweep.count + 1):
             batch = make_batch(r, sweep.fields, sweep.batch)
             with precision():
                 loss = sweep.loss(r, batch)
             assert loss is not None
             (loss / every if every > 1 else loss).backward()
             pending += 1
-            if every == 1:
-                update()
-            total.add_(loss.detach())
-            del batch, loss
-            if pending == every > 1:
+            if pending == every or number == sweep.count:
                 update()
                 pending = 0
-        if pending and every > 1:
-            update()
+            total.add_(loss.detach())
+            del batch, loss
 
 
 def look(r: Round, sweep: Sweep, precision: Callable[[], AbstractContextManager[Any]]) -> None:

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from memory_check.drawing import NETS
+
 Json = dict[str, Any]
 
 
@@ -357,7 +359,54 @@ class Gru(Tower):
         return torch.cat([tokens[:, -1, :half], tokens[:, 0, half:]], dim=-1)
 
 
+class Net(Tower):
+    """A net of timm without its classifier; of ``depth`` stages, the positions of whose maps are averaged."""
+
+    def __init__(self, options: Json, shape: Json, depth: int, norm: bool):
+        super().__init__()
+        import timm
+
+        given = {"num_classes": 0, "in_chans": shape["channels"]}
+        try:
+            net: Any = timm.create_model(options["variant"], img_size=shape["size"], **given)
+        except TypeError:  # a net of any size
+            net = timm.create_model(options["variant"], **given)
+        self.width, self.norm = getattr(net, "head_hidden_size", None) or net.num_features, None
+        self.net, self.whole = net, depth == NETS[options["variant"]]
+        name = "stages" if hasattr(net, "stages") else "blocks"
+        if NETS[options["variant"]] == 1:
+            self.blocks = nn.ModuleList([net])
+            self.after: list[nn.Module] = []
+            return
+        names = list(net._modules)
+        later = names[names.index(name) + 1 :]
+        setattr(net, name, getattr(net, name)[:depth])
+        self.blocks = getattr(net, name)
+        if not self.whole:
+            for each in later:
+                setattr(net, each, nn.Identity())
+        self.after = [part for each in later if (part := getattr(net, each)) is not None]
+
+    def early(self) -> Iterator[nn.Parameter]:
+        """Parameters before the first stage."""
+        later = {id(p) for part in (self.blocks, *self.after) for p in part.parameters()}
+        return (p for p in self.net.parameters() if id(p) not in later)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[batch, width]``."""
+        if self.whole:
+            return self.net(x)
+        maps = self.net.forward_features(x)
+        pooled = maps.mean((1, 2) if getattr(self.net, "output_fmt", "NCHW") == "NHWC" else (2, 3))
+        return F.pad(pooled, (0, self.width - pooled.shape[1]))
+
+    def pool(self, tokens: Tensor) -> Tensor:
+        """What the net gives."""
+        return tokens
+
+
 TOWERS: dict[str, type[Tower]] = {
     "vit": Vit, "transformer": TextTransformer, "timm-vit": TimmVit, "hf-vit": HuggingFaceVision,
     "ast": HuggingFaceVision, "bert": Bert, "distilbert": DistilBert, "resnet": ResNet, "gru": Gru,
+    "timm": Net,
 }  # fmt: skip

@@ -7,17 +7,21 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+from torch.utils.flop_counter import flop_registry
 
 aten = torch.ops.aten
 
 
-def _cpu_flash(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int:
-    return int(sdpa_flop_count(query.shape, key.shape, value.shape))
+def _attention(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int:
+    # of scores and of what they weigh, for each head of the queries: several may share a head of keys and values
+    samples, heads, queries, width = query.shape
+    return 2 * samples * heads * queries * key.shape[2] * (width + value.shape[3])
 
 
-def _cpu_flash_backward(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int:
-    return int(sdpa_backward_flop_count(grad.shape, query.shape, key.shape, value.shape))
+def _attention_backward(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int:
+    # the scores again, and the gradients of queries, keys, scores and values
+    samples, heads, queries, width = query.shape
+    return 2 * samples * heads * queries * key.shape[2] * (3 * width + 2 * value.shape[3])
 
 
 def _convolved(positions: Tensor, weight: Tensor) -> int:
@@ -41,13 +45,21 @@ def _cudnn_rnn(input: Tensor, weight: list[Tensor], *_: Any, **__: Any) -> int:
     return 2 * input.shape[0] * input.shape[1] * sum(w.numel() for w in weight if w.dim() == 2)
 
 
-# torch's own counter has no formula for attention on a CPU, and would count it as 0
+_FUSED = ("flash_attention_for_cpu", "flash_attention", "efficient_attention", "cudnn_attention")
+"""Kernels of attention.  torch's counter has no formula for a CPU's, and up to 2.11 none for grouped queries."""
+
+
+def _of_fused() -> dict[Any, Callable[..., int]]:
+    found: dict[Any, Callable[..., int]] = {}
+    for name in _FUSED:
+        found[getattr(aten, f"_scaled_dot_product_{name}")] = _attention
+        found[getattr(aten, f"_scaled_dot_product_{name}_backward")] = _attention_backward
+    return found
+
+
 FORMULAS: dict[Any, Callable[..., int]] = {
     **{packet: (lambda *a, _f=formula, **k: int(_f(*a, **k))) for packet, formula in flop_registry.items()},
-    aten._scaled_dot_product_flash_attention_for_cpu: lambda *a, out_val=None, **k: _cpu_flash(*a, **k),
-    aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda *a, out_val=None, **k: _cpu_flash_backward(
-        *a, **k
-    ),
+    **_of_fused(),
     # torch's own formula for the gradient of a weight ignores groups
     aten.convolution: _convolution,
     aten.convolution_backward: lambda *a, out_val=None, **k: _convolution_backward(*a, **k),

@@ -71,6 +71,29 @@ def _references_of_a_product() -> int:
     return counts[0]
 
 
+@cache
+def _references_of_a_gradient() -> tuple[int, int]:
+    """References to a gradient and to its storage that autograd adds another to, as ``Meter._accumulates`` counts."""
+    counts = []
+
+    class Count(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func is aten.add.Tensor:
+                counts.append(self.counted(args))
+            return func(*args, **(kwargs or {}))
+
+        def counted(self, args: Any) -> tuple[int, int]:
+            first, _ = args[:2]
+            return first._use_count(), torch._C._storage_Use_Count(first.untyped_storage()._cdata)
+
+    with torch.enable_grad():
+        x = torch.ones(2, requires_grad=True) * 1
+        y = torch.stack([x.exp(), x.sin()])
+        with Count():  # type: ignore[no-untyped-call]
+            y.backward(torch.ones(2, 2))
+    return counts[0]
+
+
 _unmetered: ContextVar[bool] = ContextVar("unmetered", default=False)
 
 
@@ -111,6 +134,7 @@ class Meter(TorchDispatchMode):
         self._seen: Counter[tuple[int, str]] = Counter()
         self.steps: dict[tuple[int, str], StepCost] = {}
         self._product: int | None = None
+        self._unshared = _references_of_a_gradient()
 
     # memory -----------------------------------------------------------------------------------------------------
 
@@ -214,7 +238,7 @@ class Meter(TorchDispatchMode):
         if func is _DEVICE and isinstance(args[0], FakeTensor):
             return args[0].fake_device  # called several times per operator, and free of cost
         kwargs = kwargs or {}
-        in_place = func is aten.add.Tensor and self._adds_bias(args)
+        in_place = func is aten.add.Tensor and (self._adds_bias(args) or self._accumulates(args))
         if in_place:
             func = aten.add_.Tensor
         before, call = self._current, None
@@ -253,6 +277,18 @@ class Meter(TorchDispatchMode):
         if not isinstance(bias, Tensor) or bias.dim() != 1 or first.untyped_storage()._cdata != self._product:
             return False
         return sys.getrefcount(first) < _references_of_a_product()
+
+    def _accumulates(self, args: Any) -> bool:
+        """Whether this addition is autograd's, of another gradient to one that nothing else refers to.
+
+        Without a dispatch mode autograd adds it in place if it is dense; with one it makes a new tensor
+        (``accumulate`` in ``torch/csrc/autograd/input_buffer.cpp``).
+        """
+        first, second = args[:2]
+        if not self._backward or torch.is_grad_enabled() or not isinstance(second, Tensor):
+            return False
+        held = first._use_count(), torch._C._storage_Use_Count(first.untyped_storage()._cdata)
+        return held == self._unshared and bool(aten.is_non_overlapping_and_dense(first))
 
     def _keep(self, call: Call, before: int) -> None:
         """Keep a call if no equal one had more live storage before it."""
