@@ -328,7 +328,7 @@ def _run_one(
         federation = federation_of(scenario, on_message)
         directory.write_evaluation(**evaluation_of(read_run(folder), federation.server_samples))
         if trains:
-            _keep_tokenizer(directory, federation)
+            _keep_preprocessing(directory, federation)
             if isinstance(pretrained := setup.method.setting.pretrained, Pretraining):
                 pretrained.save(directory.path)
         latest = directory.latest()
@@ -390,7 +390,9 @@ def _check_models(directory: RunDirectory, setup: Setup) -> None:
         )
 
 
-def _keep_tokenizer(directory: RunDirectory, federation: Federation) -> None:
-    """Write the tokenizer beside the records; a federation without texts has none."""
+def _keep_preprocessing(directory: RunDirectory, federation: Federation) -> None:
+    """Write how the models' inputs are made, and the tokenizer; a federation without texts has none."""
+    if of_kinds := federation.preprocessing():
+        directory.write_preprocessing(of_kinds)
     with suppress(DataError):
         federation.tokenizer.save(str(directory.tokenizer_path))

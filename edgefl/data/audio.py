@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from edgefl.errors import DataError, install_hint
+from edgefl.models.preprocessing import FLOOR, SILENCE
 
 Wave = npt.NDArray[np.float32]
 Spectrogram = npt.NDArray[np.float32]
@@ -24,9 +25,6 @@ Spectrogram = npt.NDArray[np.float32]
 RATE = 16_000
 """Sample rate of spectrograms in Hz."""
 REMEDY = install_hint("audio")
-FLOOR = 2.0**-23
-"""The least energy (float32's epsilon, as in Kaldi's port): the logarithm of silence is -15.94."""
-SILENCE = math.log(FLOOR)
 
 
 def read_wav(path: Path) -> tuple[Wave, int]:

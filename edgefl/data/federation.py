@@ -22,6 +22,7 @@ from edgefl.data.samples import Samples
 from edgefl.data.split import held_out_counts
 from edgefl.data.store import Entry
 from edgefl.errors import DataError
+from edgefl.models.preprocessing import Preprocessing
 from edgefl.work.description import HELD_OUT, TensorSpec
 
 PAIRS = 500
@@ -245,6 +246,10 @@ class Federation:
             if (path := part.entry.path / "tokenizer.json").is_file():
                 return Tokenizer.from_file(str(path))
         raise DataError(f"{self.title} has no tokenizer: it has no texts")
+
+    def preprocessing(self) -> dict[str, Preprocessing]:
+        """How raw samples become the inputs of each kind's model; empty for a set that is only declared."""
+        return {kind: self._part_offset(kind)[0].preprocessing(kind) for kind in self.kinds} if self._parts else {}
 
     def names(self, data: str) -> list[str]:
         """The whole names in "train", "validation", "test" or "public", sorted."""

@@ -18,6 +18,7 @@ from edgefl.data.missing import patterns_of
 from edgefl.data.options import Kind, Task
 from edgefl.data.split import SPLITS, held_out_samples
 from edgefl.data.store import Array, Entry
+from edgefl.models.preprocessing import AudioPreprocessing, ImagePreprocessing, Preprocessing, TextPreprocessing
 from edgefl.work.description import TensorSpec
 
 
@@ -135,13 +136,35 @@ class Part:
             specs["next"] = TensorSpec((self.entry.meta["facts"]["text"]["tokens"],), "int64")
         return specs
 
+    @cached_property
+    def image_preprocessing(self) -> ImagePreprocessing:
+        """How its pictures become a model's inputs."""
+        meta = self.entry.meta
+        shape = {name: meta["facts"]["image"][name] for name in ("channels", "size")}
+        return ImagePreprocessing(**shape, mean=meta["mean"], deviation=meta["deviation"])
+
+    @cached_property
+    def audio_preprocessing(self) -> AudioPreprocessing:
+        """How its spectrograms become a model's inputs."""
+        (mean, deviation), facts = self.entry.meta["audio_moments"], self.entry.meta["facts"]["audio"]
+        return AudioPreprocessing(bins=facts["bins"], frames=facts["frames"], mean=mean, deviation=deviation)
+
+    def preprocessing(self, kind: str) -> Preprocessing:
+        """How raw samples of a kind become its model's inputs, and the names of its classes."""
+        modalities = kind.split("-")
+        return Preprocessing(
+            image=self.image_preprocessing if "image" in modalities else None,
+            text=TextPreprocessing(tokens=self.entry.meta["facts"]["text"]["tokens"]) if "text" in modalities else None,
+            audio=self.audio_preprocessing if "audio" in modalities else None,
+            classes=self.classes if self.tasks[cast(Kind, kind)] == "classify" else (),
+        )
+
     def load(self, pattern: str, rows: IntArray, names: Names[str]) -> dict[str, Tensor]:
         """The fields of these samples: those of ``names`` that the pattern has, and always the label."""
-        arrays, meta, fields = self.arrays, self.entry.meta, {}
+        arrays, fields = self.arrays, {}
         if "image" in pattern and "image" in names:
             pixels = arrays["images"][arrays["image"][rows] if "image" in arrays else rows]
-            mean, deviation = (torch.tensor(meta[name])[:, None, None] for name in ("mean", "deviation"))
-            fields["image"] = torch.from_numpy(pixels).to(torch.float32).sub_(mean).div_(deviation)
+            fields["image"] = self.image_preprocessing.normalised(torch.from_numpy(pixels))
         if "text" in pattern and ("text" in names or "next" in names):
             # Classification reads the name without the class words; retrieval and prediction read the whole one.
             retrieves = "-" in pattern and self.tasks.get(cast(Kind, pattern), "retrieve") == "retrieve"
@@ -150,8 +173,7 @@ class Part:
             if "next" in names:
                 fields["next"] = self._next(fields["text"])
         if "audio" in pattern and "audio" in names:
-            mean, deviation = meta["audio_moments"]
-            fields["audio"] = torch.from_numpy(arrays["audio"][rows]).sub_(mean).div_(2 * deviation)
+            fields["audio"] = self.audio_preprocessing.normalised(torch.from_numpy(arrays["audio"][rows]))
         fields["label"] = torch.from_numpy(arrays["label"][rows].astype(np.int64))
         if "group" in names:
             fields["group"] = torch.from_numpy(arrays["group"][rows].astype(np.int64))

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from edgefl import registry
 from edgefl.errors import MethodError
+from edgefl.models.model import Model
 from edgefl.models.multiway import describe_multiway
 from edgefl.models.options import ModelOptions
 from edgefl.models.tower import initialise, stand_in
@@ -19,14 +20,14 @@ FACTS = ("channels", "size", "vocabulary", "bins", "frames")
 """Fields of a tower's description that the data set determines."""
 
 
-class ClientModel(nn.Module):
+class ClientModel(Model):
     """One tower per modality, and the layers that the towers share under ``joint``.
 
     Parameter names are ``<tower>.<part>[.i].<rest>`` with part one of embedding, blocks, pooler, norm, rep, head.
     """
 
     def __init__(self, description: Mapping[str, Any]):
-        super().__init__()
+        super().__init__(description)
         towers, joint = description["towers"], description.get("joint") or {}
         self.modalities = tuple(towers)
         self.widths: dict[str, int] = {}

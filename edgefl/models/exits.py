@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from edgefl.errors import MethodError
 from edgefl.models.client import ClientModel, add_read_out, mlp
+from edgefl.models.model import gives
 from edgefl.models.tower import Tower, stand_in, through
 
 
@@ -80,6 +81,7 @@ class ExitModel(ClientModel):
         towers, joint = description["towers"], description.get("joint") or {}
         bare = {m: {k: v for k, v in t.items() if k not in ("rep", "classes")} for m, t in towers.items()}
         super().__init__({**description, "towers": bare, "joint": {}})
+        self.description, self.gives = description, gives(description)
         self.ensemble = bool(description.get("ensemble"))
         self.places = places_of(description)
         for place in self.places:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from edgefl.errors import MethodError
+from edgefl.models.model import Model
 from edgefl.models.tower import chosen, drop_path_rates, initialise, stand_in, through
 from edgefl.models.towers.vit import check_patch
 
@@ -229,14 +230,14 @@ class Fusion(nn.Module):
         return torch.tanh(self.proj(torch.cat([normed["image"], normed["text"]], -1)) / 2)
 
 
-class MultiwayModel(nn.Module):
+class MultiwayModel(Model):
     """The encoder under ``multiway`` and, for classification, the fusion and the classifier under ``joint``.
 
     All clients have the whole model.  Clients that only have images train only the experts for images.
     """
 
     def __init__(self, description: Mapping[str, Any]):
-        super().__init__()
+        super().__init__(description)
         self.modalities = tuple(description["modalities"])
         self.multiway = MultiwayEncoder(description["towers"]["multiway"])
         width = self.multiway.width

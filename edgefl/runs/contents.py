@@ -18,7 +18,8 @@ from edgefl.files import read_regular
 CHECKPOINTS, KEPT, UNFINISHED = "checkpoints", "kept", "unfinished"
 """The only folders in a run's folder that edgefl reads and writes files in: its checkpoints, what clients keep, and the
 round under way."""
-
+PREPROCESSING = "preprocessing.json"
+"""The file that says how raw samples become the inputs of each kind's model."""
 
 _SUFFIXES = (".json", ".jsonl", ".yaml", ".safetensors", ".png", ".lock", ".bin")
 

@@ -6,6 +6,7 @@
     environment.json     versions and hardware, and the version of this format
     models.json          {kind: description for edgefl.models.build}
     evaluation.json      samples of each server split by client kind, and the chance level of each metric
+    preprocessing.json   {kind: how raw samples become the inputs of its model}
     tokenizer.json       if text is trained
     rounds.jsonl clients.jsonl eligibility.jsonl
     scratch.jsonl        what kernels take, which predictions used: a resumed run takes it from here
@@ -35,12 +36,14 @@ from edgefl.errors import RunError
 from edgefl.files import sync
 from edgefl.runs import best, checkpoints, digests, kept, tables, unfinished
 from edgefl.runs.background import Background
-from edgefl.runs.contents import CHECKPOINTS, KEPT, read_json
+from edgefl.runs.contents import CHECKPOINTS, KEPT, PREPROCESSING, read_json
 from edgefl.runs.durable import boot, locked, replace_file, writing
 from edgefl.runs.folders import FILES, FORMAT, TABLES, Table, check_format, check_run_folder, json_text, new_folder
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from edgefl.models.preprocessing import Preprocessing
 
 
 SYNC_SECONDS = 5.0
@@ -162,6 +165,11 @@ class RunDirectory:
         Raises RunError if the file can't be written.
         """
         replace_file(self.path / "evaluation.json", json_text(tables.plain({"samples": samples, "chance": chance})))
+
+    def write_preprocessing(self, of_kinds: Mapping[str, Preprocessing]) -> None:
+        """Write how raw samples become the inputs of each kind's model.  Raises RunError if it can't be written."""
+        facts = {kind: each.model_dump(mode="json", exclude_none=True) for kind, each in of_kinds.items()}
+        replace_file(self.path / PREPROCESSING, json_text(facts))
 
     @property
     def finished(self) -> bool:

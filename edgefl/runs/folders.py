@@ -28,8 +28,9 @@ It rises when a file, a field's meaning or a scenario's default changes, so that
 """
 
 FILES = (
-    *FIRST, "evaluation.json", "tokenizer.json", "partition.png", "curves.png", "pretrained.safetensors",
-    "pretrained.json", *(f"{table}.jsonl" for table in TABLES), "weights.safetensors", "best.safetensors",
+    *FIRST, "evaluation.json", "preprocessing.json", "tokenizer.json", "partition.png", "curves.png",
+    "pretrained.safetensors", "pretrained.json", *(f"{table}.jsonl" for table in TABLES),
+    "weights.safetensors", "best.safetensors",
 )  # fmt: skip
 """Files that a finished run's ``files.json`` covers, beside ``result.json`` and those of what clients keep."""
 

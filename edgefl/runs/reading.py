@@ -10,13 +10,14 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from pydantic import ValidationError
 from safetensors import SafetensorError
 
-from edgefl.errors import RunError
+from edgefl.errors import RunError, UnknownName
 from edgefl.files import read_regular
 from edgefl.runs import tables
 from edgefl.runs.columns import flatten, joined, varied_columns
-from edgefl.runs.contents import CHECKPOINTS, check_contents, read_json
+from edgefl.runs.contents import CHECKPOINTS, PREPROCESSING, check_contents, read_json
 from edgefl.runs.folders import (
     TABLES,
     Table,
@@ -34,6 +35,8 @@ from edgefl.yaml_lines import read as read_yaml
 if TYPE_CHECKING:  # a finished run is shown without them
     import pandas as pd
     from torch import Tensor, nn
+
+    from edgefl.models.preprocessing import Preprocessing
 
 
 Frame = Table | Literal["client_evaluations", "client_metrics"]
@@ -243,9 +246,40 @@ class Run:
             return {label: run.stopped for label, run in self.runs.items()}
         return dict(self.result.get("stopped") or {})
 
+    def preprocessing(self, kind: str) -> Preprocessing:
+        """How raw pictures, texts and spectrograms become the inputs of a kind's model, and the names of its classes.
+
+        ``run.model(kind)(*run.preprocessing(kind)(images, texts))`` are the scores of a batch; ``.image``, ``.text``
+        and ``.audio`` are the parts, each to be called with one raw sample or several.  Raises UnknownName for a kind
+        that the run doesn't have, RunError if the run has no such file.
+        """
+        from edgefl.models.preprocessing import Preprocessing
+
+        self._one_run()
+        path = self.path / PREPROCESSING
+        if kind not in self.models:
+            raise UnknownName("client kind", kind, self.models)
+        if not path.exists():
+            raise RunError(
+                f"{path} isn't there: older versions of edgefl didn't write it, nor do runs without training; "
+                "run its scenario again, or prepare the inputs as its data set does"
+            )
+        found = self._json(PREPROCESSING)
+        if kind not in found:
+            there = ", ".join(found) or "no kind"
+            raise RunError(f"{path} doesn't say how inputs of {kind!r} are made; it has {there}")
+        try:
+            return Preprocessing.model_validate(found[kind]).beside(self.path)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, (kind, *first["loc"])))
+            raise RunError(f"can't read {path}: {where}: {first['msg']}, found {first['input']!r:.60}") from error
+
     def model(self, kind: str, which: Literal["final", "best"] = "final", *, merged: bool = True) -> nn.Module:
         """The trained model of a client kind at full depth, a torch module in evaluation mode on the CPU.
 
+        Its ``forward`` takes a batch of each of its modalities, as ``preprocessing`` makes them, and gives class
+        scores; of a kind that retrieves embeddings, of one that predicts scores of each next token.
         ``which="best"`` has the weights of the best evaluation, as ``weights`` does.  A scenario's ``adapter`` is added
         to the weights that it stands beside; with ``merged=False`` it keeps parameters of its own.
         Raises UnknownName for a kind that the run doesn't have, RunError if the run isn't finished or the weights
@@ -254,6 +288,31 @@ class Run:
         from edgefl.runs.trained import trained_model
 
         return trained_model(self.path, self.models, kind, self.weights(which), merged=merged)
+
+    def library_model(
+        self, kind: str, modality: str | None = None, which: Literal["final", "best"] = "final"
+    ) -> nn.Module:
+        """A trained tower as the model of its own library, timm, torchvision or transformers, with its names.
+
+        Its ``state_dict`` fits the model that the library itself builds, with the classifier where the library's reads
+        the same feature.  ``modality`` is needed for a kind with two.  An adapter is merged.  Raises UnknownName for a
+        kind or a modality that the run doesn't have, RunError for a tower that no library has.
+        """
+        from edgefl.models.libraries import as_library
+        from edgefl.models.model import Model
+
+        model = self.model(kind, which)
+        towers = self.models[kind]["towers"]
+        if modality is None and len(towers) > 1:
+            raise RunError(f"{kind} has towers of {' and '.join(towers)}: choose one, library_model({kind!r}, 'image')")
+        modality = modality or next(iter(towers))
+        if modality not in towers:
+            raise UnknownName("tower", modality, towers)
+        found = as_library(model, modality, towers[modality]) if isinstance(model, Model) else None
+        if found is None:
+            name = towers[modality].get("tower", modality)
+            raise RunError(f"the tower {name} is no model of another library: use run.model({kind!r})")
+        return found
 
     def _repr_html_(self) -> str:
         """The run's figures and headline numbers as a table, for notebooks."""

@@ -29,6 +29,7 @@ DEAR = {
             "own-method",
             "own-model",
             "sweep",
+            "use-the-result",
             "which-devices",
         )
     ),

@@ -141,6 +141,14 @@ def played(
     return edgefl.run(scenario, output=tmp_path_factory.mktemp("played") / "run", on_progress=on_progress)
 
 
+SPOKEN = {"audio": {"audio": {"bins": 16, "frames": 24, "mean": -6.0, "deviation": 3.0}, "classes": ["one", "two"]}}
+"""What tests/runs/test_result_leaves.py reads of a run with audio, which would take seconds here."""
+
+
+def facts_of(run: Run) -> Any:
+    return json.loads((run.path / "preprocessing.json").read_text(encoding="utf-8"))
+
+
 @pytest.fixture(scope="module")
 def samples(
     small: Callable[..., dict[str, Any]], layerwise_run: Run, played: Run, tmp_path_factory: pytest.TempPathFactory
@@ -157,6 +165,7 @@ def samples(
         "scratch": layerwise_run.records("scratch"),
         "environment": [layerwise_run.environment],
         "evaluation.json": [layerwise_run.evaluation, played.evaluation],
+        "preprocessing.json": [facts_of(run) for run in (layerwise_run, played)] + [SPOKEN],
         "rounds": [], "clients": [], "eligibility": [], "result": [],
     }  # fmt: skip
     for run in runs:
@@ -322,7 +331,10 @@ def test_every_file_of_a_run_is_on_the_page(
     assert there <= named and "checkpoints/round-NNNNNN/" in named
     untrained = edgefl.run(small(training="none"), output=tmp_path / "run")
     left = {path.name for path in untrained.path.iterdir()}
-    assert there - left == {"tokenizer.json", "partition.png", "curves.png"} and not untrained.weights()
+    assert (
+        there - left == {"preprocessing.json", "tokenizer.json", "partition.png", "curves.png"}
+        and not untrained.weights()
+    )
 
 
 def test_the_snippet_reads_a_run(layerwise_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,11 @@ class Ast:
 
         Raises MethodError if the spectrogram is smaller than a patch.
         """
+        return Ast.of_library(Ast.library(description), description, norm)
+
+    @staticmethod
+    def library(description: Mapping[str, Any]) -> Any:
+        """transformers' own model."""
         import_torchvision()
         from transformers import ASTConfig, ASTModel
 
@@ -48,7 +53,7 @@ class Ast:
         bins, frames = description["bins"], description["frames"]
         if min(bins, frames) < options.patch:
             raise MethodError(f"a patch of {options.patch} doesn't fit a spectrogram of {bins} bins, {frames} frames")
-        model: Any = ASTModel(
+        return ASTModel(
             ASTConfig(
                 **settings(options, description["depth"]),
                 patch_size=options.patch,
@@ -58,8 +63,12 @@ class Ast:
                 num_mel_bins=bins,
             )
         )
-        final = model.layernorm if norm else None
-        return Tower(model.embeddings, layers(model), final, options.width, description.get("checkpointing", False))
+
+    @staticmethod
+    def of_library(model: Any, description: Mapping[str, Any], norm: bool) -> Tower:
+        """The tower of transformers' model."""
+        final, width = model.layernorm if norm else None, chosen(Ast.Options, description).width
+        return Tower(model.embeddings, layers(model), final, width, description.get("checkpointing", False))
 
     @staticmethod
     def load(module: nn.Module, weights: str, description: Mapping[str, Any]) -> None:

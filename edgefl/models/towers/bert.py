@@ -65,6 +65,11 @@ class Bert:
     @staticmethod
     def build(description: Mapping[str, Any], norm: bool) -> Tower:
         """Build a tower from ``{vocabulary, depth, ...options}``; ``norm`` is ignored, because it has no final norm."""
+        return Bert.of_library(Bert.library(description), description, norm)
+
+    @staticmethod
+    def library(description: Mapping[str, Any]) -> Any:
+        """transformers' own model."""
         import_torchvision()
         from transformers import BertConfig, BertModel
 
@@ -75,7 +80,12 @@ class Bert:
             max_position_embeddings=options.positions,
             type_vocab_size=2,
         )
-        model: Any = BertModel(config, add_pooling_layer=False)
+        return BertModel(config, add_pooling_layer=False)
+
+    @staticmethod
+    def of_library(model: Any, description: Mapping[str, Any], norm: bool) -> Tower:
+        """The tower of transformers' model."""
+        options = chosen(Bert.Options, description)
         embedding = model.embeddings
         for name in ("position_ids", "token_type_ids"):
             if hasattr(embedding, name):

@@ -56,6 +56,11 @@ class DistilBert:
     @staticmethod
     def build(description: Mapping[str, Any], norm: bool) -> Tower:
         """Build a tower from ``{vocabulary, depth, ...options}``; ``norm`` is ignored, because it has no final norm."""
+        return DistilBert.of_library(DistilBert.library(description), description, norm)
+
+    @staticmethod
+    def library(description: Mapping[str, Any]) -> Any:
+        """transformers' own model."""
         import_torchvision()
         from transformers import DistilBertConfig, DistilBertModel
 
@@ -71,7 +76,12 @@ class DistilBert:
             "attention_dropout": options.dropout,
             "attn_implementation": "sdpa",
         }
-        model: Any = DistilBertModel(DistilBertConfig(**settings))
+        return DistilBertModel(DistilBertConfig(**settings))
+
+    @staticmethod
+    def of_library(model: Any, description: Mapping[str, Any], norm: bool) -> Tower:
+        """The tower of transformers' model."""
+        options = chosen(DistilBert.Options, description)
         embedding = model.embeddings
         if hasattr(embedding, "position_ids"):
             del embedding.position_ids

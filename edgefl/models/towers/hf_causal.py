@@ -188,6 +188,11 @@ class HFCausal:
     @staticmethod
     def build(description: Mapping[str, Any], norm: bool) -> CausalTower:
         """Build a tower from ``{vocabulary, depth, ...options}``; it always has its own norm."""
+        return HFCausal.of_library(HFCausal.library(description), description, norm)
+
+    @staticmethod
+    def library(description: Mapping[str, Any]) -> Any:
+        """transformers' own model, without scores of the vocabulary."""
         config = configuration(
             chosen(CausalOptions, description).config,
             vocab_size=description["vocabulary"],
@@ -197,7 +202,12 @@ class HFCausal:
         import transformers
 
         library: Any = transformers
-        model = library.AutoModel.from_config(config)
+        return library.AutoModel.from_config(config)
+
+    @staticmethod
+    def of_library(model: Any, description: Mapping[str, Any], norm: bool) -> CausalTower:
+        """The tower of transformers' model."""
+        config = model.config
         if hasattr(model, "wte"):
             embedding = TokensAndPositions(model.wte, model.wpe, model.drop)
             parts, final, rotary = model.h, model.ln_f, None

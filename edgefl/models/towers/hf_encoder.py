@@ -247,8 +247,17 @@ class HFEncoder:
         """
         if description.get("checkpointing"):
             raise MethodError("tower hf can't recompute its activations: set training.checkpointing: false")
+        return HFEncoder.of_library(HFEncoder.library(description), description, norm)
+
+    @staticmethod
+    def library(description: Mapping[str, Any]) -> nn.Module:
+        """transformers' own model; of Whisper the encoder."""
+        return _model(chosen(EncoderOptions, description), description)
+
+    @staticmethod
+    def of_library(model: nn.Module, description: Mapping[str, Any], norm: bool) -> Encoder:
+        """The tower of transformers' model, which it takes apart."""
         options = chosen(EncoderOptions, description)
-        model = _model(options, description)
         return Encoder(model, options.kind, options.width, options.read == "mean")
 
     @staticmethod

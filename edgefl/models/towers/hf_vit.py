@@ -53,6 +53,11 @@ class HFViT:
 
         Raises MethodError if the patch doesn't divide the image size.
         """
+        return HFViT.of_library(HFViT.library(description), description, norm)
+
+    @staticmethod
+    def library(description: Mapping[str, Any]) -> Any:
+        """transformers' own model."""
         import_torchvision()
         from transformers import ViTConfig, ViTModel
 
@@ -64,7 +69,12 @@ class HFViT:
             patch_size=options.patch,
             num_channels=description["channels"],
         )
-        model: Any = ViTModel(config, add_pooling_layer=options.pooler)
+        return ViTModel(config, add_pooling_layer=options.pooler)
+
+    @staticmethod
+    def of_library(model: Any, description: Mapping[str, Any], norm: bool) -> Tower:
+        """The tower of transformers' model."""
+        options = chosen(HFViT.Options, description)
         final = model.layernorm if norm else None
         tower = Tower(model.embeddings, layers(model), final, options.width, description.get("checkpointing", False))
         if options.pooler:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any
 
@@ -55,6 +56,16 @@ class TimmModel(nn.Module):
         self.kind = type(stages)
         self.tail = tuple(tail)
         self.stages = nn.ModuleList([*stages[:-1], LastStage(stages[-1], tail)])
+
+    @staticmethod
+    def library(description: Mapping[str, Any], classes: int = 0) -> nn.Module:
+        """timm's own model, with a classifier of so many classes."""
+        return _created(description["variant"], description["channels"], description["size"], classes)
+
+    @staticmethod
+    def classifier(model: Any) -> Any:
+        """The layer of timm's model that classifies the tower's feature."""
+        return model.get_classifier()
 
     def own_name(self, name: str) -> str:
         """timm's name of a tensor."""
@@ -139,8 +150,8 @@ def _width(model: Any) -> int:
     return int(getattr(model, "head_hidden_size", None) or model.num_features)
 
 
-def _created(variant: str, channels: int, size: int | None) -> nn.Module:
-    """timm's model without a classifier; of its published size without ``size``.
+def _created(variant: str, channels: int, size: int | None, classes: int = 0) -> nn.Module:
+    """timm's model with a classifier of so many classes; of its published size without ``size``.
 
     Raises MethodError for an unknown one, or one that can't be built.
     """
@@ -152,7 +163,7 @@ def _created(variant: str, channels: int, size: int | None) -> nn.Module:
         near = suggestion(variant, names)
         near = near if "did you mean" in near else ""
         raise MethodError(f"timm has no model {variant!r}{near}: see timm.list_models()")
-    given: dict[str, Any] = {"in_chans": channels, "num_classes": 0}
+    given: dict[str, Any] = {"in_chans": channels, "num_classes": classes}
     sized: dict[str, Any] = {} if size is None else {"img_size": size}
     try:
         model: nn.Module = timm.create_model(variant, **sized, **given)

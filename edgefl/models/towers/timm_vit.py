@@ -112,9 +112,13 @@ class TimmViT:
 
         Raises MethodError if the patch doesn't divide the image size.
         """
+        return TimmViT.of_library(TimmViT.library(description), description, norm)
+
+    @staticmethod
+    def library(description: Mapping[str, Any], classes: int = 0) -> Any:
+        """timm's own model, with a classifier of so many classes."""
         import_torchvision()
         import timm
-        from timm.layers.drop import DropPath
 
         options, size = chosen(TimmViT.Options, description), description["size"]
         check_patch(options.patch, size)
@@ -122,14 +126,26 @@ class TimmViT:
         published = {} if options.variant in VIT_SIZES else _published(options.variant)
         # Only sizes that differ from the published ones are passed, because some timm models reject these arguments.
         changed = {arg: v for field, arg in arguments.items() if (v := getattr(options, field)) != published.get(field)}
-        model: Any = timm.create_model(
+        return timm.create_model(
             _timm_name(options.variant),
-            num_classes=0,
+            num_classes=classes,
             img_size=size,
             in_chans=description["channels"],
             depth=description["depth"],
             **changed,
         )
+
+    @staticmethod
+    def classifier(model: Any) -> Any:
+        """The layer of timm's model that classifies the tower's feature, its first token."""
+        return model.head if model.global_pool == "token" else None
+
+    @staticmethod
+    def of_library(model: Any, description: Mapping[str, Any], norm: bool) -> Tower:
+        """The tower of timm's model."""
+        from timm.layers.drop import DropPath
+
+        options = chosen(TimmViT.Options, description)
         for block, rate in zip(model.blocks, drop_path_rates(options.drop_path, options.blocks, description["depth"])):
             if rate:
                 block.drop_path1, block.drop_path2 = DropPath(rate), DropPath(rate)

@@ -1,0 +1,62 @@
+"""A trained tower as the model of the library that it was built from: timm or transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from edgefl import registry
+from edgefl.models.model import Model
+
+
+def as_library(model: Model, modality: str, description: Mapping[str, Any]) -> nn.Module | None:
+    """The library's own model with the values of a modality's tower; None for a tower that no library has.
+
+    It has the classifier where the library's reads the feature that the tower gives.  The norm that towers of a
+    retrieval model share stands for its own.  What the tower leaves out, such as a pooler, has random values.
+    """
+    part = registry.get("tower", description["tower"]) if "tower" in description else None
+    part = part if hasattr(part, "library") else getattr(part, "made", None)
+    if not hasattr(part, "library"):
+        return None
+    tower = model.tower(modality)
+    values = dict(tower.state_dict())
+    if hasattr(model, "joint") and hasattr(model.joint, "norm"):
+        values |= {f"norm.{name}": value for name, value in model.joint.norm.state_dict().items()}
+    names = _own_names(part, tower, description)
+    given = {names[name]: value for name, value in values.items() if name in names}
+    head = getattr(tower, "head", None)
+    classified = hasattr(part, "classifier") and isinstance(head, nn.Linear) and not hasattr(tower, "rep")
+    with torch.random.fork_rng([]):
+        whole: Any = part.library(description, classes=head.out_features) if classified else part.library(description)
+        if classified:
+            layer = part.classifier(whole)
+            if not isinstance(layer, nn.Linear) or layer.weight.shape != head.weight.shape:
+                whole = part.library(description)
+            else:
+                layer.load_state_dict(head.state_dict())
+    own = dict(whole.state_dict(keep_vars=True))
+    with torch.no_grad():
+        for name, value in given.items():
+            if name in own:
+                own[name].copy_(value)
+    return whole.eval()
+
+
+def _own_names(part: Any, tower: nn.Module, description: Mapping[str, Any]) -> dict[str, str]:
+    """The library's name of each of the tower's tensors: the one of the same tensor before the model is taken apart."""
+    if hasattr(tower, "own_name"):
+        own = (name for name in tower.state_dict() if name.partition(".")[0] not in ("head", "rep"))
+        return {name: tower.own_name(name) for name in own}
+    with torch.device("meta"):
+        model = part.library(description)
+        before = {id(value): name for name, value in _tensors(model).items()}
+        taken_apart = part.of_library(model, description, True)
+    return {name: before[id(value)] for name, value in _tensors(taken_apart).items() if id(value) in before}
+
+
+def _tensors(module: nn.Module) -> dict[str, Tensor]:
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}

@@ -1,0 +1,82 @@
+"""What every described model is from outside: a module of tensors, which pickles as its description and its values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+Gives = Literal["scores", "next token", "embeddings"]
+
+
+def gives(description: Mapping[str, Any]) -> Gives:
+    """What ``forward`` of a described model gives: class scores, scores of the next token, or embeddings."""
+    towers = description["towers"].values()
+    if any(tower.get("predicts") for tower in towers):
+        return "next token"
+    heads = [*towers, description.get("joint") or {}]
+    return "scores" if any(part.get("classes") for part in heads) else "embeddings"
+
+
+class Model(nn.Module):
+    """A model of one modality or two.  Subclasses give ``classify`` and ``embed``, causal ones ``next_tokens``."""
+
+    modalities: tuple[str, ...]
+
+    def __init__(self, description: Mapping[str, Any]):
+        super().__init__()
+        self.description = description
+        self.gives = gives(description)
+
+    def forward(self, first: Tensor, second: Tensor | None = None) -> Tensor | tuple[Tensor, ...]:
+        """Inputs in the order of ``modalities``: images ``[batch, channels, size, size]``, tokens ``[batch, tokens]``,
+        spectrograms ``[batch, frames, bins]``, as the run's ``preprocessing`` makes them.
+
+        Class scores ``[batch, classes]``; of a text model that predicts, ``[batch, tokens, vocabulary]``; of a model
+        that retrieves, the normalised embedding ``[batch, dim]`` of each input.  Raises TypeError for another number
+        of inputs.
+        """
+        given = (first,) if second is None else (first, second)
+        if len(given) != len(self.modalities):
+            raise TypeError(f"this model takes {' and '.join(self.modalities)}: {len(given)} inputs were given")
+        batch = dict(zip(self.modalities, given, strict=True))
+        if self.gives == "next token":
+            scores: Tensor = self.next_tokens(self.modalities[0], first)
+            return scores
+        if self.gives == "scores":
+            return self.classify("-".join(self.modalities), batch)
+        embedded = tuple(self.embed(modality, x) for modality, x in batch.items())
+        return embedded[0] if len(embedded) == 1 else embedded
+
+    def classify(self, pattern: str, batch: Mapping[str, Tensor], mask: str = "zero") -> Tensor:
+        """Class scores of samples of a pattern: ``[batch, classes]``."""
+        raise NotImplementedError
+
+    def embed(self, modality: str, x: Tensor) -> Tensor:
+        """The L2-normalised feature of one modality: ``[batch, dim]``."""
+        raise NotImplementedError
+
+    def next_tokens(self, modality: str, x: Tensor) -> Tensor:
+        """Scores of the token after each one: ``[batch, tokens, vocabulary]``."""
+        raise NotImplementedError
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As description and values, because some towers' classes are made when they are built."""
+        return _restored, (dict(self.description), self.state_dict(), self.training)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Model:
+        """Of the module as it is, with whatever was added to it since it was built."""
+        copied = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        copied.__dict__ = deepcopy(self.__dict__, memo)
+        return copied
+
+
+def _restored(description: Mapping[str, Any], state: Mapping[str, Tensor], training: bool) -> nn.Module:
+    from edgefl.models import build
+
+    module = build(description)
+    module.load_state_dict(state, assign=True)
+    return module.train(training)
