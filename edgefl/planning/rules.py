@@ -12,7 +12,7 @@ from edgefl import models, registry
 from edgefl.errors import MethodError
 from edgefl.methods import Method
 from edgefl.methods.setting import tensors_of
-from edgefl.schedules import Schedule, Stage, restrict
+from edgefl.schedules import Schedule, Stage
 from edgefl.work import Work
 
 BLIND = "a work depends on kind and round only"
@@ -92,7 +92,7 @@ def check_works(method: Method, schedule: Schedule) -> None:
         again = method.client_work(kind, round)
         if full != again or dict(full.scalars) != dict(again.scalars):
             raise MethodError(f"two calls of work() give different works for {kind} clients, round {round} ({BLIND})")
-        for rule, names, fault in broken(restrict(full, stage), stage):
+        for rule, names, fault in broken(stage.cut(full), stage):
             if names:
                 told = fault.format(listed(names))
                 raise MethodError(f"a work of {kind} clients at {stage} breaks a rule: {told} ({rule})")

@@ -159,7 +159,17 @@ LIGHT = {
 }
 LIGHT |= {
     words: {"torch", "pandas", "matplotlib", "numpy"}
-    for words in ("methods", "models", "data", "schedules", "selections", "policies", "aggregations", "schema", "new mine --force")
+    for words in (
+        "methods",
+        "models",
+        "data",
+        "schedules",
+        "selections",
+        "policies",
+        "aggregations",
+        "schema",
+        "new mine --force",
+    )
 }
 
 

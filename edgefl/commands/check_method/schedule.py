@@ -16,7 +16,7 @@ from edgefl.commands.check_method.untrained import check_first_shapes
 from edgefl.errors import MethodError
 from edgefl.methods import ServerState, Update
 from edgefl.planning.rules import works
-from edgefl.schedules import Schedule, Stage, restrict
+from edgefl.schedules import Schedule, Stage
 from edgefl.work import Work
 
 
@@ -33,7 +33,7 @@ def check_schedule(federation: TinyFederation, name: str, schedule: Schedule) ->
         return
     try:
         for work, stage, _, _ in works(method, schedule):
-            restrict(work, stage)
+            stage.cut(work)
     except MethodError as error:
         findings.refused[name] = str(error)
         return
