@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from edgefl import units
-from edgefl.report.console import NOTHING, Facts, new_table, or_dash, print_section, screen, stage_of
+from edgefl.report.console import NOTHING, Facts, new_table, or_dash, print_at_most, print_section, screen, stage_of
 
 SHOWN = {
     "memory": ("memory", units.show_bytes),
@@ -34,6 +34,7 @@ def print_fit(result: Facts, console: Console | None = None) -> None:
     print_section(console, "Budgets of a round", table)
     for kind in result["kinds"].values():
         _print_kind(console, result, kind)
+    print_at_most(console, result)
 
 
 def _print_kind(console: Console, result: Facts, kind: Facts) -> None:

@@ -48,6 +48,8 @@ def checkpoint_of(run: RunState) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "selection": run.selection.rows(),
         "batteries": run.batteries.rows() if run.batteries is not None else None,
     }
+    if run.setup.schedule.adapts:
+        state["schedule"] = run.setup.schedule.written()
     roster = run.roster
     arrays = {"ledger": of, "stage": roster.stage, "eligible": roster.eligible, "binding": roster.binding}
     if roster.spent is not None:
@@ -143,6 +145,8 @@ def restore(run: RunState, round: int, tensors: Mapping[str, Tensor], state: Map
     if run.watch is not None:
         run.watch.restore(state["watch"])
     run.selection.restore(state["selection"])
+    if run.setup.schedule.adapts:
+        run.setup.schedule.restore(state["schedule"])
     if run.batteries is not None:
         run.batteries.restore(state["batteries"])
     if "flights" in state:

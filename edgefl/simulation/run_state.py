@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -95,6 +96,8 @@ class RunState:
         on_divergence: Literal["stop", "continue"] = "stop",
         flown: Callable[[Flights], Landings] | None = None,
     ):
+        if setup.schedule.adapts:
+            setup = replace(setup, schedule=setup.schedule.fresh())
         self.setup, self.journal, self.on_progress, self.flown = setup, journal, on_progress, flown
         self.planner = Planner(setup, predictor)
         self.policy: Policy = registry.get("round policy", setup.round.policy_name)(setup.round)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from edgefl.errors import DivergedError
 from edgefl.runs import CARBON, SUMMED
-from edgefl.schedules import Stage
+from edgefl.schedules import Seen, Stage, movement
 from edgefl.simulation.ahead import Ahead
 from edgefl.simulation.arrivals import Tally
 from edgefl.simulation.checkpoint import checkpoint_of, restore
@@ -95,6 +95,7 @@ class Simulation(RunState):
     def _round(self, env: Clock, round: int) -> Events:
         setup, started = self.setup, self.now
         stage = setup.schedule.stage(round)
+        before = self.state.tensors if setup.schedule.adapts else {}
         tally = Tally()
         yield from run_server_works(self, env, setup.method.before(self.state, round), round, "before", tally.server)
         self.judge(round)
@@ -116,6 +117,8 @@ class Simulation(RunState):
         tally.sums["serialised_download_bytes"] += final[1]
         tally.sums["carried_download_bytes"] += final[1]
         self._write(round, stage, kinds, outcome, started, tally, metrics, final[0], watched)
+        if setup.schedule.adapts:
+            setup.schedule.learn(Seen(round, metrics, _mean_losses(tally), movement(before, self.state.tensors)))
 
     def _evaluated(self, env: Clock, round: int, server: list[dict[str, Any]], watched: dict[str, Any]) -> Events:
         """Evaluate; return the metrics of ``evaluation.final`` after the last round, else of ``evaluation.split``.
