@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -271,6 +271,13 @@ def pretraining_of(scenario: Scenario, federation: Federation, on_message: Calla
         if not federation.declared_only:
             pretraining.check()
     return pretraining
+
+
+def at_most(scenarios: Iterable[Scenario]) -> dict[str, list[str]]:
+    """``at_most``: the names of schedules that may end their stages early, so that costs are at most those; or {}."""
+    names = dict.fromkeys(scenario.schedule_name for scenario in scenarios)
+    found = [name for name in names if getattr(registry.get("schedule", name), "adapts", False)]
+    return {"at_most": found} if found else {}
 
 
 def predictor_of(scenario: Scenario) -> Predictor:

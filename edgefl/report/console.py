@@ -271,3 +271,11 @@ def _pieces(word: str, longest: int) -> Iterator[str]:
         yield word[:end]
         word = word[end:]
     yield word
+
+
+def print_at_most(console: Console, result: Facts) -> None:
+    """Say which schedules may end their stages early, if the result of a command that predicts names some."""
+    if names := result.get("at_most"):
+        ends = "ends its" if len(names) == 1 else "end their"
+        told = f"{' and '.join(names)} {ends} stages by what a run learns: rounds and totals are at most these"
+        console.print(Text(told))

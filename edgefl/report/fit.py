@@ -10,7 +10,7 @@ from rich.text import Text
 
 from edgefl import units
 from edgefl.devices.budgets import budget_named
-from edgefl.report.console import NOTHING, Facts, new_table, or_dash, print_section, screen, stage_of
+from edgefl.report.console import NOTHING, Facts, new_table, or_dash, print_at_most, print_section, screen, stage_of
 
 
 def print_fit(result: Facts, console: Console | None = None) -> None:
@@ -27,6 +27,7 @@ def print_fit(result: Facts, console: Console | None = None) -> None:
     print_section(console, "Budgets of a round", table)
     for kind in result["kinds"].values():
         _print_kind(console, result, kind)
+    print_at_most(console, result)
 
 
 def _print_kind(console: Console, result: Facts, kind: Facts) -> None:

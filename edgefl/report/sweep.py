@@ -14,6 +14,7 @@ from edgefl.report.console import (
     new_table,
     or_dash,
     percent,
+    print_at_most,
     print_section,
     refusals,
     score,
@@ -47,6 +48,7 @@ def print_sweep(result: Facts, console: Console | None = None) -> None:
     _print_cells(console, result["rows"])
     _print_refused(console, [row for row in result["rows"] if "refused" in row])
     _print_totals(console, rows)
+    print_at_most(console, result)
     _print_energy_total(console, rows)
     _print_excluded(console, rows)
     if any("metrics" in row for row in rows):

@@ -82,6 +82,12 @@ def disagreements(document: Document, parts: Mapping[str, BaseModel], names: Map
         errors.append(document.error(path, str(error)))
     else:
         training = cast(TrainingOptions, parts["training"])
+        if schedule.adapts and training.mode == "none":
+            message = f"{names['schedule']} ends its stages by what a run learns, and training: none learns nothing"
+            errors.append(document.error(("schedule",), message))
+        if schedule.adapts and getattr(training.lr_schedule, "restart", "never") == "stage":
+            message = f"{names['schedule']} ends its stages by what a run learns, so a restart has no time: write never"
+            errors.append(document.error(("training", "lr_schedule", "restart"), message))
         errors += _rate_errors(document, training, model, len(schedule.stages))
         if problem := training.lr_schedule.problem([stage.rounds for stage in schedule.stages]):
             field, message = problem

@@ -8,6 +8,7 @@ from edgefl.schedules.elastic import Elastic
 from edgefl.schedules.flexlora import FlexLoRA
 from edgefl.schedules.frozen_prefix import KEEP, FrozenPrefix, keeps
 from edgefl.schedules.heterofl import HeteroFL
+from edgefl.schedules.seen import Seen, movement
 from edgefl.schedules.staged import EndToEnd, Layerwise, Progressive, allocate
 from edgefl.schedules.stages import EARLY, PARTS, Aggregation, Schedule, Stage, part_of
 
@@ -24,8 +25,10 @@ __all__ = [
     "Layerwise",
     "Progressive",
     "Schedule",
+    "Seen",
     "Stage",
     "allocate",
     "keeps",
+    "movement",
     "part_of",
 ]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Annotated, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
@@ -14,6 +15,9 @@ from edgefl.errors import MethodError
 from edgefl.models.adapters import AdapterOptions
 from edgefl.work.description import Item, Payload, Work
 from edgefl.work.optimizer.learning_rates import at_stage
+
+if TYPE_CHECKING:
+    from edgefl.schedules.seen import Seen
 
 StageCount = Annotated[int, Field(gt=0, le=10_000)]
 """A number of stages: more are a mistake, and would take more memory than a model."""
@@ -133,26 +137,72 @@ class Schedule:
     ``needs`` are sections of a scenario that it requires; ``check_method`` adds them to its federation.  ``averages``
     says what the server averages: the values of parameters, or the products of LoRA's factors.
 
+    A schedule that ``adapts`` sees each round that ends (``learn``), and may end the stage then (``end_stage``).  The
+    rounds of its ``stages`` are the most that they may last: what is priced beforehand is at most what a run costs.
+
     The server's models are at ``stage(round)``.  ``candidates(round)`` are the stages that a client may train, best
     first.  ``offered`` lists every stage that a client may ever train, by index; by default these are the ``stages``.
     """
 
     needs: ClassVar[Mapping[str, Any]] = {}
     averages: ClassVar[Literal["values", "products"]] = "values"
+    adapts: ClassVar[bool] = False
 
     def __init__(
         self, stages: tuple[Stage, ...], *, deliver_final: bool = False, offered: tuple[Stage, ...] | None = None
     ):
         self.stages, self.deliver_final = stages, deliver_final
         self.offered = stages if offered is None else offered
-        self.rounds = sum(stage.rounds for stage in stages)
         self._ends = list(accumulate(stage.rounds for stage in stages))
+        self._ended: dict[int, int] = {}
+        if self.adapts and deliver_final:
+            raise MethodError("deliver_final: a schedule that adapts knows that a stage ends only after its last round")
+
+    @property
+    def rounds(self) -> int:
+        """Rounds in all, at most."""
+        return self._ends[-1] if self._ends else 0
 
     def check(self, adapter: AdapterOptions, aggregation: Aggregation) -> None:
         """Raise MethodError for sections of the scenario that the schedule doesn't go with; by default for none.
 
         The message may begin with the field that is to change: ``schedule.ranks: ...``.
         """
+
+    def learn(self, seen: Seen) -> None:
+        """Take in a round that has ended, before the next one begins; called if the schedule ``adapts``."""
+
+    def end_stage(self, round: int) -> bool:
+        """End the stage of ``round`` with it: later stages begin sooner.  Whether it ended, now or as planned.
+
+        The last stage that has rounds isn't ended: the section ``stop`` ends a run.
+        """
+        stage = self.stage(round)
+        if not any(later.rounds for later in self.stages[stage.index :]):
+            return False
+        self._end(stage.index, round)
+        return True
+
+    def _end(self, index: int, round: int) -> None:
+        saved = self._ends[index - 1] - round
+        self._ends[index - 1 :] = [end - saved for end in self._ends[index - 1 :]]
+        self._ended[index] = round
+
+    def written(self) -> dict[str, Any]:
+        """What later rounds depend on, as plain JSON data for a checkpoint.
+
+        A schedule that remembers more adds it: ``{**super().written(), "best": self.best}``.
+        """
+        return {"ended": [[index, round] for index, round in self._ended.items()]}
+
+    def restore(self, facts: Mapping[str, Any]) -> None:
+        """Go on from what ``written`` returned, in a schedule that has seen no round."""
+        for index, round in facts["ended"]:
+            self._end(index, round)
+
+    def fresh(self) -> Self:
+        """The schedule for a run of its own: a copy if it adapts, else itself."""
+        return deepcopy(self) if self.adapts else self
 
     def stage(self, round: int) -> Stage:
         """The stage of ``round`` (from 1).  Raises MethodError outside the schedule."""
@@ -167,9 +217,9 @@ class Schedule:
 
     def turns(self, stage: Stage) -> list[tuple[tuple[Stage, ...], tuple[int, ...]]]:
         """The different sets of candidates during one of ``stages``, each with its rounds, in order of first use."""
-        last = self._ends[stage.index - 1]
+        first = self._ends[stage.index - 2] + 1 if stage.index > 1 else 1
         turns: dict[tuple[int, ...], tuple[tuple[Stage, ...], list[int]]] = {}
-        for round in range(last - stage.rounds + 1, last + 1):
+        for round in range(first, self._ends[stage.index - 1] + 1):
             candidates = self.candidates(round)
             indices = tuple(candidate.index for candidate in candidates)
             turns.setdefault(indices, (candidates, []))[1].append(round)

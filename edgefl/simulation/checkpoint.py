@@ -51,6 +51,8 @@ def checkpoint_of(run: Run) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "selection": parts.selection.rows(),
         "batteries": parts.batteries.rows() if parts.batteries is not None else None,
     }
+    if parts.setup.schedule.adapts:
+        state["schedule"] = parts.setup.schedule.written()
     arrays = {"ledger": of, "stage": roster.stage, "eligible": roster.eligible, "binding": roster.binding}
     if roster.spent is not None:
         arrays["spent"] = roster.spent
@@ -145,6 +147,8 @@ def restore(run: Run, round: int, tensors: Mapping[str, Tensor], state: Mapping[
     if progress.watch is not None:
         progress.watch.restore(state["watch"])
     parts.selection.restore(state["selection"])
+    if parts.setup.schedule.adapts:
+        parts.setup.schedule.restore(state["schedule"])
     if parts.batteries is not None:
         parts.batteries.restore(state["batteries"])
     if run.air is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import inf, isfinite
 from time import monotonic
 from typing import Any, Literal
@@ -25,7 +26,7 @@ from edgefl.planning.setup import Setup
 from edgefl.planning.versions import ClientVersions
 from edgefl.runs import CARBON, SUMMED
 from edgefl.runs.tables import plain
-from edgefl.schedules import Stage
+from edgefl.schedules import Seen, Stage, movement
 from edgefl.simulation.checkpoint import checkpoint_of, restore
 from edgefl.simulation.client_evaluation import score_clients
 from edgefl.simulation.inflight.clock import Clock
@@ -75,6 +76,8 @@ class Simulation:
         flown: Callable[[Flights], Landings] | None = None,
         on_round: OnRound | None = None,
     ):
+        if setup.schedule.adapts:
+            setup = replace(setup, schedule=setup.schedule.fresh())
         planner = Planner(setup, predictor)
         policy: Policy = registry.get("round policy", setup.round.policy_name)(setup.round)
         selection: Selection = registry.get("selection", setup.round.selection_name)(setup.round, setup.seed)
@@ -187,6 +190,7 @@ class Simulation:
     def _round(self, env: Clock, round: int) -> Events:
         run, setup, started = self.run, self.run.parts.setup, self.run.at.now
         stage = setup.schedule.stage(round)
+        before = self.state.tensors if setup.schedule.adapts else {}
         tally = Tally()
         yield from run_server_works(run, env, setup.method.before(run.state, round), round, "before", tally.server)
         run.judge(round)
@@ -216,6 +220,8 @@ class Simulation:
                 self._note_divergence(round, tally, metrics)
             record = self._record(round, stage, kinds, outcome, started, tally, metrics, final[0], watched)
         self._write(record, tally)
+        if setup.schedule.adapts:
+            setup.schedule.learn(Seen(round, metrics, _mean_losses(tally), movement(before, self.state.tensors)))
 
     def _asks_to_stop(self, record: Mapping[str, Any]) -> bool:
         """Give ``on_round`` a copy of the record; whether it ends a run that would go on.

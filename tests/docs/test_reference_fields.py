@@ -64,12 +64,15 @@ ELSEWHERE = {
 
 RARE = {
     "rounds": {"rejections.REASON"},
-    **{mark: {"refused.LABEL"} for mark in ("profile", "clients", "compare")},
+    **{mark: {"refused.LABEL"} for mark in ("clients", "compare")},
+    "profile": {"refused.LABEL", "at_most[]"},
+    "sweep": {"at_most[]"},
+    "fit": {"at_most[]"},
     "papers": {"pages[].figures[].file", "pages[].figures[].differing_pixels"},
     "sweep.rows": {"refused", "trained.diverged"},
     "fit.kinds": {"failed[].sets[]", "failed[].error"},
 }
-"""Fields that only a fault brings about, or minutes of predictions."""
+"""Fields that only a fault or a plug-in's schedule brings about, or minutes of predictions."""
 
 
 def pattern(field: str) -> Path_:

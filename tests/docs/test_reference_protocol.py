@@ -20,7 +20,7 @@ from edgefl.data import Collection, DataSet, FolderSet, Wanted
 from edgefl.devices import Budget, Rounds
 from edgefl.methods import Cohort, Kind, Method, ServerState, Setting, Update
 from edgefl.models.client import ClientModel
-from edgefl.schedules import Schedule, Stage
+from edgefl.schedules import Schedule, Seen, Stage
 from edgefl.simulation import Policy, Selection
 from edgefl.simulation.selection import Candidates, Chosen
 from edgefl.simulation.selection.base import Places
@@ -32,13 +32,13 @@ PAGE = (ROOT / "docs" / "reference" / "protocol.md").read_text(encoding="utf-8")
 
 CLASSES = (
     Work, Pass, Payload, Item, Edit, Scalars, Step, Context, ClientModel, Source, EditKind, Method, Setting, Kind,
-    ServerState, Update, Cohort, Collection, DataSet, FolderSet, Wanted, Schedule, Stage, Selection, Places, Candidates,
-    Chosen, Policy, Budget, Rounds,
+    ServerState, Update, Cohort, Collection, DataSet, FolderSet, Wanted, Schedule, Seen, Stage, Selection, Places,
+    Candidates, Chosen, Policy, Budget, Rounds,
 )  # fmt: skip
 
 MADE_BY_INIT = {
     Method: {"options", "setting"},
-    Schedule: {"stages", "offered", "rounds", "deliver_final"},
+    Schedule: {"stages", "offered", "deliver_final"},
     Selection: {"options", "own", "seed"},
     Policy: {"options", "own"},
     ClientModel: {"modalities", "widths"},

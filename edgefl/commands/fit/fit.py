@@ -9,7 +9,7 @@ from math import inf, isfinite
 from typing import Any
 
 from edgefl import units
-from edgefl.commands.compose import commonest_link, compose, predictor_of, scenario_of
+from edgefl.commands.compose import at_most, commonest_link, compose, predictor_of, scenario_of
 from edgefl.commands.fit.bounds import Pricer, Question
 from edgefl.commands.fit.changes import TIERS, Levels, axes_of, sets_of, steps_of
 from edgefl.commands.fit.search import Search, worst
@@ -115,6 +115,7 @@ def fit(
     kinds = {name: _of_kind(question, name, on_progress) for name in (setup.clients.kinds if kind is None else [kind])}
     return {
         "scenario": whole.name,
+        **at_most([whole]),
         "device": target_device.name,
         "link": target_link.name,
         "any_stage": any_stage,

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.commands.compose import commonest_device, commonest_link, planner_of, scenario_of
+from edgefl.commands.compose import at_most, commonest_device, commonest_link, planner_of, scenario_of
 from edgefl.commands.profile.combinations import runnable
 from edgefl.commands.profile.cost_diff import TABLES
 from edgefl.commands.profile.evaluation_rows import client_evaluation_rows
@@ -114,9 +114,9 @@ def profile(
             check_figure(path, forms)
     whole = scenario_of(scenario, overrides)
     wanted = Wanted(device, link, stage, kind)
-    result: dict[str, Any] = {"scenario": whole.name}
-    planners = {whole.name: planner_of(whole, on_progress)}
     combinations = whole.combinations() if whole.compare else []
+    result: dict[str, Any] = {"scenario": whole.name, **at_most([whole, *(each for _, each in combinations)])}
+    planners = {whole.name: planner_of(whole, on_progress)}
     others, refused = runnable(combinations, lambda combination: planner_of(combination, on_progress))
     check_wanted(wanted, [planner.setup for planner in (*planners.values(), *others.values())])
     result |= _profiled(planners[whole.name], wanted, on_progress, whole.name)

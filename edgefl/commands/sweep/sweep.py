@@ -11,7 +11,7 @@ from typing import Any
 
 from edgefl import registry
 from edgefl.commands.cells.cells import check_jobs, shard_of, share_of
-from edgefl.commands.compose import federation_of, scenario_of
+from edgefl.commands.compose import at_most, federation_of, scenario_of
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.commands.run import check
 from edgefl.commands.sweep.answers import Answers, Workloads
@@ -162,6 +162,7 @@ def sweep(
     if store:
         store.write_csv(rows)
     result: dict[str, Any] = {"scenario": whole.name, "axes": list(expanded.paths), "rows": rows}
+    result |= at_most(variant for label, variant in expanded.cells if label not in refused)
     result["frontier"] = frontiers([row for row in rows if row["label"] not in refused])
     if sensitivity_to is not None:
         cells = [

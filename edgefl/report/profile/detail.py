@@ -12,6 +12,7 @@ from edgefl.report.console import (
     Facts,
     mib,
     new_table,
+    print_at_most,
     print_section,
     screen,
     stage_of,
@@ -48,6 +49,7 @@ def print_detail(result: Facts, console: Console | None = None) -> None:
         _print_client_evaluation(console, profile.get("client_evaluation_rows", ()))
         _print_rounds(console, profile)
         _print_totals(console, profile["totals"])
+    print_at_most(console, result)
     print_refused(console, result)
 
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from edgefl import units
-from edgefl.report.console import Facts, new_table, print_table, screen, stage_of
+from edgefl.report.console import Facts, new_table, print_at_most, print_table, screen, stage_of
 from edgefl.report.profile.detail import operations, print_detail, print_refused, throttling_notes
 
 MOST_ROWS = 18
@@ -40,6 +40,7 @@ def _print_opening(console: Console, result: Facts) -> None:
         _print_stages(console, rows)
     for line in _notes(rows):
         console.print(Text(line))
+    print_at_most(console, result)
     print_refused(console, result)
     console.print(Text("--full: memory by part, traffic, server, totals; --clients: every client of the fleet"))
 

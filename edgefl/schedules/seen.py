@@ -1,0 +1,43 @@
+"""What a schedule sees of a round that has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from edgefl.schedules.stages import part_of
+from edgefl.work import Address
+from edgefl.work.sums import averaged
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A round that has ended.
+
+    ``metrics`` by kind and name are those of the round's evaluation, empty if it had none; None for one that isn't
+    finite.  ``losses`` are the mean training losses of the updates of each kind, weighted by samples; None if none is
+    finite, and a kind without updates is left out.  ``moved`` has the L2 norm of the change of each part of a model in
+    this round: ``image/image.blocks.3``, ``image/image.head``.
+    """
+
+    round: int
+    metrics: Mapping[str, Mapping[str, float | None]]
+    losses: Mapping[str, float | None]
+    moved: Mapping[str, float]
+
+
+def movement(before: Mapping[Address, Tensor], after: Mapping[Address, Tensor]) -> dict[str, float]:
+    """The L2 norm of the change of each part of the models, by kind and part; buffers count, tables don't."""
+    squares: dict[str, float] = {}
+    for address, new in after.items():
+        old = before.get(address)
+        if old is None or not averaged(address) or not new.is_floating_point():
+            continue
+        kind, _, name = address.partition("/")
+        tower, part, block = part_of(name)
+        key = f"{kind}/{tower}.{part}" + ("" if block is None else f".{block}")
+        change = 0.0 if new is old else float((new.double() - old.double()).square().sum())
+        squares[key] = squares.get(key, 0.0) + change
+    return {key: square**0.5 for key, square in squares.items()}
