@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -235,10 +236,10 @@ class ClientCost:
     device: Device
     link: Link
 
-    def budgets(self, names: Iterable[str] = BUDGETS) -> dict[str, float]:
-        """The quantities that eligibility compares with a client's budgets of these ``names``."""
+    @cached_property
+    def _rounds(self) -> Rounds:
         spent = self.duration
-        rounds = Rounds(
+        return Rounds(
             self.device, self.link, **amounts_of([self.compute], [self.traffic]),
             download_seconds=np.array([spent.download_seconds]),
             compute_seconds=np.array([spent.compute_seconds]),
@@ -246,7 +247,16 @@ class ClientCost:
             energy_joules=np.array([spent.energy_joules]),
             peak_watts=np.array([spent.peak_watts]),
         )  # fmt: skip
-        return {name: values[0].item() for name, values in amounts(names, rounds).items()}
+
+    @cached_property
+    def _taken(self) -> dict[str, float]:
+        return {}
+
+    def budgets(self, names: Iterable[str] = BUDGETS) -> dict[str, float]:
+        """The quantities that eligibility compares with a client's budgets of these ``names``."""
+        if missing := [name for name in names if name not in self._taken]:
+            self._taken.update((name, values[0].item()) for name, values in amounts(missing, self._rounds).items())
+        return {name: self._taken[name] for name in names}
 
     def record(self) -> dict[str, Any]:
         """The cost as the fields of a record; their names contain the units."""

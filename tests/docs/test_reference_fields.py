@@ -224,7 +224,7 @@ def samples(
         edgefl.sweep(small(), budgets),
         edgefl.sweep(small(), ["fleet.budgets.memory=1kB"]),
         edgefl.sweep(small(), ["fleet.budgets.energy_total=1MJ"]),
-        edgefl.sweep(small(), ["fleet.budgets.power=5W,1kW"]),
+        edgefl.sweep(small(), ["fleet.budgets.power=1W,1kW"]),
         edgefl.sweep(small(), devices, sensitivity_to="8x"),
         edgefl.sweep(small(), devices, sensitivity_to="residuals"),
         edgefl.sweep(small(), output=folder / "trained", train=True),

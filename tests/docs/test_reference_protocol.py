@@ -42,8 +42,9 @@ MADE_BY_INIT = {
     Selection: {"options", "own", "seed"},
     Policy: {"options", "own"},
     ClientModel: {"modalities", "widths"},
+    Budget: {"noun", "quantity", "summary"},
 }
-"""Attributes that a class is given when it is made and doesn't declare."""
+"""Attributes that a class is given when it is made or that a subclass sets, and that have no value in the class."""
 
 
 def section(title: str) -> str:

@@ -218,7 +218,8 @@ class Pricer:
         others = [name for name in self.question.allowed if name not in BUDGETS]
         growing = [name for name in others if budget_named(name).grows]
         bounds = self._priced(NO_COMPUTE, moved).budgets() | dict.fromkeys(others, 0.0)
-        bounds |= self._priced(LEAST_COMPUTE if shape.batches else NO_COMPUTE, moved).budgets(growing)
+        if growing:
+            bounds |= self._priced(LEAST_COMPUTE if shape.batches else NO_COMPUTE, moved).budgets(growing)
         bounds["memory"] = self.floor(levels, span, stage)
         for other, computed in self._similar(cell_key):
             other_shape = self._shapes[other, span.first, stage.index]
