@@ -100,7 +100,7 @@ def test_a_plan_is_a_demand_on_the_clients_own_device(planner: Planner) -> None:
                 demand = planner.demand(representative, round, stage, old)
                 cost = demand.on(setup.fleet.device(client), setup.fleet.link(client), throttling=True)
                 assert plan.cost.budgets() == cost.budgets()
-                assert (plan.form, plan.key, plan.down) == (demand.work.form, demand.key, demand.down)
+                assert (plan.form, plan.key, plan.down) == (demand.form, demand.key, demand.down)
 
 
 def test_a_demand_has_what_its_payloads_weigh_and_batches_no_larger_than_the_samples(planner: Planner) -> None:
