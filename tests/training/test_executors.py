@@ -106,8 +106,8 @@ def test_two_workers_give_the_run_of_this_process_and_get_each_form_once_whateve
     for table in ("clients", "rounds"):
         assert run.records(table) == inline.records(table)
     assert len({row["lr"] for row in run.records("clients")}) == 4
-    # of each kind one that trains and one that evaluates its model at the server
-    assert sorted(json.loads(text)["kind"] for text in encoded) == sorted(2 * ["image", "text", "image-text"])
+    # of each kind one that trains, and two that evaluate its model on the server's splits
+    assert sorted(json.loads(text)["kind"] for text in encoded) == sorted(3 * ["image", "text", "image-text"])
 
 
 @pytest.mark.parametrize("where", ["inline", "processes"])

@@ -90,9 +90,9 @@ def test_a_work_is_stored_once_whatever_its_learning_rate(
     run = edgefl.run(tiny(**sections, executor=on_ray()), output=tmp_path / "ray")
     assert_same(run, inline)
     assert len({row["lr"] for row in run.records("clients")}) == 4
-    # of each kind one that trains, at one batch size, and one that evaluates its model at the server
+    # of each kind one that trains, and two that evaluate its model on the server's splits
     texts = [value for value in stored if isinstance(value, str)]
-    assert sorted(json.loads(text)["kind"] for text in texts) == sorted(2 * ["image", "text", "image-text"])
+    assert sorted(json.loads(text)["kind"] for text in texts) == sorted(3 * ["image", "text", "image-text"])
 
 
 def test_an_address_where_nothing_is_is_told_at_once(tiny: Tiny, tmp_path: Path) -> None:
