@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from edgefl.cost.phases import Phases, numbers_of
 from edgefl.devices import Device, Link
 from edgefl.devices.budgets import BUDGETS, Rounds, amounts
-from edgefl.work import FINISH, START, UPDATE, Address, Item, Payload, Source, StepCost, Trace, Work, distinct
+from edgefl.work import FINISH, START, UPDATE, Address, Description, Item, Payload, Source, StepCost, Trace, distinct
 from edgefl.work.optimizer.zeroth_order import without_gradients
 
 MODEL_PARTS = ("embedding", "blocks", "norm", "rep", "head", "pooler")
@@ -68,7 +68,7 @@ class ComputeCost:
         return float(((roofline + device.seconds_per_operator) * times).sum())
 
 
-def compute_cost(work: Work, source: Source, trace: Trace, without: str | None = None) -> ComputeCost:
+def compute_cost(work: Description, source: Source, trace: Trace, without: str | None = None) -> ComputeCost:
     """The cost of all passes and batches of a work, from the trace of its distinct steps.
 
     The trace has each distinct step once; here it is multiplied by the number of times that the step runs.  Passes of

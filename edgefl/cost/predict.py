@@ -21,10 +21,11 @@ from edgefl.work import (
     CUDA_ROUNDING,
     METERED,
     Context,
+    Description,
+    Form,
     Meter,
     Moment,
     Pass,
-    Scalars,
     Source,
     Timeline,
     Trace,
@@ -63,6 +64,11 @@ class _FewBatches:
 
 def shortened(work: Work) -> Work:
     """The work with only the first two occurrences of each distinct pass; later ones cost the same as the second."""
+    return replace(work, passes=_first_passes(work))
+
+
+def _first_passes(work: Description) -> tuple[Pass, ...]:
+    """The first two occurrences of each distinct pass, in order."""
     occurrences: Counter[int] = Counter()
     order, passes = distinct(work), []
     for pass_ in work.passes:
@@ -70,35 +76,35 @@ def shortened(work: Work) -> Work:
         occurrences[index] += 1
         if occurrences[index] <= METERED:
             passes.append(pass_)
-    return replace(work, passes=tuple(passes))
+    return tuple(passes)
 
 
-def work_key(work: Work) -> str:
+def work_key(form: Form) -> str:
     """The part of the cost key that doesn't depend on the data: everything but the passes, as a content hash."""
     # The model determines the shapes of parameters; other transferred tensors are listed with their shapes.
-    parameters = {i.name for p in work.up for i in p.items if not i.beside}
+    parameters = {i.name for p in form.up for i in p.items if not i.beside}
     extra = [
         (i.name, i.shape, i.dtype, i.beside)
-        for p in (*work.down, *work.up)
+        for p in (*form.down, *form.up)
         for i in p.items
         if i.name not in parameters
     ]
     # The cost depends on which learning rates and other scalars are zero, but not on their other values.
-    optimizer = {**work.optimizer, **Scalars(work.scalars).zeros()}
+    optimizer = {**form.optimizer, **form.zeros}
     return digest(
-        [work.model, [asdict(e) for e in work.edits], work.trainable, optimizer, work.precision, work.attention, extra,
-         work.keep, work.reference]
+        [form.model, [asdict(e) for e in form.edits], form.trainable, optimizer, form.precision, form.attention, extra,
+         form.keep, form.reference]
     )  # fmt: skip
 
 
-def _code(work: Work) -> list[str]:
+def _code(work: Description) -> list[str]:
     """Versions and digests of the packages whose code determines the cost of a work."""
     entry_points = {("step", name) for p in work.passes for name in p.steps} | {("edit", e.name) for e in work.edits}
     digests = sorted({registry.fingerprint(*entry) for entry in entry_points})
     return [*models.versions(), *models.code(work.model), *digests]
 
 
-def passes_key(work: Work, source: Source) -> str:
+def passes_key(work: Description, source: Source) -> str:
     """The part of the cost key that depends on the data: the shortened passes with the shapes of their batches."""
     most = metered_steps(work)
     return digest(
@@ -110,7 +116,7 @@ def passes_key(work: Work, source: Source) -> str:
                 {q: min(n, most) if p.train else n for q, n in source.counts(p).items()},
                 None if p.train else source.size(p),
             )
-            for p in shortened(work).passes
+            for p in _first_passes(work)
         ]
     )
 
@@ -121,7 +127,7 @@ def cost_key(work: Work, source: Source, device: str = "cpu") -> str:
     It doesn't depend on learning rates, epochs after the second, addresses, client or round.  It depends on whether
     weight decay and momentum are zero, but not on their values.
     """
-    return digest([work_key(work), passes_key(work, source), device])
+    return digest([work_key(work.form), passes_key(work, source), device])
 
 
 class CpuNormFakeMode(FakeTensorMode):

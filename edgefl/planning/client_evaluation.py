@@ -114,14 +114,14 @@ class ScoringPlanner:
         if key not in self._known:
             # what is kept is neither sent nor computed anew
             fitted, cost_key, computed = self.planner.compute(replace(work, keep=()), base, client)
-            down = travelling(work, stage, old)
+            down = travelling(work.form, stage, old)
             hardware, connection = setup.fleet.devices[device], setup.fleet.links[link]
             cost = client_cost(
                 computed, traffic(down, (), self.planner.buffers), hardware, connection,
                 throttling=setup.fleet.throttling,
             )  # fmt: skip
             self._known[key] = Scoring(
-                kind, int(self.held_out.client_samples[client]), stage, replace(fitted, keep=work.keep).form, cost_key,
+                kind, int(self.held_out.client_samples[client]), stage, replace(fitted, keep=work.keep), cost_key,
                 old, down, cost, hardware, connection,
             )  # fmt: skip
         return self._known[key]
@@ -140,7 +140,8 @@ class ScoringPlanner:
         known = self._works.get((kind, stage.index))
         if known is None or known[0] != full.form:
             work = encoded(stage.cut(full), self.setup.payload, self.planner.buffers, self.setup.method)
-            known = self._works[kind, stage.index] = full.form, interned(work.form), work_key(replace(work, keep=()))
+            base = work_key(replace(work.form, keep=()))
+            known = self._works[kind, stage.index] = full.form, interned(work.form), base
             self._known = {}
         _, form, base = known
         self._of_round[key] = form.bound(at_stage(full.scalars, stage.index)), base

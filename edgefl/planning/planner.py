@@ -94,10 +94,14 @@ class Planner:
         """The form of ``work``, one object as long as it doesn't change, and the same part of the cost key."""
         full = self._work(kind, round)
         known = self._stages.get((kind, stage.index))
-        if known is None or known[0] != full.form:
+        if known is not None and known[0] is full.form:  # asked for each client
+            return known[1:]
+        if known is not None and known[0] == full.form:
+            known = self._stages[kind, stage.index] = full.form, *known[1:]
+        else:
             # applied last: method, schedule and predictor see decoded payloads only
             work = encoded(stage.cut(full), self.setup.payload, self.buffers, self.setup.method)
-            known = self._stages[kind, stage.index] = full.form, interned(work.form), work_key(work)
+            known = self._stages[kind, stage.index] = full.form, interned(work.form), work_key(work.form)
             self.revisions[kind, stage.index] += 1
             # works of equal cost may send different payloads in another round or to another kind
             self._traffic = {k: v for k, v in self._traffic.items() if k[:2] != (kind, stage.index)}
@@ -115,27 +119,27 @@ class Planner:
             self._full[kind, round] = self.setup.method.client_work(kind, round)
         return self._full[kind, round]
 
-    def compute(self, work: Work, base: str, client: int, *, again: bool = False) -> tuple[Work, str, ComputeCost]:
-        """``self.work(...)`` fitted to a client's samples, with its cost key and its device-independent cost.
+    def compute(self, work: Work, base: str, client: int, *, again: bool = False) -> tuple[Form, str, ComputeCost]:
+        """The form of ``self.work(...)`` fitted to a client's samples, its cost key and its device-independent cost.
 
         ``again`` says that the client has kept the activations that the work would compute.
         """
         source = self.setup.clients.client(client)
         fitted = work.fitted(source.size)
-        return fitted, *self._computed(fitted, source, base, client, KEEP if again else None)
+        return fitted.form, *self._computed(fitted, source, base, client, KEEP if again else None)
 
     def _computed(
         self, work: Work, source: Source, base: str, client: int, without: str | None = None
     ) -> tuple[str, ComputeCost]:
         passes = (client, repr(work.passes))
         if passes not in self._passes:
-            self._passes[passes] = passes_key(work, source)
+            self._passes[passes] = passes_key(work.form, source)
         key = digest([base, self._passes[passes], self.predictor.device])
         counts = tuple(n for p in work.passes for n in source.counts(p).values())
         cost_key = (key, len(work.passes), counts, without)
         if cost_key not in self._compute:
             trace = self.predictor.trace(work, source, key)
-            self._compute[cost_key] = compute_cost(work, source, trace, without)
+            self._compute[cost_key] = compute_cost(work.form, source, trace, without)
         return key, self._compute[cost_key]
 
     def moved(
@@ -154,9 +158,9 @@ class Planner:
     def demand(self, client: int, round: int, stage: Stage, old: tuple[str, ...] = ()) -> Demand:
         """Device-independent demand of a client's round at this stage; ``old`` are its stale copies."""
         work, base = self.work(self.setup.kind_of(client), round, stage)
-        once = computed_once(work)
+        once = computed_once(work.form)
         fitted, key, computed = self.compute(work, base, client, again=once is not None and once not in old)
-        down, moved = self.moved(work, base, stage, old)
+        down, moved = self.moved(work.form, base, stage, old)
         return Demand(fitted, key, computed, down, moved)
 
     @property
@@ -179,10 +183,10 @@ class Planner:
             fleet, samples = self.setup.fleet, int(self.setup.clients.client_samples[client])
             hardware, connection = fleet.devices[device], fleet.links[link]
             # works that are fitted to other numbers of samples differ in their batches only
-            batches = tuple(p.batch for p in demand.work.passes)
+            batches = tuple(p.batch for p in demand.form.passes)
             fitted = self._fitted[kind, stage.index]
             if batches not in fitted:
-                fitted[batches] = interned(demand.work.form)
+                fitted[batches] = interned(demand.form)
             plans[key] = Plan(
                 kind, group, samples, stage, fitted[batches], demand.key, old, demand.down,
                 demand.on(hardware, connection, throttling=fleet.throttling), hardware, connection,
@@ -194,6 +198,6 @@ class Planner:
         for known, cost in self._server:
             if known == work.form:
                 return cost
-        cost = self._computed(work, self.setup.clients.server(), work_key(work), -1)
+        cost = self._computed(work, self.setup.clients.server(), work_key(work.form), -1)
         self._server = [*self._server[-31:], (work.form, cost)]
         return cost

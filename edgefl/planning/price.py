@@ -8,7 +8,7 @@ import numpy as np
 
 from edgefl.cost import ClientCost, ComputeCost, Traffic, duration, traffic
 from edgefl.devices import Device, Link
-from edgefl.work import Payload, Work
+from edgefl.work import Form, Payload
 
 NO_COMPUTE = ComputeCost(0, {}, 0, 0, 0.0, np.empty((0, 3)))
 """The cost of a client that computes nothing."""
@@ -30,10 +30,10 @@ def client_cost(
 class Demand:
     """Device-independent demand of a client's round (``Planner.demand``).
 
-    ``work`` is fitted to the client's samples, ``key`` is its cost key, and ``down`` has the downloaded payloads.
+    ``form`` is fitted to the client's samples, ``key`` is its cost key, and ``down`` has the downloaded payloads.
     """
 
-    work: Work
+    form: Form
     key: str
     compute: ComputeCost
     down: tuple[Payload, ...]

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from math import isfinite
 
 from edgefl.methods import ServerState
-from edgefl.work import Work
+from edgefl.work import Description
 from edgefl.work.packed import finite
 
 
@@ -32,7 +32,7 @@ class FiniteCheck:
         return [address for address in state.tensors if address in self._bad] if self._bad else []
 
 
-def finite_metrics(work: Work, metrics: Mapping[str, float], bad: Collection[str]) -> dict[str, float | None]:
+def finite_metrics(work: Description, metrics: Mapping[str, float], bad: Collection[str]) -> dict[str, float | None]:
     """The metrics of an evaluation, with None for those that aren't finite.
 
     All are None if the work reads one of the ``bad`` addresses, whose tensors aren't finite.

@@ -316,7 +316,7 @@ def _step(
     return loss.detach()
 
 
-def metered_steps(work: Work) -> int:
+def metered_steps(work: Description) -> int:
     """Steps of a pattern that are metered in an occurrence of a pass; later steps cost as much as the last of them.
 
     With accumulation, the first batch of the second update has the optimizer's state but no

@@ -62,7 +62,8 @@ def names_in(text: str) -> set[str]:
 def public(of: type[Any]) -> set[str]:
     """Fields, properties and methods of a class, those of torch's and Python's own bases left out."""
     found = {field.name for field in fields(of)} if is_dataclass(of) else set()
-    for name, member in vars(of).items():
+    bases = [base for base in of.__mro__ if is_dataclass(base)] if is_dataclass(of) else [of]
+    for name, member in (entry for base in bases for entry in vars(base).items()):
         kinds = (property, cached_property, classmethod, staticmethod)
         if not name.startswith("_") and (inspect.isfunction(member) or isinstance(member, kinds)):
             found.add(name)

@@ -54,15 +54,16 @@ class Played:
 
 
 @pytest.fixture
-def play(tiny: Tiny, tmp_path: Path) -> Callable[[Any], Played]:
-    def make(method: Any) -> Played:
+def play(tiny: Tiny, tmp_path: Path) -> Callable[..., Played]:
+    def make(method: Any, **training: Any) -> Played:
         scenario = tiny(
             data={"source": "glyphs", "clients": {"image": CLIENTS}, "partition": {"dirichlet": 0.3}, "size": 8,
                   "samples": 40, "validation": 20, "test": 20},
             model={"image": {"blocks": 1, "width": 8, "heads": 2, "patch": 4}},
             method=method,
             schedule={"name": "end-to-end", "rounds": 2},
-            training={"batch": 500, "epochs": EPOCHS, "optimizer": "sgd", "lr": LR, "implementation": "for-loop"},
+            training={"batch": 500, "epochs": EPOCHS, "optimizer": "sgd", "lr": LR, "implementation": "for-loop",
+                      **training},
             round={"cohort": 2},
             evaluation={"clients": "25%"},
         )  # fmt: skip
@@ -83,6 +84,17 @@ def test_under_ditto_a_client_scores_its_own_model(play: Callable[[Any], Played]
     assert any(played.accuracy(own[c], c) != played.accuracy(played.last, c) for c in own)
 
 
+def fine_tuned(played: Played, client: int, tune: str, lr: float) -> Weights:
+    """The run's final weights after EPOCHS steps of plain SGD on all of a client's samples."""
+    batch, weights = played.batch(client, held_out=False), dict(played.last)
+    for _ in range(EPOCHS):
+        leaves = {n: w.clone().requires_grad_() for n, w in weights.items()}
+        loss = F.cross_entropy(played.logits(leaves, batch["image"]), batch["label"])
+        gradients = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
+        weights |= {n: weights[n] - lr * g for n, g in gradients.items() if tune == "all" or ".head." in n}
+    return weights
+
+
 @pytest.mark.parametrize("tune", ["all", "head"])
 def test_under_fedbabu_a_client_fine_tunes_before_it_is_scored(play: Callable[[Any], Played], tune: str) -> None:
     played = play({"name": "fedbabu", "tune": tune})
@@ -90,16 +102,19 @@ def test_under_fedbabu_a_client_fine_tunes_before_it_is_scored(play: Callable[[A
     for name, value in played.last.items():
         assert torch.equal(value, first[f"image/{name}"]) == (".head." in name)  # only the body has learnt
 
-    def tuned(client: int) -> Weights:
-        batch, weights = played.batch(client, held_out=False), dict(played.last)
-        for _ in range(EPOCHS):
-            leaves = {n: w.clone().requires_grad_() for n, w in weights.items()}
-            loss = F.cross_entropy(played.logits(leaves, batch["image"]), batch["label"])
-            gradients = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
-            weights |= {n: weights[n] - LR * g for n, g in gradients.items() if tune == "all" or ".head." in n}
-        return weights
-
     recorded = played.recorded()
     assert len(recorded) >= 3
-    assert recorded == {c: pytest.approx(played.accuracy(tuned(c), c)) for c in recorded}
-    assert any(played.accuracy(tuned(c), c) != played.accuracy(played.last, c) for c in recorded)
+    tuned = {c: played.accuracy(fine_tuned(played, c, tune, LR), c) for c in recorded}
+    assert recorded == pytest.approx(tuned)
+    assert any(tuned[c] != played.accuracy(played.last, c) for c in recorded)
+
+
+def test_fine_tuning_takes_the_learning_rate_of_its_round(play: Callable[..., Played]) -> None:
+    """Both rounds are evaluated; the rate of the second is a hundredth of the first one's."""
+    played = play("fedbabu", lr_schedule={"name": "step", "every": 1, "factor": 0.01})
+    recorded = played.recorded()
+    by_rate = {
+        rate: {c: played.accuracy(fine_tuned(played, c, "all", rate), c) for c in recorded} for rate in (LR, LR / 100)
+    }
+    assert recorded == pytest.approx(by_rate[LR / 100])
+    assert by_rate[LR] != by_rate[LR / 100]

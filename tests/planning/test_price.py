@@ -100,7 +100,7 @@ def test_a_plan_is_a_demand_on_the_clients_own_device(planner: Planner) -> None:
                 demand = planner.demand(representative, round, stage, old)
                 cost = demand.on(setup.fleet.device(client), setup.fleet.link(client), throttling=True)
                 assert plan.cost.budgets() == cost.budgets()
-                assert (plan.form, plan.key, plan.down) == (demand.work.form, demand.key, demand.down)
+                assert (plan.form, plan.key, plan.down) == (demand.form, demand.key, demand.down)
 
 
 def test_a_demand_has_what_its_payloads_weigh_and_batches_no_larger_than_the_samples(planner: Planner) -> None:
@@ -110,7 +110,7 @@ def test_a_demand_has_what_its_payloads_weigh_and_batches_no_larger_than_the_sam
         work, _ = planner.work(setup.kind_of(client), 3, stage)
         samples = int(setup.clients.client_samples[client])
         fresh = planner.demand(client, 3, stage)
-        assert [p.batch for p in fresh.work.passes] == [min(p.batch, samples) for p in work.passes]
+        assert [p.batch for p in fresh.form.passes] == [min(p.batch, samples) for p in work.passes]
         bytes_of = {i.source: (p.bytes_of(i), stage.active(i.name)) for p in work.down for i in p.items}
         frozen = tuple(source for source, (_, active) in bytes_of.items() if not active)
         assert fresh.traffic.download_bytes == sum(n for n, active in bytes_of.values() if active)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,6 +13,7 @@ import pytest
 import torch
 from tensors import assert_equal_tensors
 
+import edgefl
 from edgefl.commands.compose import compose
 from edgefl.errors import ScenarioError, TrainingError, UnknownName
 from edgefl.planning import Setup
@@ -19,7 +21,7 @@ from edgefl.scenario import Scenario, load
 from edgefl.training import Inline, Processes, Report, Task, device_of
 from edgefl.training.packing import CONTEXT_BYTES, Memory, limit_of
 from edgefl.training.pools import Pools
-from edgefl.work import Pass, Work
+from edgefl.work import Form, Pass, Work
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +85,31 @@ def test_inline_and_processes_give_the_same_reports(setup: Setup, processes: Pro
             assert report.measured is not None
 
 
+def test_two_workers_give_the_run_of_this_process_and_get_each_form_once_whatever_its_rate(
+    tiny: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded: list[str] = []
+    encode = Form.encode
+
+    def counted(form: Form) -> str:
+        encoded.append(encode(form))
+        return encoded[-1]
+
+    monkeypatch.setattr(Form, "encode", counted)
+    rate = {"batch": 8, "lr_schedule": "cosine"}
+    sections = {"schedule": {"name": "end-to-end", "rounds": 4}, "training": rate, "evaluation": {"every": 1}}
+    inline = edgefl.run(tiny(**sections), output=tmp_path / "inline")
+    assert not encoded
+    workers = {"name": "processes", "workers": 2, "device": "cpu"}
+    run = edgefl.run(tiny(**sections, executor=workers), output=tmp_path / "workers")
+    assert_equal_tensors(run.weights(), inline.weights())
+    for table in ("clients", "rounds"):
+        assert run.records(table) == inline.records(table)
+    assert len({row["lr"] for row in run.records("clients")}) == 4
+    # of each kind one that trains, and two that evaluate its model on the server's splits
+    assert sorted(json.loads(text)["kind"] for text in encoded) == sorted(3 * ["image", "text", "image-text"])
+
+
 @pytest.mark.parametrize("where", ["inline", "processes"])
 def test_a_failure_names_the_node(setup: Setup, processes: Processes, where: str) -> None:
     executor = processes if where == "processes" else Inline(setup.clients, "cpu")  # type: ignore[arg-type]
@@ -97,7 +124,7 @@ def test_a_queued_task_can_be_cancelled_and_never_runs(setup: Setup, processes: 
     # a worker takes one task and has one more at hand; those behind them wait
     task = task_of(setup, 0)
     # long enough that handing over all takes less time than doing the first
-    long = replace(task, work=replace(task.work, passes=task.work.passes * 10))
+    long = replace(task, form=replace(task.form, passes=task.form.passes * 10))
     futures = [processes.submit(long) for _ in range(5)]
     last = futures[-1]
     assert last.cancel() and last.cancelled()

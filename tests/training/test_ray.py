@@ -70,6 +70,31 @@ def test_a_ray_of_its_own_gives_the_bytes_of_this_process_and_leaves_nothing(tin
     assert not of_ray()
 
 
+def test_a_work_is_stored_once_whatever_its_learning_rate(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored: list[Any] = []
+    put = ray.put
+
+    def counted(value: Any) -> Any:
+        stored.append(value)
+        return put(value)
+
+    monkeypatch.setattr(ray, "put", counted)
+    sections = {
+        "schedule": {"name": "end-to-end", "rounds": 4},
+        "training": {"batch": 8, "lr_schedule": "cosine"},
+        "evaluation": {"every": 1},
+    }
+    inline = edgefl.run(tiny(**sections), output=tmp_path / "inline")
+    run = edgefl.run(tiny(**sections, executor=on_ray()), output=tmp_path / "ray")
+    assert_same(run, inline)
+    assert len({row["lr"] for row in run.records("clients")}) == 4
+    # of each kind one that trains, and two that evaluate its model on the server's splits
+    texts = [value for value in stored if isinstance(value, str)]
+    assert sorted(json.loads(text)["kind"] for text in texts) == sorted(3 * ["image", "text", "image-text"])
+
+
 def test_an_address_where_nothing_is_is_told_at_once(tiny: Tiny, tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

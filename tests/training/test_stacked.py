@@ -273,7 +273,7 @@ def test_the_rest_of_a_class_makes_a_group_if_it_is_half_of_one(tiny: Tiny) -> N
     assert grouped(alike[:6], [0] * 6, 4) == [[1, 3, 4, 5]]
     other = replace(one, inputs=dict(one.inputs))
     assert grouped([one, other, one, other], [0] * 4, 2) == [[0, 2], [1, 3]]
-    slower = replace(one, work=replace(one.work, scalars={**one.work.scalars, "lr": 0.5}))
+    slower = replace(one, scalars={**one.scalars, "lr": 0.5})
     assert grouped([one, slower, one], [0] * 3, 2) == [[0, 2]]
 
 

@@ -81,12 +81,13 @@ def trained(scenario: Any, kind: str, workers: int, devices: list[str], count: i
     tasks, flops, moved, steps = [], 0.0, 0.0, 0
     for number in range(count):
         client = members[number % len(members)]
-        work, _, cost = planner.compute(*planner.work(kind, 1, stage), client)
-        tasks.append(Task(work.form, work.scalars, state.inputs(work), client, number, peak=cost.peak_memory_bytes))
+        form, _, cost = planner.compute(*planner.work(kind, 1, stage), client)
+        scalars = planner.scalars(kind, 1, stage)
+        tasks.append(Task(form, scalars, state.inputs(form), client, number, peak=cost.peak_memory_bytes))
         flops += cost.forward_flops + cost.backward_flops
         moved += float((cost.operators[:, 1] * cost.operators[:, 2]).sum())
         source = setup.clients.client(client)
-        steps += sum(n for p in work.passes for n in source.counts(p).values())
+        steps += sum(n for p in form.passes for n in source.counts(p).values())
     # a CPU's memory isn't shared out: it only routes
     memories = [Memory("cpu", 2**40, 2**39)] if devices == ["cpu"] else None
     said: list[warnings.WarningMessage]

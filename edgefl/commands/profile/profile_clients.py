@@ -112,7 +112,7 @@ def cost_fields(setup: Setup, demand: Demand, stage: int) -> dict[str, Any]:
     return {
         "stage": stage,
         **({"part": label} if label else {}),
-        "batch": next((p.batch for p in demand.work.passes if p.train), None),
+        "batch": next((p.batch for p in demand.form.passes if p.train), None),
         "peak_memory_bytes": demand.compute.peak_memory_bytes,
         "flops": demand.compute.forward_flops + demand.compute.backward_flops,
         "download_bytes": demand.traffic.download_bytes,

@@ -53,7 +53,7 @@ class Stretch:
         """Whether the rounds of ``other`` cost the same."""
 
         def server_costs(stretch: Stretch) -> list[Any]:
-            return [(when, w.kind, w.passes, work_key(w)) for when, w in stretch.server]
+            return [(when, w.kind, w.passes, work_key(w.form)) for when, w in stretch.server]
 
         if self.stage is not other.stage or self.works.keys() != other.works.keys():
             return False

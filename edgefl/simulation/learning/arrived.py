@@ -222,8 +222,8 @@ class Arrived:
     def _decoded(self, started: Started, result: Result) -> Payloads:
         if all(isinstance(sent, Packed) for sent in result.payloads.values()):
             return result.payloads  # without a codec
-        bases = started.work.bases(self._start(started)[0])
-        return {p.name: p.decoded(result.payloads[p.name], bases) for p in started.work.up}
+        bases = started.plan.form.bases(self._start(started)[0])
+        return {p.name: p.decoded(result.payloads[p.name], bases) for p in started.plan.form.up}
 
     def _update(
         self,
@@ -235,39 +235,36 @@ class Arrived:
         base: dict[Address, Tensor] | None = None,
     ) -> Update:
         """The update of a client; without its result one that is expected."""
-        work = self._part(started, stage)
+        work = self._part(started.plan.form, stage).bound(started.scalars)
         expected = Update(
-            arrival.client, started.plan.kind, self._private(arrival.client, work), work, payloads,
+            arrival.client, started.plan.kind, self._private(arrival.client, started.plan.form), work, payloads,
             self._start(started)[1] if base is None else base,
             arrival.round, arrival.staleness, arrival.weight_factor, self._setup.round.equal,
         )  # fmt: skip
         return expected if result is None else _with_result(expected, result, payloads)
 
-    def _part(self, started: Started, stage: Stage) -> Work:
-        """The work of a client with uploads of what trains at this stage only."""
-        form = started.plan.form
+    def _part(self, form: Form, stage: Stage) -> Form:
+        """The form with uploads of what trains at this stage only."""
         parts = self._parts.setdefault(form, {})
         if stage.index not in parts:
             part = part_of_stage(form, stage)
             parts[stage.index] = None if part is form else part
-        less = parts[stage.index]
-        return started.work if less is None else less.bound(started.scalars)
+        return parts[stage.index] or form
 
     def _start(self, started: Started) -> tuple[dict[str, Tensor], dict[Address, Tensor]]:
         """Starting values of a client at its dispatch, by item and by address."""
         key = id(started.state), started.plan.start
         if key not in self._starts:
-            inputs = started.state.inputs(
-                started.work, preinstalled(started.work, started.plan.down, started.state.versions)
-            )
-            self._starts[key] = inputs, started.state.base(started.work, inputs)
+            plan, state = started.plan, started.state
+            inputs = state.inputs(plan.form, preinstalled(plan.form, plan.down, state.versions))
+            self._starts[key] = inputs, state.base(plan.form, inputs)
         return self._starts[key]
 
-    def _private(self, client: int, work: Work) -> dict[str, int]:
+    def _private(self, client: int, form: Form) -> dict[str, int]:
         source = self._setup.clients.client(client)
         return {
             pattern: source.size(replace(p, patterns=(pattern,)))
-            for p in work.passes
+            for p in form.passes
             if p.data == "private"
             for pattern in p.patterns
         }

@@ -113,7 +113,7 @@ def test_memory_with_groups_is_predicted_to_the_byte(name: str, implementation: 
 
 def test_a_rate_changes_no_cost_and_a_part_of_its_own_does() -> None:
     def key(rates: dict[str, Any]) -> str:
-        return work_key(make_work(optimizer=settings(rates=rates)))
+        return work_key(make_work(optimizer=settings(rates=rates)).form)
 
     one = key({"image": {"lr": 0.5}})
     assert one == key({"image": {"lr": [0.1, 0.2]}}) != key({"image": {"lr": 0.5}, "head": {"lr": 0.5}})
