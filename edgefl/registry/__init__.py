@@ -64,6 +64,7 @@ GROUPS = {
     "round policy": "edgefl.policies",
     "aggregation": "edgefl.aggregations",
     "server optimizer": "edgefl.server_optimizers",
+    "codec": "edgefl.codecs",
     "profile library": "edgefl.profiles",
 }
 
@@ -137,13 +138,14 @@ def _converted(noun: str, name: str, part: Any) -> tuple[Any, str]:
         return part, str(error)
 
 
-_CALLED = ("method", "schedule", "model", "partition", "step", "selection", "round policy", "server optimizer")
+_CALLED = ("method", "schedule", "model", "partition", "step", "selection", "round policy", "server optimizer", "codec")
 _ATTRIBUTES = {
     "method": ("initial", "work", "aggregate", "evaluate"),
     "tower": ("Options", "build"),
     "edit": ("apply", "fold", "restrict", "names"),
     "selection": ("Options", "blind"),
     "server optimizer": ("Options", "step", "along", "keeps"),
+    "codec": ("Options", "needs_base", "applies", "wire", "encode", "decode"),
     "round policy": ("at_once", "overlapping"),
 }
 
@@ -286,8 +288,8 @@ def register(kind: str, name: str) -> Callable[[Part], Part]:
 
     Args:
         kind: ``method``, ``schedule``, ``model``, ``tower``, ``data set``, ``partition``, ``step``, ``edit``,
-            ``selection``, ``round policy``, ``aggregation``, ``server optimizer`` or ``profile library`` (the path of a
-            folder).
+            ``selection``, ``round policy``, ``aggregation``, ``server optimizer``, ``codec`` or ``profile library``
+            (the path of a folder).
         name: How a scenario names it: letters, digits, ``-``, ``_`` and ``.``.
 
     Returns:

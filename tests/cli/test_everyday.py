@@ -159,7 +159,17 @@ LIGHT = {
 }
 LIGHT |= {
     words: {"torch", "pandas", "matplotlib", "numpy"}
-    for words in ("methods", "models", "data", "schedules", "selections", "policies", "aggregations", "schema", "new mine --force")
+    for words in (
+        "methods",
+        "models",
+        "data",
+        "schedules",
+        "selections",
+        "policies",
+        "aggregations",
+        "schema",
+        "new mine --force",
+    )
 }
 
 
@@ -197,7 +207,7 @@ def test_the_kept_lists_are_what_the_parts_say() -> None:
         "schedules": ("schedules",),
         "selections": ("selections",),
         "policies": ("policies",),
-        "aggregations": ("rules", "server_optimizers"),
+        "aggregations": ("rules", "server_optimizers", "codecs"),
     }.items(),
 )
 def test_a_list_has_a_line_for_every_part(command: str, sections: tuple[str, ...]) -> None:
