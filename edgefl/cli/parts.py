@@ -43,8 +43,8 @@ def policies(plugins: Plugins = None, as_json: AsJson = False) -> None:
 
 @app.command(epilog=examples("edgefl aggregations", "edgefl aggregations --json"))
 def aggregations(plugins: Plugins = None, as_json: AsJson = False) -> None:
-    """List rules of aggregation and server optimizers, with a line each."""
-    _list("rules", "server_optimizers", as_json=as_json)
+    """List rules of aggregation, server optimizers and codecs of payloads, with a line each."""
+    _list("rules", "server_optimizers", "codecs", as_json=as_json)
 
 
 def _list(*sections: str, as_json: bool, options: bool = False) -> None:

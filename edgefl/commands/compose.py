@@ -222,7 +222,7 @@ def _check_held_out(scenario: Scenario, federation: Federation) -> None:
 
 def _check_payload(scenario: Scenario, method: Method) -> None:
     """Raise ScenarioError for an upload that can't be encoded with the scenario's ``payload.up``."""
-    if scenario.payload.top_k is not None:
+    if (up := scenario.payload.codecs()[1]) is not None and up.kind.needs_base:
         with errors_at(scenario, "payload", "up"):
             for kind in method.setting.kinds:
                 encoded(method.client_work(kind, 1), scenario.payload, (), method)

@@ -20,7 +20,7 @@ from edgefl.scenario import Scenario
 MAY_CHANGE = ("executor", "tracker", "training.on_divergence")
 """Sections and fields that a resumed run may set: results don't depend on them."""
 
-IN_WORKERS = ("model", "tower", "data set", "partition", "step", "edit")
+IN_WORKERS = ("model", "tower", "data set", "partition", "step", "edit", "codec")
 """Kinds of parts that worker processes look up; the others work in the main process."""
 
 

@@ -31,6 +31,7 @@ LISTED = {
     "policies": "round policy",
     "rules": "aggregation",
     "server_optimizers": "server optimizer",
+    "codecs": "codec",
 }
 """What is listed under each name, as the registry calls it."""
 
@@ -81,7 +82,8 @@ def described(noun: str, name: str) -> dict[str, Any]:
     summary = getattr(part, "summary", "") or _first_sentence(text or "")
     entry: dict[str, Any] = {"name": name, "summary": summary}
     if noun in ("method", "schedule") or model is not None:
-        entry["options"] = _options(model) if model is not None else []
+        key = {"tower": "tower", "codec": "dtype"}.get(noun, "name")
+        entry["options"] = _options(model, key) if model is not None else []
     return entry
 
 
@@ -91,10 +93,10 @@ def _first_sentence(docstring: str) -> str:
     return re.split(r"(?<!\bal)\. ", paragraph)[0].removesuffix(".").replace("``", "")
 
 
-def _options(model: type[BaseModel]) -> list[dict[str, str]]:
+def _options(model: type[BaseModel], key: str) -> list[dict[str, str]]:
     options = []
     for field, schema in model.model_json_schema().get("properties", {}).items():
-        if field in ("name", "tower"):
+        if field == key:
             continue
         default = schema.get("default")
         text = "required" if "default" not in schema else "-" if default is None else _default_text(default)

@@ -65,6 +65,7 @@ GROUPS = {
     "budget": "edgefl.budgets",
     "aggregation": "edgefl.aggregations",
     "server optimizer": "edgefl.server_optimizers",
+    "codec": "edgefl.codecs",
     "profile library": "edgefl.profiles",
 }
 
@@ -139,7 +140,7 @@ def _converted(noun: str, name: str, part: Any) -> tuple[Any, str]:
 
 
 _CALLED = (
-    "method", "schedule", "model", "partition", "step", "selection", "round policy", "budget", "server optimizer",
+    "method", "schedule", "model", "partition", "step", "selection", "round policy", "budget", "server optimizer", "codec",
 )  # fmt: skip
 _ATTRIBUTES = {
     "method": ("initial", "work", "aggregate", "evaluate"),
@@ -147,6 +148,7 @@ _ATTRIBUTES = {
     "edit": ("apply", "fold", "restrict", "names"),
     "selection": ("Options", "blind"),
     "server optimizer": ("Options", "step", "along", "keeps"),
+    "codec": ("Options", "needs_base", "applies", "wire", "encode", "decode"),
     "round policy": ("Options", "at_once", "by_time", "holds", "overlapping", "size", "waits_for_all", "weighted"),
     "budget": ("noun", "quantity", "summary", "of", "show"),
 }
@@ -290,8 +292,8 @@ def register(kind: str, name: str) -> Callable[[Part], Part]:
 
     Args:
         kind: ``method``, ``schedule``, ``model``, ``tower``, ``data set``, ``partition``, ``step``, ``edit``,
-            ``selection``, ``round policy``, ``budget``, ``aggregation``, ``server optimizer`` or ``profile library``
-            (the path of a folder).
+            ``selection``, ``round policy``, ``budget``, ``aggregation``, ``server optimizer``, ``codec`` or
+            ``profile library`` (the path of a folder).
         name: How a scenario names it: letters, digits, ``-``, ``_`` and ``.``.
 
     Returns:

@@ -95,7 +95,11 @@ SECTIONS: dict[str, Section] = {
     "training": Section(
         "local training of a client in a round", TrainingOptions, short="mode", words={"lr_schedule": "name"}
     ),
-    "payload": Section("encoding of models and tables for transfer", PayloadOptions),
+    "payload": Section(
+        "encoding of models and tables for transfer",
+        PayloadOptions,
+        inner={"down": ("codec", "dtype", "float32"), "up": ("codec", "dtype", "float32")},
+    ),
     "aggregation": Section(
         "how the server combines updates",
         AggregationOptions,

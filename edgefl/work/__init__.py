@@ -1,6 +1,6 @@
 """Work: what a node does in a round, as data, and the one interpreter that runs it."""
 
-from edgefl.work.codecs import Codec
+from edgefl.work.codecs import Codec, CodecKind
 from edgefl.work.description import (
     Address,
     Description,
@@ -36,6 +36,7 @@ __all__ = [
     "AllocatorPeak",
     "Call",
     "Codec",
+    "CodecKind",
     "Context",
     "Description",
     "Edit",

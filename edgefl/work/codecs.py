@@ -1,8 +1,9 @@
 """Codecs: encode the tensors of a payload for transfer, and decode them.
 
-A float tensor of more than one element travels in a narrower dtype, as its largest changes only, or both.  All other
-tensors of a payload (integers, scalars, buffers) travel unchanged.  Names, shapes and dtypes of the wire tensors
-follow from the tensor's own, so that bytes are known without data.
+A codec is registered by name.  It encodes float tensors of more than one element; all other tensors of a payload
+(integers, scalars, buffers) travel unchanged.  Names, shapes and dtypes of the wire tensors follow from the tensor's
+own, so that bytes are known without data.  edgefl's own codecs narrow a tensor's dtype, send its largest changes only,
+or both:
 
 ``float16``, ``bfloat16``  round to nearest.  Finite values beyond the dtype's range become its largest finite value
 with their sign; infinities and NaN stay, so that a diverged model is still recognised.
@@ -19,15 +20,21 @@ travel instead of their differences, which would round once more, so that 100 % 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cache
 from math import ceil, prod
+from typing import Any, ClassVar, Literal
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from torch import Tensor
 
+from edgefl import registry
 from edgefl.errors import MethodError
+from edgefl.units import Share
 
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
 
@@ -36,28 +43,90 @@ VALUES, INDICES, SCALE = ":values", ":indices", ":scale"
 # the largest scale with 127 * scale finite in float32
 _LARGEST_SCALE = 2.6793e36
 
+Shape = tuple[int, ...]
+Specs = Mapping[str, tuple[Shape, str]]
+"""Shape and dtype of each wire tensor of a tensor, by what is added to its name."""
 
-@dataclass(frozen=True)
-class Codec:
-    """How the tensors of a payload travel, as plain data.
 
-    ``dtype`` is float16, bfloat16, int8, or float32 for no change; tensors that are already as narrow keep theirs.
-    ``top_k`` is the share of an update's elements that travel, None for all; indices are int32.
-    ``exact`` are the names of tensors that travel unchanged.
+class CodecKind(ABC):
+    """A registered codec: how one float tensor of more than one element travels.
+
+    ``args`` are the fields that a scenario gave beside its name.  Wire tensors are named by what is added to the
+    tensor's name, such as ``:values``.  ``base`` is the value that both ends know: for an upload what was sent down,
+    None for a download and for tensors that weren't sent down.
     """
 
-    dtype: str = "float32"
-    top_k: float | None = None
-    exact: tuple[str, ...] = ()
+    class Options(BaseModel):
+        """Fields beside the name, which stands under ``dtype``: none."""
+
+        model_config = ConfigDict(extra="forbid", frozen=True)
+
+        dtype: str = ""
+
+    def __init__(self, args: Mapping[str, Any]):
+        self.args = args
+
+    @property
+    def needs_base(self) -> bool:
+        """Whether it can encode nothing but changes of what was sent down: uploads of parameters."""
+        return False
+
+    def applies(self, dtype: str) -> bool:
+        """Whether a tensor of this dtype is encoded; else it travels unchanged."""
+        return True
+
+    @abstractmethod
+    def wire(self, shape: Shape, dtype: str) -> Specs:
+        """Shapes and dtypes of the wire tensors that ``encode`` makes of a tensor; known without its values."""
+
+    @abstractmethod
+    def encode(self, value: Tensor, base: Tensor | None) -> Mapping[str, Tensor]:
+        """The wire tensors of a tensor on the CPU."""
+
+    @abstractmethod
+    def decode(self, wire: Mapping[str, Tensor], shape: Shape, dtype: torch.dtype, base: Tensor | None) -> Tensor:
+        """The tensor, from its wire tensors and the same ``base``."""
+
+
+class Narrow(CodecKind):
+    """A narrower dtype, the largest changes only, or both."""
+
+    class Options(BaseModel):
+        """An encoded payload: its dtype, and how much of an update is sent."""
+
+        model_config = ConfigDict(extra="forbid", frozen=True)
+
+        dtype: Literal["float32", "float16", "bfloat16", "int8"] = Field(
+            "float32", description="dtype of the values that are sent; float32: unchanged"
+        )
+        top_k: Share | None = Field(
+            None, description="share of each tensor's elements that is sent, those with the largest changes; null: all"
+        )
+
+        @field_validator("top_k")
+        @classmethod
+        def _positive(cls, value: float | None) -> float | None:
+            if value == 0:
+                raise ValueError("must be more than 0%: an empty upload can't change the model")
+            return value
+
+    dtype: ClassVar[str] = "float32"
+
+    def __init__(self, args: Mapping[str, Any]):
+        super().__init__(args)
+        self.top_k: float | None = dict(args).get("top_k")
+
+    @property
+    def needs_base(self) -> bool:
+        """Whether only the largest changes are sent."""
+        return self.top_k is not None
 
     def narrows(self, dtype: str) -> bool:
         """Whether a tensor of this dtype travels in a narrower one."""
         return self.dtype != "float32" and _BYTES[self.dtype] < _BYTES.get(dtype, 0)
 
-    def applies(self, name: str, shape: tuple[int, ...], dtype: str) -> bool:
-        """Whether a tensor is encoded; otherwise it travels unchanged."""
-        if dtype not in _BYTES or dtype == "int8" or prod(shape) <= 1 or name in self.exact:
-            return False
+    def applies(self, dtype: str) -> bool:
+        """Whether it travels in a narrower dtype, or in part."""
         return self.top_k is not None or self.narrows(dtype)
 
     def kept(self, elements: int) -> int:
@@ -65,32 +134,22 @@ class Codec:
         # as a decimal fraction: 7 % of 100 is 7, but the binary 0.07 is slightly more
         return elements if self.top_k is None else ceil(Fraction(repr(self.top_k)) * elements)
 
-    def wire(self, name: str, shape: tuple[int, ...], dtype: str) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Shapes and dtypes of the wire tensors of this tensor, by the names that ``encode`` gives."""
-        if not self.applies(name, shape, dtype):
-            return {name: (shape, dtype)}
+    def wire(self, shape: Shape, dtype: str) -> Specs:
+        """The values, in full precision under the tensor's own name; indices (int32) and a scale where there are."""
         travels = self.dtype if self.narrows(dtype) else dtype
         if self.top_k is None and travels != "int8":
-            return {name: (shape, travels)}
+            return {"": (shape, travels)}
         count = (self.kept(prod(shape)),)
-        tensors = {name + VALUES: (shape if self.top_k is None else count, travels)}
+        tensors: dict[str, tuple[Shape, str]] = {VALUES: (shape if self.top_k is None else count, travels)}
         if self.top_k is not None:
-            tensors[name + INDICES] = (count, "int32")
+            tensors[INDICES] = (count, "int32")
         if travels == "int8":
-            tensors[name + SCALE] = ((), "float32")
+            tensors[SCALE] = ((), "float32")
         return tensors
 
-    def encode(self, name: str, value: Tensor, base: Tensor | None = None) -> dict[str, Tensor]:
-        """The wire tensors of this tensor, by name; ``base`` is the value that the receiver already has.
-
-        Raises MethodError for ``top_k`` without a ``base``.
-        """
-        dtype = _name(value.dtype)
-        if not self.applies(name, tuple(value.shape), dtype):
-            return {name: value}
-        if self.top_k is not None and base is None:
-            raise MethodError(f"can't send only the largest changes of {name!r}: the receiver has no value of it")
-        narrow, entries, indices = self.narrows(dtype), value, None
+    def encode(self, value: Tensor, base: Tensor | None) -> Mapping[str, Tensor]:
+        """The narrowed change to ``base``, or the value where there is none."""
+        narrow, entries, indices = self.narrows(_name(value.dtype)), value, None
         if base is not None:
             change = value - base.to(value.dtype)
             entries = change if narrow else value
@@ -98,31 +157,27 @@ class Codec:
                 indices = _largest(change.reshape(-1), self.kept(change.numel()))
                 entries = entries.reshape(-1)[indices]
         if not narrow:
-            wire = {name + VALUES: entries}
+            wire = {VALUES: entries}
         elif self.dtype == "int8":
             values, scale = _quantised(entries)
-            wire = {name + VALUES: values, name + SCALE: scale}
+            wire = {VALUES: values, SCALE: scale}
         else:
-            wire = {name + VALUES if indices is not None else name: _cast(entries, getattr(torch, self.dtype))}
+            wire = {VALUES if indices is not None else "": _cast(entries, getattr(torch, self.dtype))}
         if indices is not None:
-            wire[name + INDICES] = indices.to(torch.int32)
+            wire[INDICES] = indices.to(torch.int32)
         return wire
 
-    def decode(
-        self, name: str, shape: tuple[int, ...], dtype: torch.dtype, wire: Mapping[str, Tensor], base: Tensor | None
-    ) -> Tensor:
-        """The tensor decoded from its wire tensors and the same ``base``; returned as it is if it isn't encoded."""
-        values = wire[name] if name in wire else wire[name + VALUES]
-        if name in wire and values.dtype == dtype:
-            return values
+    def decode(self, wire: Mapping[str, Tensor], shape: Shape, dtype: torch.dtype, base: Tensor | None) -> Tensor:
+        """The values, added to ``base`` where they are changes."""
+        values = wire[""] if "" in wire else wire[VALUES]
         # sums are computed in float32 at least
         exact = torch.promote_types(dtype, torch.float32)
         narrow, values = values.dtype != dtype, values.to(exact)
-        if name + SCALE in wire:
-            values = values * wire[name + SCALE]
-        if name + INDICES in wire:
+        if SCALE in wire:
+            values = values * wire[SCALE]
+        if INDICES in wire:
             assert base is not None
-            indices = wire[name + INDICES].long()
+            indices = wire[INDICES].long()
             flat = base.to(exact).reshape(-1).clone()
             flat[indices] = flat[indices] + values if narrow else values
             values = flat
@@ -131,6 +186,106 @@ class Codec:
         return _cast(values.reshape(shape), dtype)
 
 
+class Float32(Narrow):
+    """The tensor's own dtype."""
+
+
+class Float16(Narrow):
+    """16 bits with 11 of precision: rounded to nearest, and at most 65504."""
+
+    dtype = "float16"
+
+
+class BFloat16(Narrow):
+    """16 bits with the range of float32 and 8 of precision."""
+
+    dtype = "bfloat16"
+
+
+class Int8(Narrow):
+    """Whole numbers -127..127 with one scale for each tensor."""
+
+    dtype = "int8"
+
+
+@dataclass(frozen=True)
+class Codec:
+    """How the tensors of a payload travel, as plain data: the name of a registered codec and its arguments.
+
+    ``exact`` are the names of tensors that travel unchanged.
+    """
+
+    name: str = "float32"
+    args: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    exact: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, options: BaseModel) -> Codec:
+        """The codec that a scenario's options name under ``dtype``."""
+        fields = options.model_dump(mode="json", exclude_none=True)
+        return cls(fields.pop("dtype"), fields)
+
+    @property
+    def kind(self) -> CodecKind:
+        """The registered codec with these arguments.  Raises UnknownName and PluginError."""
+        made: CodecKind = registry.get("codec", self.name)(self.args)
+        return made
+
+    def applies(self, name: str, shape: Shape, dtype: str) -> bool:
+        """Whether a tensor is encoded; otherwise it travels unchanged."""
+        if dtype not in _BYTES or dtype == "int8" or prod(shape) <= 1 or name in self.exact:
+            return False
+        return self.kind.applies(dtype)
+
+    def wire(self, name: str, shape: Shape, dtype: str) -> dict[str, tuple[Shape, str]]:
+        """Shapes and dtypes of the wire tensors of this tensor, by the names that ``encode`` gives."""
+        if not self.applies(name, shape, dtype):
+            return {name: (shape, dtype)}
+        return {name + added: spec for added, spec in self.kind.wire(shape, dtype).items()}
+
+    def encode(self, name: str, value: Tensor, base: Tensor | None = None) -> dict[str, Tensor]:
+        """The wire tensors of this tensor, by name; ``base`` is the value that the receiver already has.
+
+        Raises MethodError for a codec that needs a ``base`` without one, and for other tensors than it said.
+        """
+        shape, dtype = tuple(value.shape), _name(value.dtype)
+        if not self.applies(name, shape, dtype):
+            return {name: value}
+        kind = self.kind
+        if kind.needs_base and base is None:
+            raise MethodError(f"can't send only the largest changes of {name!r}: the receiver has no value of it")
+        wire = kind.encode(value, base)
+        said = {added: (tuple(of), travels) for added, (of, travels) in kind.wire(shape, dtype).items()}
+        made = {added: (tuple(tensor.shape), _name(tensor.dtype)) for added, tensor in wire.items()}
+        if made != said:
+            raise MethodError(
+                f"{registry.described('codec', self.name)} encodes {name!r} as {_told(made)}, where its wire() says "
+                f"{_told(said)}"
+            )
+        return {name + added: tensor for added, tensor in wire.items()}
+
+    def decode(
+        self, name: str, shape: Shape, dtype: torch.dtype, wire: Mapping[str, Tensor], base: Tensor | None
+    ) -> Tensor:
+        """The tensor decoded from its wire tensors and the same ``base``; returned as it is if it isn't encoded."""
+        if name in wire and wire[name].dtype == dtype:
+            return wire[name]
+        kind = self.kind
+        own = {added: wire[name + added] for added in kind.wire(shape, _name(dtype))}
+        found = kind.decode(own, shape, dtype, base)
+        if tuple(found.shape) != shape or found.dtype != dtype:
+            raise MethodError(
+                f"{registry.described('codec', self.name)} decodes {name!r} as {_name(found.dtype)} "
+                f"{list(found.shape)}, not {_name(dtype)} {list(shape)}"
+            )
+        return found
+
+
+def _told(specs: Specs) -> str:
+    return ", ".join(f"{added or 'itself'}: {dtype} {list(shape)}" for added, (shape, dtype) in sorted(specs.items()))
+
+
+@cache
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 

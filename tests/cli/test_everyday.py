@@ -207,7 +207,7 @@ def test_the_kept_lists_are_what_the_parts_say() -> None:
         "schedules": ("schedules",),
         "selections": ("selections",),
         "policies": ("policies",),
-        "aggregations": ("rules", "server_optimizers"),
+        "aggregations": ("rules", "server_optimizers", "codecs"),
     }.items(),
 )
 def test_a_list_has_a_line_for_every_part(command: str, sections: tuple[str, ...]) -> None:

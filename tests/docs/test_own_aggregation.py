@@ -109,7 +109,7 @@ def test_a_server_optimizer_of_ones_own_steps_and_keeps(mylab: Path, tmp_path: P
 
 
 METHODS = registry.names("method")
-OWN_MODELS = {"fedmd", "fedet", "fedgems"}
+OWN_MODELS = {"fedmd", "fedet", "fedgems", "reamfl-mean", "reamfl-avg", "reamfl-iot"}
 """Methods whose clients keep their models to themselves: nothing is averaged."""
 QUICK = {"fedavg", "fedmd", "mezo"}
 
@@ -126,7 +126,8 @@ def test_a_rule_of_ones_own_goes_with_every_method(method: str, tmp_path: Path) 
 
     edgefl.register("aggregation", "last")(Counting)
     part = registry.get("method", method)
-    needs = {**part.needs, "method": {"name": method}}
+    averaged = {"clients": "averaged"} if method == "creamfl" else {}
+    needs = {**part.needs, "method": {"name": method, **averaged}}
     scenario = tiny_scenario(("image", "image-text"), {**needs, "schedule": {"name": "end-to-end", "rounds": 1}})
     data = {k: v for k, v in scenario.resolved().items() if k != "compare"}
     data = {**data, "round": {"cohort": 1.0}, "aggregation": {"rule": "last"}}

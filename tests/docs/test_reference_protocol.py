@@ -18,13 +18,24 @@ import edgefl
 from edgefl import registry
 from edgefl.data import Collection, DataSet, FolderSet, Wanted
 from edgefl.devices import Budget, Rounds
-from edgefl.methods import Cohort, Kind, Method, ServerState, Setting, Update
+from edgefl.methods import (
+    ByCoordinate,
+    ByUpdate,
+    Cohort,
+    Group,
+    Kind,
+    Method,
+    ServerOptimizer,
+    ServerState,
+    Setting,
+    Update,
+)
 from edgefl.models.client import ClientModel
 from edgefl.schedules import Schedule, Seen, Stage
 from edgefl.simulation import Policy, Selection
 from edgefl.simulation.selection import Candidates, Chosen
 from edgefl.simulation.selection.base import Places
-from edgefl.work import Context, Edit, Item, Pass, Payload, Scalars, Source, Step, Work
+from edgefl.work import CodecKind, Context, Edit, Item, Pass, Payload, Scalars, Source, Step, Work
 from edgefl.work.edits import EditKind
 
 ROOT = Path(__file__).parents[2]
@@ -33,7 +44,7 @@ PAGE = (ROOT / "docs" / "reference" / "protocol.md").read_text(encoding="utf-8")
 CLASSES = (
     Work, Pass, Payload, Item, Edit, Scalars, Step, Context, ClientModel, Source, EditKind, Method, Setting, Kind,
     ServerState, Update, Cohort, Collection, DataSet, FolderSet, Wanted, Schedule, Seen, Stage, Selection, Places,
-    Candidates, Chosen, Policy, Budget, Rounds,
+    Candidates, Chosen, Policy, Budget, Rounds, ByCoordinate, ByUpdate, Group, ServerOptimizer, CodecKind,
 )  # fmt: skip
 
 MADE_BY_INIT = {
@@ -41,6 +52,10 @@ MADE_BY_INIT = {
     Schedule: {"stages", "offered", "deliver_final"},
     Selection: {"options", "own", "seed"},
     Policy: {"options", "own"},
+    ByCoordinate: {"Options", "options", "own"},
+    ByUpdate: {"Options", "options", "own"},
+    ServerOptimizer: {"options", "own", "lr"},
+    CodecKind: {"args"},
     ClientModel: {"modalities", "widths"},
     Budget: {"noun", "quantity", "summary"},
 }

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from edgefl.errors import MethodError
 from edgefl.work import Codec, Item, Payload, Work
+from edgefl.work.codecs import Float32
 from edgefl.work.description import DTYPES
 
 NARROW = ("float16", "bfloat16", "int8")
@@ -46,7 +47,7 @@ def test_bytes_are_those_of_a_real_file(parts: Any, codec: Any, updates: bool, s
     """Predicted from shapes and dtypes alone; what arrives has the items' own."""
     draw = torch.Generator().manual_seed(seed)
     items = tuple(Item(f"t.{i}", shape, dtype, f"own/t.{i}") for i, (shape, dtype) in enumerate(parts))
-    sent = Payload("model", items, codec=Codec(codec[0], codec[1] if updates else None, exact=("t.1",)))
+    sent = Payload("model", items, codec=Codec(codec[0], {"top_k": codec[1]} if updates else {}, exact=("t.1",)))
     tensors = {i.name: torch.randn(i.shape, generator=draw).mul(9).to(DTYPES[i.dtype]) for i in items}
     base = {i.name: torch.zeros(i.shape, dtype=DTYPES[i.dtype]) for i in items} if updates else {}
     wire = sent.encoded(tensors, base)
@@ -83,9 +84,9 @@ VIT_S = ENDS | {f"blocks.{i}.{name}": shape for i in range(12) for name, shape i
         (Codec("int8"), 21_704_164 + 4 * 152),
         # of a block 6 x 39 (norms, two biases), 44,237 + 116, 14,746, 2 x 58,983 + 154; of the rest 29,492 + 2 x 39,
         # 7,565, 2 x 39, 3,840 + 10; a place is a value and an index of 4 bytes, a tensor has a scale of 4
-        (Codec("int8", 0.1), (12 * 177_453 + 41_063) * 5 + 4 * 152),
-        (Codec("float16", 0.1), (12 * 177_453 + 41_063) * 6),
-        (Codec("float32", 0.1), (12 * 177_453 + 41_063) * 8),
+        (Codec("int8", {"top_k": 0.1}), (12 * 177_453 + 41_063) * 5 + 4 * 152),
+        (Codec("float16", {"top_k": 0.1}), (12 * 177_453 + 41_063) * 6),
+        (Codec("float32", {"top_k": 0.1}), (12 * 177_453 + 41_063) * 8),
     ],
     ids=str,
 )
@@ -94,8 +95,8 @@ def test_bytes_of_a_vit_small_by_hand(codec: Codec | None, bytes_: int) -> None:
 
 
 def test_a_share_of_places_is_rounded_up_and_never_by_a_binary_fraction() -> None:
-    assert [Codec(top_k=0.07).kept(n) for n in (2, 14, 100, 101)] == [1, 1, 7, 8]
-    assert [Codec(top_k=share).kept(1000) for share in (0.001, 0.3, 0.29, 1.0)] == [1, 300, 290, 1000]
+    assert [Float32({"top_k": 0.07}).kept(n) for n in (2, 14, 100, 101)] == [1, 1, 7, 8]
+    assert [Float32({"top_k": share}).kept(1000) for share in (0.001, 0.3, 0.29, 1.0)] == [1, 300, 290, 1000]
 
 
 # errors of rounding -------------------------------------------------------------------------------------------------
@@ -158,7 +159,7 @@ UPDATES = st.lists(st.tuples(NUMBERS, NUMBERS), min_size=2, max_size=30)
 @given(UPDATES, st.floats(0.01, 1))
 def test_the_largest_changes_arrive_to_the_bit_and_nothing_else_changes(pairs: Any, share: float) -> None:
     base, value = torch.tensor(pairs).unbind(1)
-    back = there_and_back(Codec(top_k=share), value, base)
+    back = there_and_back(Codec("float32", {"top_k": share}), value, base)
     count = ceil(share * len(base)) if share < 1 else len(base)
     sent = torch.tensor(sorted(range(len(base)), key=lambda i: (-abs(float(value[i] - base[i])), i))[:count])
     expected = base.clone()
@@ -170,22 +171,24 @@ def test_the_largest_changes_arrive_to_the_bit_and_nothing_else_changes(pairs: A
 @given(UPDATES, st.sampled_from(NARROW))
 def test_all_changes_are_the_whole_update(pairs: Any, dtype: str) -> None:
     base, value = torch.tensor(pairs).unbind(1)
-    assert_equal_tensors(there_and_back(Codec(top_k=1.0), value, base), value)
-    assert_equal_tensors(there_and_back(Codec(dtype, 1.0), value, base), there_and_back(Codec(dtype), value, base))
+    assert_equal_tensors(there_and_back(Codec("float32", {"top_k": 1.0}), value, base), value)
+    assert_equal_tensors(
+        there_and_back(Codec(dtype, {"top_k": 1.0}), value, base), there_and_back(Codec(dtype), value, base)
+    )
 
 
 def test_of_equal_changes_the_first_travel() -> None:
     base = torch.zeros(2, 500)
     value = base + 1
     value[1, 499] = -3
-    wire = Codec("int8", 0.01).encode("w", value, base)
+    wire = Codec("int8", {"top_k": 0.01}).encode("w", value, base)
     assert wire["w:indices"].tolist() == [*range(9), 999]
     assert wire["w:values"].tolist() == [42] * 9 + [-127]
 
 
 def test_a_diverged_value_is_among_the_largest() -> None:
     value = torch.tensor([5.0, torch.nan, 7.0, 1.0])
-    back = there_and_back(Codec(top_k=0.25), value, torch.zeros(4))
+    back = there_and_back(Codec("float32", {"top_k": 0.25}), value, torch.zeros(4))
     assert back[1].isnan() and back[[0, 2, 3]].tolist() == [0, 0, 0]
 
 
@@ -202,7 +205,7 @@ def test_a_narrowed_upload_is_a_difference(dtype: str) -> None:
 
 def test_an_update_needs_a_base() -> None:
     with pytest.raises(MethodError, match="only the largest changes of 'w'"):
-        Codec(top_k=0.5).encode("w", torch.ones(3))
+        Codec("float32", {"top_k": 0.5}).encode("w", torch.ones(3))
 
 
 # works --------------------------------------------------------------------------------------------------------------
@@ -213,7 +216,7 @@ def test_a_work_keeps_its_codecs_in_json() -> None:
     work = replace(
         plain,
         down=tuple(replace(p, codec=Codec("int8", exact=("a", "b"))) for p in plain.down),
-        up=tuple(replace(p, codec=Codec("float16", 0.25)) for p in plain.up),
+        up=tuple(replace(p, codec=Codec("float16", {"top_k": 0.25})) for p in plain.up),
     )
     assert Work.decode(work.encode()) == work != plain
     assert Work.decode(plain.encode()).down[0].codec is None

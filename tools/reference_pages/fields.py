@@ -36,6 +36,8 @@ OTHER_VALUES = {
     "round.policy": "name, or mapping: [policies](#round-policies)",
     "aggregation.rule": "name, or mapping: [rules](#aggregation-rules)",
     "aggregation.optimizer": "name, or mapping: [server optimizers](#server-optimizers)",
+    "payload.down": "name, or mapping: [codecs](#codecs)",
+    "payload.up": "name, or mapping: [codecs](#codecs)",
     "round.over_selection": "share, also above 1, such as `30%` or `150%`",
     "fleet.devices": "name, or mapping from name to share or count",
     "fleet.links": "name, or mapping from name to share or count",

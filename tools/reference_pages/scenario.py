@@ -57,6 +57,7 @@ def scenario_page() -> str:
                 f"`aggregation.optimizer` {own}",
                 "[`aggregation`](#aggregation)",
             ),
+            *_codecs(),
             *_partitions(),
             *_data_sets(),
             *_quantities(),
@@ -133,6 +134,19 @@ def _listed(group: str, title: str, text: str, place: str) -> Iterator[str]:
     yield f"{text}. Their fields stand in {place}."
     rows = [(f"`{name}`", sentence(first_paragraph(owner.__doc__))) for name, owner in registered(group).items()]
     yield table(("Name", "Meaning"), rows)
+
+
+def _codecs() -> Iterator[str]:
+    yield "## Codecs"
+    yield (
+        "`payload.down` and `payload.up` are one of these names, or a mapping with the name as `dtype` and its fields. "
+        "[A codec of your own](../how-to/own-aggregation.md#a-codec) is named in the same way."
+    )
+    codecs = registered("codecs")
+    rows = [(f"`{name}`", sentence(first_paragraph(owner.__doc__))) for name, owner in codecs.items()]
+    yield table(("Name", "Meaning"), rows)
+    yield "Fields of all of them:"
+    yield from fields_table(codecs["float32"].Options, "payload.up")
 
 
 def _partitions() -> Iterator[str]:

@@ -114,8 +114,8 @@ def axes_of(scenario: Scenario, setup: Setup, kind: str, samples: int, *, growin
                                                                        {"training.checkpointing": True}),)),
         Axis("batch", _batches(scenario, setup, kind, samples)),
         Axis("precision", _precisions(training.precision)),
-        Axis("download", _dtypes("download", scenario.payload.down, "payload.down"), computes=False),
-        Axis("upload", _uploads(scenario), computes=False),
+        Axis("download", _transfers("download", scenario.payload.down, "payload.down"), computes=False),
+        Axis("upload", _transfers("upload", scenario.payload.up, "payload.up"), computes=False),
         Axis("schedule", _schedules(scenario, setup, growing)),
         Axis("adapter", _adapters(scenario)),
         Axis("epochs", _epochs(training.epochs) if epochs else ()),
@@ -147,16 +147,17 @@ def _precisions(current: str) -> tuple[Step, ...]:
 
 
 def _dtypes(direction: str, current: str, path: str) -> tuple[Step, ...]:
+    if current not in NARROWER:  # a codec of a plug-in
+        return ()
     narrower = [name for name in NARROWER[NARROWER.index(current) + 1 :] if name != "bfloat16"]
     narrower = [name for name in narrower if not (current == "bfloat16" and name == "float16")]  # no fewer bytes
     return tuple(Step(f"{direction} {name}", PAYLOAD, i, {path: name}) for i, name in enumerate(narrower, start=1))
 
 
-def _uploads(scenario: Scenario) -> tuple[Step, ...]:
-    up = scenario.payload.up
-    if isinstance(up, str):
-        return _dtypes("upload", up, "payload.up")
-    return _dtypes("upload", up.dtype, "payload.up.dtype")  # the sparsity stays
+def _transfers(direction: str, given: Any, path: str) -> tuple[Step, ...]:
+    if isinstance(given, str):
+        return _dtypes(direction, given, path)
+    return _dtypes(direction, given.dtype, f"{path}.dtype")  # the sparsity stays
 
 
 def _epochs(current: int) -> tuple[Step, ...]:

@@ -61,8 +61,9 @@ def deltas(
     senders, cohort = counted(Senders(updates), tensors, updates, weights, options)
     by_address = cohort.by_address
     factors = [update.weight_factor * update.clipping(options.clip) for update in updates]
-    by_update = isinstance(rule, ByUpdate)
-    shares = rules.shares(rule, updates, weights, factors) if by_update else [1.0] * len(updates)
+    shares = [1.0] * len(updates)
+    if isinstance(rule, ByUpdate):
+        shares = rules.shares(rule, updates, weights, factors)
     for update, counts, factor, share in zip(updates, weights, factors, shares, strict=True):
         cuts = update.cuts()
         for address, value in update.sent():

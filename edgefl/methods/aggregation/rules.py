@@ -151,7 +151,7 @@ def rule_of(name: str, part: Any) -> type[Rule]:
     if not (isinstance(part, type) and issubclass(part, Mean | ByCoordinate | ByUpdate)):
         raise TypeError("is no subclass of ByCoordinate or ByUpdate, which edgefl.methods has")
     if isabstract(part):
-        raise TypeError(f"doesn't define {', '.join(sorted(part.__abstractmethods__))}()")
+        raise TypeError(f"doesn't define {', '.join(sorted(vars(part)['__abstractmethods__']))}()")
     return part
 
 

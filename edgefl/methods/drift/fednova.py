@@ -21,14 +21,14 @@ class FedNova(Method):
     streams = True
 
     def update_weight(self, update: Update) -> float:
-        """n_i / tau_i."""
-        return update.weight / update.updates
+        """n_i / tau_i; a client without updates changed nothing."""
+        return update.weight / max(update.updates, 1)
 
     def aggregate(self, state: ServerState, updates: Sequence[Update]) -> ServerState:
         """``sum_i n_i d_i / tau_i``, divided by ``sum_i n_i``, times tau_eff; buffers are statistics: their mean."""
         samples, steps = defaultdict[Address, float](float), defaultdict[Address, float](float)
         for update in sorted(updates, key=lambda update: update.client):
-            for address, _ in update.sent():
+            for address in (item.source for payload in update.work.up for item in payload.items):
                 samples[address] += update.weight
                 steps[address] += update.weight * update.updates
 

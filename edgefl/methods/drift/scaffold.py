@@ -26,8 +26,9 @@ class Control(Wrapper):
         super().finish(ctx, pass_)
         server, own, change, new = ctx.like("control"), ctx.like("own"), *map(ctx.outputs_like, ("change", "own"))
         for name, parameter in ctx.trained.items():
-            moved = (ctx.reference[name] - parameter) / (max(ctx.updates, 1) * ctx.work.scalars["lr"])
-            change[name].copy_(moved.sub_(server[name]))
+            if ctx.updates:  # else it saw no gradient, and c_i stays
+                moved = (ctx.reference[name] - parameter) / (ctx.updates * ctx.work.scalars["lr"])
+                change[name].copy_(moved.sub_(server[name]))
             new[name].copy_(own[name] + change[name])
 
 

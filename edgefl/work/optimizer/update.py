@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from edgefl.errors import MethodError
 from edgefl.work.description import Work
@@ -43,8 +44,8 @@ class Update:
     """The optimizer of a work, with gradient accumulation and loss scaling.
 
     ``every`` batches make one update of their mean loss; ``pending`` counts those not used yet.  In float16 the loss
-    is scaled, and an update that overflows is skipped.  ``before`` is called before each update, with the unscaled
-    gradients.
+    is scaled, and an update that overflows is skipped and not counted.  ``before`` is called before each update, with
+    the unscaled gradients.
     """
 
     before: Callable[[], None] | None = None
@@ -73,6 +74,7 @@ class Update:
 
     def __call__(self, meter: Meter | None) -> None:
         """Apply the accumulated gradients and clear them."""
+        skipped = False
         if meter:
             meter.enter("optimizer")
         clip = self.settings.get("clip")
@@ -88,6 +90,7 @@ class Update:
         try:
             if self.scaler is not None:
                 self.scaler.step(self.optimizer)
+                skipped = self._overflowed(self.scaler)
                 self.scaler.update()
             else:
                 self.optimizer.step()
@@ -103,4 +106,10 @@ class Update:
             meter.adopt(state, "optimizer")
         self.optimizer.zero_grad(set_to_none=True)
         self.pending = 0
-        self.ctx.updates += 1
+        self.ctx.updates += not skipped
+
+    def _overflowed(self, scaler: torch.amp.GradScaler) -> bool:
+        """Whether the gradients had an infinity or a NaN, so that the scaler skipped the update."""
+        found = scaler._found_inf_per_device(self.optimizer).values()
+        # a prediction has no values
+        return not any(isinstance(each, FakeTensor) for each in found) and any(float(each) for each in found)
