@@ -75,7 +75,7 @@ class Stage:
 class Schedule:
     """Stages in order, and the stages that each round offers to clients.
 
-    ``needs`` are sections of a scenario that it requires; ``check_method`` adds them to its federation.
+    ``needs`` are sections of a scenario that it requires; ``edgefl.check`` adds them to its federation.
 
     The server's models are at ``stage(round)``.  ``candidates(round)`` are the stages that a client may train, best
     first.  ``offered`` lists every stage that a client may ever train, by index; by default these are the ``stages``.

@@ -1,1 +1,1 @@
-"""``edgefl.check_method``: check on a tiny federation that a method keeps its contract with the code that runs it."""
+"""``edgefl check``: check on a tiny federation that a part keeps its contract with the code that runs it."""
