@@ -13,9 +13,7 @@ BROKEN = 1
 """Exit code if a rule is broken."""
 
 
-@app.command(
-    epilog=examples("edgefl check schedule mine --plugin mine.py", "edgefl check selection oort --set round.cohort=3")
-)
+@app.command(epilog=examples("edgefl check schedule layerwise", "edgefl check selection oort --set round.cohort=3"))
 def check(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="method, schedule, selection, policy or aggregation.")],
     name: Annotated[str, typer.Argument(metavar="NAME", help="The part: a registered name.")],
