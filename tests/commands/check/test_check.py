@@ -40,7 +40,8 @@ class Dice(Schedule):
         name: Literal["dice"] = "dice"
 
     def __init__(self, options, blocks):
-        super().__init__(two_stages(random.randrange(1, options.rounds), options.rounds, blocks))
+        rounds = options.rounds or 4
+        super().__init__(two_stages(random.randrange(1, rounds), rounds, blocks))
 
 
 @edgefl.register("schedule", "sound")
@@ -49,7 +50,7 @@ class Sound(Schedule):
         name: Literal["sound"] = "sound"
 
     def __init__(self, options, blocks):
-        super().__init__(two_stages(2, options.rounds, blocks))
+        super().__init__(two_stages(2, options.rounds or 4, blocks))
 
 
 class Ready(Selection):
