@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from edgefl.commands.analyse.analyse import analyse
     from edgefl.commands.calibrate import calibrate
-    from edgefl.commands.check_method.check_method import check_method
+    from edgefl.commands.check.check import check
     from edgefl.commands.compare.compare import compare
     from edgefl.commands.emulate.emulate import emulate
     from edgefl.commands.fit.fit import fit
@@ -35,8 +35,8 @@ __all__ = [
     "Run",
     "analyse",
     "calibrate",
+    "check",
     "check_devices",
-    "check_method",
     "compare",
     "emulate",
     "explain",
@@ -59,8 +59,8 @@ _MODULES = {
     "Run": "edgefl.runs",
     "analyse": "edgefl.commands.analyse.analyse",
     "calibrate": "edgefl.commands.calibrate",
+    "check": "edgefl.commands.check.check",
     "check_devices": "edgefl.commands.profile.check_devices",
-    "check_method": "edgefl.commands.check_method.check_method",
     "compare": "edgefl.commands.compare.compare",
     "emulate": "edgefl.commands.emulate.emulate",
     "explain": "edgefl.commands.history.explain",

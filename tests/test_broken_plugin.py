@@ -223,7 +223,7 @@ for words in (["devices", "--json"], ["devices", "lte"]):
     assert warned.count("edgefl: warning: the profile library ") == warned.count("\n") == 2
 
 
-# --- check_method ----------------------------------------------------------------------------------------------------
+# --- check -----------------------------------------------------------------------------------------------------------
 
 ANSWERS = "every function answers, and work() with a Work"
 STATELESS = "steps and edits keep nothing beside the context"
@@ -245,14 +245,14 @@ UNTRAINED = "training: none needs shapes alone"
 def test_check_method_finds(method: str, rule: str, message: str) -> None:
     before = signal.getsignal(signal.SIGALRM)
     limit = {"hang_after": 1.0} if method == "hangs-work" else {}
-    report = edgefl.check_method(method, schedules=["end-to-end"], kinds=["text"], **limit)
+    report = edgefl.check("method", method, runs=False, schedules=["end-to-end"], kinds=["text"], **limit)
     assert any(each.startswith(f"{rule}: ") and message in each for each in report.failures), str(report)
     assert signal.getsignal(signal.SIGALRM) is before and signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
 def test_check_method_keeps_a_sound_method_and_refuses_one_that_cannot_be_made() -> None:
-    report = edgefl.check_method("sound", schedules=["end-to-end"], kinds=["text"])
+    report = edgefl.check("method", "sound", runs=False, schedules=["end-to-end"], kinds=["text"])
     assert report.ok and {ANSWERS, STATELESS, UNTRAINED} <= report.checks.keys()
     for method in ("raises-init", "leaves-init", "mistyped"):
         with pytest.raises(MethodError, match="edgefl-broken 1.0 .*edgefl_broken"):
-            edgefl.check_method(method)
+            edgefl.check("method", method, runs=False)

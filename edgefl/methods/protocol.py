@@ -54,7 +54,7 @@ class Method:
     summary: ClassVar[str] = ""
     """One line for ``edgefl methods``."""
     needs: ClassVar[Mapping[str, Any]] = {}
-    """Sections of a scenario that the method requires; ``check_method`` adds them to its federation."""
+    """Sections of a scenario that the method requires; ``edgefl.check`` adds them to its federation."""
     tasks: ClassVar[tuple[str, ...]] = tuple(STEPS)
     """Tasks of clients that it can train for; else MethodError."""
     plain_sgd: ClassVar[bool] = False

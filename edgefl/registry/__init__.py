@@ -140,7 +140,8 @@ def _converted(noun: str, name: str, part: Any) -> tuple[Any, str]:
 
 
 _CALLED = (
-    "method", "schedule", "model", "partition", "step", "selection", "round policy", "budget", "server optimizer", "codec",
+    "method", "schedule", "model", "partition", "step", "selection", "round policy", "budget", "server optimizer",
+    "codec",
 )  # fmt: skip
 _ATTRIBUTES = {
     "method": ("initial", "work", "aggregate", "evaluate"),

@@ -134,7 +134,7 @@ class Aggregation(Protocol):
 class Schedule:
     """Stages in order, and the stages that each round offers to clients.
 
-    ``needs`` are sections of a scenario that it requires; ``check_method`` adds them to its federation.  ``averages``
+    ``needs`` are sections of a scenario that it requires; ``edgefl.check`` adds them to its federation.  ``averages``
     says what the server averages: the values of parameters, or the products of LoRA's factors.
 
     A schedule that ``adapts`` sees each round that ends (``learn``), and may end the stage then (``end_stage``).  The

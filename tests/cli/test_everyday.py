@@ -66,6 +66,7 @@ LONG = {
     "edgefl doctor --quick --json",
     "edgefl calibrate --quick",
     "edgefl calibrate --quick -o mydevice.yaml --force",
+    *EXAMPLES["edgefl check"],
     *EXAMPLES["edgefl fit"],
     *EXAMPLES["edgefl analyse"],
     *EXAMPLES["edgefl papers"][1:],

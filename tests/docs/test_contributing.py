@@ -129,14 +129,14 @@ def test_the_personal_head_is_the_option_of_every_method(mylab):
 
 @pytest.mark.slow
 def test_the_method_keeps_the_contract_under_the_new_schedule(mylab):
-    report = edgefl.check_method("sparse", schedules=["thaw"], kinds=["image"], share=0.3)
+    report = edgefl.check("method", "sparse", runs=False, schedules=["thaw"], kinds=["image"], share=0.3)
     assert report.ok, str(report)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["sparse", "my-scaffold"])
 def test_the_methods_keep_the_contract_under_every_schedule(mylab, method):
-    report = edgefl.check_method(method)
+    report = edgefl.check("method", method, runs=False)
     assert report.ok, str(report)
     assert "thaw" not in report.refused
 

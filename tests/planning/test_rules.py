@@ -85,7 +85,7 @@ def test_works_that_break_a_rule_are_refused(
             command(scenario)
     assert not (tmp_path / "run").exists()
     if mistake != "moody":
-        report = edgefl.check_method(Careless, schedules=["end-to-end"], kinds=["image"], mistake=mistake)
+        report = edgefl.check("method", Careless, schedules=["end-to-end"], kinds=["image"], mistake=mistake)
         assert not report.ok
 
 

@@ -43,6 +43,7 @@ EXIT_CODES = {
     "schedules": ("the list is printed; parts that are broken are named on stderr", "", ""),
     "selections": ("the list is printed; parts that are broken are named on stderr", "", ""),
     "policies": ("the list is printed; parts that are broken are named on stderr", "", ""),
+    "check": ("the part keeps every rule", "it breaks a rule", "nothing is left behind"),
     "calibrate": ("the machine was measured; with `--output`, the profile is written", "", "`--serve` always ends so"),
     "emulate": (
         "both runs are finished and held against each other",

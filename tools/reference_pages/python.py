@@ -31,7 +31,7 @@ def python_page() -> str:
     names = [
         *("run", "register", "compare", "write_report", "write_figures", "explain", "trace", "export", "profile"),
         *("profile_clients", "check_devices", "sweep", "fit", "analyse", "papers", "calibrate", "emulate", "validate"),
-        *("check_method", "read_run", "Run"),
+        *("check", "read_run", "Run"),
     ]
     if set(names) != set(edgefl.__all__):
         raise ValueError(f"edgefl exports {sorted(edgefl.__all__)}, the page has {sorted(names)}")

@@ -29,7 +29,8 @@ def evaluated(runs: Iterable[Records]) -> list[tuple[str, str]]:
     found: dict[str, dict[str, None]] = {kind: {} for run in runs for kind in run.kinds}
     for run in runs:
         for record in run.rounds:
-            for kind, values in (record["metrics"] or {}).items():
+            for kind in found.keys() & (record["metrics"] or {}).keys():
+                values = record["metrics"][kind]
                 found[kind] |= dict.fromkeys(name for name, value in values.items() if value is not None)
     return [(kind, name) for kind, names in found.items() for name in shown_metrics(names)]
 

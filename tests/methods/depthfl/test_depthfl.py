@@ -230,7 +230,7 @@ def test_what_can_not_be() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{"evaluate": "ensemble", "ramp": 0}, {"exits": 2, "distillation": 0}])
 def test_the_contract(options: dict[str, Any]) -> None:
-    report = edgefl.check_method("depthfl", processes=True, **options)
+    report = edgefl.check("method", "depthfl", runs=False, processes=True, **options)
     assert report.ok, str(report)
 
 

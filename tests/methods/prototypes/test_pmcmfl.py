@@ -505,7 +505,7 @@ PRIOR = {"inference": "prior", "matching": {"round": 1, "clip_epochs": 2, "mse_e
     ],
 )
 def test_every_form_keeps_the_contract(options: dict[str, Any]) -> None:
-    report = edgefl.check_method("pmcmfl", **{"processes": True, "schedules": CUT, **options})
+    report = edgefl.check("method", "pmcmfl", runs=False, **{"processes": True, "schedules": CUT, **options})
     assert report.ok, str(report)
 
 
@@ -522,7 +522,7 @@ def test_every_form_keeps_the_contract(options: dict[str, Any]) -> None:
 )
 def test_samples_that_lack_a_modality_keep_the_contract(kind: type[PmcmFL], options: dict[str, Any]) -> None:
     schedules = CUT if kind is Lacking else ("end-to-end", "layerwise")
-    report = edgefl.check_method(kind, kinds=("image-text",), schedules=schedules, **options)
+    report = edgefl.check("method", kind, runs=False, kinds=("image-text",), schedules=schedules, **options)
     assert report.ok, str(report)
 
 

@@ -365,5 +365,5 @@ def test_without_training_the_same_is_priced(tiny: Tiny, tmp_path: Path, name: s
     ],
 )
 def test_every_form_keeps_the_contract(name: str, options: Any) -> None:
-    report = edgefl.check_method(name, schedules=["end-to-end", "layerwise"], pairs=30, **options)
+    report = edgefl.check("method", name, runs=False, schedules=["end-to-end", "layerwise"], pairs=30, **options)
     assert report.ok, str(report)

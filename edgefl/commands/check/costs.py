@@ -9,9 +9,9 @@ import safetensors.torch
 from torch import Tensor
 
 from edgefl import models
-from edgefl.commands.check_method import rules
-from edgefl.commands.check_method.federation import TinyFederation
-from edgefl.commands.check_method.findings import Findings
+from edgefl.commands.check import rules
+from edgefl.commands.check.federation import TinyFederation
+from edgefl.commands.check.findings import Findings
 from edgefl.training import Task
 from edgefl.work import Meter, Payload, Source, Trace, run
 from edgefl.work.torch_device import device_of

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from edgefl import seeds
-from edgefl.commands.check_method import rules
-from edgefl.commands.check_method.federation import TinyFederation
-from edgefl.commands.check_method.findings import Place
-from edgefl.commands.check_method.tasks import check_kept, check_repeated, check_training, run_task
-from edgefl.commands.check_method.works import check_work
+from edgefl.commands.check import rules
+from edgefl.commands.check.federation import TinyFederation
+from edgefl.commands.check.findings import Place
+from edgefl.commands.check.tasks import check_kept, check_repeated, check_training, run_task
+from edgefl.commands.check.works import check_work
 from edgefl.methods import ServerState, Update
 from edgefl.training import Task
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgefl.commands.check_method import rules
-from edgefl.commands.check_method.federation import TinyFederation
-from edgefl.commands.check_method.findings import Place
-from edgefl.commands.check_method.state import check_next_state
-from edgefl.commands.check_method.tensors import copies, differing
-from edgefl.commands.check_method.untrained import check_untrained_aggregation
+from edgefl.commands.check import rules
+from edgefl.commands.check.federation import TinyFederation
+from edgefl.commands.check.findings import Place
+from edgefl.commands.check.state import check_next_state
+from edgefl.commands.check.tensors import copies, differing
+from edgefl.commands.check.untrained import check_untrained_aggregation
 from edgefl.methods import ServerState, Update
 
 

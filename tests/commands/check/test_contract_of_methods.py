@@ -12,7 +12,7 @@ import torch
 from tensors import assert_equal_tensors
 
 import edgefl
-from edgefl.commands.check_method.rules import (
+from edgefl.commands.check.rules import (
     ADDRESSES,
     BLIND,
     INACTIVE,
@@ -87,7 +87,7 @@ def _steps(install: Callable[[Path], None], tmp_path_factory: pytest.TempPathFac
 
 
 def found(method: type[Method], schedule: str = "end-to-end") -> tuple[str, ...]:
-    return edgefl.check_method(method, schedules=[schedule], kinds=["image"]).failures
+    return edgefl.check("method", method, runs=False, schedules=[schedule], kinds=["image"]).failures
 
 
 def step(name: str) -> type[Method]:
@@ -279,13 +279,13 @@ class Scaled(Method):
 
 
 def test_a_class_needs_no_entry_point_and_takes_its_options():
-    report = edgefl.check_method(Scaled, schedules=["progressive"], kinds=["text"], scale=0.5)
+    report = edgefl.check("method", Scaled, schedules=["progressive"], kinds=["text"], scale=0.5)
     assert report.ok, str(report)
     assert str(report) == f"Scaled: {sum(report.checks.values())} checks of {len(report.checks)} rules, all kept"
 
 
 def test_a_report_is_read_line_by_line():
-    report = edgefl.check_method(Absent, schedules=["end-to-end"], kinds=["image"])
+    report = edgefl.check("method", Absent, schedules=["end-to-end"], kinds=["image"])
     first, *rest = str(report).splitlines()
     assert first.startswith("Absent: ") and first.endswith(", one broken")
     assert rest == [f"  - {failure}" for failure in report.failures]
@@ -294,17 +294,17 @@ def test_a_report_is_read_line_by_line():
 def test_checking_leaves_the_global_generators_alone():
     torch.manual_seed(1)
     before = torch.get_rng_state(), torch.get_num_threads()
-    edgefl.check_method("fedavg", schedules=["end-to-end"], kinds=["text"])
+    edgefl.check("method", "fedavg", runs=False, schedules=["end-to-end"], kinds=["text"])
     assert_equal_tensors(before[0], torch.get_rng_state())
     assert before[1] == torch.get_num_threads()
 
 
 def test_only_a_method_that_cannot_be_loaded_raises():
     with pytest.raises(UnknownName, match="did you mean 'fedavg'"):
-        edgefl.check_method("fedavgg")
+        edgefl.check("method", "fedavgg", runs=False)
     with pytest.raises(MethodError, match="'fedprox' doesn't take these options: mu: "):
-        edgefl.check_method("fedprox", mu=-1)
+        edgefl.check("method", "fedprox", runs=False, mu=-1)
     with pytest.raises(MethodError, match="doesn't take these options: alpha: "):
-        edgefl.check_method(Scaled, alpha=1)
+        edgefl.check("method", Scaled, alpha=1)
     with pytest.raises(MethodError, match="is not a subclass"):
-        edgefl.check_method(dict)  # type: ignore[arg-type]
+        edgefl.check("method", dict)  # type: ignore[arg-type]

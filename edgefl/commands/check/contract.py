@@ -1,4 +1,4 @@
-"""``check_method``: check a method's contract in a tiny federation that really trains."""
+"""The contract of a method: works, costs, training and aggregation in a tiny federation that really trains."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import torch
 from pydantic import ValidationError
 
 from edgefl import registry
-from edgefl.commands.check_method import rules
-from edgefl.commands.check_method.federation import KINDS, TinyFederation, tiny_scenario
-from edgefl.commands.check_method.findings import CheckReport, Findings
-from edgefl.commands.check_method.hangs import HANG_SECONDS, Hung, Watch, hung_in
-from edgefl.commands.check_method.schedule import check_schedule
-from edgefl.commands.check_method.tasks import check_in_worker
+from edgefl.commands.check import rules
+from edgefl.commands.check.federation import TinyFederation, tiny_scenario
+from edgefl.commands.check.findings import Findings
+from edgefl.commands.check.hangs import Hung, Watch, hung_in
+from edgefl.commands.check.schedule import check_schedule
+from edgefl.commands.check.tasks import check_in_worker
 from edgefl.commands.compose import blocks_of, compose
 from edgefl.cost import Predictor
 from edgefl.errors import EdgeflError, MethodError, UnknownName
@@ -25,45 +25,23 @@ from edgefl.training import Node
 from edgefl.work.torch_device import device_of, threads
 
 
-def check_method(
+def check_contract(
+    findings: Findings,
+    watch: Watch,
     method: str | type[Method],
-    *,
-    schedules: Sequence[str | Mapping[str, Any]] | None = None,
-    kinds: Sequence[str] = KINDS,
-    processes: bool = False,
-    hang_after: float = HANG_SECONDS,
-    **options: Any,
-) -> CheckReport:
+    schedules: Sequence[str | Mapping[str, Any]] | None,
+    kinds: Sequence[str],
+    processes: bool,
+    options: Mapping[str, Any],
+) -> None:
     """Check that a method keeps the rules that edgefl relies on, in a tiny federation under every schedule.
 
-    Among the rules: predicted cost is measured cost, aggregation is pure and independent of the order of updates, the
-    same seed gives the same bits.
-
-    Args:
-        method: The registered name of a method, or a class that needn't be registered yet.
-        schedules: Names or sections (``{"name": "layerwise", "stages": [1, 1]}``); by default all registered
-            schedules.
-        kinds: The client kinds of the federation; those that the method lets take part are checked.
-        processes: Whether it also trains in a worker process.  A script then needs ``if __name__ == "__main__"``, and
-            steps and edits must be registered.
-        hang_after: Seconds without a finished check after which it gives up; the report says where the method hung.
-            It needs the main thread of Linux or macOS; elsewhere there is no limit.
-        **options: Fields of the scenario's ``method`` section.
-
-    Returns:
-        A report: ``ok``, ``checks`` (how often each rule was checked), ``failures`` (a sentence for each failed check,
-        with the kind and the stage) and ``refused`` (schedules that can't split the method's models, with the reason).
-        ``str()`` of it is readable text.
-
-    Raises:
-        UnknownName: No method or schedule of this name is registered.
-        MethodError: The method can't be loaded or made with these options.  Other errors are in the report.
+    ``options`` are fields of the scenario's ``method`` section.  Raises UnknownName if no schedule of a name is
+    registered, and MethodError if the method can't be made with these options.
     """
-    owner = _class_of(method)
+    owner = class_of(method)
     name = method if isinstance(method, str) else owner.__name__
-    section = _options("method", name, owner, options)
-    watch = Watch(hang_after)
-    findings, predictor = Findings(watch.renew), Predictor()
+    section, predictor = options_of("method", name, owner, options), Predictor()
     federations: dict[str, TinyFederation] = {}
 
     def federation(needs: Mapping[str, Any]) -> TinyFederation:
@@ -89,7 +67,7 @@ def check_method(
                 fields = {"name": wanted} if isinstance(wanted, str) else dict(wanted)
                 where = fields["name"]
                 kind: Any = registry.get("schedule", fields["name"])
-                options_of = _options("schedule", fields["name"], kind, fields)
+                its_options = options_of("schedule", fields["name"], kind, fields)
                 try:
                     its = federation(needs := getattr(kind, "needs", {}))
                     for name_of_kind in kinds if needs else ():
@@ -99,15 +77,15 @@ def check_method(
                         raise
                     findings.refused[where] = str(error)
                     continue
-                check_schedule(its, where, kind(options_of, blocks_of(its.method.setting.kinds)))
+                check_schedule(its, where, kind(its_options, blocks_of(its.method.setting.kinds)))
     except Hung as error:
         place = hung_in(error, getattr(sys.modules.get(owner.__module__), "__file__", None))
-        findings.expect(rules.ANSWERS, where, False, f"no check was finished for {hang_after:g} s; it hung in {place}")
-        return findings.report(name)
+        fault = f"no check was finished for {watch.seconds:g} s; it hung in {place}"
+        findings.expect(rules.ANSWERS, where, False, fault)
+        return
     if processes:
         for its in federations.values():
             check_in_worker(its)
-    return findings.report(name)
 
 
 def _made(name: str, kinds: Sequence[str], make: Callable[[], Method]) -> Method:
@@ -119,7 +97,7 @@ def _made(name: str, kinds: Sequence[str], make: Callable[[], Method]) -> Method
         raise MethodError(f"the method {name!r} can't be made for clients with {', '.join(kinds)}: {fault}") from error
 
 
-def _class_of(method: str | type[Method]) -> type[Method]:
+def class_of(method: str | type[Method]) -> type[Method]:
     """The class that was given, or that is registered under this name."""
     owner: Any = method
     if isinstance(method, str):
@@ -134,7 +112,7 @@ def _class_of(method: str | type[Method]) -> type[Method]:
     return owner
 
 
-def _options(noun: str, name: str, owner: Any, fields: Mapping[str, Any]) -> Any:
+def options_of(noun: str, name: str, owner: Any, fields: Mapping[str, Any]) -> Any:
     """The options of a method or schedule made of these fields; None if it has no ``Options``."""
     model = getattr(owner, "Options", None)
     if model is None:

@@ -12,7 +12,7 @@ from types import FrameType
 from edgefl import registry
 
 HANG_SECONDS = 120.0
-"""Time without a finished check, after which ``check_method`` gives up."""
+"""Time without a finished check, after which ``edgefl.check`` gives up."""
 
 
 class Hung(BaseException):

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import cycle
 
-from edgefl.commands.check_method import rules
-from edgefl.commands.check_method.aggregation import check_aggregation
-from edgefl.commands.check_method.clients import check_client
-from edgefl.commands.check_method.federation import TinyFederation
-from edgefl.commands.check_method.findings import Place
-from edgefl.commands.check_method.server import check_evaluation, check_server
-from edgefl.commands.check_method.tensors import differing
-from edgefl.commands.check_method.untrained import check_first_shapes
+from edgefl.commands.check import rules
+from edgefl.commands.check.aggregation import check_aggregation
+from edgefl.commands.check.clients import check_client
+from edgefl.commands.check.federation import TinyFederation
+from edgefl.commands.check.findings import Place
+from edgefl.commands.check.server import check_evaluation, check_server
+from edgefl.commands.check.tensors import differing
+from edgefl.commands.check.untrained import check_first_shapes
 from edgefl.errors import MethodError
 from edgefl.methods import ServerState, Update
 from edgefl.planning.rules import works

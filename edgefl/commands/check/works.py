@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from edgefl import models
-from edgefl.commands.check_method import rules
-from edgefl.commands.check_method.findings import Findings
+from edgefl.commands.check import rules
+from edgefl.commands.check.findings import Findings
 from edgefl.methods import ServerState
 from edgefl.planning.rules import broken
 from edgefl.schedules import Stage

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 
 from edgefl import seeds
-from edgefl.commands.check_method import rules
-from edgefl.commands.check_method.federation import TinyFederation
-from edgefl.commands.check_method.findings import Place
-from edgefl.commands.check_method.state import check_next_state
-from edgefl.commands.check_method.tasks import check_equal, check_training, run_task
-from edgefl.commands.check_method.tensors import copies, differing
-from edgefl.commands.check_method.untrained import check_server_works
-from edgefl.commands.check_method.works import check_work
+from edgefl.commands.check import rules
+from edgefl.commands.check.federation import TinyFederation
+from edgefl.commands.check.findings import Place
+from edgefl.commands.check.state import check_next_state
+from edgefl.commands.check.tasks import check_equal, check_training, run_task
+from edgefl.commands.check.tensors import copies, differing
+from edgefl.commands.check.untrained import check_server_works
+from edgefl.commands.check.works import check_work
 from edgefl.methods import ServerState
 from edgefl.schedules import Stage
 from edgefl.training import Task

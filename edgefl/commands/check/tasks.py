@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from edgefl import registry
-from edgefl.commands.check_method import rules
-from edgefl.commands.check_method.costs import check_bytes, check_cost
-from edgefl.commands.check_method.federation import TinyFederation
-from edgefl.commands.check_method.findings import Findings
-from edgefl.commands.check_method.tensors import differing, same
+from edgefl.commands.check import rules
+from edgefl.commands.check.costs import check_bytes, check_cost
+from edgefl.commands.check.federation import TinyFederation
+from edgefl.commands.check.findings import Findings
+from edgefl.commands.check.tensors import differing, same
 from edgefl.cost import cost_key
 from edgefl.memo import cache_folder
 from edgefl.training import Node, Processes, Report, Task

@@ -15,9 +15,9 @@ from edgefl.schedules import Stage
 
 @dataclass(frozen=True)
 class CheckReport:
-    """The result of ``check_method``: how often each rule was checked, and a sentence for each failed check."""
+    """The result of ``edgefl.check``: how often each rule was checked, and a sentence for each failed check."""
 
-    method: str
+    part: str
     checks: Mapping[str, int]
     failures: tuple[str, ...]
     refused: Mapping[str, str]
@@ -33,9 +33,9 @@ class CheckReport:
         count = f"{sum(self.checks.values())} checks of {len(self.checks)} rules"
         if self.ok:
             less = "".join(f"; not under {name}: {why}" for name, why in self.refused.items())
-            return f"{self.method}: {count}, all kept{less}"
+            return f"{self.part}: {count}, all kept{less}"
         broken = f"{len(self.failures)} broken" if len(self.failures) > 1 else "one broken"
-        return "\n".join([f"{self.method}: {count}, {broken}", *(f"  - {failure}" for failure in self.failures)])
+        return "\n".join([f"{self.part}: {count}, {broken}", *(f"  - {failure}" for failure in self.failures)])
 
 
 class Findings:
@@ -68,9 +68,9 @@ class Findings:
             fault = str(error) if isinstance(error, EdgeflError) else registry.plug_ins().fault(error)
             self.expect(rule, where, False, str(fault or registry.said(error)))
 
-    def report(self, method: str) -> CheckReport:
-        """The report on the method of this name."""
-        return CheckReport(method, dict(self.checks), tuple(self.failures), self.refused)
+    def report(self, part: str) -> CheckReport:
+        """The report on the part of this name."""
+        return CheckReport(part, dict(self.checks), tuple(self.failures), self.refused)
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from edgefl.commands.check_method import rules
-from edgefl.commands.check_method.federation import TinyFederation
-from edgefl.commands.check_method.findings import Place
-from edgefl.commands.check_method.tensors import same
+from edgefl.commands.check import rules
+from edgefl.commands.check.federation import TinyFederation
+from edgefl.commands.check.findings import Place
+from edgefl.commands.check.tensors import same
 from edgefl.methods import ServerState
 
 

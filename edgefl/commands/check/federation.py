@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from edgefl.commands.check_method.findings import Findings
+from edgefl import registry
+from edgefl.commands.check.findings import Findings
 from edgefl.cost import Predictor
 from edgefl.methods import Method
 from edgefl.planning import Setup
 from edgefl.scenario import Scenario, load
+from edgefl.schedules.stages import ScheduleOptions
 from edgefl.training import Node, Report, Task
 
 KINDS = ("image", "text", "image-text")
@@ -42,6 +44,43 @@ def tiny_scenario(kinds: Sequence[str], needs: Mapping[str, Any]) -> Scenario:
     """The scenario of two clients of each of these kinds, with the sections that a method ``needs``."""
     data = {**_SETTING["data"], "clients": dict.fromkeys(kinds, 2), **needs.get("data", {})}
     return load({**_SETTING, **needs, "data": data})
+
+
+def played_scenario(
+    kind: str, name: str, kinds: Sequence[str], options: Mapping[str, Any], overrides: Sequence[str]
+) -> Scenario:
+    """The scenario of a few rounds with this part: clients on two devices, of which each round draws some.
+
+    Raises UnknownName if there is no such part, and ScenarioError for options that it doesn't take.
+    """
+    nouns = {"policy": "round policy"}
+    noun = nouns.get(kind, kind)
+    owner = registry.get(noun, name) if noun in registry.GROUPS else None
+    needs: Mapping[str, Any] = getattr(owner, "needs", {})
+    own = {"name": name, **options}
+    sections: dict[str, Any] = {"round": {"cohort": 2}, "schedule": {"name": "end-to-end", "rounds": ROUNDS}}
+    match kind:
+        case "schedule":
+            rounds = {"rounds": ROUNDS} if "rounds" in getattr(owner, "Options", ScheduleOptions).model_fields else {}
+            sections["schedule"] = {**rounds, **own}
+        case "selection":
+            sections["round"]["selection"] = own
+        case "policy":
+            sections["round"] |= {"policy": name, **options}
+        case "aggregation":
+            sections["aggregation"] = {"rule": name, **options}
+        case _:
+            sections["method"] = own
+    training = {**_SETTING["training"], "epochs": 1, **needs.get("training", {})}
+    fleet = {"devices": {"raspberry-pi-4-4gb": "50%", "raspberry-pi-3b-plus": "50%"}}
+    sections = {"fleet": fleet, "executor": {"name": "inline", "device": "cpu"}, **needs, **sections}
+    data = {**_SETTING["data"], "clients": dict.fromkeys(kinds, 4), **needs.get("data", {})}
+    evaluation = {**_SETTING["evaluation"], "every": 1, **needs.get("evaluation", {})}
+    return load({**_SETTING, **sections, "data": data, "training": training, "evaluation": evaluation}, overrides)
+
+
+ROUNDS = 4
+"""Rounds of a run that is checked; it is interrupted after half of them."""
 
 
 @dataclass(frozen=True)

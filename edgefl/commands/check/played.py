@@ -1,0 +1,172 @@
+"""Checks of a part by whole runs: the same again in another process, interrupted and resumed, and as priced."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+
+from edgefl import registry
+from edgefl.commands.check import rules
+from edgefl.commands.check.findings import Findings
+from edgefl.commands.check.hangs import Hung, Watch, hung_in
+from edgefl.commands.run import run
+from edgefl.commands.verify.verify import verify
+from edgefl.registry.code import is_main
+from edgefl.runs import Run, read_run
+from edgefl.scenario import Scenario
+
+TABLES = ("rounds", "clients", "eligibility")
+SPARE = 4096
+"""Bytes by which a measured peak may differ from the predicted one."""
+
+
+class _Stopped(Exception):
+    """The run is interrupted here."""
+
+
+def check_runs(findings: Findings, watch: Watch, scenario: Scenario) -> None:
+    """Run the scenario here and in two other processes, interrupt and resume it, and compare what is written."""
+    where = scenario.name
+    try:
+        with (
+            watch.watching(),
+            _global_seeds(),
+            TemporaryDirectory(prefix="edgefl-check-") as folder,
+            findings.attempt(rules.RUNS, where),
+        ):
+            whole = _run(findings, scenario, Path(folder) / "whole")
+            findings.expect(rules.RUNS, where, True)
+            _check_priced(findings, whole, where)
+            _check_resumed(findings, scenario, whole, Path(folder) / "resumed", where)
+            _check_repeated(findings, scenario, whole, Path(folder), where)
+    except Hung as error:
+        fault = f"no round ended for {watch.seconds:g} s; it hung in {hung_in(error, None)}"
+        findings.expect(rules.RUNS, where, False, fault)
+
+
+@contextmanager
+def _global_seeds() -> Iterator[None]:
+    """Restore the global random generators, which a part may draw from."""
+    held = random.getstate(), np.random.get_state()  # noqa: NPY002
+    try:
+        with torch.random.fork_rng([]):
+            yield
+    finally:
+        random.setstate(held[0])
+        np.random.set_state(held[1])  # noqa: NPY002
+
+
+def seed_globals(seed: int) -> None:
+    """Seed the global random generators, which edgefl itself never draws from."""
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002
+    torch.manual_seed(seed)
+
+
+def _run(findings: Findings, scenario: Scenario, folder: Path, stop: int | None = None, seed: int = 1) -> Run:
+    """The run; with ``stop`` it is interrupted when that round has ended, and resumed."""
+
+    def on_progress(event: str, facts: Mapping[str, Any]) -> None:
+        findings.renew()
+        if event == "record" and facts["round"] == stop:
+            raise _Stopped
+
+    seed_globals(seed)
+    if stop is None:
+        return run(scenario, output=folder, on_progress=on_progress)
+    try:
+        return run(scenario, output=folder, on_progress=on_progress)
+    except _Stopped:
+        seed_globals(seed + 1)
+        return run(resume=folder, on_progress=lambda event, facts: findings.renew())
+
+
+def _check_priced(findings: Findings, whole: Run, where: str) -> None:
+    for part in verify(whole.path)["runs"].values():
+        for rule in part["checks"]:
+            fault = f"{rule['says']}: {json.dumps(rule['first'])}" if rule["broken"] else ""
+            findings.expect(rules.PRICED, where, not rule["broken"], fault)
+    for record in whole.records("clients"):
+        if record.get("measured_peak_memory_bytes") is None:
+            continue
+        at = f"{where}: client {record['client']}, round {record['round']}"
+        for name, spare in (("peak_memory_bytes", SPARE), ("forward_flops", 0), ("backward_flops", 0)):
+            predicted, measured = record[name], record[f"measured_{name}"]
+            fault = f"{name.replace('_', ' ')}: {predicted} predicted, {measured} measured"
+            findings.expect(rules.PRICED, at, abs(predicted - measured) <= spare, fault)
+
+
+def _check_resumed(findings: Findings, scenario: Scenario, whole: Run, folder: Path, where: str) -> None:
+    with findings.attempt(rules.RESUMES, where):
+        half = max(len(whole.records("rounds")) // 2, 1)
+        resumed = _run(findings, scenario, folder, stop=half, seed=2)
+        fault = differing(whole, resumed, "uninterrupted", f"resumed after round {half}")
+        findings.expect(rules.RESUMES, where, not fault, fault)
+
+
+def _check_repeated(findings: Findings, scenario: Scenario, whole: Run, folder: Path, where: str) -> None:
+    with findings.attempt(rules.REPEATS, where):
+        for number in (1, 2):
+            again = _elsewhere(scenario, folder / f"again-{number}", number)
+            if again is None:  # a notebook's part: no other process has it
+                again = _run(findings, scenario, folder / f"again-{number}", seed=10 + number)
+            findings.renew()
+            fault = differing(whole, again, "first", "second")
+            if not findings.expect(rules.REPEATS, where, not fault, fault):
+                return
+
+
+def _elsewhere(scenario: Scenario, folder: Path, number: int) -> Run | None:
+    """The run in a new process with another order of sets; None if that process can't import a part."""
+    known = registry.for_workers()
+    if any(address is None or is_main(address.partition(":")[0]) for *_, address in known.parts):
+        return None
+    given = {
+        "files": [[path, source.decode("latin-1")] for path, source in known.files],
+        "parts": [list(part) for part in known.parts],
+        "scenario": scenario.resolved(),
+        "output": str(folder),
+        "seed": 10 + number,
+    }
+    paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    environment = {**os.environ, "PYTHONHASHSEED": str(number), "PYTHONPATH": paths}
+    command = [sys.executable, "-m", "edgefl.commands.check.elsewhere"]
+    done = subprocess.run(
+        command, input=json.dumps(given), env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"in another process: {done.stderr.strip().splitlines()[-1] if done.stderr else 'it ended'}")
+    return read_run(folder)
+
+
+def differing(one: Run, two: Run, first: str, second: str) -> str:
+    """The first difference between what two runs wrote, in words; "" if there is none."""
+    for table in TABLES:
+        rows = one.records(table), two.records(table)
+        for a, b in zip(*rows, strict=False):
+            for name in dict.fromkeys((*a, *b)):
+                if a.get(name) != b.get(name):
+                    who = "".join(f"{word} {a[word]}, " for word in ("round", "client") if word in a)
+                    told = f"{_short(a.get(name))} in the {first} run, {_short(b.get(name))} in the {second}"
+                    return f"{who}{name} ({table}.jsonl): {told}"
+        if len(rows[0]) != len(rows[1]):
+            return f"{table}.jsonl: {len(rows[0])} records in the {first} run, {len(rows[1])} in the {second}"
+    if (one.path / "weights.safetensors").read_bytes() != (two.path / "weights.safetensors").read_bytes():
+        return f"the final weights of the {first} and the {second} run differ"
+    return ""
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,1 +1,0 @@
-"""``edgefl.check_method``: check on a tiny federation that a method keeps its contract with the code that runs it."""

@@ -1,0 +1,158 @@
+"""``edgefl check``: a part that draws from no seed, or forgets where it was, is found; edgefl's own parts are kept."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import edgefl
+from edgefl import registry
+from edgefl.commands.check.rules import PRICED, REPEATS, RESUMES, RUNS
+from edgefl.errors import ScenarioError, UnknownName
+
+PARTS = '''
+import random
+from typing import Literal
+
+import edgefl
+from edgefl.schedules import PARTS, Schedule, Stage
+from edgefl.schedules.stages import ScheduleOptions
+from edgefl.simulation import Policy, Selection
+from edgefl.simulation.selection import Chosen
+
+
+def two_stages(first, rounds, blocks):
+    whole, zero = dict(blocks), dict.fromkeys(blocks, 0)
+    frozen = Stage(1, depth=whole, first=whole, parts=("norm", "rep", "head"), rounds=first)
+    return frozen, Stage(2, depth=whole, first=zero, parts=PARTS, rounds=rounds - first)
+
+
+@edgefl.register("schedule", "dice")
+class Dice(Schedule):
+    """How long the first stage lasts is drawn from no seed."""
+
+    class Options(ScheduleOptions):
+        name: Literal["dice"] = "dice"
+
+    def __init__(self, options, blocks):
+        rounds = options.rounds or 4
+        super().__init__(two_stages(random.randrange(1, rounds), rounds, blocks))
+
+
+@edgefl.register("schedule", "sound")
+class Sound(Schedule):
+    class Options(ScheduleOptions):
+        name: Literal["sound"] = "sound"
+
+    def __init__(self, options, blocks):
+        super().__init__(two_stages(2, options.rounds or 4, blocks))
+
+
+class Ready(Selection):
+    def order(self, clients):
+        return clients
+
+    def pick(self, share):
+        ready = share.clients[share.candidates.ready(share.clients)]
+        return Chosen(self.order(ready)[: share.count], len(share.clients), len(share.clients) - len(ready))
+
+
+@edgefl.register("selection", "hashed")
+class Hashed(Ready):
+    """Clients in the order of the hashes of their names."""
+
+    class Options(Selection.Options):
+        name: Literal["hashed"] = "hashed"
+
+    def order(self, clients):
+        return clients[sorted(range(len(clients)), key=lambda i: hash(f"client {clients[i]}"))]
+
+
+@edgefl.register("selection", "forgetful")
+class Forgetful(Ready):
+    """Takes turns, and doesn't write down whose turn it is."""
+
+    class Options(Selection.Options):
+        name: Literal["forgetful"] = "forgetful"
+
+    turn = 0
+
+    def __init__(self, options, seed):
+        super().__init__(options, seed)
+        self.turn = 0
+
+    def pick(self, share):
+        chosen = super().pick(share)
+        self.turn += 1
+        return chosen
+
+    def order(self, clients):
+        return clients[[(i + self.turn) % len(clients) for i in range(len(clients))]]
+
+
+@edgefl.register("round policy", "half")
+class Half(Policy):
+    def wanted(self, cohort, asked):
+        return -(-asked // 2)
+'''
+
+
+@pytest.fixture
+def plug_in(tmp_path: Path) -> Iterator[Path]:
+    (path := tmp_path / "parts.py").write_text(PARTS)
+    registry.load_plug_in(path)
+    yield path
+    registry.unload_plug_ins()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "name", "rules"),
+    [
+        ("selection", "hashed", {REPEATS}),
+        ("selection", "forgetful", {RESUMES}),
+        ("policy", "half", set()),
+        ("selection", "oort", set()),
+        ("aggregation", "median", set()),
+    ],
+)
+def test_runs_with_a_part(plug_in: Path, kind: str, name: str, rules: set[str]) -> None:
+    report = edgefl.check(kind, name, kinds=["image"])
+    assert {failure.partition(":")[0] for failure in report.failures} == rules, str(report)
+    assert {RUNS, PRICED, RESUMES, REPEATS} <= report.checks.keys()
+
+
+@pytest.mark.slow
+def test_a_schedule_that_draws_from_no_seed_is_found_and_a_sound_one_isnt(plug_in: Path) -> None:
+    dice = edgefl.check("schedule", "dice", kinds=["image"])
+    assert not dice.ok and any(f.startswith((REPEATS, RESUMES)) and " in the " in f for f in dice.failures), str(dice)
+    sound = edgefl.check("schedule", "sound", kinds=["image"])
+    assert sound.ok, str(sound)
+
+
+@pytest.mark.slow
+def test_the_command_says_what_differs_and_exits_with_1(plug_in: Path) -> None:
+    command = [sys.executable, "-m", "edgefl.cli", "check", "selection", "hashed", "--plugin", str(plug_in)]
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert told.returncode == 1 and f"- {REPEATS}: " in told.stdout and " in the first run, " in told.stdout
+    told = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
+    answer = json.loads(told.stdout)
+    assert (
+        told.returncode == 1 and answer["ok"] is False and (answer["kind"], answer["part"]) == ("selection", "hashed")
+    )
+
+
+def test_unknown_parts_and_options_are_named() -> None:
+    with pytest.raises(
+        UnknownName, match="unknown kind of part that can be checked 'scheduel'; did you mean 'schedule'"
+    ):
+        edgefl.check("scheduel", "layerwise")
+    with pytest.raises(UnknownName, match="unknown selection 'orot'; did you mean 'oort'"):
+        edgefl.check("selection", "orot")
+    with pytest.raises(ScenarioError, match="round.selection"):
+        edgefl.check("selection", "oort", explor=3)
