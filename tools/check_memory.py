@@ -1,12 +1,13 @@
 """Compare edgefl's predicted peak memory with what torch's CPU allocator hands out in a step written by hand.
 
-    python tools/check_memory.py --configurations 1000 --seed 1 [--json FILE] [--workers 1]
+    python tools/check_memory.py --configurations 1000 --seed 1 [--nets] [--json FILE] [--workers 1]
     python tools/check_memory.py --only 1-17
 
-draws random configurations (towers, sizes, optimizers, schedules, methods).  One process predicts each with edgefl and
-cold caches.  Another, which never imports edgefl, forks for each configuration and runs it as written by hand in torch,
-timm and transformers, with one thread and under torch's profiler; its peak is the largest running sum of the memory
-events.  No configuration is left out: one that a side can't answer counts as a failure.  ``--only`` runs one by its id.
+draws random configurations (towers, sizes, optimizers, schedules, methods), every fifth of a net of timm. One process
+predicts each with edgefl and cold caches. Another, which never imports edgefl, forks for each configuration and runs
+it as written by hand in torch, timm and transformers, with one thread and under torch's profiler; its peak is the
+largest running sum of the memory events. No configuration is left out: one that a side can't answer counts as a
+failure. ``--only`` runs one by its id.
 Exit codes: 0 all errors are at most 0.1 % or 4 KiB, 1 some are larger or unknown, 2 wrong arguments.  It runs on Linux.
 """
 

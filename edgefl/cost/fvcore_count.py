@@ -22,7 +22,7 @@ from edgefl import models
 from edgefl.cost.predict import replaced
 from edgefl.work import Meter, TensorSpec
 from edgefl.work.description import DTYPES
-from edgefl.work.metering.meter import parts
+from edgefl.work.meter.meter import parts
 
 AGREEMENT = 0.005
 """Largest relative difference at which the two counts agree."""

@@ -11,7 +11,7 @@ from functools import cache
 import torch
 
 from edgefl.work import Call, Held, Inside
-from edgefl.work.metering.allocator import AllocatorPeak, Balance, MemoryEvents
+from edgefl.work.meter.allocator_peak import AllocatorPeak, Balance, MemoryEvents
 from edgefl.work.torch_device import threads
 
 PROBED_BYTES = 512 * 2**20

@@ -20,7 +20,7 @@ from edgefl.errors import EdgeflError, OutOfHostMemory, TrainingError
 from edgefl.training.summed import Adder
 from edgefl.training.task import Measured, Report, Task
 from edgefl.work import CUDA_ROUNDING, AllocatorPeak, Meter, Pass, Source, Work, run
-from edgefl.work.metering.allocator import profiling
+from edgefl.work.meter.allocator_peak import profiling
 from edgefl.work.packed import Buffers, space
 from edgefl.work.stacking import CantStack, Stacked, told_alone
 from edgefl.work.torch_device import ran_out, seeded, threads, warm

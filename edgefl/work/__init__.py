@@ -18,11 +18,22 @@ from edgefl.work.description import (
     serialised_bytes,
 )
 from edgefl.work.interpreter import Result, distinct, execute, metered_steps, run
-from edgefl.work.metering.allocator import CUDA_ROUNDING, AllocatorPeak
-from edgefl.work.metering.meter import Meter
-from edgefl.work.metering.operator_calls import Call
-from edgefl.work.metering.timeline import Moment, Timeline
-from edgefl.work.metering.trace import FINISH, METERED, PARTS, START, UPDATE, Held, Inside, StepCost, Trace
+from edgefl.work.meter.allocator_peak import CUDA_ROUNDING, AllocatorPeak
+from edgefl.work.meter.meter import Meter
+from edgefl.work.meter.operator_calls import Call
+from edgefl.work.meter.trace import (
+    FINISH,
+    METERED,
+    PARTS,
+    START,
+    UPDATE,
+    Held,
+    Inside,
+    Moment,
+    StepCost,
+    Timeline,
+    Trace,
+)
 from edgefl.work.steps import Context, Step, Wrapper
 
 __all__ = [

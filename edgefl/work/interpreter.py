@@ -21,8 +21,8 @@ from edgefl.errors import MethodError
 from edgefl.work.attention import attention
 from edgefl.work.description import DTYPES, Description, Pass, Payload, Source, Work
 from edgefl.work.edits import edited, uploaded
-from edgefl.work.metering.meter import Meter
-from edgefl.work.metering.trace import FINISH, METERED, START, Trace
+from edgefl.work.meter.meter import Meter
+from edgefl.work.meter.trace import FINISH, METERED, START, Trace
 from edgefl.work.optimizer.update import Update
 from edgefl.work.optimizer.zeroth_order import ZerothOrder, without_gradients
 from edgefl.work.packed import Parts, Places, split

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from edgefl.models.client import ClientModel
 from edgefl.work.description import Pass
-from edgefl.work.metering.meter import unmetered
+from edgefl.work.meter.meter import unmetered
 from edgefl.work.steps import Context, Step, following
 
 TOP = 5

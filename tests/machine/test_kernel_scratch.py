@@ -11,7 +11,7 @@ from torch import Tensor
 from edgefl.machine import kernel_scratch
 from edgefl.machine.kernel_scratch import kernels, probe
 from edgefl.work import AllocatorPeak, Held, Inside
-from edgefl.work.metering.operator_calls import call_of
+from edgefl.work.meter.operator_calls import call_of
 
 aten = torch.ops.aten
 CPU = torch.device("cpu")

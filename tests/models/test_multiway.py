@@ -16,7 +16,7 @@ from edgefl.cost import predict
 from edgefl.errors import MethodError
 from edgefl.models.multiway import MultiwayOptions, describe_multiway
 from edgefl.work import Meter, Pass, TensorSpec, Work, run
-from edgefl.work.metering.meter import parts
+from edgefl.work.meter.meter import parts
 
 PAIR = ("image", "text")
 VQA = {

@@ -196,7 +196,7 @@ def test_a_workers_times_are_in_its_file_when_it_waits(tmp_path: Path) -> None:
 
 
 def test_the_longest_prefix_says_the_part() -> None:
-    assert parts.part_of("edgefl.work.metering.meter:Meter.step") == "metering"
+    assert parts.part_of("edgefl.work.meter.meter:Meter.step") == "metering"
     assert parts.part_of("edgefl.work.interpreter:run") == "copy"
     assert parts.part_of("edgefl.simulation.learning.training:Training.aggregate") == "aggregate"
     assert parts.part_of("edgefl.simulation.learning.training:Training.send") == "clock and planning"

@@ -61,6 +61,7 @@ def test_every_choice_is_drawn(drawing: ModuleType, drawn: list[dict[str, Any]])
     towers = [t for c in drawn for t in drawing.towers_of(c["scenario"]["model"]).values()]
     assert {t.get("tower", "multiway") for t in towers} == {
         "vit", "timm-vit", "hf-vit", "resnet", "transformer", "gru", "bert", "distilbert", "ast", "multiway",
+        "timm",
     }  # fmt: skip
     assert {(t["optimizer"], t["implementation"]) for t in trainings} == {
         (o, i) for o in ("sgd", "adam", "adamw") for i in ("for-loop", "foreach", "fused")
@@ -88,6 +89,25 @@ def test_every_choice_is_drawn(drawing: ModuleType, drawn: list[dict[str, Any]])
         ("pmcmfl", "mask", {"prototype", "zero", "random"}),
     ):
         assert {m[field] for m in methods if m["name"] == name} == values
+
+
+def test_nets_of_timm_are_drawn_whole_and_cut(drawing: ModuleType, tool: ModuleType) -> None:
+    indices = list(tool.indices(300, nets=True))
+    assert len(indices) == 300 and list(tool.indices(7, nets=False)) == list(range(7))
+    nets = [drawing.draw(5, index) for index in indices]
+    assert nets[3] == drawing.identified(f"5-{indices[3]}")
+    variants = [c["scenario"]["model"]["image"]["variant"] for c in nets]
+    assert set(variants) == set(drawing.NETS) and len(drawing.NETS) == 26
+    stages = {(c["scenario"]["schedule"]["name"], c["stage"] > 1) for c in nets}
+    assert stages == {
+        ("end-to-end", False),
+        *((n, late) for n in ("layerwise", "progressive") for late in (False, True)),
+    }
+    sgd = {c["scenario"]["schedule"]["name"] for c in nets if c["scenario"]["training"]["optimizer"] == "sgd"}
+    assert "layerwise" in sgd
+    assert all(
+        c["scenario"]["schedule"].get("stages", 1) <= drawing.NETS[v] for c, v in zip(nets, variants, strict=True)
+    )
 
 
 def test_edgefl_takes_what_is_drawn(drawn: list[dict[str, Any]]) -> None:

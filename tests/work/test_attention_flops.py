@@ -14,7 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from edgefl.errors import UncountedOperator
 from edgefl.work import Meter
-from edgefl.work.metering.flops import FORMULAS
+from edgefl.work.meter.flops import FORMULAS
 
 aten = torch.ops.aten
 B, H, N, M, D = 2, 3, 24, 40, 16

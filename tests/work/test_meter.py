@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -11,6 +12,8 @@ import torch
 from edgefl_toys import CPU, FACTS, Toy, described, do, inputs_of, make_work, scoring_pass, training_pass
 from tensors import assert_equal_tensors
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional as F
 
 from edgefl import models
 from edgefl.cost import Predictor, ScratchTable, predict
@@ -317,3 +320,71 @@ def test_a_bias_is_added_in_place_where_torch_does_so_without_a_meter(grad: bool
             out.sum().backward()
             assert layer.bias.grad is not None and layer.bias.grad[0] == 16 * 8
             layer.zero_grad()
+
+
+def branches(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """Four products of one tensor: each gives a gradient of its size, which autograd adds to that of those before."""
+    h = x * w[0]
+    return torch.stack([(h @ row[:, None]).square().mean() for row in w]).sum()
+
+
+def skips(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """Sums with what they were made of: the gradient of a sum is that of both, and must not be changed for one."""
+    h = x * w[0]
+    for row in w:
+        h = h + (h * row).sum(1, keepdim=True)
+    return h.square().mean()
+
+
+@pytest.mark.parametrize("compute", [branches, skips])
+@pytest.mark.parametrize("fake", [False, True])
+def test_gradients_are_added_in_place_where_torch_does_so_without_a_meter(compute: Any, fake: bool) -> None:
+    def tensors() -> tuple[torch.Tensor, torch.Tensor]:
+        torch.manual_seed(0)
+        return torch.rand(512, 64), torch.rand(4, 64).requires_grad_()
+
+    x, w = tensors()
+    with AllocatorPeak(CPU) as seen:
+        compute(x, w).backward()
+    meter = Meter()
+    with FakeTensorMode() if fake else nullcontext():
+        y, v = tensors()
+        with meter.step(0, "image"):
+            loss = compute(y, v)
+            meter.enter("backward")
+            loss.backward()
+    # a product of vectors may copy a row; without the addition in place it is another tensor of x's size
+    assert meter.peak == pytest.approx(seen.bytes, abs=x.nbytes // 4)
+    if compute is branches:
+        # the product, the sum of the gradients so far, and the next one
+        assert 3 * x.nbytes <= seen.bytes < 4 * x.nbytes
+    if not fake:
+        assert w.grad is not None and v.grad is not None and torch.equal(v.grad, w.grad)
+
+
+@pytest.mark.parametrize("batches", [6, 7])
+def test_an_update_of_several_batches_has_the_last_of_them_in_memory_as_a_usual_loop_does(batches: int) -> None:
+    every = 3
+    pass_ = training_pass(batch=1)
+    settings = optimizer(implementation="foreach", accumulation=every, weight_decay=0.0)
+    work = make_work(passes=(pass_,), model=described(blocks=1, width=64), optimizer=settings)
+    source = Toy(batches)
+    table = ScratchTable("here", partial(probe, device="cpu"))
+    trace = Predictor(scratch=table).trace(work, source)
+    drawn = [batch for _, batch in source.batches(pass_, 1)]
+    assert len(drawn) == batches
+    module = models.build(work.model)
+    made = {"lr": 1e-3, "weight_decay": 0.0, "foreach": True}
+    with AllocatorPeak(CPU, [*module.parameters(), *module.buffers()]) as seen:
+        by_hand = torch.optim.AdamW(module.parameters(), **made)
+        for number, each in enumerate(drawn, 1):
+            image, label = each["image"].clone(), each["label"].clone()
+            loss = F.cross_entropy(module.logits("image", image), label) / every
+            loss.backward()
+            if number % every == 0 or number == batches:
+                by_hand.step()
+                by_hand.zero_grad()
+    assert trace.memory_bytes["inputs"] == drawn[0]["image"].nbytes + drawn[0]["label"].nbytes
+    assert trace.memory_bytes["activations"] < trace.memory_bytes["inputs"]  # the peak is in an update
+    # without the batch it would be the image less; foreach copies constants of some bytes
+    assert trace.peak_memory_bytes == pytest.approx(seen.bytes, abs=drawn[0]["image"].nbytes // 4)

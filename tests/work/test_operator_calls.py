@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.work.metering.operator_calls import Call, call_of
+from edgefl.work.meter.operator_calls import Call, call_of
 
 aten = torch.ops.aten
 

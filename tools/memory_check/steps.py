@@ -438,7 +438,7 @@ def train(r: Round) -> None:
     """A client's round."""
     training, method = r.training, r.method
     if method["name"] == "fedprox":
-        r.before = {n: p.detach().clone() for n, p in (*r.model.named_parameters(), *r.model.named_buffers())}
+        r.before = {n: p.detach().clone() for n, p in r.model.named_parameters() if p.requires_grad}
     if method["name"] == "creamfl" and method["old"] == "copy" and method["intra"]:
         r.before = copy.deepcopy(r.model).requires_grad_(False).eval()
     half = training["precision"] == "bfloat16"

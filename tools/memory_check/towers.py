@@ -8,6 +8,7 @@ temporaries of two neighbours at a time.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -367,12 +368,14 @@ class Net(Tower):
         import timm
 
         given = {"num_classes": 0, "in_chans": shape["channels"]}
-        try:
-            net: Any = timm.create_model(options["variant"], img_size=shape["size"], **given)
-        except TypeError:  # a net of any size
-            net = timm.create_model(options["variant"], **given)
+        self.whole = depth == NETS[options["variant"]]
+        with nullcontext() if self.whole else torch.device("meta"):  # later stages are never in memory
+            try:
+                net: Any = timm.create_model(options["variant"], img_size=shape["size"], **given)
+            except TypeError:  # a net of any size
+                net = timm.create_model(options["variant"], **given)
         self.width, self.norm = getattr(net, "head_hidden_size", None) or net.num_features, None
-        self.net, self.whole = net, depth == NETS[options["variant"]]
+        self.net = net
         name = "stages" if hasattr(net, "stages") else "blocks"
         if NETS[options["variant"]] == 1:
             self.blocks = nn.ModuleList([net])
@@ -385,6 +388,9 @@ class Net(Tower):
         if not self.whole:
             for each in later:
                 setattr(net, each, nn.Identity())
+            net.to_empty(device="cpu")
+            for tensor in (*net.parameters(), *net.buffers()):
+                tensor.data.zero_()
         self.after = [part for each in later if (part := getattr(net, each)) is not None]
 
     def early(self) -> Iterator[nn.Parameter]:

@@ -40,7 +40,7 @@ ROOMS = {
     "edgefl.data": BATCHES,
     "edgefl.work": COPY,
     "edgefl.work.paired_batches": BATCHES,
-    "edgefl.work.metering": METER,
+    "edgefl.work.meter": METER,
     "edgefl.training": COPY,
     "edgefl.training.refusal": AGGREGATE,
     "edgefl.training.summed": AGGREGATE,

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from edgefl import seeds
 from edgefl.work.description import Description
-from edgefl.work.metering.meter import Meter
+from edgefl.work.meter.meter import Meter
 from edgefl.work.steps import Context
 
 AT_ONCE = 2**22

@@ -23,10 +23,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from edgefl.errors import UncountedOperator
-from edgefl.work.metering.flops import FORMULAS, gradient_macs, is_matmul
-from edgefl.work.metering.operator_calls import Call, call_of
-from edgefl.work.metering.timeline import Moment
-from edgefl.work.metering.trace import FINISH, METERED, PARTS, START, Held, StepCost, Trace
+from edgefl.work.meter.flops import FORMULAS, gradient_macs, is_matmul
+from edgefl.work.meter.operator_calls import Call, call_of
+from edgefl.work.meter.trace import FINISH, METERED, PARTS, START, Held, Moment, StepCost, Trace
 
 COPIES = 2
 LEAST_SCRATCH = 2 * 2**20

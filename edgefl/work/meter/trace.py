@@ -1,4 +1,4 @@
-"""The result of a meter: bytes by part at the peak, the cost of each distinct step, calls that may take scratch."""
+"""Results of a meter: bytes by part at the peak, the cost of each step, calls that may take scratch; the timeline."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from edgefl.work.metering.operator_calls import Call
+from edgefl.work.meter.operator_calls import Call
 
 PARTS = (
     "parameters",
@@ -136,3 +136,39 @@ class Trace:
             for operator, arguments, before, outputs, after in raw["calls"]
         )
         return cls(raw["live"], raw["memory"], steps, raw["live"], calls, live_parts=raw["memory"])
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Live memory after one operator.
+
+    ``operator`` is torch's name (``aten.addmm``); ``scope`` the running part of the model (``image.blocks.3``), empty
+    outside of it, and in the backward phase the part whose gradients are computed; ``phase`` is start, forward,
+    backward, optimizer or finish; ``step`` counts the metered steps of this pass and pattern from 1.  ``totals`` are
+    bytes in the order of ``PARTS``.
+    """
+
+    operator: str
+    scope: str
+    phase: str
+    distinct_pass: int
+    pattern: str
+    step: int
+    totals: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Live bytes, summed over all parts."""
+        return sum(self.totals)
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The moments of a work in order."""
+
+    moments: Sequence[Moment]
+
+    @property
+    def peak(self) -> int:
+        """Index of the first moment with the most bytes."""
+        return max(range(len(self.moments)), key=lambda i: (self.moments[i].bytes, -i))
