@@ -1,4 +1,4 @@
-"""The commands ``edgefl methods``, ``schedules``, ``models``, ``data``, ``selections`` and ``policies``."""
+"""The commands ``edgefl methods``, ``schedules``, ``models``, ``data``, ``selections``, ``policies`` and so on."""
 
 from __future__ import annotations
 
@@ -39,6 +39,18 @@ def selections(plugins: Plugins = None, as_json: AsJson = False) -> None:
 def policies(plugins: Plugins = None, as_json: AsJson = False) -> None:
     """List round policies, which say when a round ends, with a line each."""
     _list("policies", as_json=as_json)
+
+
+@app.command(epilog=examples("edgefl metrics", "edgefl metrics --json"))
+def metrics(plugins: Plugins = None, as_json: AsJson = False) -> None:
+    """List the metrics that an evaluation may have, with a line each."""
+    _list("metrics", as_json=as_json)
+
+
+@app.command(epilog=examples("edgefl optimizers", "edgefl optimizers --json"))
+def optimizers(plugins: Plugins = None, as_json: AsJson = False) -> None:
+    """List the optimizers and rate schedules that clients may train with, with a line each."""
+    _list("optimizers", "rate_schedules", as_json=as_json)
 
 
 def _list(*sections: str, as_json: bool, options: bool = False) -> None:

@@ -29,6 +29,9 @@ LISTED = {
     "partitions": "partition",
     "selections": "selection",
     "policies": "round policy",
+    "metrics": "metric",
+    "optimizers": "optimizer",
+    "rate_schedules": "rate schedule",
 }
 """What is listed under each name, as the registry calls it."""
 

@@ -90,7 +90,7 @@ class Method:
             if kind.task not in self.tasks:
                 name = options.name or type(self).__name__
                 raise MethodError(f"{name} can't train {kind.name} clients for {kind.task}: set data.tasks")
-        if self.plain_sgd and (training.optimizer != "sgd" or training.momentum or training.rates):
+        if self.plain_sgd and (training.optimizer_name != "sgd" or training.momentum or training.rates):
             name = options.name or type(self).__name__
             raise MethodError(
                 f"{name} counts steps of plain SGD: set training.optimizer: sgd, and leave momentum and rates out"

@@ -63,6 +63,9 @@ GROUPS = {
     "selection": "edgefl.selections",
     "round policy": "edgefl.policies",
     "profile library": "edgefl.profiles",
+    "metric": "edgefl.metrics",
+    "optimizer": "edgefl.optimizers",
+    "rate schedule": "edgefl.rate_schedules",
 }
 
 
@@ -117,7 +120,11 @@ def _get(noun: str, name: str) -> Any:
     return part
 
 
-_CONVERTERS = {"tower": "edgefl.models.plain:tower_of"}
+_CONVERTERS = {
+    "tower": "edgefl.models.plain:tower_of",
+    "metric": "edgefl.work.metrics:metric_of",
+    "optimizer": "edgefl.work.optimizer.kinds:optimizer_of",
+}
 """Functions of a name and the registered object that return the part, by noun.  They raise TypeError for a misfit."""
 
 
@@ -139,6 +146,9 @@ _ATTRIBUTES = {
     "edit": ("apply", "fold", "restrict", "names"),
     "selection": ("Options", "blind"),
     "round policy": ("at_once", "overlapping"),
+    "metric": ("Options", "task", "value"),
+    "optimizer": ("Options", "build", "reads"),
+    "rate schedule": ("Options", "shape", "factor_of"),
 }
 
 
@@ -280,7 +290,8 @@ def register(kind: str, name: str) -> Callable[[Part], Part]:
 
     Args:
         kind: ``method``, ``schedule``, ``model``, ``tower``, ``data set``, ``partition``, ``step``, ``edit``,
-            ``selection``, ``round policy`` or ``profile library`` (the path of a folder).
+            ``selection``, ``round policy``, ``metric``, ``optimizer``,
+            ``rate schedule`` or ``profile library`` (the path of a folder).
         name: How a scenario names it: letters, digits, ``-``, ``_`` and ``.``.
 
     Returns:

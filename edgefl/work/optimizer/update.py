@@ -9,34 +9,27 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from edgefl import registry
 from edgefl.errors import MethodError
 from edgefl.work.description import Work
 from edgefl.work.metering.meter import Meter
 from edgefl.work.metering.trace import UPDATE
+from edgefl.work.optimizer.kinds import Optimizer
 from edgefl.work.optimizer.learning_rates import grouped
-from edgefl.work.optimizer.light import light
 from edgefl.work.steps import Context
 
 
 def make_optimizer(work: Work, named: Mapping[str, Tensor]) -> torch.optim.Optimizer:
     """The optimizer of a work for parameters by name, in groups where rates differ by part.
 
-    Raises MethodError for an unknown optimizer.
+    Raises UnknownName for an unknown optimizer.
     """
     settings = {**work.optimizer, **work.scalars}
-    implementation = settings.get("implementation", "fused")
-    flags = {"foreach": implementation == "foreach", "fused": implementation == "fused"}
-    rates = {"lr": settings["lr"], "weight_decay": settings.get("weight_decay", 0.0)}
     parameters: list[Any] = list(named.values())
     if settings.get("rates"):
         parameters = [{**group, "params": [named[n] for n in names]} for group, names in grouped(settings, named)]
-    match settings["name"]:
-        case "sgd":
-            return light(torch.optim.SGD)(parameters, momentum=settings.get("momentum", 0.0), **rates, **flags)
-        case "adam" | "adamw" as name:
-            kind = light(torch.optim.Adam if name == "adam" else torch.optim.AdamW)
-            return kind(parameters, betas=tuple(settings.get("betas", (0.9, 0.999))), **rates, **flags)
-    raise MethodError(f"unknown optimizer {settings['name']!r}; allowed: adam, adamw, sgd")
+    kind: type[Optimizer] = registry.get("optimizer", settings["name"])
+    return kind.build(parameters, settings, settings.get("implementation", "fused"))
 
 
 class Update:
