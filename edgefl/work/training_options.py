@@ -14,6 +14,7 @@ from pydantic import (
     PositiveInt,
     PrivateAttr,
     SerializeAsAny,
+    WithJsonSchema,
     field_validator,
     model_validator,
 )
@@ -29,6 +30,13 @@ def _parse_stack(value: Any) -> Any:
         return value
     raise ValueError(f"must be off, or a number of clients of at least 2, not {value!r}")
 
+
+_OPTIMIZER = WithJsonSchema(
+    {
+        "anyOf": [{"type": "string"}, {"type": "object", "properties": {"name": {"type": "string"}}}],
+        "examples": ["adamw", {"name": "rmsprop", "alpha": 0.9}],
+    }
+)
 
 NO_GRADIENTS = (
     "weight_decay", "rates", "betas", "momentum", "implementation", "accumulation", "clip", "checkpointing", "stack",
@@ -50,7 +58,7 @@ class TrainingOptions(BaseModel):
         description="what a run does after a round in which weights, scores or all losses of a kind have NaN or "
         "infinity: it stops and can be resumed (stop), or goes on (continue)",
     )
-    optimizer: Annotated[str | SerializeAsAny[BaseModel], BeforeValidator(parse_optimizer)] = Field(
+    optimizer: Annotated[str | SerializeAsAny[BaseModel], BeforeValidator(parse_optimizer), _OPTIMIZER] = Field(
         "adamw",
         description="the clients' optimizer: adamw, adam, sgd, mezo, or another registered one, also as a mapping with "
         "its fields; its state starts anew in every round. mezo trains without gradients, by the losses of two forward "

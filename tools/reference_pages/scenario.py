@@ -45,6 +45,8 @@ def scenario_page() -> str:
             *_towers(),
             *_named("selections", "Selections", "round.selection", 3),
             *_policies(),
+            *_named("optimizers", "Optimizers", "training.optimizer", 3),
+            *_named("rate_schedules", "Rate schedules", "training.lr_schedule", 3),
             *_partitions(),
             *_data_sets(),
             *_quantities(),

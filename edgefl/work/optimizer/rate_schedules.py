@@ -19,6 +19,13 @@ FIELDS = {"every": "step", "factor": "step", "floor": "cosine"}
 """Fields that belong to one of edgefl's own shapes."""
 
 
+class _Itself:
+    """An attribute that is the class that has it."""
+
+    def __get__(self, instance: object, owner: type) -> type:
+        return owner
+
+
 class RateSchedule(BaseModel):
     """The factor on the learning rates in each round of a run, or of a stage: a warm-up, and a shape after it.
 
@@ -26,7 +33,7 @@ class RateSchedule(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    Options: ClassVar[type[BaseModel]]
+    Options: ClassVar[Any] = _Itself()
     """The class itself, whose fields are what a scenario may write."""
 
     name: str = Field("constant", description="shape after the warm-up")
@@ -37,10 +44,6 @@ class RateSchedule(BaseModel):
     restart: Literal["never", "stage"] = Field(
         "never", description="whether the shape spans all rounds (never), or begins anew in each stage of the schedule"
     )
-
-    @classmethod
-    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        cls.Options = cls
 
     def shape(self, passed: int, rounds: int) -> float:
         """The factor after ``passed`` of the ``rounds`` behind the warm-up: above 0; 1 is the full rate."""
