@@ -58,7 +58,7 @@ class TrainingOptions(BaseModel):
         description="what a run does after a round in which weights, scores or all losses of a kind have NaN or "
         "infinity: it stops and can be resumed (stop), or goes on (continue)",
     )
-    optimizer: Annotated[str | SerializeAsAny[BaseModel], BeforeValidator(parse_optimizer), _OPTIMIZER] = Field(
+    optimizer: Annotated[Any, BeforeValidator(parse_optimizer), _OPTIMIZER] = Field(
         "adamw",
         description="the clients' optimizer: adamw, adam, sgd, mezo, or another registered one, also as a mapping with "
         "its fields; its state starts anew in every round. mezo trains without gradients, by the losses of two forward "
