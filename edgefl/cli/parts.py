@@ -47,6 +47,18 @@ def aggregations(plugins: Plugins = None, as_json: AsJson = False) -> None:
     _list("rules", "server_optimizers", "codecs", as_json=as_json)
 
 
+@app.command(epilog=examples("edgefl metrics", "edgefl metrics --json"))
+def metrics(plugins: Plugins = None, as_json: AsJson = False) -> None:
+    """List the metrics that an evaluation may have, with a line each."""
+    _list("metrics", as_json=as_json)
+
+
+@app.command(epilog=examples("edgefl optimizers", "edgefl optimizers --json"))
+def optimizers(plugins: Plugins = None, as_json: AsJson = False) -> None:
+    """List the optimizers and rate schedules that clients may train with, with a line each."""
+    _list("optimizers", "rate_schedules", as_json=as_json)
+
+
 def _list(*sections: str, as_json: bool, options: bool = False) -> None:
     """Print these sections of the parts, as JSON or as text."""
     from edgefl.commands.parts import parts

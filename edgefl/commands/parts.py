@@ -32,6 +32,9 @@ LISTED = {
     "rules": "aggregation",
     "server_optimizers": "server optimizer",
     "codecs": "codec",
+    "metrics": "metric",
+    "optimizers": "optimizer",
+    "rate_schedules": "rate schedule",
 }
 """What is listed under each name, as the registry calls it."""
 

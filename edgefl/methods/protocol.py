@@ -95,7 +95,7 @@ class Method:
                 raise MethodError(f"{name} can't train {kind.name} clients for {kind.task}: set data.tasks")
         if self.plain_sgd:
             name = options.name or type(self).__name__
-            if training.optimizer != "sgd" or training.momentum or training.rates:
+            if training.optimizer_name != "sgd" or training.momentum or training.rates:
                 raise MethodError(
                     f"{name} counts steps of plain SGD: set training.optimizer: sgd, and leave momentum and rates out"
                 )

@@ -136,7 +136,7 @@ class ScoringPlanner:
         if key in self._of_round:
             return self._of_round[key]
         self._of_round = {known: entry for known, entry in self._of_round.items() if known[2] == round}
-        full = self.setup.method.evaluate_client(kind, round)
+        full = self.setup.with_metrics(self.setup.method.evaluate_client(kind, round))
         known = self._works.get((kind, stage.index))
         if known is None or known[0] != full.form:
             work = encoded(stage.cut(full), self.setup.payload, self.planner.buffers, self.setup.method)

@@ -22,6 +22,7 @@ from edgefl import registry
 from edgefl.data.missing import parse_missing
 from edgefl.planning.staleness import StalenessOptions, parse_staleness
 from edgefl.units import Seconds, Share
+from edgefl.work.metrics import parse_metric
 
 _FORMS = [{"type": "string"}, {"type": "object", "properties": {"name": {"type": "string"}}}]
 _SELECTION = WithJsonSchema({"anyOf": _FORMS, "examples": ["random", {"name": "oort", "exploration": "10%"}]})
@@ -64,6 +65,16 @@ def parse_selection(value: object) -> BaseModel:
     name = fields.get("name", "random")
     options: type[BaseModel] = registry.get("selection", name).Options
     return options.model_validate({**fields, "name": name})
+
+
+_METRIC = WithJsonSchema(
+    {
+        "anyOf": [
+            {"type": "string"},
+            {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
+        ]
+    }
+)
 
 
 _UNBOUNDED_SHARE = WithJsonSchema(
@@ -229,6 +240,11 @@ class EvaluationOptions(BaseModel):
         description="images per fold: if there are more pairs, retrieval also ranks disjoint folds of this size "
         "(R@1 on 1K in the papers)",
     )
+    metrics: tuple[Annotated[SerializeAsAny[BaseModel], BeforeValidator(parse_metric), _METRIC], ...] = Field(
+        (),
+        description="metrics beside those of every evaluation: names of registered ones, or mappings with a name and "
+        "its fields: [kappa, {name: fbeta, beta: 2}]",
+    )
 
     clients: Share = Field(
         0.0,
@@ -260,6 +276,14 @@ class EvaluationOptions(BaseModel):
         if self.client_sample is not None and not self.clients:
             raise ValueError("client_sample needs samples to score clients on: set clients, such as clients: 20%")
         return self
+
+    @field_validator("metrics")
+    @classmethod
+    def _each_once(cls, value: tuple[BaseModel, ...]) -> tuple[BaseModel, ...]:
+        names = [getattr(metric, "name", "") for metric in value]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"{twice[0]} is listed twice")
+        return value
 
     @field_validator("missing")
     @classmethod

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgefl import registry
 from edgefl.devices import Fleet
 from edgefl.methods import Method
 from edgefl.planning.payload_options import PayloadOptions
@@ -102,7 +103,7 @@ class Setup:
         """
         evaluations: list[tuple[Work, list[str]]] = []
         for kind in self.clients.kinds:
-            work = self.staged(self.method.evaluate(kind, split), stage)
+            work = self.staged(self.with_metrics(self.method.evaluate(kind, split)), stage)
             for known, kinds in evaluations:
                 if known == work:
                     kinds.append(kind)
@@ -110,6 +111,19 @@ class Setup:
             else:
                 evaluations.append((work, [kind]))
         return evaluations
+
+    def with_metrics(self, work: Work) -> Work:
+        """An evaluation with the metrics that the scenario names, in each pass that scores their task."""
+        named = [metric.model_dump(mode="json") for metric in self.evaluation.metrics]
+        if not named:
+            return work
+        tasks = {given["name"]: registry.get("metric", given["name"]).task for given in named}
+        passes = []
+        for each in work.passes:
+            task = "" if each.train else registry.get("step", each.step).metrics_of
+            own = [given for given in named if tasks[given["name"]] == task]
+            passes.append(replace(each, args={**each.args, "metrics": own}) if own else each)
+        return replace(work, passes=tuple(passes))
 
     def of_kind(self, kind: str) -> Integers:
         """Clients of a kind, ascending."""

@@ -67,6 +67,9 @@ GROUPS = {
     "server optimizer": "edgefl.server_optimizers",
     "codec": "edgefl.codecs",
     "profile library": "edgefl.profiles",
+    "metric": "edgefl.metrics",
+    "optimizer": "edgefl.optimizers",
+    "rate schedule": "edgefl.rate_schedules",
 }
 
 
@@ -124,6 +127,8 @@ def _get(noun: str, name: str) -> Any:
 _CONVERTERS = {
     "tower": "edgefl.models.plain:tower_of",
     "aggregation": "edgefl.methods.aggregation.rules:rule_of",
+    "metric": "edgefl.work.metrics:metric_of",
+    "optimizer": "edgefl.work.optimizer.kinds:optimizer_of",
 }
 """Functions of a name and the registered object that return the part, by noun.  They raise TypeError for a misfit."""
 
@@ -152,6 +157,9 @@ _ATTRIBUTES = {
     "codec": ("Options", "needs_base", "applies", "wire", "encode", "decode"),
     "round policy": ("Options", "at_once", "by_time", "holds", "overlapping", "size", "waits_for_all", "weighted"),
     "budget": ("noun", "quantity", "summary", "of", "show"),
+    "metric": ("Options", "task", "value"),
+    "optimizer": ("Options", "build", "reads"),
+    "rate schedule": ("Options", "shape", "factor_of"),
 }
 
 
@@ -293,8 +301,8 @@ def register(kind: str, name: str) -> Callable[[Part], Part]:
 
     Args:
         kind: ``method``, ``schedule``, ``model``, ``tower``, ``data set``, ``partition``, ``step``, ``edit``,
-            ``selection``, ``round policy``, ``budget``, ``aggregation``, ``server optimizer``, ``codec`` or
-            ``profile library`` (the path of a folder).
+            ``selection``, ``round policy``, ``budget``, ``aggregation``, ``server optimizer``, ``codec``, ``metric``,
+            ``optimizer``, ``rate schedule`` or ``profile library`` (the path of a folder).
         name: How a scenario names it: letters, digits, ``-``, ``_`` and ``.``.
 
     Returns:

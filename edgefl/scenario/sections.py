@@ -93,7 +93,10 @@ SECTIONS: dict[str, Section] = {
     "method": Section("the federated method", short="name", noun="method", default="fedavg"),
     "schedule": Section("which blocks train in which round", short="name", noun="schedule", default="end-to-end"),
     "training": Section(
-        "local training of a client in a round", TrainingOptions, short="mode", words={"lr_schedule": "name"}
+        "local training of a client in a round",
+        TrainingOptions,
+        short="mode",
+        inner={"optimizer": ("optimizer", "name", "adamw"), "lr_schedule": ("rate schedule", "name", "constant")},
     ),
     "payload": Section(
         "encoding of models and tables for transfer",

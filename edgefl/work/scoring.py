@@ -6,46 +6,19 @@ They never hold all logits or similarities at once, never call ``.item()``, and 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from edgefl.errors import MethodError
 from edgefl.models.client import ClientModel
 from edgefl.work.description import Pass
 from edgefl.work.meter.meter import unmetered
+from edgefl.work.metrics import USUAL, Confusion, Metric, metric
 from edgefl.work.steps import Context, Step, following
-
-TOP = 5
-"""k of the top-k accuracy, which is reported for more than k classes."""
-
-
-def class_metrics(hits: Tensor, true: Tensor, predicted: Tensor) -> dict[str, Tensor]:
-    """Metrics from counts by class ``[classes]``: of correct predictions, of samples, and of predictions.
-
-    Classes without samples are left out of the means; a class that is never predicted has precision 0.
-    """
-    present = (true > 0).float()
-    classes = present.sum().clamp_min(1)
-    recall, precision = hits / true.clamp_min(1), hits / predicted.clamp_min(1)
-    f1 = 2 * hits / (true + predicted).clamp_min(1)
-    mean = {name: (values * present).sum() / classes for name, values in (("p", precision), ("r", recall), ("f", f1))}
-    return {
-        "accuracy": hits.sum() / true.sum().clamp_min(1),
-        "balanced_accuracy": mean["r"],
-        "macro_precision": mean["p"],
-        "macro_recall": mean["r"].clone(),
-        "macro_f1": mean["f"],
-    }
-
-
-def top_k_hits(scores: Tensor, label: Tensor, k: int) -> Tensor:
-    """``[batch]``: the chance that the label is among the ``k`` best of ``[batch, classes]``, ties in random order."""
-    own = scores.gather(1, label[:, None])
-    above, tied = (scores > own).sum(1), (scores == own).sum(1)
-    return ((k - above) / tied.clamp_min(1)).clamp(0, 1)
-
 
 FINITE = "scores are finite"
 """Key of a scoring step's note: a boolean scalar tensor."""
@@ -72,6 +45,25 @@ def spoil_metrics(ctx: Context) -> None:
             metric.add_(zero)
 
 
+def own_metrics(pass_: Pass) -> dict[str, Metric]:
+    """The metrics that the scenario names, by name."""
+    return {given["name"]: metric(given) for given in pass_.args.get("metrics", ())}
+
+
+@cache
+def _usual() -> dict[str, Metric]:
+    return {name: metric({"name": name}) for name in USUAL}
+
+
+def write_metric(ctx: Context, name: str, value: Tensor | Mapping[str, Tensor], suffix: str = "") -> None:
+    """Write a metric, or several by name.  Raises MethodError for a value that is no scalar."""
+    for each, number in value.items() if isinstance(value, Mapping) else ((name, value),):
+        if not isinstance(number, Tensor) or number.numel() != 1:
+            found = f"a tensor of shape {list(number.shape)}" if isinstance(number, Tensor) else f"{number!r:.60}"
+            raise MethodError(f"the metric {name!r} must give a scalar tensor, not {found}")
+        ctx.metrics[f"{each}{suffix}"] = number.reshape(())
+
+
 class ScoreClassify(Step):
     """Accuracy, balanced accuracy, macro precision, recall and F1, and top 5; samples labelled -1 are padding.
 
@@ -80,13 +72,16 @@ class ScoreClassify(Step):
     of the predicted class (VQA).
     """
 
+    metrics_of = "classify"
+
     def start(self, ctx: Context, pass_: Pass) -> None:
         """Allocate confusion matrices ``[classes, classes]``, with rows of true classes, and sums ``[patterns]``."""
         for pattern in pass_.patterns:
             classes = self._classes(ctx, pass_)
             ctx.output(self._confusion(pass_, pattern), (classes, classes)).zero_()
-        for name in self._sums(ctx, pass_):
-            ctx.output(name, (len(pass_.patterns),)).zero_()
+        for name, each in self._metrics(ctx, pass_).items():
+            if each.adds:
+                ctx.output(name, (len(pass_.patterns),)).zero_()
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> None:
         """Add the batch's predictions to the confusion matrix and the sums."""
@@ -97,12 +92,9 @@ class ScoreClassify(Step):
         label = batch["label"].clamp_min(0)
         confusion.view(-1).index_add_(0, label * confusion.shape[1] + predicted, real)
         index = pass_.patterns.index(pattern)
-        for name in self._sums(ctx, pass_):
-            if name == "soft":
-                credit = batch["target"].gather(1, predicted[:, None])[:, 0]
-            else:
-                credit = top_k_hits(scores, label, TOP)
-            ctx.outputs[name][index] += (credit * real).sum()
+        for name, each in self._metrics(ctx, pass_).items():
+            if each.adds:
+                ctx.outputs[name][index] += (each.add(scores, label, batch) * real).sum()
 
     def scores(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
         """Class scores ``[batch, classes]``; steps that complete missing modalities differently override this."""
@@ -112,22 +104,30 @@ class ScoreClassify(Step):
         """Write the metrics over all patterns and, if there are several, over each that has samples."""
         tables = [ctx.outputs[self._confusion(pass_, pattern)] for pattern in pass_.patterns]
         counts = [torch.stack([c.diagonal(), c.sum(1), c.sum(0)]) for c in tables]
-        sums = {name: ctx.outputs[name] for name in self._sums(ctx, pass_)}
-        self._write(ctx, torch.stack(counts).sum(0), {name: total.sum() for name, total in sums.items()}, "")
+        metrics = self._metrics(ctx, pass_)
+        sums = {name: ctx.outputs[name] for name, each in metrics.items() if each.adds}
+        whole = Confusion(tables, torch.stack(counts).sum(0))
+        self._write(ctx, metrics, whole, {name: total.sum() for name, total in sums.items()}, "")
         if len(pass_.patterns) > 1:
             batches = ctx.source.counts(pass_)
             for index, pattern in enumerate(pass_.patterns):
                 if batches[pattern]:
-                    self._write(ctx, counts[index], {n: total[index] for n, total in sums.items()}, f"[{pattern}]")
+                    one = Confusion(tables[index : index + 1], counts[index])
+                    self._write(ctx, metrics, one, {n: total[index] for n, total in sums.items()}, f"[{pattern}]")
         spoil_metrics(ctx)
 
     @staticmethod
-    def _write(ctx: Context, counts: Tensor, sums: Mapping[str, Tensor], suffix: str) -> None:
-        hits, true, predicted = counts
-        for name, value in class_metrics(hits, true, predicted).items():
-            ctx.metrics[f"{name}{suffix}"] = value
-        for name, value in sums.items():
-            ctx.metrics[f"{name}_{'score' if name == 'soft' else 'accuracy'}{suffix}"] = value / true.sum().clamp_min(1)
+    def _write(
+        ctx: Context, metrics: Mapping[str, Metric], confusion: Confusion, sums: Mapping[str, Tensor], suffix: str
+    ) -> None:
+        for name, each in metrics.items():
+            write_metric(ctx, name, each.value(confusion, sums.get(name)), suffix)
+
+    @classmethod
+    def _metrics(cls, ctx: Context, pass_: Pass) -> dict[str, Metric]:
+        """The metrics of the pass by name: those of every classification, and those that the scenario names."""
+        classes, fields = cls._classes(ctx, pass_), pass_.args.get("fields", ())
+        return {name: each for name, each in (_usual() | own_metrics(pass_)).items() if each.applies(classes, fields)}
 
     @staticmethod
     def _classes(ctx: Context, pass_: Pass) -> int:
@@ -137,11 +137,6 @@ class ScoreClassify(Step):
     @staticmethod
     def _confusion(pass_: Pass, pattern: str) -> str:
         return "confusion" if len(pass_.patterns) == 1 else f"confusion[{pattern}]"
-
-    @classmethod
-    def _sums(cls, ctx: Context, pass_: Pass) -> tuple[str, ...]:
-        top = (f"top{TOP}",) if cls._classes(ctx, pass_) > TOP else ()
-        return (*top, "soft") if "target" in pass_.args.get("fields", ()) else top
 
 
 class ScoreNextToken(Step):
@@ -265,6 +260,8 @@ class ScoreRetrieve(Step):
     papers' R@1_sum on 1K and 5K.
     """
 
+    metrics_of = "retrieve"
+
     def start(self, ctx: Context, pass_: Pass) -> None:
         """Allocate both modalities' embeddings ``[pairs, dim]``, and the pairs' groups."""
         (pattern,) = pass_.patterns
@@ -308,6 +305,8 @@ class ScoreRetrieve(Step):
         ctx.metrics["r@1_sum"] = forward[0][0] + backward[0][0]
         if forward[1] is not None and backward[1] is not None:
             ctx.metrics["r@1_sum_folds"] = ctx.metrics["r@1_sum"] + forward[1][0] + backward[1][0]
+        for name, each in own_metrics(pass_).items():
+            write_metric(ctx, name, each.ranked(a, b, groups.group))
         for embeddings in (a, b):
             note_finite(ctx, embeddings)
         spoil_metrics(ctx)

@@ -95,6 +95,8 @@ class Step(ABC):
     """
 
     stacks: bool = False
+    metrics_of: str = ""
+    """The task whose metrics it writes, to which ``evaluation.metrics`` adds: ``classify`` or ``retrieve``."""
 
     def start(self, ctx: Context, pass_: Pass) -> None:
         """Allocate outputs; called before the first batch, without gradients."""

@@ -13,12 +13,16 @@ from pydantic import (
     PositiveFloat,
     PositiveInt,
     PrivateAttr,
+    SerializeAsAny,
+    WithJsonSchema,
     field_validator,
     model_validator,
 )
 
+from edgefl import registry
+from edgefl.work.optimizer.kinds import Optimizer, parse_optimizer
 from edgefl.work.optimizer.learning_rates import Rate, check_key, scaled, stated
-from edgefl.work.optimizer.rate_schedules import RateSchedule, parse_rate_schedule
+from edgefl.work.optimizer.rate_schedules import Constant, RateSchedule, parse_rate_schedule
 
 
 def _parse_stack(value: Any) -> Any:
@@ -26,6 +30,13 @@ def _parse_stack(value: Any) -> Any:
         return value
     raise ValueError(f"must be off, or a number of clients of at least 2, not {value!r}")
 
+
+_OPTIMIZER = WithJsonSchema(
+    {
+        "anyOf": [{"type": "string"}, {"type": "object", "properties": {"name": {"type": "string"}}}],
+        "examples": ["adamw", {"name": "rmsprop", "alpha": 0.9}],
+    }
+)
 
 NO_GRADIENTS = (
     "weight_decay", "rates", "betas", "momentum", "implementation", "accumulation", "clip", "checkpointing", "stack",
@@ -47,18 +58,19 @@ class TrainingOptions(BaseModel):
         description="what a run does after a round in which weights, scores or all losses of a kind have NaN or "
         "infinity: it stops and can be resumed (stop), or goes on (continue)",
     )
-    optimizer: Literal["adamw", "adam", "sgd", "mezo"] = Field(
+    optimizer: Annotated[Any, BeforeValidator(parse_optimizer), _OPTIMIZER] = Field(
         "adamw",
-        description="the clients' optimizer; its state starts anew in every round. mezo trains without gradients, by "
-        "the losses of two forward passes (Malladi et al. 2023)",
+        description="the clients' optimizer: adamw, adam, sgd, mezo, or another registered one, also as a mapping with "
+        "its fields; its state starts anew in every round. mezo trains without gradients, by the losses of two forward "
+        "passes (Malladi et al. 2023)",
     )
     epsilon: PositiveFloat = Field(1e-3, description="distance at which mezo evaluates both losses, in parameters")
     lr: PositiveFloat = Field(1e-3, description="learning rate of round 1")
     lr_decay: float = Field(1.0, gt=0, le=1, description="factor on the learning rate after every round")
-    lr_schedule: Annotated[RateSchedule, BeforeValidator(parse_rate_schedule)] = Field(
-        RateSchedule.model_validate({}),
-        description="factor on all learning rates by round: constant, step, cosine, or a mapping with a name, a "
-        "warm-up and further fields; lr_decay applies beside it",
+    lr_schedule: Annotated[SerializeAsAny[RateSchedule], BeforeValidator(parse_rate_schedule)] = Field(
+        Constant.model_validate({}),
+        description="factor on all learning rates by round: constant, step, cosine, another registered one, or a "
+        "mapping with a name, a warm-up and further fields; lr_decay applies beside it",
     )
     weight_decay: float = Field(0.0, ge=0, description="weight decay of the optimizer")
     rates: dict[str, Rate] = Field(
@@ -143,7 +155,7 @@ class TrainingOptions(BaseModel):
     def _without_gradients(self) -> TrainingOptions:
         if self.optimizer != "mezo":
             if self.epsilon != type(self).model_fields["epsilon"].default:
-                raise ValueError(f"epsilon belongs to optimizer mezo, not {self.optimizer}")
+                raise ValueError(f"epsilon belongs to optimizer mezo, not {self.optimizer_name}")
             return self
         fields = type(self).model_fields
         if changed := [
@@ -153,6 +165,11 @@ class TrainingOptions(BaseModel):
                 f"optimizer mezo has no gradients and only a learning rate: leave out {', '.join(changed)}"
             )
         return self
+
+    @property
+    def optimizer_name(self) -> str:
+        """The registered name of the optimizer."""
+        return self.optimizer if isinstance(self.optimizer, str) else str(getattr(self.optimizer, "name", ""))
 
     def batch_of(self, pattern: str) -> int:
         """The batch size of this modality pattern (32 if a mapping lacks it)."""
@@ -176,7 +193,9 @@ class TrainingOptions(BaseModel):
         """The optimizer's settings for a Work: the same in every round."""
         if self.optimizer == "mezo":
             return {"name": self.optimizer, "epsilon": self.epsilon}
-        settings: dict[str, Any] = {"name": self.optimizer, "implementation": self.implementation}
+        settings: dict[str, Any] = {"name": self.optimizer_name, "implementation": self.implementation}
+        if isinstance(self.optimizer, BaseModel):
+            settings["options"] = self.optimizer.model_dump(mode="json", exclude={"name"})
         if self.accumulation > 1:
             settings["accumulation"] = self.accumulation
         if self.clip is not None:
@@ -205,11 +224,6 @@ class TrainingOptions(BaseModel):
         return self._scalars(lr * self.lr_factor(round))
 
     def _scalars(self, lr: float) -> dict[str, Any]:
-        if self.optimizer == "mezo":
-            return {"lr": lr}
-        scalars: dict[str, Any] = {"lr": lr, "weight_decay": self.weight_decay}
-        if self.optimizer == "sgd":
-            scalars["momentum"] = self.momentum
-        else:
-            scalars["betas"] = list(self.betas)
-        return scalars
+        kind: type[Optimizer] = registry.get("optimizer", self.optimizer_name)
+        read = {name: getattr(self, name) for name in kind.reads}
+        return {"lr": lr, **{name: list(v) if isinstance(v, tuple) else v for name, v in read.items()}}

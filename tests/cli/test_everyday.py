@@ -209,6 +209,8 @@ def test_the_kept_lists_are_what_the_parts_say() -> None:
         "selections": ("selections",),
         "policies": ("policies",),
         "aggregations": ("rules", "server_optimizers", "codecs"),
+        "metrics": ("metrics",),
+        "optimizers": ("optimizers", "rate_schedules"),
     }.items(),
 )
 def test_a_list_has_a_line_for_every_part(command: str, sections: tuple[str, ...]) -> None:

@@ -28,6 +28,7 @@ DEAR = {
             "own-device",
             "own-method",
             "own-model",
+            "own-parts",
             "sweep",
             "use-the-result",
             "which-devices",

@@ -21,7 +21,8 @@ from edgefl.commands.profile.cost_diff import cost_diff
 from edgefl.commands.profile.measure import count, measure
 from edgefl.commands.published.validate import validate_devices
 from edgefl.runs import Run, read_run
-from edgefl.work.scoring import RECALLS, TOP
+from edgefl.work.metrics import TOP
+from edgefl.work.scoring import RECALLS
 
 HERE = Path(__file__).parent
 FOLDER = HERE.parents[1] / "docs" / "reference"

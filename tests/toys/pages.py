@@ -48,6 +48,7 @@ PAGES = (
         "own-device", "profile-a-gpu",
         "reproduce-a-paper", "verify-and-resume", "look-into-a-run", "many-scenarios", "which-devices", "sweep", "fit",
         "see-a-run", "analyse", "calibrate", "size-a-cluster", "fine-tune", "use-the-result",
+        "own-parts",
     )),
     *(f"docs/explanation/{name}.md" for name in (
         "architecture", "time", "trust", "schedules", "schedules/elastic", "schedules/heterofl", "evaluation", "fleet",

@@ -19,7 +19,8 @@ from edgefl import models
 from edgefl.cost import predict
 from edgefl.models.client import ClientModel
 from edgefl.work import Context, Meter, Pass, TensorSpec, Work, run
-from edgefl.work.scoring import BLOCK, RECALLS, ScoreClassify, ScoreRetrieve, recalled, top_k_hits
+from edgefl.work.metrics import top_k_hits
+from edgefl.work.scoring import BLOCK, RECALLS, ScoreClassify, ScoreRetrieve, recalled
 
 Array = np.ndarray[Any, Any]
 

@@ -58,6 +58,8 @@ def scenario_page() -> str:
                 "[`aggregation`](#aggregation)",
             ),
             *_codecs(),
+            *_named("optimizers", "Optimizers", "training.optimizer", 3),
+            *_named("rate_schedules", "Rate schedules", "training.lr_schedule", 3),
             *_partitions(),
             *_data_sets(),
             *_quantities(),

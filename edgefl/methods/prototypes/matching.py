@@ -19,7 +19,8 @@ from torch.nn import functional as F
 from edgefl.methods.prototypes.steps import Fusing
 from edgefl.models.multiway import MODALITIES
 from edgefl.work.description import Edit, Pass
-from edgefl.work.scoring import ScoreClassify, top_k_hits
+from edgefl.work.metrics import top_k_hits
+from edgefl.work.scoring import ScoreClassify
 from edgefl.work.steps import CLIP_SCALE, Context, Step, clip_loss
 
 DISTANCES = ("l1", "l2", "cosine")

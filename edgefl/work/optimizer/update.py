@@ -10,10 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
+from edgefl import registry
 from edgefl.errors import MethodError
 from edgefl.work.description import Work
 from edgefl.work.meter.meter import Meter
 from edgefl.work.meter.trace import UPDATE
+from edgefl.work.optimizer.kinds import Optimizer
 from edgefl.work.optimizer.learning_rates import grouped
 from edgefl.work.steps import Context
 
@@ -47,22 +49,14 @@ def _light(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
 def make_optimizer(work: Work, named: Mapping[str, Tensor]) -> torch.optim.Optimizer:
     """The optimizer of a work for parameters by name, in groups where rates differ by part.
 
-    Raises MethodError for an unknown optimizer.
+    Raises UnknownName for an unknown optimizer.
     """
     settings = {**work.optimizer, **work.scalars}
-    implementation = settings.get("implementation", "fused")
-    flags = {"foreach": implementation == "foreach", "fused": implementation == "fused"}
-    rates = {"lr": settings["lr"], "weight_decay": settings.get("weight_decay", 0.0)}
     parameters: list[Any] = list(named.values())
     if settings.get("rates"):
         parameters = [{**group, "params": [named[n] for n in names]} for group, names in grouped(settings, named)]
-    match settings["name"]:
-        case "sgd":
-            return light(torch.optim.SGD)(parameters, momentum=settings.get("momentum", 0.0), **rates, **flags)
-        case "adam" | "adamw" as name:
-            kind = light(torch.optim.Adam if name == "adam" else torch.optim.AdamW)
-            return kind(parameters, betas=tuple(settings.get("betas", (0.9, 0.999))), **rates, **flags)
-    raise MethodError(f"unknown optimizer {settings['name']!r}; allowed: adam, adamw, sgd")
+    kind: type[Optimizer] = registry.get("optimizer", settings["name"])
+    return kind.build(parameters, settings, settings.get("implementation", "fused"))
 
 
 class Update:

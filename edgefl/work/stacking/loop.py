@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 import torch
 from torch import Tensor, nn
 
-from edgefl import seeds
+from edgefl import registry, seeds
 from edgefl.errors import MethodError
 from edgefl.work.description import DTYPES, Description, Pass, Source, Work, digest
 from edgefl.work.interpreter import Result, distinct, named_tensors, step_of
@@ -139,6 +139,9 @@ class Stacked:
     ) -> tuple[Tensor, int, int]:
         """Train ``tensors.trained`` in place; returns the summed losses [places], the steps and the updates."""
         parameters = list(tensors.trained.values())
+        name = work.optimizer["name"]
+        if not registry.get("optimizer", name).elementwise:
+            raise CantStack(f"the optimizer {name} may look at whole tensors, which hold several clients' here")
         optimizer = make_optimizer(work, tensors.trained)
         order, occurrences = distinct(work), Counter[int]()
         total, steps, updates = torch.zeros(places, device=self.device), 0, 0

@@ -1,0 +1,150 @@
+"""The optimizers that a scenario's ``training.optimizer`` can name, edgefl's own and others, by torch's classes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from pydantic import BaseModel, ConfigDict, create_model
+
+from edgefl import registry
+from edgefl.errors import MethodError
+from edgefl.work.optimizer.light import light
+
+
+class Optimizer:
+    """How a torch optimizer is made from a work's settings.  Subclass, give ``Options``, and override ``build``."""
+
+    class Options(BaseModel):
+        """Fields beside its ``name`` in ``training.optimizer``."""
+
+        model_config = ConfigDict(extra="forbid", frozen=True)
+        name: str = ""
+
+    summary: ClassVar[str] = ""
+    """One line for ``edgefl optimizers``."""
+    reads: ClassVar[tuple[str, ...]] = ("weight_decay",)
+    """Fields of ``training`` that it reads beside the rate: numbers that may change with the round."""
+    elementwise: ClassVar[bool] = False
+    """Whether each number's update depends on its own gradients alone, so that clients may be trained at once."""
+
+    @classmethod
+    def build(cls, parameters: list[Any], settings: Mapping[str, Any], implementation: str) -> torch.optim.Optimizer:
+        """The optimizer of parameters, or of groups of them with rates of their own.
+
+        ``settings`` has ``lr``, the fields that it ``reads``, and its own ``options``.
+        """
+        raise NotImplementedError
+
+
+def _flags(implementation: str) -> dict[str, bool]:
+    return {"foreach": implementation == "foreach", "fused": implementation == "fused"}
+
+
+class SGD(Optimizer):
+    """Stochastic gradient descent, with momentum if ``training.momentum`` gives it some."""
+
+    reads = ("weight_decay", "momentum")
+    elementwise = True
+
+    @classmethod
+    def build(cls, parameters: list[Any], settings: Mapping[str, Any], implementation: str) -> torch.optim.Optimizer:
+        """torch's."""
+        given = {"lr": settings["lr"], "weight_decay": settings.get("weight_decay", 0.0)}
+        return light(torch.optim.SGD)(
+            parameters, momentum=settings.get("momentum", 0.0), **given, **_flags(implementation)
+        )
+
+
+class Adam(Optimizer):
+    """Adam (Kingma and Ba 2015); its weight decay is added to the gradients."""
+
+    reads = ("weight_decay", "betas")
+    elementwise = True
+    made: ClassVar[type[torch.optim.Adam]] = torch.optim.Adam
+
+    @classmethod
+    def build(cls, parameters: list[Any], settings: Mapping[str, Any], implementation: str) -> torch.optim.Optimizer:
+        """torch's."""
+        given = {"lr": settings["lr"], "weight_decay": settings.get("weight_decay", 0.0)}
+        betas = tuple(settings.get("betas", (0.9, 0.999)))
+        return light(cls.made)(parameters, betas=betas, **given, **_flags(implementation))
+
+
+class AdamW(Adam):
+    """Adam whose weight decay is apart from the gradients (Loshchilov and Hutter 2019)."""
+
+    made = torch.optim.AdamW
+
+
+class MeZO(Optimizer):
+    """Training without gradients, by the losses of two forward passes (Malladi et al. 2023)."""
+
+    reads = ()
+
+    @classmethod
+    def build(cls, parameters: list[Any], settings: Mapping[str, Any], implementation: str) -> torch.optim.Optimizer:
+        """Raises MethodError: it has no gradients for an optimizer of torch."""
+        raise MethodError("mezo trains without gradients, so a work that needs them can't have it")
+
+
+LEFT_OUT = ("params", "lr", "weight_decay", "foreach", "fused", "maximize", "capturable", "differentiable")
+"""Arguments of torch's optimizers that are no options here."""
+
+
+def optimizer_of(name: str, part: Any) -> Any:
+    """A registered part as an optimizer: a class of torch's becomes one, with its arguments as options.
+
+    Raises TypeError for another part.
+    """
+    if not (isinstance(part, type) and issubclass(part, torch.optim.Optimizer)):
+        raise TypeError("is neither a subclass of edgefl.work.optimizer.kinds.Optimizer nor of torch.optim.Optimizer")
+    arguments = inspect.signature(part.__init__).parameters
+    fields: dict[str, Any] = {}
+    for argument, parameter in list(arguments.items())[1:]:
+        default = parameter.default
+        if argument in LEFT_OUT or parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+            continue
+        if isinstance(default, bool):
+            fields[argument] = (bool, default)
+        elif isinstance(default, int | float):
+            fields[argument] = (float, default)
+        elif isinstance(default, tuple) and all(isinstance(value, int | float) for value in default):
+            fields[argument] = (tuple[float, ...], default)
+        elif default is parameter.empty:
+            raise TypeError(f"needs {argument!r} without a default: write a subclass of Optimizer that gives it")
+
+    def build(
+        cls: type, parameters: list[Any], settings: Mapping[str, Any], implementation: str
+    ) -> torch.optim.Optimizer:
+        given = {"lr": settings["lr"], **settings.get("options", {})}
+        if "weight_decay" in arguments:
+            given["weight_decay"] = settings.get("weight_decay", 0.0)
+        elif settings.get("weight_decay"):
+            raise MethodError(f"training.optimizer: {name} has no weight decay: leave out training.weight_decay")
+        given |= {flag: on for flag, on in _flags(implementation).items() if flag in arguments}
+        if implementation != "fused" or "fused" not in arguments:
+            given.pop("fused", None)
+        return light(part)(parameters, **given)
+
+    written = {
+        "Options": create_model("Options", __base__=Optimizer.Options, **fields),
+        "build": classmethod(build),
+        "__doc__": part.__doc__ if part.__module__.partition(".")[0] != "torch" else f"torch.optim.{part.__name__}.",
+    }
+    return type(name, (Optimizer,), written)
+
+
+def parse_optimizer(value: Any) -> Any:
+    """A registered name, or the options of a mapping with a name.  Raises ValueError, UnknownName, ValidationError."""
+    if isinstance(value, BaseModel):
+        return value
+    if isinstance(value, str):
+        registry.get("optimizer", value)
+        return value
+    if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
+        raise ValueError(f"an optimizer is a name, or a mapping with a name and its fields, not {value!r:.60}")
+    options: BaseModel = registry.get("optimizer", value["name"]).Options.model_validate(dict(value))
+    return options if len(value) > 1 else value["name"]
