@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,17 +18,18 @@ def as_library(model: Model, modality: str, description: Mapping[str, Any]) -> n
     It has the classifier where the library's reads the feature that the tower gives.  The norm that towers of a
     retrieval model share stands for its own.  What the tower leaves out, such as a pooler, has random values.
     """
-    part = registry.get("tower", description["tower"]) if "tower" in description else None
+    part: Any = registry.get("tower", description["tower"]) if "tower" in description else None
     part = part if hasattr(part, "library") else getattr(part, "made", None)
     if not hasattr(part, "library"):
         return None
-    tower = model.tower(modality)
+    towers: Any = model
+    tower = towers.tower(modality)
     values = dict(tower.state_dict())
-    if hasattr(model, "joint") and hasattr(model.joint, "norm"):
-        values |= {f"norm.{name}": value for name, value in model.joint.norm.state_dict().items()}
+    if isinstance(norm := getattr(getattr(model, "joint", None), "norm", None), nn.Module):
+        values |= {f"norm.{name}": value for name, value in norm.state_dict().items()}
     names = _own_names(part, tower, description)
     given = {names[name]: value for name, value in values.items() if name in names}
-    head = getattr(tower, "head", None)
+    head: Any = getattr(tower, "head", None)
     classified = hasattr(part, "classifier") and isinstance(head, nn.Linear) and not hasattr(tower, "rep")
     with torch.random.fork_rng([]):
         whole: Any = part.library(description, classes=head.out_features) if classified else part.library(description)
@@ -43,10 +44,11 @@ def as_library(model: Model, modality: str, description: Mapping[str, Any]) -> n
         for name, value in given.items():
             if name in own:
                 own[name].copy_(value)
-    return whole.eval()
+    whole.eval()
+    return cast(nn.Module, whole)
 
 
-def _own_names(part: Any, tower: nn.Module, description: Mapping[str, Any]) -> dict[str, str]:
+def _own_names(part: Any, tower: Any, description: Mapping[str, Any]) -> dict[str, str]:
     """The library's name of each of the tower's tensors: the one of the same tensor before the model is taken apart."""
     if hasattr(tower, "own_name"):
         own = (name for name in tower.state_dict() if name.partition(".")[0] not in ("head", "rep"))

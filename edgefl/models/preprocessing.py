@@ -83,7 +83,7 @@ class TextPreprocessing(_Facts):
     """Token ids of texts, padded or cut to one length."""
 
     tokens: PositiveInt = Field(description="tokens of a text: shorter texts are padded, longer ones cut")
-    tokenizer: str = Field(TOKENIZER, description="the tokenizer's file in the run's folder")
+    tokenizer: str = Field(default=TOKENIZER, description="the tokenizer's file in the run's folder")
     _folder: Path = PrivateAttr(Path())
 
     @cached_property

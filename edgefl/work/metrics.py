@@ -24,6 +24,9 @@ class Confusion:
 
     def __init__(self, tables: Sequence[Tensor], counts: Tensor):
         self.tables = tables
+        self.hits: Tensor
+        self.true: Tensor
+        self.predicted: Tensor
         self.hits, self.true, self.predicted = counts
         """By class ``[classes]``: correct predictions, samples, predictions."""
 

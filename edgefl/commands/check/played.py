@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from edgefl.registry.code import is_main
 from edgefl.runs import Run, read_run
 from edgefl.scenario import Scenario
 
-TABLES = ("rounds", "clients", "eligibility")
+TABLES: tuple[Literal["rounds", "clients", "eligibility"], ...] = ("rounds", "clients", "eligibility")
 SPARE = 4096
 """Bytes by which a measured peak may differ from the predicted one."""
 

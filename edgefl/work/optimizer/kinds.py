@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from pydantic import BaseModel, ConfigDict, create_model
 
 from edgefl import registry
 from edgefl.errors import MethodError
-from edgefl.work.optimizer.light import light
+
+Kind = TypeVar("Kind", bound=torch.optim.Optimizer)
 
 
 class Optimizer:
@@ -37,6 +38,31 @@ class Optimizer:
         ``settings`` has ``lr``, the fields that it ``reads``, and its own ``options``.
         """
         raise NotImplementedError
+
+
+GUARDED = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
+"""Methods of ``Optimizer`` that torch wraps; nothing here is compiled, so the functions inside do the same."""
+
+
+def light(kind: type[Kind]) -> type[Kind]:
+    """torch's optimizer without the guards for torch.compile, which import ``torch._dynamo`` (1.3 s in every process).
+
+    It is the optimizer itself where torch wraps its functions otherwise.
+    """
+    if kind not in _LIGHT:
+        _LIGHT[kind] = _light(kind)
+    return cast(type[Kind], _LIGHT[kind])
+
+
+_LIGHT: dict[type, type] = {}
+
+
+def _light(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
+    inner: dict[str, Any] = {name: getattr(getattr(kind, name), "__wrapped__", None) for name in (*GUARDED, "step")}
+    if None in inner.values():
+        return kind
+    inner["step"] = torch.no_grad()(inner["step"])
+    return type(kind.__name__, (kind,), inner)
 
 
 def _flags(implementation: str) -> dict[str, bool]:

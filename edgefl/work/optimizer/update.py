@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,32 +18,6 @@ from edgefl.work.meter.trace import UPDATE
 from edgefl.work.optimizer.kinds import Optimizer
 from edgefl.work.optimizer.learning_rates import grouped
 from edgefl.work.steps import Context
-
-Kind = TypeVar("Kind", bound=torch.optim.Optimizer)
-
-GUARDED = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
-"""Methods of ``Optimizer`` that torch wraps; nothing here is compiled, so the functions inside do the same."""
-
-
-def light(kind: type[Kind]) -> type[Kind]:
-    """torch's optimizer without the guards for torch.compile, which import ``torch._dynamo`` (1.3 s in every process).
-
-    It is the optimizer itself where torch wraps its functions otherwise.
-    """
-    if kind not in _LIGHT:
-        _LIGHT[kind] = _light(kind)
-    return cast(type[Kind], _LIGHT[kind])
-
-
-_LIGHT: dict[type, type] = {}
-
-
-def _light(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
-    inner: dict[str, Any] = {name: getattr(getattr(kind, name), "__wrapped__", None) for name in (*GUARDED, "step")}
-    if None in inner.values():
-        return kind
-    inner["step"] = torch.no_grad()(inner["step"])
-    return type(kind.__name__, (kind,), inner)
 
 
 def make_optimizer(work: Work, named: Mapping[str, Tensor]) -> torch.optim.Optimizer:
