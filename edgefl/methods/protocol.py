@@ -203,7 +203,7 @@ class Method:
         )
 
     def client_work(self, kind: str, round: int, variant: Hashable = None) -> Work:
-        """``work`` of a variant, with personal parts kept on the client, and nothing on the way up that no client trains.
+        """``work`` of a variant, with personal parts kept on the client, and without what nobody trains on the way up.
 
         Raises MethodError for a part that no kind has.
         """
@@ -236,10 +236,10 @@ class Method:
         modalities = pattern.split("-") if pattern else described.modalities
         return {"fields": [*modalities, "label", *described.extras]} if described.extras else {}
 
-    def model_payload(self, kind: str) -> Payload:
-        """The whole model of a client kind."""
+    def model_payload(self, kind: str, source: str = "") -> Payload:
+        """The whole model of a client kind, at the addresses ``<source><kind>/<parameter>``."""
         parameters, fixed = self.setting.kinds[kind].parameters(), self.setting.kinds[kind].fixed()
-        items = (Item(n, s.shape, s.dtype, f"{kind}/{n}", fixed=n in fixed) for n, s in parameters.items())
+        items = (Item(n, s.shape, s.dtype, f"{source}{kind}/{n}", fixed=n in fixed) for n, s in parameters.items())
         return Payload("model", tuple(items))
 
     def like_model(self, kind: str, name: str, source: str = "") -> Payload:
