@@ -155,7 +155,8 @@ class Setup:
         if index is None:
             return groups
         pairs = groups.astype(np.int64) * (int(index.max(initial=0)) + 1) + index
-        return np.unique(pairs, return_inverse=True)[1].astype(np.int32)
+        divided: Integers = np.unique(pairs, return_inverse=True)[1].astype(np.int32)
+        return divided
 
     @cached_property
     def _of_kind(self) -> dict[str, Integers]:
