@@ -391,14 +391,19 @@ class Method:
     def evaluate_client(self, kind: str, round: int, variant: Hashable = None) -> Work:
         """A client's work that scores its model on the samples that it holds out of its training (HELD_OUT).
 
-        Default: ``evaluate`` on the client's own model, in batches of its training, with the parts that the client
-        keeps (``keep`` of its work).  A method whose clients have another model for themselves overrides it.
+        Default: ``evaluate`` on the client's own model, from the addresses that its work downloads, in batches of its
+        training, with the parts that the client keeps (``keep`` of its work).  A method whose clients have another
+        model for themselves overrides it.
         """
         work, training = self.evaluate(kind, HELD_OUT), self.setting.training
         if work.kind != kind:  # the server's own model
             work = Method.evaluate(self, kind, HELD_OUT)
         names = {item.name for payload in work.down for item in payload.items}
-        kept = self.client_work(kind, round, variant).keep if self.participates(kind, round) else ()
+        kept: tuple[str, ...] = ()
+        if self.participates(kind, round):
+            own = self.client_work(kind, round, variant)
+            kept, sources = own.keep, {item.name: item.source for payload in own.down for item in payload.items}
+            work = replace(work, down=tuple(payload.at(sources) for payload in work.down))
         batch = training.batch_of(self.setting.kinds[kind].pattern)
         passes = tuple(replace(p, batch=min(p.batch, batch)) for p in work.passes)
         return replace(work, passes=passes, keep=tuple(name for name in kept if name in names))
