@@ -131,7 +131,7 @@ def test_metrics_of_ones_own_are_in_every_table(agreeing: dict[str, Any], tmp_pa
     assert first.count("cohen_kappa") == 2
     page = edgefl.write_report(run).read_text(encoding="utf-8")
     assert "text: cohen kappa" in page and "image: cohen kappa" in page
-    last = edgefl.run(agreeing, output=tmp_path / "one", on_progress=(lines := Lines(io.StringIO())).on_event)
+    last = edgefl.run(agreeing, output=tmp_path / "one", on_progress=(lines := Lines(io.StringIO())))
     of_clients = shown(summary(last)).partition("Clients' own held-out samples")[2]
     assert of_clients.count("cohen kappa") >= 2
     assert f"text cohen kappa {last.result['metrics']['text']['cohen_kappa']:.3f}" in lines.scores()
