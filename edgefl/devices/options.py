@@ -366,7 +366,8 @@ class FleetOptions(BaseModel):
     )
     availability: Literal["always"] | AvailabilityOptions = Field(
         default="always",
-        description="When clients are available: always, {diurnal: ...}, {markov: ...} or {trace: ...}.",
+        description="When clients are available: always, {diurnal: ...}, {markov: ...}, {trace: ...}, or another "
+        "registered name with its fields.",
         json_schema_extra={"examples": ["always", {"diurnal": {"hours": "8..10 h"}}]},
     )
     failures: FailureOptions = Field(
