@@ -277,6 +277,54 @@ def test_what_is_wrong_with_an_adapter_is_told() -> None:
         compose(load(scenario(adapter="bottleneck", schedule={"name": "flexlora", "ranks": [2]})))
 
 
+# --- in worker processes ---------------------------------------------------------------------------------------------
+
+WORKERS = {"name": "processes", "workers": 1, "device": "cpu"}
+IN_USE: list[dict[str, Any]] = [
+    {"adapter": "bottleneck"},
+    {"data": {**DATA, "tasks": {"image": "rotation"}}},
+    {"fleet": {"failures": {"attack": {"kind": "three-back", "share": 0.5}}}},
+    {"evaluation": {"metrics": ["weighted_f1"]}},
+    {"method": "dropping"},
+]
+
+
+@pytest.mark.parametrize("sections", IN_USE, ids=lambda sections: str(next(iter(sections))))
+def test_what_workers_cant_import_is_refused(sections: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(
+        ScenarioError, match="worker processes can't import the .*, which a notebook or a program's own"
+    ):
+        edgefl.run(scenario(executor=WORKERS, **sections), output=tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_workers_train_as_this_process_does(tmp_path: Path) -> None:
+    """The page's attack and adapter in a module, whose parts workers import."""
+    code = [
+        block.text
+        for block in pages.blocks(PAGE)
+        if block.language == "python" and ('"three-back")' in block.text or '"bottleneck")' in block.text)
+    ]
+    (tmp_path / "backwards.py").write_text("import edgefl\nfrom pydantic import Field\n\n" + "\n\n".join(code))
+    renamed = (tmp_path / "backwards.py").read_text().replace('"three-back"', '"back"').replace('"bottleneck"', '"net"')
+    (tmp_path / "backwards.py").write_text(renamed)
+    sections = {
+        "adapter": {"name": "net", "width": 3},
+        "fleet": {"failures": {"attack": {"kind": "back", "share": 0.5, "times": 2}}},
+    }
+    registry.load_plug_in(tmp_path / "backwards.py")
+    try:
+        runs = [
+            edgefl.run(scenario(executor=executor, **sections), output=tmp_path / str(executor["name"])).weights()
+            for executor in (WORKERS, {"name": "inline", "device": "cpu"})
+        ]
+    finally:
+        registry.unload_plug_ins()
+    assert runs[0].keys() == runs[1].keys() and all(
+        torch.equal(value, runs[1][name]) for name, value in runs[0].items()
+    )
+
+
 # --- the others ------------------------------------------------------------------------------------------------------
 
 
