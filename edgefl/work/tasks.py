@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 from edgefl import registry
+from edgefl.errors import PluginError
 
 Like = Literal["classify", "retrieve", "next-token"]
 
@@ -54,6 +55,9 @@ class NextToken(Task):
 def task_named(name: str) -> type[Task]:
     """The task registered as ``name``.  Raises UnknownName, and PluginError if it is broken."""
     part: type[Task] = registry.get("task", name)
+    if part.like not in get_args(Like):
+        allowed = ", ".join(get_args(Like))
+        raise PluginError(f"{registry.described('task', name)} is like {part.like!r:.60}; allowed: {allowed}")
     return part
 
 

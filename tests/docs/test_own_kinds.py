@@ -17,10 +17,11 @@ import edgefl
 from edgefl import models, registry
 from edgefl.commands.compose import compose
 from edgefl.devices import AvailabilityOptions, availability_of
-from edgefl.errors import PluginError, ScenarioError
+from edgefl.errors import EdgeflError, PluginError, ScenarioError
 from edgefl.registry import registered
 from edgefl.runs import Run
 from edgefl.scenario import json_schema, load
+from edgefl.work.tasks import Task
 
 PAGE = "docs/how-to/own-parts.md"
 DATA = {"source": "digits", "clients": {"image": 4}, "samples": 24, "validation": 0.1, "test": 0.2}
@@ -214,6 +215,14 @@ def test_what_is_wrong_with_a_task_is_told() -> None:
         with pytest.raises(ScenarioError) as caught:
             load(scenario(data={**DATA, "tasks": {"image": task}}))
         assert told in str(caught.value)
+
+    @edgefl.register("task", "regress")
+    class Regress(Task):
+        like = "regression"  # type: ignore[assignment]
+        step, score = "classify", "score-classify"
+
+    with pytest.raises(EdgeflError, match="the task 'regress' .* is like 'regression'; allowed: classify, retrieve"):
+        load(scenario(data={**DATA, "tasks": {"image": "regress"}}))
     data = {**DATA, "public": 0.2, "tasks": {"image": "rotation"}}
     with pytest.raises(ScenarioError, match="fedmd can't train image clients for rotation"):
         compose(load(scenario(data=data, method="fedmd")))
@@ -346,7 +355,7 @@ def test_the_schema_has_the_fields_of_each() -> None:
     kinds = {form["properties"]["kind"]["const"]: form for form in attacks if "properties" in form}
     assert kinds.keys() == {"sign-flip", "scaling", "label-flip", "three-back"}
     assert "times" in kinds["three-back"]["properties"] and "factor" not in kinds["three-back"]["properties"]
-    assert "rotation" in str(definitions["data"]["properties"]["tasks"])
+    assert "rotation" in definitions["data"]["properties"]["tasks"]["additionalProperties"]["enum"]
     assert "width" in definitions["adapter.bottleneck"]["properties"]
     steps, cosine = (definitions[f"training.lr_schedule.{name}"]["properties"] for name in ("step", "cosine"))
     assert "every" in steps and "every" not in cosine and "floor" in cosine and "floor" not in steps
