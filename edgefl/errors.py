@@ -91,6 +91,10 @@ class MethodError(EdgeflError):
     """A method, schedule or work that doesn't fit the protocol, or parts that can't be combined."""
 
 
+class ValuesGone(MethodError):
+    """A parameter of an update was read that had been added up as it arrived, and isn't held any longer."""
+
+
 class PluginError(EdgeflError):
     """A plug-in that can't be imported, or whose code failed.
 

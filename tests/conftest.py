@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # This must come before edgefl is imported.
 CHECKED = (
     "edgefl.models", "edgefl.work", "edgefl.methods.depthfl.steps", "edgefl.methods.prototypes.matching",
-    "edgefl.methods.prototypes.steps", "edgefl.methods.representations.probabilistic_step",
+    "edgefl.methods.prototypes.losses", "edgefl.methods.representations.probabilistic_step",
     "edgefl.methods.representations.steps",
 )  # fmt: skip
 beartype_packages(CHECKED, conf=BeartypeConf(violation_type=TypeError))

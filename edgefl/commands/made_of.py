@@ -52,8 +52,11 @@ def fixed_part(scenario: Scenario) -> dict[str, Any]:
             resolved[section] = {key: value for key, value in resolved[section].items() if key != name}
         else:
             del resolved[section]
-    if resolved["training"]["stack"] == "off":  # as runs of a time before it had it
+    # fields without effect, as in runs of a time before there were any
+    if resolved["training"]["stack"] == "off":
         del resolved["training"]["stack"]
+    if not resolved["evaluation"]["metrics"]:
+        del resolved["evaluation"]["metrics"]
     rates = resolved["training"]["lr_schedule"]  # as runs of a time when every rate schedule had the fields of all
     resolved["training"]["lr_schedule"] = {"every": None, "factor": None, "floor": None, **rates}
     return resolved

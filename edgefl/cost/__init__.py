@@ -1,6 +1,8 @@
 """The cost of a work: predicted on fake tensors, then converted to seconds and joules on a device and a link."""
 
 from edgefl.cost.client import (
+    NO_COMPUTE,
+    NO_TRAFFIC,
     TRAFFIC_PARTS,
     ClientCost,
     ComputeCost,
@@ -17,6 +19,8 @@ from edgefl.cost.predict import Predictor, cost_key, metric_names, passes_key, p
 from edgefl.cost.scratch import ScratchTable
 
 __all__ = [
+    "NO_COMPUTE",
+    "NO_TRAFFIC",
     "TRAFFIC_PARTS",
     "ClientCost",
     "ComputeCost",

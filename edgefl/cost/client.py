@@ -171,6 +171,12 @@ def traffic(down: tuple[Payload, ...], up: tuple[Payload, ...], buffers: Contain
     )
 
 
+NO_COMPUTE = ComputeCost(0, {}, 0, 0, 0.0, np.empty((0, 3)))
+"""The cost of a node that computes nothing."""
+NO_TRAFFIC = traffic((), ())
+"""The traffic of a node that sends and receives nothing."""
+
+
 @dataclass(frozen=True)
 class Duration:
     """Seconds and joules of one round on a device and link, without jitter.
@@ -235,6 +241,13 @@ class ClientCost:
     duration: Duration
     device: Device
     link: Link
+
+    @classmethod
+    def on(
+        cls, compute: ComputeCost, moved: Traffic, device: Device, link: Link, *, throttling: bool = False
+    ) -> ClientCost:
+        """Cost of this computation and traffic on a device and over a link, as ``duration`` prices them."""
+        return cls(compute, moved, duration(compute, moved, device, link, throttling=throttling), device, link)
 
     @cached_property
     def _rounds(self) -> Rounds:

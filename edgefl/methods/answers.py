@@ -8,8 +8,7 @@ from types import FunctionType
 from typing import Any
 
 from edgefl import registry
-from edgefl.errors import MethodError
-from edgefl.methods.aggregation.arrivals import ValuesGone
+from edgefl.errors import MethodError, ValuesGone
 from edgefl.methods.state import ServerState
 from edgefl.work import Work
 from edgefl.work.step_faults import line_of

@@ -15,8 +15,7 @@ from edgefl.planning.judge import Choices, choose_stages
 from edgefl.planning.meta_state import shapes, shapes_alone
 from edgefl.planning.offers import Priced, Prices, choose
 from edgefl.planning.payload_options import PayloadOptions, encoded
-from edgefl.planning.planner import PLANNED, Plan, Planner, Start
-from edgefl.planning.price import NO_COMPUTE, NO_TRAFFIC, Demand, client_cost
+from edgefl.planning.planner import PLANNED, Demand, Plan, Planner, Start
 from edgefl.planning.round_options import EvaluationOptions, RoundOptions
 from edgefl.planning.setup import Clients, Setup
 from edgefl.planning.versions import (
@@ -33,8 +32,6 @@ from edgefl.planning.versions import (
 __all__ = [
     "DEVICE",
     "JOB",
-    "NO_COMPUTE",
-    "NO_TRAFFIC",
     "OWNER",
     "ROUND",
     "PLANNED",
@@ -58,7 +55,6 @@ __all__ = [
     "always",
     "choose",
     "choose_stages",
-    "client_cost",
     "encoded",
     "final_blocks",
     "frozen",

@@ -15,7 +15,6 @@ from edgefl.cost import ClientCost, traffic, work_key
 from edgefl.devices import Device, Link
 from edgefl.planning.payload_options import encoded
 from edgefl.planning.planner import Planner
-from edgefl.planning.price import client_cost
 from edgefl.planning.setup import Clients, Setup
 from edgefl.planning.versions import travelling
 from edgefl.schedules import Stage
@@ -116,7 +115,7 @@ class ScoringPlanner:
             fitted, cost_key, computed = self.planner.compute(replace(work, keep=()), base, client)
             down = travelling(work.form, stage, old)
             hardware, connection = setup.fleet.devices[device], setup.fleet.links[link]
-            cost = client_cost(
+            cost = ClientCost.on(
                 computed, traffic(down, (), self.planner.buffers), hardware, connection,
                 throttling=setup.fleet.throttling,
             )  # fmt: skip

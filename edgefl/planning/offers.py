@@ -18,7 +18,7 @@ from edgefl.cost import Phases, amounts_of, numbers_of
 from edgefl.devices import Device, Link
 from edgefl.devices.budgets import BUDGETS, Rounds, amounts
 from edgefl.planning.judge import Choices, choose_stages
-from edgefl.planning.price import Demand
+from edgefl.planning.planner import Demand
 
 Integers = NDArray[Any]
 Floats = NDArray[np.float64]

@@ -10,7 +10,6 @@ from typing import NamedTuple
 from edgefl.cost import ClientCost, ComputeCost, Predictor, Traffic, compute_cost, passes_key, traffic, work_key
 from edgefl.devices import Device, Link
 from edgefl.planning.payload_options import encoded
-from edgefl.planning.price import Demand
 from edgefl.planning.setup import Setup
 from edgefl.planning.versions import computed_once, travelling
 from edgefl.schedules import KEEP, Stage
@@ -26,6 +25,24 @@ PLANNED = (
     "backward_flops",
 )  # fmt: skip
 """Numbers of a plan that are summed in a round's record."""
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Device-independent demand of a client's round (``Planner.demand``).
+
+    ``form`` is fitted to the client's samples, ``key`` is its cost key, and ``down`` has the downloaded payloads.
+    """
+
+    form: Form
+    key: str
+    compute: ComputeCost
+    down: tuple[Payload, ...]
+    traffic: Traffic
+
+    def on(self, device: Device, link: Link, *, throttling: bool = False) -> ClientCost:
+        """Cost of this demand on a device and over a link (``ClientCost.on``)."""
+        return ClientCost.on(self.compute, self.traffic, device, link, throttling=throttling)
 
 
 @dataclass(frozen=True)

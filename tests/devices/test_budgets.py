@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 import edgefl
 from edgefl import registry, units
 from edgefl.commands.verify.verify import verify
-from edgefl.cost import ComputeCost, Traffic
+from edgefl.cost import ClientCost, ComputeCost, Traffic
 from edgefl.devices import Budget, Rounds, load_device, load_link
 from edgefl.devices.budgets import BUDGETS
 from edgefl.devices.options import BudgetOptions
 from edgefl.errors import DeviceError, PluginError, ScenarioError
-from edgefl.planning import client_cost
 from edgefl.registry.registered import PARTS
 from edgefl.scenario import json_schema, load
 from edgefl.simulation import Selection
@@ -62,7 +61,7 @@ def watts_by_hand(device: str, link: str) -> float:
 def test_power_is_that_of_the_phases_that_take_time(device: str, link: str, flops: int, down: int, up: int) -> None:
     at, over = load_device(device), load_link(link)
     compute = ComputeCost(5, {}, flops, 0, 0.0, np.array([[flops, 0.0, 1.0 if flops else 0.0]]))
-    cost = client_cost(compute, Traffic({}, {}, {}, {}, down, up), at, over)
+    cost = ClientCost.on(compute, Traffic({}, {}, {}, {}, down, up), at, over)
     drawn = [at.compute_watts] * bool(flops)
     drawn += [at.idle_watts + over.download_watts] * bool(down) + [at.idle_watts + over.upload_watts] * bool(up)
     assert cost.budgets(["power"]) == {"power": max(drawn, default=0.0)}

@@ -88,7 +88,7 @@ def test_a_runs_bytes_are_those_of_the_files(mylab: Path) -> None:
     with Weighed(setup) as executor:
         journal = Memory()
         simulation = Simulation(setup, executor, Predictor(), journal)
-        simulation.run()
+        simulation.play()
         rows = journal.tables["clients"]
         assert {row["client"]: row["upload_bytes"] for row in rows} == executor.tensors
         assert {row["client"]: row["serialised_upload_bytes"] for row in rows} == executor.files and len(rows) == 8

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgefl.commands.compose import planner_of
-from edgefl.cost import ComputeCost, Traffic
+from edgefl.cost import NO_COMPUTE, NO_TRAFFIC, ClientCost, ComputeCost, Traffic
 from edgefl.devices import Device, Link, load_device, load_link
-from edgefl.planning import NO_COMPUTE, NO_TRAFFIC, Planner, client_cost, stale
+from edgefl.planning import Planner, stale
 from edgefl.scenario import load
 
 DEVICES = [load_device(name) for name in ("raspberry-pi-4-4gb", "phone-mid", "jetson-orin-nano-8gb")]
@@ -52,7 +52,7 @@ def seconds_by_hand(
 def test_seconds_and_joules_by_hand(
     operators: list[tuple[int, int, int]], parameters: int, down: int, up: int, device: Device, link: Link
 ) -> None:
-    found = client_cost(computing(operators, parameters), travelling(down, up), device, link).budgets()
+    found = ClientCost.on(computing(operators, parameters), travelling(down, up), device, link).budgets()
     receiving, busy, sending = seconds_by_hand(operators, parameters, down, up, device, link)
     joules = device.compute_watts * busy
     joules += (device.idle_watts + link.download_watts) * receiving + (device.idle_watts + link.upload_watts) * sending
@@ -68,13 +68,13 @@ def test_computing_and_travelling_add_up(
     """What a sweep stands on: neither changes what the other costs."""
     compute, moved = computing(operators), travelling(down, up)
     for device in DEVICES:
-        whole = client_cost(compute, moved, device, LINKS[0], throttling=throttling).duration
-        alone = client_cost(compute, NO_TRAFFIC, device, LINKS[1], throttling=throttling).duration
-        still = client_cost(NO_COMPUTE, moved, DEVICES[0], LINKS[0]).duration
+        whole = ClientCost.on(compute, moved, device, LINKS[0], throttling=throttling).duration
+        alone = ClientCost.on(compute, NO_TRAFFIC, device, LINKS[1], throttling=throttling).duration
+        still = ClientCost.on(NO_COMPUTE, moved, DEVICES[0], LINKS[0]).duration
         assert whole.compute_seconds == alone.compute_seconds == alone.virtual_seconds
         assert (whole.download_seconds, whole.upload_seconds) == (still.download_seconds, still.upload_seconds)
         assert still.compute_seconds == 0
-    nothing = client_cost(NO_COMPUTE, NO_TRAFFIC, DEVICES[0], LINKS[0], throttling=throttling)
+    nothing = ClientCost.on(NO_COMPUTE, NO_TRAFFIC, DEVICES[0], LINKS[0], throttling=throttling)
     assert set(nothing.budgets().values()) == {0}
 
 

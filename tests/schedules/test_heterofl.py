@@ -264,7 +264,7 @@ def test_an_asynchronous_run_mixes_a_slice_into_its_place(games: Games) -> None:
     memory = np.array([narrow.cost.compute.peak_memory_bytes])
     setup = replace(setup, fleet=granted(setup.fleet, memory=memory))
     after, before = games.real(setup)[0].state.tensors, setup.method.initial(setup.seed).tensors
-    cuts = {item.source: item.cut for payload in narrow.work.up for item in payload.items}
+    cuts = {item.source: item.cut for payload in narrow.form.up for item in payload.items}
     assert any(cuts.values())
     for address, cut in cuts.items():
         expected = before[address].clone()

@@ -288,7 +288,7 @@ def test_a_stage_of_ones_own_is_planned(tiny: Callable[..., dict[str, Any]]) -> 
     own = replace(usual, schedule=Schedule((SmallBatches(1, *fields, 1, batch=2), Biases(2, *fields, 1))))
     cut, biases = (Planner(own, Predictor()).plan(0, 0, 0, round, own.schedule.stage(round), ()) for round in (1, 2))
     plain, said = (Planner(setup, Predictor()).plan(0, 0, 0, 1, whole, ()) for setup in (usual, small))
-    assert cut.work == said.work and cut.key == said.key != plain.key
+    assert cut.form == said.form and cut.key == said.key != plain.key
     assert cut.cost.compute.peak_memory_bytes < plain.cost.compute.peak_memory_bytes
     shapes = {n: t.numel() for n, t in models.on_meta(usual.method.setting.kinds["image"].model).named_parameters()}
     sent = 4 * sum(count for name, count in shapes.items() if name.endswith(".bias") or ".head." in name)

@@ -174,7 +174,7 @@ def test_a_fleet_of_one_holds_what_it_was_sent(games: Games) -> None:
     roster = Roster(planner, client_versions)
     roster.judge(1, state.versions)
     sent = roster.plan(0)
-    state = state.changed({i.source: state.tensors[i.source] for p in sent.work.up for i in p.items})
+    state = state.changed({i.source: state.tensors[i.source] for p in sent.form.up for i in p.items})
     roster.judge(5, state.versions)
     assert roster.plan(0).old
     client_versions.sent(0, sent.down, state.versions)

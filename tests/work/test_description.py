@@ -152,7 +152,7 @@ def test_every_field_is_in_the_key_of_a_form() -> None:
     keys = {work.form.key, *(replace(work, **{name: value}).form.key for name, value in changed.items())}
     assert len(keys) == len(changed) + 1
     # a batch of 1 is another than one of True, and a codec of another share
-    half, all_ = (replace(work, up=(replace(work.up[0], codec=Codec(top_k=share)),)) for share in (0.5, 1.0))
+    half, all_ = (replace(work, up=(replace(work.up[0], codec=Codec(args={"top_k": share})),)) for share in (0.5, 1.0))
     assert half.form.upload != all_.form.upload != work.form.upload
 
 

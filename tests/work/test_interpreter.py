@@ -99,7 +99,7 @@ def test_an_unknown_payload_parameter_or_step_is_named() -> None:
         do(Work(**{**work.__dict__, "trainable": ("image.tail.weight",)}))
     with pytest.raises(UnknownName, match="did you mean 'classify'"):
         do(make_work(passes=(Pass("clasify", "private", ("image",), 8),)))
-    with pytest.raises(MethodError, match=r"unknown optimizer 'adm'.*adam"):
+    with pytest.raises(UnknownName, match=r"unknown optimizer 'adm'.*adam"):
         do(make_work(optimizer={"name": "adm", "lr": 1.0}))
 
 

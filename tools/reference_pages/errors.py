@@ -43,6 +43,9 @@ EXIT_CODES = {
     "schedules": ("the list is printed; parts that are broken are named on stderr", "", ""),
     "selections": ("the list is printed; parts that are broken are named on stderr", "", ""),
     "policies": ("the list is printed; parts that are broken are named on stderr", "", ""),
+    "aggregations": ("the list is printed; parts that are broken are named on stderr", "", ""),
+    "metrics": ("the list is printed; parts that are broken are named on stderr", "", ""),
+    "optimizers": ("the list is printed; parts that are broken are named on stderr", "", ""),
     "check": ("the part keeps every rule", "it breaks a rule", "nothing is left behind"),
     "calibrate": ("the machine was measured; with `--output`, the profile is written", "", "`--serve` always ends so"),
     "emulate": (

@@ -19,10 +19,10 @@ import numpy as np
 
 from edgefl.commands.compose import compose
 from edgefl.commands.fit.changes import Axis, Levels, compares, plain, sets_of, steps_of
-from edgefl.cost import ClientCost, ComputeCost, Predictor, Traffic
+from edgefl.cost import NO_COMPUTE, ClientCost, ComputeCost, Predictor, Traffic
 from edgefl.devices import Device, FleetOptions, Link
 from edgefl.devices.budgets import BUDGETS, budget_named
-from edgefl.planning import NO_COMPUTE, Planner, Setup, client_cost, stale
+from edgefl.planning import Planner, Setup, stale
 from edgefl.scenario import Scenario, load
 from edgefl.schedules import Stage
 from edgefl.work import Form, Work, distinct
@@ -204,7 +204,9 @@ class Pricer:
 
     def _priced(self, computed: ComputeCost, moved: Traffic) -> ClientCost:
         question = self.question
-        return client_cost(computed, moved, question.device, question.link, throttling=question.setup.fleet.throttling)
+        return ClientCost.on(
+            computed, moved, question.device, question.link, throttling=question.setup.fleet.throttling
+        )
 
     # bounds ---------------------------------------------------------------------------------------------------------
 

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.cost import traffic
+from edgefl.cost import ClientCost, traffic
 from edgefl.devices import Device, Link
 from edgefl.planning import Planner
 from edgefl.planning.client_evaluation import ScoringPlanner
-from edgefl.planning.price import client_cost
 from edgefl.schedules import Stage
 
 FIELDS = (
@@ -49,7 +48,7 @@ def client_evaluation_rows(
                 continue
             scoring = scored.scoring(client, rounds[0] if rounds else setup.schedule.rounds, stage, _none_stale)
             moved = traffic(scoring.down, (), planner.buffers)
-            cost = client_cost(scoring.cost.compute, moved, device, link, throttling=setup.fleet.throttling)
+            cost = ClientCost.on(scoring.cost.compute, moved, device, link, throttling=setup.fleet.throttling)
             record = cost.record()
             rows.append(
                 {

@@ -10,16 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.cost import ClientCost, Traffic, duration, numbers_of, priced, traffic, work_key
+from edgefl.cost import NO_TRAFFIC, ClientCost, Traffic, duration, numbers_of, priced, traffic, work_key
 from edgefl.data import Federation
 from edgefl.devices import Device, Link
 from edgefl.methods import Method, ServerState
 from edgefl.planning import (
-    NO_TRAFFIC,
     ClientVersions,
     Planner,
     Setup,
-    client_cost,
     final_blocks,
     shapes,
     shapes_alone,
@@ -283,7 +281,7 @@ def followed(
                 follower.moves(moved, times)
                 if kind in clients:
                     computed = planner.compute(work, base, clients[kind], again=once is not None and once not in old)[2]
-                    cost = client_cost(computed, moved, device, link, throttling=setup.fleet.throttling)
+                    cost = ClientCost.on(computed, moved, device, link, throttling=setup.fleet.throttling)
                     follower.rounds += times
                     follower.per_sample += times * epochs * cost.compute.fvcore_macs_per_sample
                     follower.spends(cost, times)

@@ -8,7 +8,7 @@ from typing import overload
 
 from torch import Tensor
 
-from edgefl.errors import MethodError
+from edgefl.errors import ValuesGone
 from edgefl.methods.aggregation import robust_deltas
 from edgefl.methods.aggregation.fold import Fold
 from edgefl.methods.aggregation.options import AggregationOptions
@@ -17,10 +17,6 @@ from edgefl.methods.aggregation.senders import Cohort
 from edgefl.methods.state import Update
 from edgefl.work import Address, Payload
 from edgefl.work.sums import averaged
-
-
-class ValuesGone(MethodError):
-    """A parameter of an update was read, which was added up as it arrived."""
 
 
 class AddedUp(Mapping[str, Tensor]):

@@ -1,8 +1,8 @@
 """Base of methods with class prototypes: one model for all clients, and tables of prototypes.
 
-A table ``[classes, dim]`` has a row for each class; its name says of which feature (see ``prototypes.steps``).  Clients
-complete samples that lack a modality, and send the tables that they compute; the server averages each row over the
-clients that have the class.
+A table ``[classes, dim]`` has a row for each class; its name says of which feature (see ``prototypes.losses``).
+Clients complete samples that lack a modality, and send the tables that they compute; the server averages each row over
+the clients that have the class.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from edgefl.methods.prototypes.steps import Fusing
+from edgefl.methods.prototypes.losses import Fusing
 from edgefl.models.multiway import MODALITIES
 from edgefl.work.description import Edit, Pass
 from edgefl.work.metrics import top_k_hits

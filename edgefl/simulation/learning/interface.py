@@ -82,9 +82,6 @@ class Learning(Protocol):
         ...
 
 
-MOST_WORKS = 256
-"""Works that are remembered with what is known of their uploads."""
-
 Described = TypeVar("Described", bound=Description)
 
 

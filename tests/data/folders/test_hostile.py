@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from edgefl.data.collection import Collection, Wanted, check_fits
+from edgefl.data.folders.csv_table import TABLE_SET
 from edgefl.data.folders.rows import read_json
-from edgefl.data.folders.table import TABLE_SET
 from edgefl.errors import DataError
 
 

@@ -13,7 +13,7 @@ import edgefl
 from edgefl import models
 from edgefl.methods import Kind, Setting
 from edgefl.methods.prototypes.fedhkd import FedHKD
-from edgefl.methods.prototypes.steps import ClassMeans, prediction_distance, representation_distance
+from edgefl.methods.prototypes.losses import ClassMeans, prediction_distance, representation_distance
 from edgefl.models.multiway import MultiwayOptions, describe_multiway
 from edgefl.work import Context, Pass, Work
 from edgefl.work.training_options import TrainingOptions

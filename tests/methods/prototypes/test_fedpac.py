@@ -14,7 +14,7 @@ import edgefl
 from edgefl.errors import MethodError
 from edgefl.methods import Kind, Setting
 from edgefl.methods.prototypes.fedpac import FedPAC
-from edgefl.methods.prototypes.steps import alignment
+from edgefl.methods.prototypes.losses import alignment
 from edgefl.models import ModelOptions, describe
 from edgefl.work.training_options import TrainingOptions
 

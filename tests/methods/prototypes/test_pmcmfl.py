@@ -21,8 +21,8 @@ from edgefl import models
 from edgefl.commands.compose import compose
 from edgefl.errors import EdgeflError, MethodError
 from edgefl.methods import Kind, ServerState, Setting, Update
+from edgefl.methods.prototypes.losses import TABLES, ClassifyCompleted, ClassMeans, answer_loss, prototype_contrast
 from edgefl.methods.prototypes.pmcmfl import PmcmFL
-from edgefl.methods.prototypes.steps import TABLES, ClassifyCompleted, ClassMeans, answer_loss, prototype_contrast
 from edgefl.models.multiway import MultiwayOptions, describe_multiway
 from edgefl.scenario import load
 from edgefl.training import Node, Task

@@ -1,4 +1,6 @@
-"""Steps with class prototypes: classifying completed samples, and computing the prototypes of a client.
+"""The losses with class prototypes and the steps that train by them: PmcmFL's, FedPAC's and FedHKD's.
+
+One step classifies completed samples, the other computes the prototypes of a client.
 
 A prototype is the mean feature ``[dim]`` of a class: of its images, its texts, or both fused; or the mean prediction
 ``[classes]`` of its samples.  A table of them is ``[classes, dim]``, received and sent as
