@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,7 +21,7 @@ from edgefl.devices import Device, Fleet, Link
 from edgefl.errors import DataError, MethodError
 from edgefl.machine.kernel_scratch import kernels, probe
 from edgefl.memo import cache_folder
-from edgefl.methods import Kind, Method, Setting
+from edgefl.methods import ClientFacts, Kind, Method, Setting
 from edgefl.models import adapters
 from edgefl.planning import Planner, Setup
 from edgefl.planning.payload_options import encoded
@@ -31,6 +31,7 @@ from edgefl.scenario.sections import SECTIONS
 from edgefl.schedules import Schedule
 from edgefl.training import Attack
 from edgefl.training.pretraining import Pretraining, descriptions_of
+from edgefl.work import Work
 from edgefl.work.description import digest
 from edgefl.work.sums import averaged
 from edgefl.work.tasks import facts_for, like
@@ -84,10 +85,11 @@ def compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: No
     schedule: Schedule = registry.get("schedule", scenario.schedule_name)(scenario.schedule_options, blocks_of(kinds))
     with errors_at(scenario, "schedule"):
         schedule.check(scenario.adapter_options, scenario.aggregation)
-    setting = _setting(scenario, federation, kinds, schedule, on_message)
+    drawn = cache(lambda: Fleet.draw(scenario.fleet, len(federation.client_kind), scenario.seed))
+    setting = _setting(scenario, federation, kinds, schedule, on_message, drawn)
     method = _method(scenario, setting)
     _check_method(scenario, method)
-    fleet = Fleet.draw(scenario.fleet, len(federation.client_kind), scenario.seed)
+    fleet = drawn()
     _check_payload(scenario, method)
     _check_schedule(scenario, method, schedule)
     setup = Setup(
@@ -153,8 +155,16 @@ def _setting(
     kinds: Mapping[str, Kind],
     schedule: Schedule,
     on_message: Callable[[str], None],
+    drawn: Callable[[], Fleet],
 ) -> Setting:
     """What a method may know about the clients, the data and the scenario."""
+
+    def each_client() -> Iterator[ClientFacts]:
+        fleet = drawn()
+        clients = zip(federation.client_kind.tolist(), federation.client_samples.tolist(), strict=True)
+        for index, (kind, samples) in enumerate(clients):
+            yield ClientFacts(federation.kinds[kind], index, samples, fleet.device(index), fleet.link(index))
+
     return Setting(
         kinds,
         scenario.training.over([stage.rounds for stage in schedule.stages]),
@@ -169,6 +179,7 @@ def _setting(
         pretrained=pretraining_of(scenario, federation, on_message),
         averages_products=schedule.averages == "products",
         clients=dict(zip(kinds, np.bincount(federation.client_kind, minlength=len(kinds)).tolist(), strict=True)),
+        each_client=each_client,
     )
 
 
@@ -176,10 +187,14 @@ def _method(scenario: Scenario, setting: Setting) -> Method:
     """The scenario's method.  Raises ScenarioError if it can't describe a client's work in the first round."""
     with errors_at(scenario, "method"):
         method: Method = registry.get("method", scenario.method_name)(scenario.method_options, setting)
-        for kind in setting.kinds:
-            if method.participates(kind, 1):
-                method.client_work(kind, 1)
+        _first_works(method)
     return method
+
+
+def _first_works(method: Method) -> list[Work]:
+    """The works of the first round, of each kind that takes part and each of its variants."""
+    kinds = [kind for kind in method.setting.kinds if method.participates(kind, 1)]
+    return [method.client_work(kind, 1, variant) for kind in kinds for variant in method.variants[kind]]
 
 
 def blocks_of(kinds: Mapping[str, Kind]) -> dict[str, int]:
@@ -231,7 +246,8 @@ def _check_payload(scenario: Scenario, method: Method) -> None:
     if (up := scenario.payload.codecs()[1]) is not None and up.kind.needs_base:
         with errors_at(scenario, "payload", "up"):
             for kind in method.setting.kinds:
-                encoded(method.client_work(kind, 1), scenario.payload, (), method)
+                for variant in method.variants[kind]:
+                    encoded(method.client_work(kind, 1, variant), scenario.payload, (), method)
 
 
 def _check_schedule(scenario: Scenario, method: Method, schedule: Schedule) -> None:
@@ -245,7 +261,7 @@ def _check_schedule(scenario: Scenario, method: Method, schedule: Schedule) -> N
 
 def _averages(method: Method, *, sent: bool = False) -> bool:
     """Whether any client changes (or itself sends) parameters, which the server averages, and not only tables."""
-    works = [method.client_work(kind, 1) for kind in method.setting.kinds if method.participates(kind, 1)]
+    works = _first_works(method)
     changed = Method.changed_by if sent else type(method).changed_by
     return any(averaged(address) for work in works for address in changed(method, work))
 

@@ -91,8 +91,9 @@ def parts_of_plug_ins(scenario: Scenario, setup: Setup) -> Iterator[tuple[str, s
     named = set(texts_of(scenario.resolved()))
     for kind in setup.method.setting.kinds:
         if setup.method.participates(kind, 1):
-            work = setup.method.client_work(kind, 1)
-            named |= {name for each in work.passes for name in each.steps} | {edit.name for edit in work.edits}
+            for variant in setup.method.variants[kind]:
+                work = setup.method.client_work(kind, 1, variant)
+                named |= {name for each in work.passes for name in each.steps} | {edit.name for edit in work.edits}
     for noun in registry.GROUPS:
         for name in named.intersection(registry.names(noun)):
             if registry.origin(noun, name).package != "edgefl":

@@ -58,8 +58,8 @@ def _summary(label: str, scenario: Scenario, setup: Setup) -> dict[str, Any]:
     kinds = setup.clients.kinds
     samples = setup.clients.client_samples
     fleet = setup.fleet
-    for kind in kinds:
-        setup.method.client_work(kind, 1)  # raises for towers that the method can't pair
+    for kind, variant in setup.variants:
+        setup.method.client_work(kind, 1, variant)  # raises for towers that the method can't pair
     described = setup.method.setting.kinds
     return {
         "label": label,

@@ -4,12 +4,13 @@ from edgefl.methods.aggregation import Cohort, combine
 from edgefl.methods.aggregation.rules import ByCoordinate, ByUpdate, Group
 from edgefl.methods.aggregation.server_optimizers import ServerOptimizer
 from edgefl.methods.protocol import Method
-from edgefl.methods.setting import Kind, Setting
+from edgefl.methods.setting import ClientFacts, Kind, Setting
 from edgefl.methods.state import ServerState, Update
 
 __all__ = [
     "ByCoordinate",
     "ByUpdate",
+    "ClientFacts",
     "Cohort",
     "Group",
     "Kind",

@@ -49,8 +49,17 @@ def _addresses(answer: Any, state: ServerState | None) -> str:
     return "" if wrong is None else f"returned a collection with {_shown(wrong)}, not of addresses alone"
 
 
+def _hashable(answer: Any, state: ServerState | None) -> str:
+    try:
+        hash(answer)
+    except TypeError:
+        return f"returned {_shown(answer)}, which isn't hashable; return a number, a text or a tuple of these"
+    return ""
+
+
 _CHECKS: Mapping[str, Callable[[Any, ServerState | None], str]] = {
     "initial": _state,
+    "variant": _hashable,
     "work": _work,
     "evaluate": _work,
     "before": _works,

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
@@ -19,7 +23,7 @@ from edgefl.methods.aggregation.products import combined
 from edgefl.methods.aggregation.server_optimizers import stepped
 from edgefl.methods.answers import check_answers
 from edgefl.methods.personal.parts import check_parts, keep_personal
-from edgefl.methods.setting import Setting
+from edgefl.methods.setting import ClientFacts, Setting
 from edgefl.methods.state import ServerState, Update
 from edgefl.work import Address, Item, Pass, Payload, Result, Work
 from edgefl.work.description import HELD_OUT
@@ -62,6 +66,9 @@ class Method:
     of its own, which doesn't say so, gets all updates at once, those that the memory doesn't hold through memory maps.
     """
 
+    varies: ClassVar[bool] = False
+    """Whether clients of one kind may do different work: true for a class that overrides ``variant``."""
+
     @property
     def adds_up(self) -> bool:
         """Whether updates are added up as they land: ``streams``, a mean of the parameters themselves."""
@@ -78,6 +85,7 @@ class Method:
             cls.streams = False
         if cls.plain_sgd:
             cls.needs = {**cls.needs, "training": {"optimizer": "sgd", **cls.needs.get("training", {})}}
+        cls.varies = cls.variant is not Method.variant
         check_answers(cls)
 
     def __init__(self, options: Any, setting: Setting):
@@ -95,6 +103,10 @@ class Method:
                 )
             if training.clip is not None:
                 raise MethodError(f"{name} counts steps of plain SGD: leave training.clip out, which shortens steps")
+        for function in ("work", "evaluate_client") if self.varies else ():
+            if len(inspect.signature(getattr(self, function)).parameters) < 3:
+                name = type(self).__name__
+                raise MethodError(f"{name} has a variant(), so its {function}() takes (kind, round, variant)")
 
     def initial(self, seed: int) -> ServerState:
         """Initial models, random or pre-trained.  Tensors of the same name and shape start equal in every kind."""
@@ -124,6 +136,39 @@ class Method:
         """Whether clients of this kind may be drawn in this round."""
         return True
 
+    def variant(self, client: ClientFacts) -> Hashable:
+        """Which of its kind's works a client does: a small hashable value, equal for clients with equal works.
+
+        Default: None, all clients of a kind do the same, and nobody asks.  A class that overrides it is asked once for
+        every client when a run is set up, and its ``work`` and ``evaluate_client`` take the variant after the round.
+        Works are planned once for each variant.
+        """
+        return None
+
+    @property
+    def variants(self) -> Mapping[str, tuple[Hashable, ...]]:
+        """The variants of each kind's clients, in the order of their first clients: ``(None,)`` if all are alike."""
+        return self._variants[0]
+
+    @property
+    def client_variant(self) -> NDArray[np.int32] | None:
+        """Index of each client's variant in ``variants`` of its kind, `[clients]`; None if all are alike."""
+        return self._variants[1]
+
+    def variant_of(self, kind: str, client: int) -> Hashable:
+        """The variant of a client of this kind."""
+        index = self.client_variant
+        return None if index is None else self.variants[kind][int(index[client])]
+
+    @cached_property
+    def _variants(self) -> tuple[Mapping[str, tuple[Hashable, ...]], NDArray[np.int32] | None]:
+        if not self.varies:
+            return dict.fromkeys(self.setting.kinds, (None,)), None
+        found: dict[str, dict[Hashable, int]] = {kind: {} for kind in self.setting.kinds}
+        each = self.setting.each_client() if self.setting.each_client is not None else ()
+        index = [found[c.kind].setdefault(self.variant(c), len(found[c.kind])) for c in each]
+        return {kind: tuple(variants) for kind, variants in found.items()}, np.array(index, np.int32)
+
     def work(self, kind: str, round: int) -> Work:
         """A client's work at full depth: its whole model down and up, and for each local epoch one pass per pattern."""
         described, training = self.setting.kinds[kind], self.setting.training
@@ -151,12 +196,14 @@ class Method:
             scalars=training.scalars_of(round, described.pattern),
         )
 
-    def client_work(self, kind: str, round: int) -> Work:
-        """``work``, with the personal parts kept on the client, and without what no client trains on the way up.
+    def client_work(self, kind: str, round: int, variant: Hashable = None) -> Work:
+        """``work`` of a variant, with personal parts kept on the client, and without what nobody trains on the way up.
 
         Raises MethodError for a part that no kind has.
         """
-        work, personal = self.work(kind, round), self.options.personal
+        asked: Callable[..., Work] = self.work
+        work = asked(kind, round, variant) if self.varies else asked(kind, round)
+        personal = self.options.personal
         if self.setting.kinds[kind].fixed():
             work = replace(work, up=tuple(payload.only(lambda item: not item.fixed) for payload in work.up))
         if personal:
@@ -183,10 +230,10 @@ class Method:
         modalities = pattern.split("-") if pattern else described.modalities
         return {"fields": [*modalities, "label", *described.extras]} if described.extras else {}
 
-    def model_payload(self, kind: str) -> Payload:
-        """The whole model of a client kind."""
+    def model_payload(self, kind: str, source: str = "") -> Payload:
+        """The whole model of a client kind, at the addresses ``<source><kind>/<parameter>``."""
         parameters, fixed = self.setting.kinds[kind].parameters(), self.setting.kinds[kind].fixed()
-        items = (Item(n, s.shape, s.dtype, f"{kind}/{n}", fixed=n in fixed) for n, s in parameters.items())
+        items = (Item(n, s.shape, s.dtype, f"{source}{kind}/{n}", fixed=n in fixed) for n, s in parameters.items())
         return Payload("model", tuple(items))
 
     def like_model(self, kind: str, name: str, source: str = "") -> Payload:
@@ -336,17 +383,22 @@ class Method:
             attention = "device"  # an evaluation is in float32, which these don't support on a GPU
         return Work(kind, described.model, (), (pass_,), (self.model_payload(kind),), attention=attention)
 
-    def evaluate_client(self, kind: str, round: int) -> Work:
+    def evaluate_client(self, kind: str, round: int, variant: Hashable = None) -> Work:
         """A client's work that scores its model on the samples that it holds out of its training (HELD_OUT).
 
-        Default: ``evaluate`` on the client's own model, in batches of its training, with the parts that the client
-        keeps (``keep`` of its work).  A method whose clients have another model for themselves overrides it.
+        Default: ``evaluate`` on the client's own model, from the addresses that its work downloads, in batches of its
+        training, with the parts that the client keeps (``keep`` of its work).  A method whose clients have another
+        model for themselves overrides it.
         """
         work, training = self.evaluate(kind, HELD_OUT), self.setting.training
         if work.kind != kind:  # the server's own model
             work = Method.evaluate(self, kind, HELD_OUT)
         names = {item.name for payload in work.down for item in payload.items}
-        kept = self.client_work(kind, round).keep if self.participates(kind, round) else ()
+        kept: tuple[str, ...] = ()
+        if self.participates(kind, round):
+            own = self.client_work(kind, round, variant)
+            kept, sources = own.keep, {item.name: item.source for payload in own.down for item in payload.items}
+            work = replace(work, down=tuple(payload.at(sources) for payload in work.down))
         batch = training.batch_of(self.setting.kinds[kind].pattern)
         passes = tuple(replace(p, batch=min(p.batch, batch)) for p in work.passes)
         return replace(work, passes=passes, keep=tuple(name for name in kept if name in names))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from edgefl import models, registry
+from edgefl.devices import Device, Link
 from edgefl.memo import cache_folder, remember, remembered
 from edgefl.methods.aggregation.options import MEAN, AggregationOptions
 from edgefl.models import ModelOptions, adapters
@@ -69,6 +70,17 @@ class Kind:
     def dimension(self) -> int:
         """Width of the model's representations (its ``embed``)."""
         return _dimension(_Frozen(self.model))
+
+
+@dataclass(frozen=True)
+class ClientFacts:
+    """What a method may know of one client: its kind, number, private samples that it trains on, device and link."""
+
+    kind: str
+    index: int
+    samples: int
+    device: Device
+    link: Link
 
 
 class _Frozen:
@@ -138,7 +150,8 @@ class Setting:
     and ``public``, the number of public samples by pattern.  ``missing`` has by kind what samples lack in an
     evaluation.  ``pretrained`` returns pre-trained initial values of towers by name (``image.blocks.0...``).
     ``clients`` is the number of clients of each kind in the whole fleet.  ``averages_products`` says that the server
-    averages the products of LoRA's factors (FlexLoRA), and not the factors themselves.
+    averages the products of LoRA's factors (FlexLoRA), and not the factors themselves.  ``each_client`` gives the facts
+    of all clients, ascending, on the scenario's fleet; only a method with a ``variant`` asks for them.
     """
 
     kinds: Mapping[str, Kind]
@@ -154,6 +167,7 @@ class Setting:
     pretrained: Callable[[], Mapping[str, Tensor]] | None = None
     clients: Mapping[str, int] = field(default_factory=dict)
     averages_products: bool = False
+    each_client: Callable[[], Iterable[ClientFacts]] | None = None
 
     @cached_property
     def buffers(self) -> frozenset[Address]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -71,7 +71,8 @@ class Update:
     started from, by address; ``weight_factor`` is the round policy's factor on its weight, applied after normalising:
     the discount s(t) of its staleness, times ``round.mixing`` under FedAsync.  ``equal``: it weighs as much as every
     other update in the mean of the parameters (FedBuff), else by its samples.  ``loss`` is the mean loss of its
-    training, None without; ``metrics`` are what its steps measured; ``updates`` counts its optimizer's updates.
+    training, None without; ``metrics`` are what its steps measured; ``updates`` counts its optimizer's updates;
+    ``variant`` is the method's for this client.
     """
 
     client: int
@@ -87,6 +88,7 @@ class Update:
     loss: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     updates: int = 1
+    variant: Hashable = None
 
     @property
     def total(self) -> int:

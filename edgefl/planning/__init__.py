@@ -15,7 +15,7 @@ from edgefl.planning.judge import Choices, choose_stages
 from edgefl.planning.meta_state import shapes, shapes_alone
 from edgefl.planning.offers import Priced, Prices, choose
 from edgefl.planning.payload_options import PayloadOptions, encoded
-from edgefl.planning.planner import PLANNED, Demand, Plan, Planner, Start
+from edgefl.planning.planner import PLANNED, Demand, Plan, Planner, Start, WorkKey
 from edgefl.planning.round_options import EvaluationOptions, RoundOptions
 from edgefl.planning.setup import Clients, Setup
 from edgefl.planning.versions import (
@@ -52,6 +52,7 @@ __all__ = [
     "Verdict",
     "Verdicts",
     "Versions",
+    "WorkKey",
     "always",
     "choose",
     "choose_stages",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,7 @@ from edgefl import seeds
 from edgefl.cost import ClientCost, traffic, work_key
 from edgefl.devices import Device, Link
 from edgefl.planning.payload_options import encoded
-from edgefl.planning.planner import Planner
+from edgefl.planning.planner import Planner, WorkKey
 from edgefl.planning.setup import Clients, Setup
 from edgefl.planning.versions import travelling
 from edgefl.schedules import Stage
@@ -30,11 +30,12 @@ class Scoring:
     """Work that scores a client on its own held-out samples, without the values of its scalars, and its cost without
     jitter.
 
-    Clients of one kind, device and link with equal numbers of held-out samples and the same stale copies (``old``)
-    share it.  ``form.keep`` are the parts of the model that are the client's own; ``key`` is its cost key.
+    Clients of one kind, variant, device and link with equal numbers of held-out samples and the same stale copies
+    (``old``) share it.  ``form.keep`` are the parts of the model that are the client's own; ``key`` is its cost key.
     """
 
     kind: str
+    variant: Hashable
     samples: int
     stage: Stage
     form: Form
@@ -67,8 +68,11 @@ class ScoringPlanner:
     def __init__(self, setup: Setup, planner: Planner, held_out: Clients):
         self.setup, self.planner, self.held_out = setup, planner, held_out
         self.clients = asked(setup)
-        self._works: dict[tuple[str, int], tuple[Form, Form, str]] = {}
-        self._of_round: dict[tuple[str, int, int], tuple[Work, str]] = {}
+        self._works: dict[WorkKey, tuple[Form, Form, str]] = {}
+        self._of_round: dict[WorkKey, tuple[Work, str]] = {}
+        self._round = 0
+        """That of the works in ``_of_round``."""
+        self._group = setup.by_variant(np.asarray(held_out.client_group))
         self._known: dict[tuple[Any, ...], Scoring] = {}
 
     def plan(
@@ -105,9 +109,9 @@ class ScoringPlanner:
         self, client: int, round: int, stage: Stage, stale: Callable[[int, Work, Stage], tuple[str, ...]]
     ) -> Scoring:
         """The work that scores a client at this stage."""
-        setup, kind = self.setup, self.setup.kind_of(client)
-        work, base = self._work(kind, round, stage)
-        old, group = stale(client, work, stage), int(self.held_out.client_group[client])
+        setup, kind, variant = self.setup, self.setup.kind_of(client), self.setup.variant_of(client)
+        work, base = self._work(kind, round, stage, variant)
+        old, group = stale(client, work, stage), int(self._group[client])
         device, link = int(setup.fleet.device_index[client]), int(setup.fleet.link_index[client])
         key = (group, device, link, stage.index, old)
         if key not in self._known:
@@ -120,27 +124,30 @@ class ScoringPlanner:
                 throttling=setup.fleet.throttling,
             )  # fmt: skip
             self._known[key] = Scoring(
-                kind, int(self.held_out.client_samples[client]), stage, replace(fitted, keep=work.keep), cost_key,
-                old, down, cost, hardware, connection,
+                kind, variant, int(self.held_out.client_samples[client]), stage, replace(fitted, keep=work.keep),
+                cost_key, old, down, cost, hardware, connection,
             )  # fmt: skip
         return self._known[key]
 
-    def scalars(self, kind: str, round: int, stage: Stage) -> Json:
-        """The scalars of the work that scores clients of a kind after a round."""
-        return self._work(kind, round, stage)[0].scalars
+    def scalars(self, scoring: Scoring, round: int) -> Json:
+        """The scalars of this work after a round."""
+        return self._work(scoring.kind, round, scoring.stage, scoring.variant)[0].scalars
 
-    def _work(self, kind: str, round: int, stage: Stage) -> tuple[Work, str]:
+    def _work(self, kind: str, round: int, stage: Stage, variant: Hashable) -> tuple[Work, str]:
         """The method's work at a stage, and the part of its cost key that doesn't depend on data."""
-        key = (kind, stage.index, round)
+        if round != self._round:
+            self._of_round, self._round = {}, round
+        key = (kind, variant, stage.index)
         if key in self._of_round:
             return self._of_round[key]
-        self._of_round = {known: entry for known, entry in self._of_round.items() if known[2] == round}
-        full = self.setup.with_metrics(self.setup.method.evaluate_client(kind, round))
-        known = self._works.get((kind, stage.index))
+        method = self.setup.method
+        asked = method.evaluate_client(kind, round, variant) if method.varies else method.evaluate_client(kind, round)
+        full = self.setup.with_metrics(asked)
+        known = self._works.get(key)
         if known is None or known[0] != full.form:
             work = encoded(stage.cut(full), self.setup.payload, self.planner.buffers, self.setup.method)
             base = work_key(replace(work.form, keep=()))
-            known = self._works[kind, stage.index] = full.form, interned(work.form), base
+            known = self._works[key] = full.form, interned(work.form), base
             self._known = {}
         _, form, base = known
         self._of_round[key] = form.bound(at_stage(full.scalars, stage.index)), base

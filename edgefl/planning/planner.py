@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -16,8 +17,11 @@ from edgefl.schedules import KEEP, Stage
 from edgefl.work import Address, Description, Form, Payload, Scalars, Source, Work, digest, interned
 from edgefl.work.optimizer.learning_rates import at_stage
 
-Start = tuple[str, int, tuple[str, ...]]
-"""Kind, stage index and stale copies of a client, which decide the values that it starts a round from."""
+Start = tuple[str, Hashable, int, tuple[str, ...]]
+"""Kind, variant, stage index and stale copies of a client, which decide the values that it starts a round from."""
+
+WorkKey = tuple[str, Hashable, int]
+"""Kind, variant and stage index: what decides the form of a work in a round."""
 
 
 PLANNED = (
@@ -53,6 +57,7 @@ class Plan:
     """
 
     kind: str
+    variant: Hashable
     group: int
     samples: int
     stage: Stage
@@ -74,7 +79,7 @@ class Plan:
     @property
     def start(self) -> Start:
         """Key of the starting values: equal for clients that start the round from equal values."""
-        return self.kind, self.stage.index, self.old
+        return self.kind, self.variant, self.stage.index, self.old
 
 
 class _Moved(NamedTuple):
@@ -91,50 +96,53 @@ class Planner:
 
     def __init__(self, setup: Setup, predictor: Predictor):
         self.setup, self.predictor = setup, predictor
-        self._full: dict[tuple[str, int], Work] = {}
+        self._full: dict[tuple[str, Hashable], Work] = {}
+        self._round = 0
+        """That of the works in ``_full``."""
         self._passes: dict[tuple[int, str], str] = {}
         self._compute: dict[tuple[str, int, tuple[int, ...], str | None], ComputeCost] = {}
-        self._stages: dict[tuple[str, int], tuple[Form, Form, str]] = {}
-        self._fitted: dict[tuple[str, int], dict[tuple[int, ...], Form]] = {}
-        self.revisions: Counter[tuple[str, int]] = Counter()
-        """Number of changes of a kind's work at a stage (by index); changes of a learning rate don't count."""
+        self._stages: dict[WorkKey, tuple[Form, Form, str]] = {}
+        self._fitted: dict[WorkKey, dict[tuple[int, ...], Form]] = {}
+        self.revisions: Counter[WorkKey] = Counter()
+        """Number of changes of a variant's work at a stage; changes of a learning rate don't count."""
         self._traffic: dict[tuple[str, int, str, tuple[str, ...]], _Moved] = {}
-        self._plans: dict[tuple[str, int], dict[tuple[int, int, int, tuple[str, ...]], Plan]] = {}
+        self._plans: dict[WorkKey, dict[tuple[int, int, int, tuple[str, ...]], Plan]] = {}
         self._server: list[tuple[Form, tuple[str, ComputeCost]]] = []
 
-    def work(self, kind: str, round: int, stage: Stage) -> tuple[Work, str]:
+    def work(self, kind: str, round: int, stage: Stage, variant: Hashable = None) -> tuple[Work, str]:
         """The method's work restricted to a stage, and the part of its cost key that doesn't depend on data."""
-        form, base = self.form(kind, round, stage)
-        return form.bound(self.scalars(kind, round, stage)), base
+        form, base = self.form(kind, round, stage, variant)
+        return form.bound(self.scalars(kind, round, stage, variant)), base
 
-    def form(self, kind: str, round: int, stage: Stage) -> tuple[Form, str]:
+    def form(self, kind: str, round: int, stage: Stage, variant: Hashable = None) -> tuple[Form, str]:
         """The form of ``work``, one object as long as it doesn't change, and the same part of the cost key."""
-        full = self._work(kind, round)
-        known = self._stages.get((kind, stage.index))
+        full, at = self._work(kind, round, variant), (kind, variant, stage.index)
+        known = self._stages.get(at)
         if known is not None and known[0] is full.form:  # asked for each client
             return known[1:]
         if known is not None and known[0] == full.form:
-            known = self._stages[kind, stage.index] = full.form, *known[1:]
+            known = self._stages[at] = full.form, *known[1:]
         else:
             # applied last: method, schedule and predictor see decoded payloads only
             work = encoded(stage.cut(full), self.setup.payload, self.buffers, self.setup.method)
-            known = self._stages[kind, stage.index] = full.form, interned(work.form), work_key(work.form)
-            self.revisions[kind, stage.index] += 1
+            known = self._stages[at] = full.form, interned(work.form), work_key(work.form)
+            self.revisions[at] += 1
             # works of equal cost may send different payloads in another round or to another kind
             self._traffic = {k: v for k, v in self._traffic.items() if k[:2] != (kind, stage.index)}
-            self._plans[kind, stage.index], self._fitted[kind, stage.index] = {}, {}
+            self._plans[at], self._fitted[at] = {}, {}
         return known[1:]
 
-    def scalars(self, kind: str, round: int, stage: Stage) -> Scalars:
+    def scalars(self, kind: str, round: int, stage: Stage, variant: Hashable = None) -> Scalars:
         """The scalars of ``work``."""
-        return Scalars(at_stage(self._work(kind, round).scalars, stage.index))
+        return Scalars(at_stage(self._work(kind, round, variant).scalars, stage.index))
 
-    def _work(self, kind: str, round: int) -> Work:
+    def _work(self, kind: str, round: int, variant: Hashable) -> Work:
         """The method's work for the whole model."""
-        if (kind, round) not in self._full:
-            self._full = {key: work for key, work in self._full.items() if key[1] == round}
-            self._full[kind, round] = self.setup.method.client_work(kind, round)
-        return self._full[kind, round]
+        if round != self._round:
+            self._full, self._round = {}, round
+        if (kind, variant) not in self._full:
+            self._full[kind, variant] = self.setup.method.client_work(kind, round, variant)
+        return self._full[kind, variant]
 
     def compute(self, work: Work, base: str, client: int, *, again: bool = False) -> tuple[Form, str, ComputeCost]:
         """The form of ``self.work(...)`` fitted to a client's samples, its cost key and its device-independent cost.
@@ -174,7 +182,7 @@ class Planner:
 
     def demand(self, client: int, round: int, stage: Stage, old: tuple[str, ...] = ()) -> Demand:
         """Device-independent demand of a client's round at this stage; ``old`` are its stale copies."""
-        work, base = self.work(self.setup.kind_of(client), round, stage)
+        work, base = self.work(self.setup.kind_of(client), round, stage, self.setup.variant_of(client))
         once = computed_once(work.form)
         fitted, key, computed = self.compute(work, base, client, again=once is not None and once not in old)
         down, moved = self.moved(work.form, base, stage, old)
@@ -191,9 +199,10 @@ class Planner:
         ``old`` are their stale copies (``stale``).
         """
         client = int(self.setup.representative[group])
-        kind = self.setup.kind_of(client)
-        self.form(kind, round, stage)  # drops the plans of a work that has changed
-        plans = self._plans[kind, stage.index]
+        kind, variant = self.setup.kind_of(client), self.setup.variant_of(client)
+        self.form(kind, round, stage, variant)  # drops the plans of a work that has changed
+        at = kind, variant, stage.index
+        plans = self._plans[at]
         key = (group, device, link, old)
         if key not in plans:
             demand = self.demand(client, round, stage, old)
@@ -201,11 +210,11 @@ class Planner:
             hardware, connection = fleet.devices[device], fleet.links[link]
             # works that are fitted to other numbers of samples differ in their batches only
             batches = tuple(p.batch for p in demand.form.passes)
-            fitted = self._fitted[kind, stage.index]
+            fitted = self._fitted[at]
             if batches not in fitted:
                 fitted[batches] = interned(demand.form)
             plans[key] = Plan(
-                kind, group, samples, stage, fitted[batches], demand.key, old, demand.down,
+                kind, variant, group, samples, stage, fitted[batches], demand.key, old, demand.down,
                 demand.on(hardware, connection, throttling=fleet.throttling), hardware, connection,
             )  # fmt: skip
         return plans[key]

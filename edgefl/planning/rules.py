@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Hashable, Iterator
 from functools import lru_cache
 
 import torch
@@ -15,7 +15,7 @@ from edgefl.methods.setting import tensors_of
 from edgefl.schedules import Schedule, Stage
 from edgefl.work import Work
 
-BLIND = "a work depends on kind and round only"
+BLIND = "a work depends on kind, round and variant only"
 WHOLE = "the client receives the whole model"
 KEPT = "parameters that a client keeps have a first value"
 NAMES = "trainable parameters exist after the edits"
@@ -72,8 +72,8 @@ def listed(names: Collection[str]) -> str:
     return f"{first!r}" + (f" and {len(more)} more" if more else "")
 
 
-def works(method: Method, schedule: Schedule) -> Iterator[tuple[Work, Stage, str, int]]:
-    """``(work, stage, kind, round)``: full works of clients for every stage on offer, in its first and last round."""
+def works(method: Method, schedule: Schedule) -> Iterator[tuple[Work, Stage, str, int, Hashable]]:
+    """``(work, stage, kind, round, variant)``: full works for every stage on offer, in its first and last round."""
     last = 0
     rounds = {}
     for stage in schedule.stages:
@@ -82,14 +82,14 @@ def works(method: Method, schedule: Schedule) -> Iterator[tuple[Work, Stage, str
     for stage in schedule.offered:
         for kind in method.setting.kinds:
             for round in sorted(rounds.get(stage.index, {1, schedule.rounds})):
-                if method.participates(kind, round):
-                    yield method.client_work(kind, round), stage, kind, round
+                for variant in method.variants[kind] if method.participates(kind, round) else ():
+                    yield method.client_work(kind, round, variant), stage, kind, round, variant
 
 
 def check_works(method: Method, schedule: Schedule) -> None:
     """Raise MethodError if the work of a client can't be split into the schedule's stages, or breaks a rule."""
-    for full, stage, kind, round in works(method, schedule):
-        again = method.client_work(kind, round)
+    for full, stage, kind, round, variant in works(method, schedule):
+        again = method.client_work(kind, round, variant)
         if full != again or dict(full.scalars) != dict(again.scalars):
             raise MethodError(f"two calls of work() give different works for {kind} clients, round {round} ({BLIND})")
         for rule, names, fault in broken(stage.cut(full), stage):

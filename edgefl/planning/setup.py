@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -79,6 +80,15 @@ class Setup:
         return self.clients.kinds[int(self.clients.client_kind[client])]
 
     @property
+    def variants(self) -> list[tuple[str, Hashable]]:
+        """Every kind with each of its variants: ``(kind, None)`` where the method has none."""
+        return [(kind, variant) for kind in self.clients.kinds for variant in self.method.variants[kind]]
+
+    def variant_of(self, client: int) -> Hashable:
+        """The method's variant of a client; None if all clients of its kind do the same work."""
+        return self.method.variant_of(self.kind_of(client), client)
+
+    @property
     def held_out(self) -> Clients | None:
         """The samples that clients hold out of their training; None unless they are scored on them."""
         return self.clients.held_out if self.evaluation.clients else None
@@ -129,6 +139,25 @@ class Setup:
         """Clients of a kind, ascending."""
         return self._of_kind[kind]
 
+    def of_variant(self, kind: str, variant: Hashable) -> Integers:
+        """Clients of a variant of a kind, ascending."""
+        members, index = self.of_kind(kind), self.method.client_variant
+        return members if index is None else members[index[members] == self.method.variants[kind].index(variant)]
+
+    @cached_property
+    def client_group(self) -> Integers:
+        """Group index of each client, `[clients]`: clients of a group have equal data costs and the same variant."""
+        return self.by_variant(np.asarray(self.clients.client_group))
+
+    def by_variant(self, groups: Integers) -> Integers:
+        """These groups `[clients]`, of clients of one kind each, divided by the method's variants."""
+        index = self.method.client_variant
+        if index is None:
+            return groups
+        pairs = groups.astype(np.int64) * (int(index.max(initial=0)) + 1) + index
+        divided: Integers = np.unique(pairs, return_inverse=True)[1].astype(np.int32)
+        return divided
+
     @cached_property
     def _of_kind(self) -> dict[str, Integers]:
         return {k: np.flatnonzero(self.clients.client_kind == i) for i, k in enumerate(self.clients.kinds)}
@@ -142,7 +171,7 @@ class Setup:
     def place(self, client: int) -> tuple[int, int, int]:
         """Indices of a client's group, device and link."""
         return (
-            int(self.clients.client_group[client]),
+            int(self.client_group[client]),
             int(self.fleet.device_index[client]),
             int(self.fleet.link_index[client]),
         )
@@ -178,7 +207,7 @@ class Setup:
     @cached_property
     def representative(self) -> Integers:
         """First client of each group, `[groups]`; its data source represents the group's."""
-        groups = np.asarray(self.clients.client_group)
+        groups = self.client_group
         first = np.full(int(groups.max(initial=-1)) + 1, -1, np.int64)
         first[groups[::-1]] = np.arange(len(groups) - 1, -1, -1)
         return first

@@ -107,6 +107,11 @@ def _print_stripped(console: Console, content: Table | Text) -> None:
     console.file.write(text)
 
 
+def whose(row: Facts) -> str:
+    """The kind of a row's clients, with their variant if it has a row of its own: ``image, slow``."""
+    return f"{row['kind']}, {row['variant']}" if "variant" in row else str(row["kind"])
+
+
 def stage_of(row: Facts) -> str:
     """The stage of a row, with the part of the model if the schedule offers several parts: ``3, stages 1-2``."""
     return f"{row['stage']}, {row['part']}" if row.get("part") else str(row["stage"])

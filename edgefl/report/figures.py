@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.errors import RunError, suggestion
+from edgefl.report.console import whose
 from edgefl.runs.durable import writing
 
 Facts = Mapping[str, Any]
@@ -57,12 +58,12 @@ def draw_stages(profiles: Mapping[str, Facts], path: Path, memory: str = "peak_m
     canvas: Any = FigureCanvasAgg(figure)
     grid: Any = figure.subplots(len(curves), len(profiles), sharex=True, sharey="row", squeeze=False)
     last = max((row["stage"] for profile in profiles.values() for row in profile["rows"]), default=1)
-    kinds = list(dict.fromkeys(row["kind"] for profile in profiles.values() for row in profile["rows"]))
+    kinds = list(dict.fromkeys(whose(row) for profile in profiles.values() for row in profile["rows"]))
     for column, (label, profile) in enumerate(profiles.items()):
         for panel_row, (title, value) in enumerate(curves):
             axes = grid[panel_row][column]
             for index, kind in enumerate(kinds):
-                rows = [row for row in profile["rows"] if row["kind"] == kind]
+                rows = [row for row in profile["rows"] if whose(row) == kind]
                 stages, values = [row["stage"] for row in rows], [value(row) for row in rows]
                 style: dict[str, Any] = {"marker": MARKS[index % len(MARKS)], "markersize": 5}
                 if stages == [1] and last > 1:  # one stage only: draw its value as a dashed line over all stages

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from edgefl import units
-from edgefl.report.console import NOTHING, Facts, mib, new_table, or_dash, print_section, screen
+from edgefl.report.console import NOTHING, Facts, mib, new_table, or_dash, print_section, screen, whose
 from edgefl.report.profile.detail import print_by_part
 
 
@@ -27,7 +27,7 @@ def print_measured(result: Facts, console: Console | None = None) -> None:
     )  # fmt: skip
     for row in rows:
         table.add_row(
-            str(row["stage"]), row["kind"], str(row["batch"]), mib(row["peak_memory_bytes"]),
+            str(row["stage"]), whose(row), str(row["batch"]), mib(row["peak_memory_bytes"]),
             mib(row["measured_peak_memory_bytes"]), _share(row["memory_error"]),
             mib(row["live_memory_bytes"]), _share(row["live_memory_error"]),
             _share(row["flops_error"]),
@@ -51,7 +51,7 @@ def _print_seconds(console: Console, result: Facts) -> None:
     for row in result["rows"]:
         for step in row["steps"]:
             table.add_row(
-                str(row["stage"]), row["kind"], f"{step['pattern']}, pass {step['distinct_pass'] + 1}",
+                str(row["stage"]), whose(row), f"{step['pattern']}, pass {step['distinct_pass'] + 1}",
                 or_dash(units.show_seconds, step["seconds"]), units.show_seconds(step["measured_cpu_seconds"]),
                 or_dash(_share, step["error"]), units.show_seconds(step["measured_wall_seconds"]),
             )  # fmt: skip
@@ -72,7 +72,7 @@ def print_counts(rows: Sequence[Facts], console: Console | None = None) -> None:
     table = new_table("stage", "kind", "meter", "fvcore", "error", left=(1,))
     for row in rows:
         table.add_row(
-            str(row["stage"]), row["kind"], f"{row['forward_macs']:,}", f"{row['fvcore_forward_macs']:,}",
+            str(row["stage"]), whose(row), f"{row['forward_macs']:,}", f"{row['fvcore_forward_macs']:,}",
             _share(row["error"]),
         )  # fmt: skip
     print_section(console, "Forward MACs of one sample; LayerNorm: 5 per element, BatchNorm: not counted", table)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from edgefl.errors import DeviceError, EdgeflError, ScenarioError, UnknownName, suggestion
+from edgefl.errors import EdgeflError, ScenarioError, UnknownName, suggestion
 from edgefl.scenario.document import Document, KeyPath, spell
 
 Nested = Callable[[KeyPath, Any], type[BaseModel] | None]
@@ -72,8 +72,7 @@ def validate(
         errors += [e for e in _translated(error, model, data, document, path, nested) if e.key not in reported]
     except EdgeflError as error:  # pydantic passes these on without the path of the value
         inner, at_key = _error_path(error, model, data)
-        several = error.errors if isinstance(error, DeviceError) and error.errors else (error,)
-        errors += [document.error((*path, *inner), str(each), at_key=at_key) for each in several]
+        errors.append(document.error((*path, *inner), str(error), at_key=at_key))
     raise_all(errors)
     return section
 
@@ -180,7 +179,8 @@ def _translated(
             yield document.error(full_path, f"is missing{_description(model, key, data, nested)}", at_key=True)
         else:
             at_key = not key
-            yield document.error(full_path, _combined(items), at_key=at_key)
+            # a profile that the value names has a line for each of its errors
+            yield from (document.error(full_path, line, at_key=at_key) for line in _combined(items).split("\n"))
 
 
 def _combined(items: Sequence[tuple[str, Mapping[str, Any], Any, bool]]) -> str:

@@ -6,7 +6,7 @@ It watches only: it takes no virtual time and no battery, and what clients recei
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from math import ceil
@@ -67,14 +67,15 @@ class _Stale:
 
     def __init__(self, run: Run):
         self.run = run
-        self._known: dict[tuple[int, int, str, int], tuple[str, ...]] = {}
+        self._known: dict[tuple[int, int, str, Hashable, int], tuple[str, ...]] = {}
 
     def __call__(self, client: int, work: Description, stage: Stage) -> tuple[str, ...]:
         run = self.run
         trained, seen, current = run.parts.roster.client_versions, run.progress.scored_versions, run.state.versions
         if not trained.keeping:
             return ()
-        key = int(trained.of[client]), int(seen.of[client]), work.kind, stage.index
+        variant = run.parts.setup.variant_of(client)
+        key = int(trained.of[client]), int(seen.of[client]), work.kind, variant, stage.index
         if key not in self._known:
             stale = older(frozen(work, stage), trained.states[key[0]], current)
             self._known[key] = older(stale, seen.states[key[1]], current)
@@ -119,7 +120,7 @@ def _reports(
         return client, scoring, report
 
     for client, scoring in entries:
-        scalars = planner.scalars(scoring.kind, round, scoring.stage)
+        scalars = planner.scalars(scoring, round)
         waiting.append((client, scoring, _submitted(learning, client, scoring, scalars, round, wires)))
         if len(waiting) == WAITING:
             yield oldest()
@@ -137,7 +138,7 @@ def _submitted(
 ) -> Future[Report]:
     """The future of a client's work: on the current model, with the parts of it that are the client's own."""
     form, state, setup = scoring.form, learning.state, learning.setup
-    start = scoring.kind, scoring.stage.index, scoring.old
+    start = scoring.kind, scoring.variant, scoring.stage.index, scoring.old
     if start not in wires:
         wires[start] = state.wire(form, preinstalled(form, scoring.down, state.versions))
     inputs, own = wires[start], learning.kept.of(client, form.keep) if form.keep else None

@@ -7,7 +7,7 @@ have changed.  So the cost of a round scales with cohort size, not fleet size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from edgefl.planning import (
     Planner,
     Verdicts,
     Versions,
+    WorkKey,
     choose_stages,
     frozen,
     gate,
@@ -58,11 +59,11 @@ class Roster:
         self._numbers: dict[tuple[Any, ...], int] = {}
         self.names = planner.setup.fleet.budget_names
         self._costs = _Rows(len(self.names))
-        self._key: tuple[Any, ...] | None = None
+        self._key: frozenset[Any] | None = None
         self._order: tuple[int, ...] = ()
-        self._olds: dict[tuple[int, str, int], tuple[Address, ...]] = {}
-        self._frozen: dict[tuple[str, int], tuple[Address, ...]] = {}
-        self._versions: dict[tuple[str, int], tuple[int, ...]] = {}
+        self._olds: dict[tuple[int, str, Hashable, int], tuple[Address, ...]] = {}
+        self._frozen: dict[WorkKey, tuple[Address, ...]] = {}
+        self._versions: dict[WorkKey, tuple[int, ...]] = {}
         self._numbers_of = _Rows()
         self._able: dict[str, Integers] = {}
         self.changes = 0
@@ -126,8 +127,9 @@ class Roster:
         setup = self.planner.setup
         stages = setup.schedule.candidates(round)
         kinds = [kind for kind in setup.clients.kinds if setup.participates(kind, round)]
-        works = {(k, s.index): self.planner.form(k, round, s)[0] for k in kinds for s in stages}
-        key = tuple(sorted((kind_and_stage, self.planner.revisions[kind_and_stage]) for kind_and_stage in works))
+        variants = [(kind, variant) for kind, variant in setup.variants if kind in kinds]
+        works = {(k, v, s.index): (self.planner.form(k, round, s, v)[0], s) for k, v in variants for s in stages}
+        key = frozenset((at, self.planner.revisions[at]) for at in works)
         before, self._order = self._order, tuple(stage.index for stage in stages)
         updated = self.client_versions.changed()
         if self._spenders:
@@ -140,7 +142,7 @@ class Roster:
             self._key = key
             self._versions, self._numbers = {}, {}
             self.cells, self._costs, self._numbers_of = [], _Rows(len(self.names)), _Rows()
-            self._frozen = {(k, s.index): frozen(works[k, s.index], s) for k in kinds for s in stages}
+            self._frozen = {at: frozen(work, stage) for at, (work, stage) in works.items()}
             takes_part = np.zeros(len(self.cell), bool)
             for kind in kinds:
                 takes_part[setup.of_kind(kind)] = True
@@ -167,9 +169,9 @@ class Roster:
             if self._versions.setdefault(key, versions) != versions:
                 self._versions[key] = versions
                 self._olds = {known: old for known, old in self._olds.items() if known[1:] != key}
-                members = self.planner.setup.of_kind(key[0])
+                members = self.planner.setup.of_variant(*key[:2])
                 # clients that fit an earlier stage don't use this one
-                moved.append(members[~self._placed(self._order[: self._order.index(key[1])], members)])
+                moved.append(members[~self._placed(self._order[: self._order.index(key[2])], members)])
         return np.unique(np.concatenate(moved)) if moved else np.zeros(0, np.int64)
 
     def _placed(self, stages: Sequence[int], clients: Integers | slice = slice(None)) -> NDArray[np.bool_]:
@@ -210,7 +212,7 @@ class Roster:
         setup = self.planner.setup
         held = self.client_versions.of[clients] if self.client_versions.keeping else np.zeros(len(clients), np.int32)
         # one integer encodes group, device, link and state; few values are distinct in a large fleet
-        code = np.asarray(setup.clients.client_group)[clients].astype(np.int64)
+        code = setup.client_group[clients].astype(np.int64)
         codes = len(setup.representative)
         for factor, size in (
             (setup.fleet.device_index[clients], len(setup.fleet.devices)),
@@ -222,8 +224,7 @@ class Roster:
         numbers = np.empty(len(first), np.int32)
         for index, position in enumerate(first):
             client = int(clients[position])
-            kind = setup.kind_of(client)
-            old = self._old(int(held[position]), kind, stage, current)
+            old = self._old(int(held[position]), client, stage, current)
             indices = setup.place(client)
             key = (*indices, stage.index, old)
             number = self._numbers.get(key)
@@ -235,13 +236,14 @@ class Roster:
             numbers[index] = number
         return numbers[inverse]
 
-    def _old(self, state: int, kind: str, stage: Stage, current: Versions) -> tuple[Address, ...]:
-        """Addresses of a stage's frozen part that are stale in a state of ``client_versions``."""
+    def _old(self, state: int, client: int, stage: Stage, current: Versions) -> tuple[Address, ...]:
+        """Addresses of a stage's frozen part that are stale in a client's state of ``client_versions``."""
         if not self.client_versions.keeping:
             return ()
-        key = (state, kind, stage.index)
+        at = self.planner.setup.kind_of(client), self.planner.setup.variant_of(client), stage.index
+        key = (state, *at)
         if key not in self._olds:
-            self._olds[key] = older(self._frozen[kind, stage.index], self.client_versions.states[state], current)
+            self._olds[key] = older(self._frozen[at], self.client_versions.states[state], current)
         return self._olds[key]
 
 

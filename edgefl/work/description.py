@@ -171,6 +171,13 @@ class Payload:
         decode = self.codec.decode
         return {i.name: decode(i.name, i.shape, DTYPES[i.dtype], wire, base.get(i.name)) for i in self.items}
 
+    def at(self, sources: Mapping[str, Address]) -> Payload:
+        """This payload with the items that are named in ``sources`` at these addresses."""
+        items = (
+            i if sources.get(i.name, i.source) == i.source else replace(i, source=sources[i.name]) for i in self.items
+        )
+        return replace(self, items=tuple(items))
+
     def only(self, keep: Callable[[Item], bool]) -> Payload:
         """This payload with the items for which ``keep`` is true."""
         return replace(self, items=tuple(item for item in self.items if keep(item)))

@@ -92,9 +92,9 @@ def test_a_runs_bytes_are_those_of_the_files(mylab: Path) -> None:
         rows = journal.tables["clients"]
         assert {row["client"]: row["upload_bytes"] for row in rows} == executor.tensors
         assert {row["client"]: row["serialised_upload_bytes"] for row in rows} == executor.files and len(rows) == 8
-        (work,) = {id(w): w for w in executor.works.values()}.values()
-        assert {p.codec.name for p in work.up if p.codec} == {"signs"}
-        assert Work.decode(work.encode()) == work
+        (form,) = {work.form for work in executor.works.values()}
+        assert {p.codec.name for p in form.up if p.codec} == {"signs"}
+        assert all(Work.decode(work.encode()) == work for work in executor.works.values())
 
 
 def test_what_is_sent_and_trained_is_the_same_in_workers(mylab: Path, tmp_path: Path) -> None:

@@ -72,8 +72,16 @@ RARE = {
     "papers": {"pages[].figures[].file", "pages[].figures[].differing_pixels"},
     "sweep.rows": {"refused", "trained.diverged"},
     "fit.kinds": {"failed[].sets[]", "failed[].error"},
-}
-"""Fields that only a fault or a plug-in's schedule brings about, or minutes of predictions."""
+    **{
+        table: {"variant"}
+        for table in (
+            "profile.rows", "profile.totals", "profile.client_evaluation_rows", "profile.timeline", "profile.fvcore",
+            "clients.rows", "device-check.rows",
+        )
+    },
+    "profile.measured": {"rows[].variant"},
+}  # fmt: skip
+"""Fields that only a fault or a plug-in's schedule or method brings about, or minutes of predictions."""
 
 
 def pattern(field: str) -> Path_:

@@ -51,7 +51,7 @@ def test_a_weight_that_differs_in_every_round_is_predicted_once_and_once_where_i
     counts, keys = zip(*seen, strict=True)
     assert counts == (1, 2, 2, 2, 2)
     assert len(set(keys)) == 2 and keys[0] == keys[4] and keys[1] == keys[2] == keys[3]
-    assert planner.revisions["image", 1] == 3  # zero, not zero, zero again
+    assert planner.revisions["image", None, 1] == 3  # zero, not zero, zero again
 
 
 def test_each_round_has_its_own_scalars_of_its_stage(pulled: Setup) -> None:

@@ -48,7 +48,7 @@ class Trained:
         """From the run's folder.  Raises RunError if its weights can't be read."""
         setup = compose(scenario, on_message)
         kept: Mapping[int, Mapping[str, Tensor]] = {}
-        if any(setup.method.client_work(kind, 1).keep for kind in setup.clients.kinds):
+        if any(setup.method.client_work(kind, 1, variant).keep for kind, variant in setup.variants):
             checkpoint = checkpoints.latest(run.path / "checkpoints", hashes=False)
             if checkpoint is None:
                 raise RunError(
@@ -69,9 +69,11 @@ class Trained:
 
     def last_round(self, kind: str) -> int | None:
         """The last round in which clients of a kind train their model; None if they never do."""
-        own = set(self.setup.method.setting.kinds[kind].trainable())
+        method = self.setup.method
+        own = set(method.setting.kinds[kind].trainable())
         for round in range(self.setup.schedule.rounds, 0, -1):
-            if self.setup.participates(kind, round) and own & set(self.setup.method.client_work(kind, round).trainable):
+            works = (method.client_work(kind, round, variant) for variant in method.variants[kind])
+            if self.setup.participates(kind, round) and any(own & set(work.trainable) for work in works):
                 return round
         return None
 
@@ -133,7 +135,8 @@ def gradient_works(work: Work, trainable: Sequence[str], up: Any, source: Source
 def gradient(trained: Trained, kind: str, client: int, round: int) -> tuple[Tensors, Tensors]:
     """The mean gradient over a client's batches at the final weights, and the weights, both by parameter in float64."""
     method = trained.setup.method
-    own, full = method.setting.kinds[kind].trainable(), method.client_work(kind, round)
+    own = method.setting.kinds[kind].trainable()
+    full = method.client_work(kind, round, method.variant_of(kind, client))
     source = trained.setup.clients.client(client)
     sums: dict[str, Tensor] = {}
     weights: dict[str, Tensor] = {}
@@ -192,7 +195,8 @@ def update(trained: Trained, planner: Planner, kind: str, client: int, round: in
     """A client's update of the parameters that it trains in a round, and their values before, both in float64."""
     stage = trained.setup.schedule.candidates(round)[0]
     source = trained.setup.clients.client(client)
-    work = planner.work(kind, round, stage)[0].fitted(source.size)
+    work, _ = planner.work(kind, round, stage, trained.setup.variant_of(client))
+    work = work.fitted(source.size)
     wire = trained.inputs(work, client, work.keep)
     result = trained.do(work, wire, client, "drift")
     inputs = dict(work.received(wire))
@@ -286,5 +290,6 @@ def _distance(trained: Trained, a: str, b: str, names: Sequence[str]) -> float |
 def _sent(trained: Trained, kind: str) -> bool:
     """Whether the models of clients of this kind reach the server."""
     round = trained.last_round(kind)
-    work = trained.setup.method.client_work(kind, round) if round is not None else None
-    return work is not None and any(not i.beside for p in work.up for i in p.items)
+    method = trained.setup.method
+    works = [] if round is None else [method.client_work(kind, round, variant) for variant in method.variants[kind]]
+    return any(not i.beside for work in works for p in work.up for i in p.items)

@@ -17,8 +17,12 @@ def check_client(federation: TinyFederation, client: int, kind: str, place: Plac
     findings, where = federation.findings, place.at(kind)
     source = federation.setup.clients.client(client)
     with findings.attempt(rules.MEETS, where):
-        full = federation.method.client_work(kind, place.round)
-        equal = full.encode() == federation.new_method().client_work(kind, place.round).encode()
+        variant, again = federation.method.variant_of(kind, client), federation.new_method()
+        if federation.method.varies:
+            same = again.variant_of(kind, client) == variant
+            findings.expect(rules.BLIND, where, same, "two calls of variant() give different ones for a client")
+        full = federation.method.client_work(kind, place.round, variant)
+        equal = full.encode() == again.client_work(kind, place.round, variant).encode()
         findings.expect(rules.BLIND, where, equal, "two calls give different works")
         findings.expect(rules.BLIND, where, full.kind == kind, f"its kind is {full.kind!r}")
         work = place.stage.cut(full).fitted(source.size)
@@ -37,6 +41,6 @@ def check_client(federation: TinyFederation, client: int, kind: str, place: Plac
         result = report.result
         return Update(
             client, kind, samples, work, result.payloads, state.base(work), place.round,
-            loss=result.loss, metrics=result.metrics, updates=result.updates,
+            loss=result.loss, metrics=result.metrics, updates=result.updates, variant=variant,
         )  # fmt: skip
     return None

@@ -71,7 +71,8 @@ def check_contract(
                 try:
                     its = federation(needs := getattr(kind, "needs", {}))
                     for name_of_kind in kinds if needs else ():
-                        its.method.client_work(name_of_kind, 1)
+                        for variant in its.method.variants[name_of_kind]:
+                            its.method.client_work(name_of_kind, 1, variant)
                 except EdgeflError as error:
                     if not federations:
                         raise

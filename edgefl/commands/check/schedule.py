@@ -25,14 +25,13 @@ def check_schedule(federation: TinyFederation, name: str, schedule: Schedule) ->
     findings, method, setup = federation.findings, federation.method, federation.setup
     for kind in setup.clients.kinds:
         with findings.attempt(rules.ANSWERS, f"{kind}, {name}"):
-            takes_part = method.participates(kind, 1)
-            findings.expect(
-                rules.ANSWERS, f"{kind}, {name}", not takes_part or isinstance(method.client_work(kind, 1), Work)
-            )
+            variants = method.variants[kind] if method.participates(kind, 1) else ()
+            works_alone = all(isinstance(method.client_work(kind, 1, variant), Work) for variant in variants)
+            findings.expect(rules.ANSWERS, f"{kind}, {name}", works_alone)
     if any(failure.startswith(f"{rules.ANSWERS}: ") for failure in findings.failures):
         return
     try:
-        for work, stage, _, _ in works(method, schedule):
+        for work, stage, *_ in works(method, schedule):
             stage.cut(work)
     except MethodError as error:
         findings.refused[name] = str(error)

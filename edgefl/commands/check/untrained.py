@@ -44,14 +44,14 @@ def check_untrained_aggregation(
 ) -> None:
     """Check that ``aggregate()`` changes the same tensors without values as it did with them (``new``).
 
-    As in a run with ``training: none``, clients that train the same and send the same share one update.
+    As in a run with ``training: none``, clients of one variant that train and send the same share one update.
     """
     with federation.findings.attempt(rules.UNTRAINED, where):
-        alike = {(update.kind, update.work.trainable, repr(update.work.up)): update for update in updates}
+        alike = {(u.kind, u.variant, u.work.trainable, repr(u.work.up)): u for u in updates}
         sent = [
             replace(
                 update,
-                client=number,
+                client=update.client if federation.method.varies else number,
                 payloads={name: _empty(tensors) for name, tensors in update.payloads.items()},
                 base=_empty(update.base),
             )

@@ -40,7 +40,7 @@ from edgefl.emulation.server import Emulator, Flown
 from edgefl.errors import RunError
 from edgefl.machine import host
 from edgefl.machine.microbenchmarks import calibrate_here
-from edgefl.planning import Planner, Setup
+from edgefl.planning import Planner, Setup, WorkKey
 from edgefl.report.facts import evaluation_of
 from edgefl.runs import Run, RunDirectory, environment, read_run
 from edgefl.runs.durable import replace_file
@@ -177,7 +177,7 @@ def _peaks(setup: Setup, planner: Planner, clients: Sequence[int]) -> list[int]:
     known: dict[tuple[int, int], int] = {}
     peaks = []
     for client in clients:
-        group = int(setup.clients.client_group[client])
+        group = int(setup.client_group[client])
         for stage in setup.schedule.stages:
             if (group, stage.index) not in known:
                 demand = planner.demand(client, 1, stage)
@@ -216,7 +216,7 @@ def _by_works(
     shares: Mapping[int, float],
     emulator: Emulator,
     here: Device,
-    works: Mapping[tuple[str, int], Timed],
+    works: Mapping[WorkKey, Timed],
     on_message: Callable[[str], None],
 ) -> dict[int, tuple[Device, float]]:
     """Each device's core and the share of it that it has, by index.
@@ -228,13 +228,14 @@ def _by_works(
     device_of = {client: int(setup.fleet.device_index[client]) for client in clients}
     remains: dict[int, list[float]] = {index: [] for index in shares}
     until = time.monotonic() + WORKS_SECONDS
-    for stage in [*dict.fromkeys(stage for _, stage in works)] * REHEARSALS:
+    for stage in [*dict.fromkeys(stage for *_, stage in works)] * REHEARSALS:
         if time.monotonic() > until and all(remains.values()):
             break
-        mine = {client: timed for client in clients if (timed := works.get((setup.kind_of(client), stage)))}
+        at_of = {client: (setup.kind_of(client), setup.variant_of(client), stage) for client in clients}
+        mine = {client: timed for client, at in at_of.items() if (timed := works.get(at))}
         longest = max(timed.cpu_seconds / shares[device_of[client]] for client, timed in mine.items())
         on_message(f"timing the works of stage {stage} under the quotas, {units.show_seconds(longest)}")
-        orders = {client: (f"{setup.kind_of(client)} {stage}", timed.task) for client, timed in mine.items()}
+        orders = {client: (" ".join(map(str, at_of[client])), timed.task) for client, timed in mine.items()}
         for client, seconds in emulator.timed(orders).items():
             remains[device_of[client]].append(mine[client].cpu_seconds / seconds)
     core = fitted(here, list(works.values()))

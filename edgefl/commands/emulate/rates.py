@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from edgefl import seeds
 from edgefl.data import Federation
 from edgefl.devices import Device
-from edgefl.planning import Plan, Planner, Setup
+from edgefl.planning import Plan, Planner, Setup, WorkKey
 from edgefl.training import Inline, Task
 
 TIMES = 3
@@ -36,13 +36,14 @@ class Timed:
 
 def timed_works(
     setup: Setup, planner: Planner, clients: Sequence[int], federation: Federation, on_message: Callable[[str], None]
-) -> dict[tuple[str, int], Timed]:
-    """The work of each kind at each stage, timed in this process; a kind's client with the most samples trains it."""
+) -> dict[WorkKey, Timed]:
+    """The work of each variant at each stage, timed in this process; its client with the most samples trains it."""
     state = setup.method.at_start(setup.seed)
     inline = Inline(federation, "cpu")
-    works = {}
-    for kind in setup.clients.kinds:
-        members = [client for client in clients if setup.kind_of(client) == kind]
+    works: dict[WorkKey, Timed] = {}
+    for kind, variant in setup.variants:
+        own = (kind, variant)
+        members = [client for client in clients if (setup.kind_of(client), setup.variant_of(client)) == own]
         if not members:
             continue
         client = max(members, key=lambda each: int(setup.clients.client_samples[each]))
@@ -54,15 +55,15 @@ def timed_works(
             plan: Plan = planner.plan(*setup.place(client), round, stage, ())
             seed = seeds.key(setup.seed, "training", client, 0)
             task = Task(
-                plan.form, planner.scalars(kind, round, stage), state.wire(plan.form, frozenset(plan.form.keep)),
-                client, seed,
+                plan.form, planner.scalars(kind, round, stage, variant),
+                state.wire(plan.form, frozenset(plan.form.keep)), client, seed,
             )  # fmt: skip
             seconds = []
             for _ in range(TIMES + 1):
                 began = time.process_time()
                 inline.submit(task).result()
                 seconds.append(time.process_time() - began)
-            works[kind, stage.index] = Timed(task, plan.cost.compute.operators, float(np.median(seconds[1:])))
+            works[kind, variant, stage.index] = Timed(task, plan.cost.compute.operators, float(np.median(seconds[1:])))
     return works
 
 

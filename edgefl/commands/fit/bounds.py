@@ -114,7 +114,7 @@ class Pricer:
         """Keys of the works that were predicted."""
         self._data, setup = plain(question.scenario), question.setup
         self._source = setup.clients.client(client)
-        self._work_numbers = _work_numbers(setup, kind)
+        self._work_numbers = _work_numbers(setup, kind, client)
         # a loss that compares samples isn't the same work in smaller batches
         self._divisible = not compares(setup, kind)
         self._setups: dict[Levels, Setup] = {}
@@ -187,7 +187,7 @@ class Pricer:
                 raise PredictionLimit
             self._on_prediction(len(self.keys), levels, stage)
             self._shape(levels, span, stage)
-            work, base = planner.work(self.kind, span.first, stage)
+            work, base = planner.work(self.kind, span.first, stage, planner.setup.variant_of(self.client))
             _, key, self._computed[cell_key] = planner.compute(work, base, self.client)
             self.keys.add(key)
         return self._priced(self._computed[cell_key], self.moved(levels, span, stage, late=late))
@@ -197,7 +197,7 @@ class Pricer:
         cell_key = (levels, span.first, stage.index, late)
         if cell_key not in self._moved:
             planner = self.planner(levels)
-            work, base = planner.work(self.kind, span.first, stage)
+            work, base = planner.work(self.kind, span.first, stage, planner.setup.variant_of(self.client))
             old = stale(work, stage, {}, _trained(work, stage, planner.setup)) if late else ()
             self._moved[cell_key] = planner.moved(work, base, stage, old)[1]
         return self._moved[cell_key]
@@ -258,7 +258,9 @@ class Pricer:
     def _shape(self, levels: Levels, span: Span, stage: Stage) -> _Shape:
         cell_key = (self.cell(levels), span.first, stage.index)
         if cell_key not in self._shapes:
-            work = self.planner(levels).work(self.kind, span.first, stage)[0].fitted(self._source.size)
+            planner = self.planner(levels)
+            work, _ = planner.work(self.kind, span.first, stage, planner.setup.variant_of(self.client))
+            work = work.fitted(self._source.size)
             passes = distinct(work)
             counts = [tuple(self._source.counts(p).values()) for p in passes]
             self._shapes[cell_key] = _Shape(
@@ -272,7 +274,8 @@ class Pricer:
         cell_key = (scheduled, stage.index)
         if cell_key not in self._floors:
             setup = self.setup(scheduled)
-            work = setup.staged(setup.method.client_work(self.kind, span.first), stage)
+            full = setup.method.client_work(self.kind, span.first, setup.variant_of(self.client))
+            work = setup.staged(full, stage)
             gradients = any(p.train for p in work.passes) and setup.method.setting.training.optimizer != "mezo"
             trains = set(work.trainable) if gradients else set()
             specs = replace(setup.method.setting.kinds[self.kind], model=work.model).parameters()
@@ -301,14 +304,14 @@ class Pricer:
         return sorted(least.items())
 
 
-def _work_numbers(setup: Setup, kind: str) -> dict[int, int]:
-    """A number for each round in which a kind takes part: equal for equal work, apart from the learning rate."""
+def _work_numbers(setup: Setup, kind: str, client: int) -> dict[int, int]:
+    """A number for each round in which a client's kind takes part: equal for equal work but for the learning rate."""
     numbers: dict[int, int] = {}
     forms: list[Form] = []
     for round in range(1, setup.schedule.rounds + 1):
         if not setup.participates(kind, round):
             continue
-        form = setup.method.client_work(kind, round).form
+        form = setup.method.client_work(kind, round, setup.variant_of(client)).form
         if not forms or form != forms[-1]:
             forms.append(form)
         numbers[round] = len(forms)

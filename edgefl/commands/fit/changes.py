@@ -278,7 +278,8 @@ def compares(setup: Setup, kind: str) -> bool:
     described, method = setup.method.setting.kinds[kind], setup.method
     rounds = range(1, setup.schedule.rounds + 1)
     first = [r for r in rounds if setup.participates(kind, r)][:2]
-    passes = [p for r in first for p in method.client_work(kind, r).passes if p.train]
+    works = [method.client_work(kind, r, variant) for r in first for variant in method.variants[kind]]
+    passes = [p for work in works for p in work.passes if p.train]
     norms = any(name.endswith("running_mean") for name in described.parameters())
     return norms or not all(_mean_over_samples(p) for p in passes)
 

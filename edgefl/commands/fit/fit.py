@@ -13,7 +13,7 @@ from edgefl.commands.compose import at_most, commonest_link, compose, predictor_
 from edgefl.commands.fit.bounds import Pricer, Question
 from edgefl.commands.fit.changes import TIERS, Levels, axes_of, sets_of, steps_of
 from edgefl.commands.fit.search import Search, worst
-from edgefl.commands.profile.profile import largest
+from edgefl.commands.profile.subjects import largest
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.devices import Device, available_memory_bytes, load_device, load_link, show_runtime, with_runtime
 from edgefl.devices.budgets import BUDGETS, FIELDS, budget_named

@@ -30,12 +30,12 @@ def peaks_of(planner: Planner, together: int = 1) -> dict[str, int]:
             break
         staged = schedule.offered is schedule.stages
         for stage in (schedule.stage(first),) if staged else schedule.offered:
-            for kind in setup.clients.kinds:
-                members = setup.of_kind(kind)
+            for kind, variant in setup.variants:
+                members = setup.of_variant(kind, variant)
                 if not len(members) or not setup.participates(kind, first):
                     continue
                 largest = int(members[int(samples[members].argmax())])
-                _, _, cost = planner.compute(*planner.work(kind, first, stage), largest)
+                _, _, cost = planner.compute(*planner.work(kind, first, stage, variant), largest)
                 what = f"the work of kind {kind!r} at stage {stage.index}"
                 peaks[what] = max(peaks.get(what, 0), cost.peak_memory_bytes * together)
         for split in {setup.evaluation.split, setup.evaluation.final}:

@@ -59,11 +59,12 @@ def _upload_bytes(setup: Setup, kind: str) -> int:
     for first in accumulate((stage.rounds for stage in schedule.stages[:-1]), initial=1):
         if first > schedule.rounds or not setup.participates(kind, first):
             continue
-        full = setup.method.client_work(kind, first)
         staged = schedule.offered is schedule.stages
-        for stage in (schedule.stage(first),) if staged else schedule.offered:
-            work = setup.staged(full, stage)
-            most = max(most, sum(item.spec.bytes for payload in work.up for item in payload.items))
+        for variant in setup.method.variants[kind]:
+            full = setup.method.client_work(kind, first, variant)
+            for stage in (schedule.stage(first),) if staged else schedule.offered:
+                work = setup.staged(full, stage)
+                most = max(most, sum(item.spec.bytes for payload in work.up for item in payload.items))
     return most
 
 

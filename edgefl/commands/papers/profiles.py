@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edgefl.commands.compose import compose, planner_of
-from edgefl.commands.profile.profile import largest, profile, shown_round
+from edgefl.commands.profile.profile import profile
+from edgefl.commands.profile.subjects import largest, shown_round
 from edgefl.commands.progress import OnProgress, silent
 from edgefl.planning import Planner
 from edgefl.scenario import load

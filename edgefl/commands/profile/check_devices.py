@@ -11,8 +11,9 @@ import numpy as np
 
 from edgefl.commands.compose import commonest_link, planner_of, scenario_of
 from edgefl.commands.profile.hardest import hardest, stage_of_works
-from edgefl.commands.profile.profile import Wanted, check_wanted, largest
+from edgefl.commands.profile.profile import Wanted, check_wanted
 from edgefl.commands.profile.profile_clients import cost_fields, verdict_fields
+from edgefl.commands.profile.subjects import Subject, subjects
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.commands.sweep.workload import LEFT_OUT, Workload
 from edgefl.devices import Device, Link, available_memory_bytes, device_names, load_device, load_link, with_runtime
@@ -73,9 +74,13 @@ def check_devices(
     library.sort(key=lambda device: (available_memory_bytes(device), device.name))
     kinds = [name for name in setup.clients.kinds if kind in (None, name)]
     messages(on_progress)(f"predicting {', '.join(kinds)}")
-    workload = largest_workload(planner)
+    shown = subjects(planner, setup.clients.kinds, setup.schedule.offered)
+    workload = largest_workload(planner, shown)
     rows = [
-        row for name in kinds for row in _rows(workload, setup.clients.kinds.index(name), name, library, over, stage)
+        row
+        for group, subject in enumerate(shown)
+        if subject.kind in kinds
+        for row in _rows(workload, group, subject, library, over, stage)
     ]
     order = {device.name: index for index, device in enumerate(library)}
     rows.sort(key=lambda row: order[row["device"]])
@@ -85,10 +90,9 @@ def check_devices(
     return result
 
 
-def largest_workload(planner: Planner) -> Workload:
-    """The works of the largest client of each kind, whose ``groups`` are the indices of the kinds."""
+def largest_workload(planner: Planner, shown: Sequence[Subject]) -> Workload:
+    """The works of the largest client of each subject, whose ``groups`` are the indices of the subjects."""
     setup = planner.setup
-    kinds = setup.clients.kinds
     demands, stages, candidates = list[Demand](), list[Stage](), list[dict[int, Any]]()
     known: dict[tuple[int, int], Any] = {}
     for current in setup.schedule.stages:
@@ -98,20 +102,20 @@ def largest_workload(planner: Planner) -> Workload:
             for candidate in offered:
                 if (current.index, candidate.index) in known:
                     continue
-                works = known[current.index, candidate.index] = np.full(len(kinds), LEFT_OUT, np.int64)
-                for index, kind in enumerate(kinds):
-                    if len(setup.of_kind(kind)) and setup.participates(kind, first):
+                works = known[current.index, candidate.index] = np.full(len(shown), LEFT_OUT, np.int64)
+                for index, subject in enumerate(shown):
+                    if len(subject.members) and setup.participates(subject.kind, first):
                         works[index] = len(demands)
-                        demands.append(planner.demand(largest(setup, kind), first, candidate))
+                        demands.append(planner.demand(subject.largest(setup), first, candidate))
             candidates.append({candidate.index: known[current.index, candidate.index] for candidate in offered})
     return Workload(setup, tuple(demands), tuple(stages), tuple(candidates))
 
 
 def _rows(
-    workload: Workload, group: int, kind: str, library: Sequence[Device], link: Link, stage: int | None
+    workload: Workload, group: int, subject: Subject, library: Sequence[Device], link: Link, stage: int | None
 ) -> list[dict[str, Any]]:
     setup = workload.setup
-    members = setup.of_kind(kind)
+    members = subject.members
     if not len(members) or not workload.demands:
         return []
     priced = workload.prices.on([(device, link) for device in library], setup.fleet.throttling)
@@ -135,9 +139,9 @@ def _rows(
         rows.append(
             {
                 "device": device.name,
-                "kind": kind,
+                **subject.fields,
                 "link": link.name,
-                "samples": int(setup.clients.client_samples[largest(setup, kind)]),
+                "samples": int(setup.clients.client_samples[subject.largest(setup)]),
                 **cost_fields(setup, demand, trained[work]),
                 "available_memory_bytes": available_memory_bytes(device),
                 "throttling_seconds": throttled,

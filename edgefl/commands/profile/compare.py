@@ -58,9 +58,9 @@ def compare_profiles(
         refused |= {named(combination): why for combination, why in result.pop("refused", {}).items()}
     reference = next(iter(profiles))
     rows = [row for label, part in profiles.items() for row in _rows(label, part, stage)]
-    first = {row["kind"]: row for row in rows if row["label"] == reference}
+    first = {(row["kind"], row.get("variant")): row for row in rows if row["label"] == reference}
     for row in rows:
-        other = first.get(row["kind"], {})
+        other = first.get((row["kind"], row.get("variant")), {})
         row["ratios"] = {name: row[name] / other[name] if other.get(name) else None for name in COMPARED}
     if figure is not None:
         draw_stages(profiles, Path(figure))
@@ -81,6 +81,7 @@ def _rows(label: str, part: Mapping[str, Any], stage: int | None) -> list[dict[s
         {
             "label": label,
             "kind": row["kind"],
+            **({"variant": row["variant"]} if "variant" in row else {}),
             "peak_memory_bytes": row["peak_memory_bytes"],
             "fvcore_macs_per_sample": row[macs],
             "flops": row["forward_flops"] + row["backward_flops"],

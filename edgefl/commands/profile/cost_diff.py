@@ -13,14 +13,14 @@ from edgefl.errors import RunError, ScenarioError, UnitError
 from edgefl.files import read_regular
 
 TABLES: dict[str, tuple[str, ...]] = {
-    "rows": ("stage", "kind"),
-    "totals": ("kind",),
+    "rows": ("stage", "kind", "variant"),
+    "totals": ("kind", "variant"),
     "server_rows": ("stage", "first_round", "when", "kind"),
     "round_totals": ("stage", "first_round"),
     "evaluation_totals": ("stage", "when"),
-    "client_evaluation_rows": ("stage", "kind"),
+    "client_evaluation_rows": ("stage", "kind", "variant"),
 }
-"""The tables of a profile, and the fields that identify their rows."""
+"""The tables of a profile, and the fields that identify their rows; few rows have a variant."""
 
 COSTS = (
     "peak_memory_bytes",
@@ -168,6 +168,8 @@ def _named_rows(part: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any
         for row in part.get(table, []):
             words = []
             for key in keys:
+                if key == "variant" and key not in row:
+                    continue
                 value = row[key]
                 words.append(str(value) if isinstance(value, str) else f"{key.replace('_', ' ')} {value}")
             name = ", ".join(words)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from edgefl.commands.profile.subjects import Subject
 from edgefl.cost import ClientCost, traffic
 from edgefl.devices import Device, Link
 from edgefl.planning import Planner
@@ -28,9 +29,9 @@ FIELDS = (
 
 
 def client_evaluation_rows(
-    planner: Planner, stages: Sequence[Stage], kinds: Sequence[str], device: Device, link: Link
+    planner: Planner, stages: Sequence[Stage], shown: Sequence[Subject], device: Device, link: Link
 ) -> list[dict[str, Any]]:
-    """A row per stage and kind: the kind's client with the most held-out samples, which holds all frozen parameters.
+    """A row per stage and subject: its client with the most held-out samples, which holds all frozen parameters.
 
     Empty without ``evaluation.clients``; a kind whose clients hold nothing out has no row.
     """
@@ -41,9 +42,8 @@ def client_evaluation_rows(
     sizes = np.asarray(setup.held_out.client_samples)
     for stage in stages:
         rounds = setup.schedule.rounds_of(stage)
-        for kind in kinds:
-            clients = setup.of_kind(kind)
-            client = int(clients[np.argmax(sizes[clients])])
+        for subject in shown:
+            client = int(subject.members[np.argmax(sizes[subject.members])])
             if not sizes[client]:
                 continue
             scoring = scored.scoring(client, rounds[0] if rounds else setup.schedule.rounds, stage, _none_stale)
@@ -52,7 +52,7 @@ def client_evaluation_rows(
             record = cost.record()
             rows.append(
                 {
-                    "kind": kind,
+                    **subject.fields,
                     "stage": stage.index,
                     "samples": int(sizes[client]),
                     **{field: record[field] for field in FIELDS},

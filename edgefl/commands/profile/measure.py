@@ -12,7 +12,8 @@ import torch
 
 from edgefl import units
 from edgefl.commands.compose import planner_of, scenario_of
-from edgefl.commands.profile.profile import Wanted, check_wanted, largest, shown_round
+from edgefl.commands.profile.profile import Wanted, check_wanted
+from edgefl.commands.profile.subjects import Subject, shown_round, subjects
 from edgefl.commands.progress import OnProgress, messages, silent
 from edgefl.cost import shortened
 from edgefl.cost.fvcore_count import count_twice
@@ -32,9 +33,9 @@ SPARE = 0.9
 
 @dataclass(frozen=True)
 class _Case:
-    """The work of one kind's largest client at one stage, its data and its prediction."""
+    """The work of a subject's largest client at one stage, its data and its prediction."""
 
-    kind: str
+    subject: Subject
     stage: int
     work: Work
     source: Source
@@ -42,7 +43,7 @@ class _Case:
 
     @property
     def where(self) -> str:
-        return f"{self.kind} at stage {self.stage}"
+        return f"{', '.join(self.subject.fields.values())} at stage {self.stage}"
 
 
 def measure(
@@ -98,14 +99,15 @@ def count(
 
     planner = planner_of(whole, on_progress)
     rows = []
-    for client_kind, offered, work, source in _works(planner, kind, stage):
+    for subject, offered, work, source in _works(planner, kind, stage):
+        client_kind = subject.kind
         on_message(f"fvcore: {client_kind} at stage {offered.index}")
         described = planner.setup.method.setting.kinds[client_kind]
         spec = source.spec(replace(work.passes[0], batch=1, args={}), described.pattern)
         counts = count_twice(work.model, described.pattern, described.like, spec)
         rows.append(
             {
-                "kind": client_kind,
+                **subject.fields,
                 "stage": offered.index,
                 "forward_macs": sum(counts.meter.values()),
                 "fvcore_forward_macs": sum(counts.fvcore.values()),
@@ -118,22 +120,24 @@ def count(
     return rows
 
 
-def _works(planner: Planner, kind: str | None, stage: int | None) -> Iterator[tuple[str, Stage, Work, Source]]:
-    """The work of each kind's client with the most samples at each stage."""
+def _works(planner: Planner, kind: str | None, stage: int | None) -> Iterator[tuple[Subject, Stage, Work, Source]]:
+    """The work of each subject's client with the most samples at each stage."""
     setup = planner.setup
     check_wanted(Wanted(stage=stage, kind=kind), [setup])
-    for offered in setup.schedule.offered:
-        for name in setup.clients.kinds:
-            if kind in (None, name) and stage in (None, offered.index):
-                source = setup.clients.client(largest(setup, name))
-                work, _ = planner.work(name, shown_round(setup, offered, name), offered)
-                yield name, offered, work.fitted(source.size), source
+    stages = [offered for offered in setup.schedule.offered if stage in (None, offered.index)]
+    shown = subjects(planner, [name for name in setup.clients.kinds if kind in (None, name)], stages)
+    for offered in stages:
+        for subject in shown:
+            source = setup.clients.client(subject.largest(setup))
+            round = shown_round(setup, offered, subject.kind)
+            work, _ = planner.work(subject.kind, round, offered, subject.variant)
+            yield subject, offered, work.fitted(source.size), source
 
 
 def _cases(planner: Planner, kind: str | None, stage: int | None, on_message: Callable[[str], None]) -> Iterator[_Case]:
-    for name, offered, work, source in _works(planner, kind, stage):
-        on_message(f"predicting {name} at stage {offered.index}")
-        yield _Case(name, offered.index, work, source, planner.predictor.trace(work, source))
+    for subject, offered, work, source in _works(planner, kind, stage):
+        on_message(f"predicting {subject.kind} at stage {offered.index}")
+        yield _Case(subject, offered.index, work, source, planner.predictor.trace(work, source))
 
 
 def _observed(case: _Case, device: torch.device, on_message: Callable[[str], None]) -> Observed:
@@ -173,7 +177,7 @@ def _row(case: _Case, seen: Observed, machine: Device | None) -> dict[str, Any]:
             }
         )
     return {
-        "kind": case.kind,
+        **case.subject.fields,
         "stage": case.stage,
         "batch": max(p.batch for p in case.work.passes),
         "peak_memory_bytes": predicted,

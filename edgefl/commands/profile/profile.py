@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from edgefl.commands.compose import at_most, commonest_device, commonest_link, planner_of, scenario_of
 from edgefl.commands.profile.combinations import runnable
 from edgefl.commands.profile.cost_diff import TABLES
 from edgefl.commands.profile.evaluation_rows import client_evaluation_rows
 from edgefl.commands.profile.schedule_totals import evaluation_totals, followed, round_totals, server_rows, stretches
+from edgefl.commands.profile.subjects import Subject, rounds_of, shown_round, subjects
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.cost import timeline as trace_timeline
 from edgefl.devices import Device, Link, available_memory_bytes, load_device, load_link, with_runtime
@@ -79,7 +78,8 @@ def profile(
     """Predict what one client's round costs at each stage, by client kind, and the totals of the whole schedule.
 
     Nothing is trained, so declared data are enough.  A row is the round of the kind's client with the most samples,
-    which already holds all frozen parameters.
+    which already holds all frozen parameters.  Where variants of a kind (``Method.variant``) cost different things each
+    has a row.
 
     Args:
         scenario: A scenario file, the name of a shipped scenario, or a scenario as a dictionary.
@@ -128,7 +128,7 @@ def profile(
         if refused:
             result["refused"] = refused
     if timeline is not None:
-        traced, facts = _timeline(planners[whole.name], result["rows"])
+        traced, facts = _timeline(planners[whole.name], result["rows"], wanted)
         draw_timeline(traced, Path(timeline), f"{whole.name}: {facts['kind']}, stage {facts['stage']}")
         result["timeline"] = facts
     if figure is not None:
@@ -153,64 +153,48 @@ def _profiled(planner: Planner, wanted: Wanted, on_progress: OnProgress, label: 
     device = with_runtime(load_device(wanted.device), fleet.runtime) if wanted.device else commonest_device(fleet)
     link = load_link(wanted.link) if wanted.link else commonest_link(setup.fleet)
     kinds = [kind for kind in setup.clients.kinds if wanted.kind in (None, kind)]
-    stages = [stage for stage in setup.schedule.offered if wanted.stage in (None, stage.index)]
+    stages = _stages(setup, wanted)
     if not kinds or not stages:
         return {table: [] for table in TABLES}
 
     on_message = messages(on_progress, f"{label}: ")
 
+    shown = subjects(planner, kinds, stages)
     rows = []
     for stage in stages:
-        for kind in kinds:
-            on_message(f"stage {stage.index} of {len(setup.schedule.offered)}, {kind}")
-            rows.append(_row(planner, stage, kind, device, link))
+        for subject in shown:
+            on_message(f"stage {stage.index} of {len(setup.schedule.offered)}, {', '.join(subject.fields.values())}")
+            rows.append(_row(planner, stage, subject, device, link))
     on_message("server and totals")
     spans = stretches(planner, wanted.stage)
     server = server_rows(planner, spans, wanted.kind)
-    followers = {kind: largest(setup, kind) for kind in kinds}
+    followers = [(subject.fields, subject.variant, subject.largest(setup)) for subject in shown]
     return {
         "rows": rows,
         "totals": followed(planner, spans, followers, device, link) if wanted.stage is None else [],
         "server_rows": server,
         "round_totals": round_totals(planner, spans, server) if wanted.kind is None else [],
         "evaluation_totals": evaluation_totals(server) if wanted.kind is None else [],
-        "client_evaluation_rows": client_evaluation_rows(planner, stages, kinds, device, link),
+        "client_evaluation_rows": client_evaluation_rows(planner, stages, shown, device, link),
     }
 
 
-def largest(setup: Setup, kind: str) -> int:
-    """The client of a kind with the most samples."""
-    clients = setup.of_kind(kind)
-    return int(clients[np.argmax(setup.clients.client_samples[clients])])
+def _stages(setup: Setup, wanted: Wanted) -> list[Stage]:
+    return [stage for stage in setup.schedule.offered if wanted.stage in (None, stage.index)]
 
 
-def _rounds(setup: Setup, stage: Stage, kind: str) -> list[int]:
-    """The rounds of a stage in which this kind takes part."""
-    return [r for r in setup.schedule.rounds_of(stage) if setup.participates(kind, r)]
-
-
-def shown_round(setup: Setup, stage: Stage, kind: str) -> int:
-    """The round whose work a row shows: the first of the stage in which the kind takes part.
-
-    A stage without rounds gets the cost that its work would have at that point of the schedule.
-    """
-    before = sum(s.rounds for s in setup.schedule.stages if s.index < stage.index)
-    rounds = _rounds(setup, stage, kind)
-    return rounds[0] if rounds else min(max(before, 1), setup.schedule.rounds)
-
-
-def _row(planner: Planner, stage: Stage, kind: str, device: Device, link: Link) -> dict[str, Any]:
-    setup = planner.setup
-    client = largest(setup, kind)
+def _row(planner: Planner, stage: Stage, subject: Subject, device: Device, link: Link) -> dict[str, Any]:
+    setup, kind = planner.setup, subject.kind
+    client = subject.largest(setup)
     demand = planner.demand(client, shown_round(setup, stage, kind), stage)
     throttling = setup.fleet.throttling
     record = demand.on(device, link, throttling=throttling).record()
     hot, cold = (demand.on(device, link, throttling=each).duration.compute_seconds for each in (True, False))
     return {
-        "kind": kind,
+        **subject.fields,
         "stage": stage.index,
         **({"part": stage.label} if stage.label else {}),
-        "rounds": len(_rounds(setup, stage, kind)),
+        "rounds": len(rounds_of(setup, stage, kind)),
         **{field: record[field] for field in ROW_FIELDS},
         "memory_assumed": demand.compute.memory_assumed,
         "runtime_overhead_bytes": device.runtime_overhead_bytes,
@@ -224,7 +208,7 @@ def _row(planner: Planner, stage: Stage, kind: str, device: Device, link: Link) 
     }
 
 
-def _timeline(planner: Planner, rows: Sequence[Mapping[str, Any]]) -> tuple[Timeline, dict[str, Any]]:
+def _timeline(planner: Planner, rows: Sequence[Mapping[str, Any]], wanted: Wanted) -> tuple[Timeline, dict[str, Any]]:
     """Live memory over the work of the row with the highest peak, and the facts of its peak."""
     setup = planner.setup
     if not rows:
@@ -232,12 +216,14 @@ def _timeline(planner: Planner, rows: Sequence[Mapping[str, Any]]) -> tuple[Time
     # a stage without rounds is drawn only if no other is selected
     row = max(rows, key=lambda r: (bool(r["rounds"]), int(r["peak_memory_bytes"])))
     kind, stage = str(row["kind"]), setup.schedule.offered[row["stage"] - 1]
-    source = setup.clients.client(largest(setup, kind))
-    work, _ = planner.work(kind, shown_round(setup, stage, kind), stage)
+    shown = subjects(planner, [kind], _stages(setup, wanted))
+    subject = next(each for each in shown if each.fields.get("variant") == row.get("variant"))
+    source = setup.clients.client(subject.largest(setup))
+    work, _ = planner.work(kind, shown_round(setup, stage, kind), stage, subject.variant)
     drawn = trace_timeline(work.fitted(source.size), source, planner.predictor.device)
     peak = drawn.moments[drawn.peak]
     facts = {
-        "kind": kind,
+        **subject.fields,
         "stage": stage.index,
         "peak_memory_bytes": peak.bytes,
         "operator": peak.operator,

@@ -31,7 +31,7 @@ def profile_clients(
     """Predict for each client of the fleet what its round costs at its hardest stage, and whether it may take part.
 
     Nothing is trained.  Clients already hold all frozen parameters, and times are without jitter.  Clients of equal
-    kind and sample counts are predicted once.
+    kind, variant and sample counts are predicted once.
 
     Args:
         scenario: A scenario file, the name of a shipped scenario, or a scenario as a dictionary.
@@ -80,7 +80,7 @@ def _rows(workload: Workload, stage: int | None, kind: str | None) -> list[dict[
         return []
     priced = workload.prices.on(fleet.pairs, fleet.throttling)
     found = hardest(
-        workload, priced, np.asarray(setup.clients.client_group)[clients], fleet.pair_index[clients],
+        workload, priced, setup.client_group[clients], fleet.pair_index[clients],
         setup.budgets(clients), np.asarray(fleet.memory_of_device)[clients], setup.of_job(clients), stage=stage,
     )  # fmt: skip
     trained, samples = stage_of_works(workload), np.asarray(setup.clients.client_samples)
@@ -92,6 +92,7 @@ def _rows(workload: Workload, stage: int | None, kind: str | None) -> list[dict[
         head = {
             "client": client,
             "kind": setup.kind_of(client),
+            **({"variant": str(setup.variant_of(client))} if setup.method.varies else {}),
             "samples": int(samples[client]),
             "device": fleet.device(client).name,
             "link": fleet.link(client).name,

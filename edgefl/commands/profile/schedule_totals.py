@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgefl.cost import NO_TRAFFIC, ClientCost, Traffic, duration, numbers_of, priced, traffic, work_key
 from edgefl.data import Federation
@@ -38,13 +39,14 @@ COMPUTED = ADDED_UP[:3]
 class Stretch:
     """Consecutive rounds of one stage that cost the same: they differ in learning rates at most.
 
-    ``works`` has the work and its key by kind that takes part, ``server`` the server's works as ``(when, work)``.
+    ``works`` has the work and its key by kind that takes part and variant, ``server`` the server's works as
+    ``(when, work)``.
     """
 
     stage: Stage
     first: int
     rounds: int
-    works: Mapping[str, tuple[Work, str]]
+    works: Mapping[tuple[str, Hashable], tuple[Work, str]]
     server: tuple[tuple[str, Work], ...]
 
     def alike(self, other: Stretch) -> bool:
@@ -55,7 +57,7 @@ class Stretch:
 
         if self.stage is not other.stage or self.works.keys() != other.works.keys():
             return False
-        if any(work.form is not other.works[kind][0].form for kind, (work, _) in self.works.items()):
+        if any(work.form is not other.works[whose][0].form for whose, (work, _) in self.works.items()):
             return False
         return server_costs(self) == server_costs(other)
 
@@ -69,7 +71,11 @@ def stretches(planner: Planner, stage: int | None = None) -> list[Stretch]:
         current = setup.schedule.stage(round)
         if stage not in (None, current.index):
             continue
-        works = {k: planner.work(k, round, current) for k in setup.clients.kinds if setup.participates(k, round)}
+        works = {
+            (kind, variant): planner.work(kind, round, current, variant)
+            for kind, variant in setup.variants
+            if setup.participates(kind, round)
+        }
         span = Stretch(current, round, 1, works, _server_works(setup, state, round, current) if state else ())
         if spans and spans[-1].alike(span):
             spans[-1] = replace(spans[-1], rounds=spans[-1].rounds + 1)
@@ -160,20 +166,22 @@ def round_totals(planner: Planner, spans: Sequence[Stretch], rows: Iterable[Mapp
     """Cost of a round for all its clients and the server together, for each stretch; ``rows`` are the server's.
 
     The expectation over a uniform draw of the cohort from all clients that the method lets take part, eligible or not:
-    the kind's places times the mean over its clients.  Clients hold all frozen parameters, as in their rows, and train
-    on full batches only.  Evaluation is not included.
+    the kind's places times the mean over its clients, of all variants.  Clients hold all frozen parameters, as in their
+    rows, and train on full batches only.  Evaluation is not included.
     """
     rows = list(rows)
     totals = []
     for span in spans:
-        selected, by_kind = _expected_places(planner.setup, span.works), {}
-        for kind, (work, base) in span.works.items():
+        setup = planner.setup
+        selected = _expected_places(setup, dict.fromkeys(kind for kind, _ in span.works))
+        by_kind = {kind: dict.fromkeys(ADDED_UP, Fraction(0)) for kind in selected}
+        for (kind, variant), (work, base) in span.works.items():
             _, moved = planner.moved(work, base, span.stage, ())
-            by_kind[kind] = {
-                **{n: selected[kind] * v for n, v in _mean(planner, kind, work, base).items()},
-                "download_bytes": selected[kind] * moved.download_bytes,
-                "upload_bytes": selected[kind] * moved.upload_bytes,
-            }
+            clients = setup.of_variant(kind, variant)
+            places_of = selected[kind] * Fraction(len(clients), max(len(setup.of_kind(kind)), 1))
+            means = _mean(planner, clients, work, base)
+            for name in ADDED_UP:
+                by_kind[kind][name] += places_of * (means[name] if name in means else getattr(moved, name))
         by_kind["server"] = dict.fromkeys(ADDED_UP, Fraction(0))
         for row in rows:
             if row["first_round"] == span.first and not row["when"].startswith("evaluate"):
@@ -207,10 +215,9 @@ def _expected_places(setup: Setup, kinds: Iterable[str]) -> dict[str, Fraction]:
     return {kind: Fraction(min(by_kind.get(kind, 0), n)) for kind, n in population.items()}
 
 
-def _mean(planner: Planner, kind: str, work: Work, base: str) -> dict[str, Fraction]:
-    """Mean compute cost of a round over the clients of a kind, which have kept their activations if they keep any."""
+def _mean(planner: Planner, clients: NDArray[Any], work: Work, base: str) -> dict[str, Fraction]:
+    """Mean compute cost of a round over these clients, which have kept their activations if they keep any."""
     setup = planner.setup
-    clients = np.asarray(setup.of_kind(kind))
     _, first, counts = np.unique(
         np.asarray(setup.clients.client_samples)[clients], return_index=True, return_counts=True
     )
@@ -257,14 +264,19 @@ class _Follower:
 
 
 def followed(
-    planner: Planner, spans: Sequence[Stretch], clients: Mapping[str, int], device: Device, link: Link
+    planner: Planner,
+    spans: Sequence[Stretch],
+    wanted: Sequence[tuple[Mapping[str, str], Hashable, int]],
+    device: Device,
+    link: Link,
 ) -> list[dict[str, Any]]:
-    """Total costs of one client of each kind that takes part in every round; each upload changes the server's version.
+    """Total costs of clients that take part in every round of their kind; each upload changes the server's version.
 
-    ``clients`` has that client by kind, for the kinds whose totals are wanted.
+    ``wanted`` has the fields that say whose totals they are, the variant, and the client.
     """
     setup = planner.setup
-    followers = {kind: _Follower() for kind in setup.clients.kinds}
+    clients = {(fields["kind"], variant): client for fields, variant, client in wanted}
+    followers = {whose: _Follower() for whose in setup.variants}
     versions: Counter[str] = Counter()
     epochs = setup.method.setting.training.epochs
     for span in spans:
@@ -272,37 +284,38 @@ def followed(
         # rounds of a stretch are alike
         for times in (1, span.rounds - 1)[: min(span.rounds, 2)]:
             changed: set[str] = set()
-            for kind, (work, base) in span.works.items():
-                follower = followers[kind]
+            for whose, (work, base) in span.works.items():
+                follower = followers[whose]
                 old = stale(work, span.stage, follower.client_versions.held(0), versions)
                 down, moved = planner.moved(work, base, span.stage, old)
                 follower.client_versions.sent(0, down, versions, once := computed_once(work))
                 changed.update(setup.method.changed_by(work))
                 follower.moves(moved, times)
-                if kind in clients:
-                    computed = planner.compute(work, base, clients[kind], again=once is not None and once not in old)[2]
+                if whose in clients:
+                    again = once is not None and once not in old
+                    computed = planner.compute(work, base, clients[whose], again=again)[2]
                     cost = ClientCost.on(computed, moved, device, link, throttling=setup.fleet.throttling)
                     follower.rounds += times
                     follower.per_sample += times * epochs * cost.compute.fvcore_macs_per_sample
                     follower.spends(cost, times)
             versions.update(dict.fromkeys(changed, 1))
         if setup.schedule.deliver_final and setup.schedule.ends(span.first + span.rounds - 1):
-            for kind, (work, _) in span.works.items():
+            for whose, (work, _) in span.works.items():
                 payload = final_blocks(work, span.stage)
                 moved = traffic((payload,), (), planner.buffers)
-                followers[kind].moves(moved, 1)
+                followers[whose].moves(moved, 1)
                 numbers = numbers_of(payload.serialised_bytes, 0, 0.0, device, link)
                 seconds, joules = priced(np.array([numbers]), throttling=False)
-                followers[kind].spent["virtual_seconds"] += float(seconds[0])
-                followers[kind].spent["energy_joules"] += float(joules[0])
-                followers[kind].client_versions.sent(0, (payload,), versions)
-    return [_total(kind, followers[kind]) for kind in clients]
+                followers[whose].spent["virtual_seconds"] += float(seconds[0])
+                followers[whose].spent["energy_joules"] += float(joules[0])
+                followers[whose].client_versions.sent(0, (payload,), versions)
+    return [_total(fields, followers[fields["kind"], variant]) for fields, variant, _ in wanted]
 
 
-def _total(kind: str, follower: _Follower) -> dict[str, Any]:
+def _total(fields: Mapping[str, str], follower: _Follower) -> dict[str, Any]:
     spent = follower.spent
     return {
-        "kind": kind,
+        **fields,
         "rounds": follower.rounds,
         "peak_memory_bytes": follower.peak,
         **{name: spent[name] for name in COMPUTED},

@@ -75,7 +75,7 @@ class Judged:
 
 
 def workload_of(setup: Setup, predictor: Predictor) -> Workload:
-    """Predict every work of the schedule, once for all clients of one kind with equally many samples."""
+    """Predict every work of the schedule, once for all clients of one kind and variant with equally many samples."""
     planner = Planner(setup, predictor)
     demands, stages, candidates = list[Demand](), [], []
     known: dict[tuple[int, int], Integers] = {}
@@ -108,7 +108,7 @@ def evaluated(workload: Workload, fleet: Fleet | None = None, *, why: bool = Tru
     """
     setup = workload.setup
     fleet = fleet or setup.fleet
-    group = np.asarray(setup.clients.client_group)
+    group = setup.client_group
     table = workload.prices.on(fleet.pairs, fleet.throttling)
 
     def judged(stage: Stage, offered: Mapping[int, Integers]) -> Judged:

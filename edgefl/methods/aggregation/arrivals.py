@@ -8,7 +8,7 @@ from typing import overload
 
 from torch import Tensor
 
-from edgefl.errors import ValuesGone
+from edgefl.errors import MethodError, ValuesGone
 from edgefl.methods.aggregation import robust_deltas
 from edgefl.methods.aggregation.fold import Fold
 from edgefl.methods.aggregation.options import AggregationOptions

@@ -1,5 +1,6 @@
 """Ditto: every client also trains a model of its own, held near the global one (Li et al. 2021, algorithm 1)."""
 
+from collections.abc import Hashable
 from dataclasses import replace
 from typing import Literal
 
@@ -50,6 +51,6 @@ class Ditto(Method):
         personal = work.around("proximal", proximal=self.options.strength).around("own-model").passes
         return replace(self.keeping(work, "own", "/"), passes=(*work.passes, *personal), reference=work.trainable)
 
-    def evaluate_client(self, kind: str, round: int) -> Work:
+    def evaluate_client(self, kind: str, round: int, variant: Hashable = None) -> Work:
         """The scores of the client's own model; the received one until it has trained."""
-        return self.keeping(super().evaluate_client(kind, round).around("own-model"), "own", "/")
+        return self.keeping(super().evaluate_client(kind, round, variant).around("own-model"), "own", "/")

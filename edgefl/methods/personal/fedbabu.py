@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import replace
 from typing import Literal
 
@@ -32,9 +33,9 @@ class FedBABU(Method):
         down = tuple(replace(payload, items=tuple(map(_fixed_head, payload.items))) for payload in work.down)
         return replace(work, trainable=tuple(n for n in work.trainable if not belongs(n, "head")), down=down, up=up)
 
-    def evaluate_client(self, kind: str, round: int) -> Work:
+    def evaluate_client(self, kind: str, round: int, variant: Hashable = None) -> Work:
         """``training.epochs`` of fine-tuning on the client's samples, then its scores; nothing is kept or sent."""
-        scored, tuned = super().evaluate_client(kind, round), super().work(kind, round)
+        scored, tuned = super().evaluate_client(kind, round, variant), super().work(kind, round)
         part = self.options.tune
         trainable = tuple(n for n in tuned.trainable if part == "all" or belongs(n, "head") == (part == "head"))
         return replace(tuned, trainable=trainable, passes=(*tuned.passes, *scored.passes), up=())

@@ -6,7 +6,17 @@ from rich.console import Console
 from rich.text import Text
 
 from edgefl import units
-from edgefl.report.console import MOST_COLUMNS, NOTHING, Facts, counted, new_table, or_dash, print_section, screen
+from edgefl.report.console import (
+    MOST_COLUMNS,
+    NOTHING,
+    Facts,
+    counted,
+    new_table,
+    or_dash,
+    print_section,
+    screen,
+    whose,
+)
 from edgefl.report.profile.detail import operations, print_refused
 
 
@@ -29,12 +39,12 @@ def print_compared_profiles(result: Facts, console: Console | None = None) -> No
     """Print the result of ``compare_profiles``: a column per scenario, with ratios to the first in brackets."""
     console = console or screen()
     labels = list(result["profiles"])
-    row_of = {(row["label"], row["kind"]): row for row in result["rows"]}
+    row_of = {(row["label"], whose(row)): row for row in result["rows"]}
     over = f"stage {result['stage']}, one round" if result["stage"] else "the whole schedule, one client in every round"
     for start in range(0, len(labels), MOST_COLUMNS):
         shown = labels[start : start + MOST_COLUMNS]
         table = new_table("", *shown)
-        for kind in dict.fromkeys(row["kind"] for row in result["rows"]):
+        for kind in dict.fromkeys(whose(row) for row in result["rows"]):
             table.add_row(Text(kind, style="bold"))
             for title, name, show in COMPARED:
                 cells = []

@@ -16,6 +16,7 @@ from edgefl.report.console import (
     print_section,
     screen,
     stage_of,
+    whose,
 )
 
 SHORT = {
@@ -69,7 +70,7 @@ def _print_rows(console: Console, rows: Sequence[Facts]) -> None:
     )  # fmt: skip
     for row in rows:
         cost.add_row(
-            stage_of(row), str(row["rounds"]), row["kind"], units.show_bytes(row["peak_memory_bytes"]),
+            stage_of(row), str(row["rounds"]), whose(row), units.show_bytes(row["peak_memory_bytes"]),
             units.show_bytes(row["live_memory_bytes"]),
             units.show_flops(row["forward_flops"]), units.show_flops(row["backward_flops"]),
             operations(row["fvcore_macs_per_sample"]), units.show_seconds(row["virtual_seconds"]),
@@ -121,7 +122,7 @@ def print_by_part(
     several = len(fields) > 1
     table = new_table("stage", "kind", *[""] * several, *(SHORT.get(n, n) for n in names), left=(1, 1 + several))
     for row in rows:
-        head = stage_of(row), row["kind"]
+        head = stage_of(row), whose(row)
         for word, field in fields.items():
             table.add_row(*head, *[word] * several, *(mib(row[field].get(n, 0)) for n in names))
             head = "", ""
@@ -132,7 +133,7 @@ def _print_traffic(console: Console, rows: Sequence[Facts]) -> None:
     moved = new_table("stage", "kind", "down", "up", "down serialised", "up serialised", "payloads down", left=(1, 6))
     for row in rows:
         moved.add_row(
-            stage_of(row), row["kind"],
+            stage_of(row), whose(row),
             *(units.show_bytes(row[f"{direction}_bytes"]) for direction in ("download", "upload")),
             *(units.show_bytes(row[f"serialised_{direction}_bytes"]) for direction in ("download", "upload")),
             ", ".join(f"{n} {units.show_bytes(b)}" for n, b in row["download_bytes_by_payload"].items()),
@@ -148,7 +149,7 @@ def _print_client_evaluation(console: Console, rows: Sequence[Facts]) -> None:
     table = new_table("stage", "kind", "samples", "peak memory", "FLOP", "down", "time", "energy", left=(1,))
     for row in rows:
         table.add_row(
-            str(row["stage"]), row["kind"], str(row["samples"]), units.show_bytes(row["peak_memory_bytes"]),
+            str(row["stage"]), whose(row), str(row["samples"]), units.show_bytes(row["peak_memory_bytes"]),
             operations(row["forward_flops"] + row["backward_flops"]), units.show_bytes(row["download_bytes"]),
             units.show_seconds(row["virtual_seconds"]), units.show_joules(row["energy_joules"]),
         )  # fmt: skip
@@ -192,7 +193,7 @@ def _print_totals(console: Console, totals: Sequence[Facts]) -> None:
     )
     for total in totals:
         table.add_row(
-            total["kind"], str(total["rounds"]), units.show_bytes(total["peak_memory_bytes"]),
+            whose(total), str(total["rounds"]), units.show_bytes(total["peak_memory_bytes"]),
             units.show_bytes(total["download_bytes"]), units.show_bytes(total["upload_bytes"]),
             units.show_bytes(total["serialised_traffic_bytes"]),
             operations(total["forward_flops"] + total["backward_flops"]),

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from edgefl import units
-from edgefl.report.console import NOTHING, Facts, new_table, print_table, screen, stage_of
+from edgefl.report.console import NOTHING, Facts, new_table, print_table, screen, stage_of, whose
 from edgefl.report.figures import KIND_COLOURS, MARKS
 from edgefl.report.profile.clients import tightest, verdict
 from edgefl.runs.durable import writing
@@ -28,7 +28,7 @@ def print_device_check(result: Facts, console: Console | None = None, *, full: b
     console = console or screen()
     rows = result["rows"]
     devices = dict.fromkeys(row["device"] for row in rows)
-    kinds = list(dict.fromkeys(row["kind"] for row in rows))
+    kinds = list(dict.fromkeys(whose(row) for row in rows))
     fitting = [name for name in devices if all(row["eligible"] for row in rows if row["device"] == name)]
     head = f"{len(fitting)} of {len(devices)} devices fit {result['scenario']} over {result['link']}"
     console.print(Text(f"{head}: largest client of each kind, hardest stage", style="bold"))
@@ -46,7 +46,7 @@ def _print_lines(console: Console, rows: Sequence[Facts], devices: Sequence[str]
     table = new_table("device", "for tensors", *(f"{kind}, time" for kind in kinds), "tightest budget",
                       left=(0, 2 + len(kinds)))  # fmt: skip
     table.columns[0].min_width = max(map(len, devices), default=0)
-    by_device = {name: {row["kind"]: row for row in rows if row["device"] == name} for name in devices}
+    by_device = {name: {whose(row): row for row in rows if row["device"] == name} for name in devices}
     for name, mine in by_device.items():
         worst = min(mine.values(), key=lambda row: (row["eligible"], _left(row)))
         table.add_row(
@@ -76,7 +76,7 @@ def _print_rows(console: Console, rows: Sequence[Facts]) -> None:
     last = None
     for row in rows:
         table.add_row(
-            row["device"] if row["device"] != last else "", row["kind"], stage_of(row),
+            row["device"] if row["device"] != last else "", whose(row), stage_of(row),
             units.show_bytes(row["peak_memory_bytes"]),
             units.show_seconds(row["virtual_seconds"]) + ("~" if row["throttling_seconds"] > 0 else ""),
             units.show_joules(row["energy_joules"]), verdict(row),
@@ -104,12 +104,12 @@ def draw_device_check(result: Facts, path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    kinds = list(dict.fromkeys(row["kind"] for row in result["rows"]))
+    kinds = list(dict.fromkeys(whose(row) for row in result["rows"]))
     figure = Figure(figsize=(2.0 + 4.4 * max(len(kinds), 1), 4.8), layout="constrained", dpi=140)
     FigureCanvasAgg(figure)
     grid: Any = figure.subplots(1, max(len(kinds), 1), sharey=True, squeeze=False)
     for index, kind in enumerate(kinds):
-        axes, rows = grid[0][index], [row for row in result["rows"] if row["kind"] == kind]
+        axes, rows = grid[0][index], [row for row in result["rows"] if whose(row) == kind]
         colour, mark = KIND_COLOURS[index % len(KIND_COLOURS)], MARKS[index % len(MARKS)]
         for eligible in (True, False):
             mine = [row for row in rows if row["eligible"] == eligible]

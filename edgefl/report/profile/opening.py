@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from edgefl import units
-from edgefl.report.console import Facts, new_table, print_at_most, print_table, screen, stage_of
+from edgefl.report.console import Facts, new_table, print_at_most, print_table, screen, stage_of, whose
 from edgefl.report.profile.detail import operations, print_detail, print_refused, throttling_notes
 
 MOST_ROWS = 18
@@ -51,7 +51,7 @@ def _print_stages(console: Console, rows: Sequence[Facts]) -> None:
     )
     for row in rows:
         table.add_row(
-            stage_of(row), str(row["rounds"]), row["kind"], units.show_bytes(row["peak_memory_bytes"]),
+            stage_of(row), str(row["rounds"]), whose(row), units.show_bytes(row["peak_memory_bytes"]),
             operations(row["forward_flops"] + row["backward_flops"]), operations(row["fvcore_macs_per_sample"]),
             units.show_bytes(row["download_bytes"]), units.show_bytes(row["upload_bytes"]),
             units.show_seconds(row["virtual_seconds"]), units.show_joules(row["energy_joules"]),
@@ -63,12 +63,12 @@ def _print_hardest(console: Console, profiles: dict[str, Facts]) -> None:
     """A line for each combination and kind, at the stage with the highest peak; the largest kinds if they are many."""
     lines = []
     for label, profile in profiles.items():
-        kinds = dict.fromkeys(row["kind"] for row in profile["rows"])
+        kinds = dict.fromkeys(whose(row) for row in profile["rows"])
         for kind in kinds:
-            mine = [row for row in profile["rows"] if row["kind"] == kind]
+            mine = [row for row in profile["rows"] if whose(row) == kind]
             # a stage without rounds is shown only if there is no other
             hardest = max(mine, key=lambda row: (bool(row["rounds"]), row["peak_memory_bytes"]))
-            total = next((t for t in profile["totals"] if t["kind"] == kind), None)
+            total = next((t for t in profile["totals"] if whose(t) == kind), None)
             lines.append((label, hardest, len(mine), total))
     if len(lines) > MOST_ROWS:
         largest: dict[str, tuple[str, Facts, int, Facts | None]] = {}
@@ -89,7 +89,7 @@ def _print_hardest(console: Console, profiles: dict[str, Facts]) -> None:
             units.show_joules(total["energy_joules"]),
         )  # fmt: skip
         table.add_row(
-            "" if label == last else label, row["kind"], f"{stage_of(row)} of {stages}",
+            "" if label == last else label, whose(row), f"{stage_of(row)} of {stages}",
             units.show_bytes(row["peak_memory_bytes"]), units.show_seconds(row["virtual_seconds"]), *whole,
         )  # fmt: skip
         last = label

@@ -240,6 +240,7 @@ class Arrived:
             arrival.client, started.plan.kind, self._private(arrival.client, started.plan.form), work, payloads,
             self._start(started)[1] if base is None else base,
             arrival.round, arrival.staleness, arrival.weight_factor, self._setup.round.equal,
+            variant=started.plan.variant,
         )  # fmt: skip
         return expected if result is None else _with_result(expected, result, payloads)
 

@@ -135,7 +135,7 @@ class Training:
         trains: bool,
         wires: dict[Start, dict[str, Tensor]],
     ) -> None:
-        scalars = self.planner.scalars(plan.kind, dispatch.round, plan.stage)
+        scalars = self.planner.scalars(plan.kind, dispatch.round, plan.stage, plan.variant)
         task = None
         if trains and not self._has_trained(client, dispatch.number):
             if plan.start not in wires:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -77,14 +77,14 @@ def _alike(held: Tensor | None, new: Tensor) -> bool:
 class NoTraining:
     """No training: a state of shapes without values, whose versions change as with training.
 
-    The method's own ``aggregate`` is called with shapes to find which tensors change; clients with equal uploads share
-    one update.  Raises MethodError if ``aggregate`` needs values.
+    The method's own ``aggregate`` is called with shapes to find which tensors change; clients of one variant with equal
+    uploads share one update.  Raises MethodError if ``aggregate`` needs values.
     """
 
     def __init__(self, setup: Setup, planner: Planner):
         self.setup, self.planner = setup, planner
         self.state = shapes(setup.method)
-        self._changes: dict[tuple[int, frozenset[str]], dict[Address, Tensor]] = {}
+        self._changes: dict[tuple[int, frozenset[tuple[str, Hashable]]], dict[Address, Tensor]] = {}
         self._alike: dict[int, bool] = {}
         """By aggregation: that it changes versions alone, because the state has tensors of its shapes."""
 
@@ -108,7 +108,7 @@ class NoTraining:
 
     def aggregate(self, arrivals: Sequence[Arrival], stage: Stage, *, at_once: bool = False) -> None:
         """Give all tensors that would change their next version."""
-        alike = {arrival.plan.form.upload: arrival for arrival in arrivals}
+        alike = {(arrival.plan.form.upload, arrival.plan.variant): arrival for arrival in arrivals}
         key = stage.index, frozenset(alike)
         if key not in self._changes:
             if len(self._changes) >= MOST_CHANGES:
@@ -139,12 +139,14 @@ class NoTraining:
             form = part_of_stage(plan.form, stage)
             if not any(p.items for p in form.up):
                 continue
-            work = form.bound(self.planner.scalars(plan.kind, arrival.round, plan.stage))
+            work = form.bound(self.planner.scalars(plan.kind, arrival.round, plan.stage, plan.variant))
             with torch.device("meta"):
                 payloads = {p.name: {i.name: i.spec.empty() for i in p.items} for p in plan.form.up}
             base = self.state.base(work, self.state.items(work))
             counts = {pattern: arrival.plan.samples for p in work.passes for pattern in p.patterns}
-            updates.append(Update(number, arrival.plan.kind, counts, work, payloads, base, arrival.round))
+            # a variant may be a client's own, and then the method may ask for whom it makes a table
+            client = arrival.client if self.setup.method.varies else number
+            updates.append(Update(client, plan.kind, counts, work, payloads, base, arrival.round, variant=plan.variant))
         if not updates:
             return {}
         with shapes_alone(self.setup.method, "training: none: aggregate()", self.state), torch.device("meta"):

@@ -1,0 +1,82 @@
+"""Whose costs a profile's rows show: the client kinds, or their variants where these cost different things."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgefl.planning import Planner, Setup
+from edgefl.schedules import Stage
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Clients whose rows show the costs of one of them: those of a kind, or of one variant of it.
+
+    ``variant`` is that of the client with the most samples, and ``named`` says that it has rows of its own, because
+    the kind's other variants cost something else.
+    """
+
+    kind: str
+    variant: Hashable
+    members: NDArray[Any]
+    named: bool = False
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """The fields of a row that say whose it is: ``kind``, and ``variant`` where it is named."""
+        return {"kind": self.kind} | ({"variant": str(self.variant)} if self.named else {})
+
+    def largest(self, setup: Setup) -> int:
+        """The client with the most samples."""
+        return int(self.members[np.argmax(setup.clients.client_samples[self.members])])
+
+
+def subjects(planner: Planner, kinds: Sequence[str], stages: Sequence[Stage]) -> list[Subject]:
+    """The kinds, and in place of a kind whose variants cost different things at one of these stages its variants."""
+    setup, found = planner.setup, list[Subject]()
+    for kind in kinds:
+        variants = setup.method.variants[kind]
+        costs = {_cost_of(planner, kind, variant, stages) for variant in variants} if len(variants) > 1 else ()
+        if len(costs) > 1:
+            found += [Subject(kind, variant, setup.of_variant(kind, variant), named=True) for variant in variants]
+        else:
+            whole = Subject(kind, None, setup.of_kind(kind))
+            found.append(
+                replace(whole, variant=setup.variant_of(whole.largest(setup))) if len(whole.members) else whole
+            )
+    return found
+
+
+def _cost_of(planner: Planner, kind: str, variant: Hashable, stages: Sequence[Stage]) -> str:
+    """Equal for variants whose clients with equal samples cost the same at these stages."""
+    parts = []
+    for stage in stages:
+        work, base = planner.work(kind, shown_round(planner.setup, stage, kind), stage, variant)
+        parts.append((base, work.passes, planner.moved(work, base, stage, ())[1]))
+    return repr(parts)
+
+
+def largest(setup: Setup, kind: str) -> int:
+    """The client of a kind with the most samples."""
+    clients = setup.of_kind(kind)
+    return int(clients[np.argmax(setup.clients.client_samples[clients])])
+
+
+def rounds_of(setup: Setup, stage: Stage, kind: str) -> list[int]:
+    """The rounds of a stage in which this kind takes part."""
+    return [r for r in setup.schedule.rounds_of(stage) if setup.participates(kind, r)]
+
+
+def shown_round(setup: Setup, stage: Stage, kind: str) -> int:
+    """The round whose work a row shows: the first of the stage in which the kind takes part.
+
+    A stage without rounds gets the cost that its work would have at that point of the schedule.
+    """
+    before = sum(s.rounds for s in setup.schedule.stages if s.index < stage.index)
+    rounds = rounds_of(setup, stage, kind)
+    return rounds[0] if rounds else min(max(before, 1), setup.schedule.rounds)
