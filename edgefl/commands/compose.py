@@ -18,7 +18,6 @@ from edgefl.commands.progress import OnProgress, messages, silent
 from edgefl.cost import Predictor, ScratchTable
 from edgefl.data import Federation, made_of, open_federation, unrevised
 from edgefl.devices import Device, Fleet, Link
-from edgefl.devices.attackers import LABEL_FLIP
 from edgefl.errors import DataError, MethodError
 from edgefl.machine.kernel_scratch import kernels, probe
 from edgefl.memo import cache_folder
@@ -30,10 +29,12 @@ from edgefl.planning.rules import check_works
 from edgefl.scenario import Scenario, load
 from edgefl.scenario.sections import SECTIONS
 from edgefl.schedules import Schedule
+from edgefl.training import Attack
 from edgefl.training.pretraining import Pretraining, descriptions_of
 from edgefl.work import Work
 from edgefl.work.description import digest
 from edgefl.work.sums import averaged
+from edgefl.work.tasks import facts_for, like
 from edgefl.work.torch_device import device_of
 
 Profile = TypeVar("Profile", Device, Link)
@@ -83,7 +84,7 @@ def compose(scenario: Scenario, on_message: Callable[[str], None] = lambda _: No
     kinds = _kinds(scenario, federation)
     schedule: Schedule = registry.get("schedule", scenario.schedule_name)(scenario.schedule_options, blocks_of(kinds))
     with errors_at(scenario, "schedule"):
-        schedule.check(scenario.adapter, scenario.aggregation)
+        schedule.check(scenario.adapter_options, scenario.aggregation)
     drawn = cache(lambda: Fleet.draw(scenario.fleet, len(federation.client_kind), scenario.seed))
     setting = _setting(scenario, federation, kinds, schedule, on_message, drawn)
     method = _method(scenario, setting)
@@ -127,24 +128,24 @@ def errors_at(scenario: Scenario, *path: str) -> Iterator[None]:
 def _kinds(scenario: Scenario, federation: Federation) -> dict[str, Kind]:
     """The client kinds by name, each with the model of its clients."""
     kinds: dict[str, Kind] = {}
-    adapter = scenario.adapter.description
+    adapter = adapters.description(scenario.adapter_options)
     for name in federation.kinds:
         modalities, task = tuple(name.split("-")), federation.task(name)
         checkpointing = scenario.training.checkpointing
         with errors_at(scenario, "model"):
-            facts = federation.facts_of(name)
-            model = models.describe(scenario.model, modalities, task, facts, checkpointing=checkpointing)
+            facts = facts_for(task, federation.facts_of(name))
+            model = models.describe(scenario.model, modalities, like(task), facts, checkpointing=checkpointing)
         if adapter:
             model["adapter"] = adapter
         patterns, extras = federation.patterns(name), federation.extras(name)
-        delivers = scenario.adapter.deliver_base == "first"
+        delivers = scenario.adapter_options.deliver_base == "first"
         kinds[name] = Kind(name, modalities, task, model, scenario.model.weights, patterns, extras, delivers)
     if adapter:
         with errors_at(scenario, "adapter"):
             plain = {name: models.on_meta(adapters.without(kind.model)) for name, kind in kinds.items()}
-            adapters.check(plain, adapter, given=scenario.adapter.also is not None)
+            adapters.check(plain, adapter, given=scenario.adapter_options.also is not None)
             for kind in kinds.values():
-                models.on_meta(kind.model)
+                adapters.check_trains(kind.name, models.on_meta(kind.model), adapter)
     return kinds
 
 
@@ -210,11 +211,11 @@ def _check_method(scenario: Scenario, method: Method) -> None:
             "non_finite",
         )
     attack = scenario.fleet.failures.attack
-    if attack is not None and attack.kind != LABEL_FLIP and not _averages(method, sent=True):
+    if attack is not None and _only_sends(attack.kind) and not _averages(method, sent=True):
         why = "sends no parameters" if _averages(method) else "has no models to average, since clients keep theirs"
         raise scenario.error(
             ("fleet", "failures", "attack", "kind"),
-            f"{scenario.method_name} {why}, so {attack.kind} changes nothing; write kind: {LABEL_FLIP}",
+            f"{scenario.method_name} {why}, so {attack.kind} changes nothing; write kind: label-flip",
         )
     if method.together and registry.get("round policy", scenario.round.policy_name).at_once:
         raise scenario.error(
@@ -222,6 +223,11 @@ def _check_method(scenario: Scenario, method: Method) -> None:
             f"{scenario.method_name}: {method.together}, but {scenario.round.policy_name} aggregates each update "
             "alone; write policy: buffered",
         )
+
+
+def _only_sends(attack: str) -> bool:
+    """Whether an attack trains on the client's own data, and only sends something else."""
+    return bool(registry.get("attack", attack).source is Attack.source)
 
 
 def _check_held_out(scenario: Scenario, federation: Federation) -> None:

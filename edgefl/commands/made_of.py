@@ -20,7 +20,10 @@ from edgefl.scenario import Scenario
 MAY_CHANGE = ("executor", "tracker", "training.on_divergence")
 """Sections and fields that a resumed run may set: results don't depend on them."""
 
-IN_WORKERS = ("model", "tower", "data set", "partition", "step", "edit", "codec")
+IN_WORKERS = (
+    "model", "tower", "data set", "partition", "step", "edit", "codec", "optimizer", "metric", "attack", "task",
+    "adapter",
+)  # fmt: skip
 """Kinds of parts that worker processes look up; the others work in the main process."""
 
 
@@ -54,6 +57,8 @@ def fixed_part(scenario: Scenario) -> dict[str, Any]:
         del resolved["training"]["stack"]
     if not resolved["evaluation"]["metrics"]:
         del resolved["evaluation"]["metrics"]
+    rates = resolved["training"]["lr_schedule"]  # as runs of a time when every rate schedule had the fields of all
+    resolved["training"]["lr_schedule"] = {"every": None, "factor": None, "floor": None, **rates}
     return resolved
 
 

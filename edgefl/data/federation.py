@@ -16,7 +16,7 @@ from torch import Tensor
 from edgefl import seeds
 from edgefl.data.collection import IntArray
 from edgefl.data.missing import patterns_of
-from edgefl.data.options import KINDS, PUBLIC, Kind, Task
+from edgefl.data.options import KINDS, PUBLIC, Kind
 from edgefl.data.part import Part
 from edgefl.data.samples import Samples
 from edgefl.data.split import held_out_counts
@@ -24,6 +24,7 @@ from edgefl.data.store import Entry
 from edgefl.errors import DataError
 from edgefl.models.preprocessing import Preprocessing
 from edgefl.work.description import HELD_OUT, TensorSpec
+from edgefl.work.tasks import like
 
 PAIRS = 500
 """Pairs that a retrieval evaluation ranks unless its pass says otherwise (``args.samples``)."""
@@ -50,7 +51,7 @@ class Federation:
     class_names: Sequence[str]
     facts: Mapping[str, Mapping[str, int]]
     server_samples: Mapping[str, Mapping[str, int]]
-    tasks: Mapping[Kind, Task]
+    tasks: Mapping[Kind, str]
     client_patterns: IntArray | None = None
     client_dropped: IntArray | None = None
     held_out: Federation | None = field(default=None, repr=False)
@@ -112,7 +113,7 @@ class Federation:
         """What is stored of each source: its collection, and its part of the federation; empty if nothing is."""
         return [(part.collection, part.entry) for part in self._parts]
 
-    def task(self, kind: str) -> Task:
+    def task(self, kind: str) -> str:
         """The task of clients of this kind."""
         return self.tasks[cast(Kind, kind)]
 
@@ -138,12 +139,12 @@ class Federation:
 
     def extras(self, kind: str) -> tuple[str, ...]:
         """Optional fields of this kind's samples besides modalities and label: ``target``, ``group``, ``next``."""
-        if self.task(kind) == "next-token":
+        if like(self.task(kind)) == "next-token":
             return ("next",)
         if not self._parts:
             return ()
         arrays = self._part_offset(kind)[0].arrays
-        if self.task(kind) == "classify":
+        if like(self.task(kind)) == "classify":
             return ("target",) if "answer" in arrays else ()
         return ("group",) if "image" in arrays else ()
 
@@ -236,7 +237,7 @@ class Federation:
         def load(data: str, whole: str, pattern: str, rows: IntArray, names: Collection[str]) -> dict[str, Tensor]:
             return self._part(data, whole).load(pattern, rows, names)
 
-        pairs: dict[str, int] = {kind: PAIRS for kind, task in self.tasks.items() if task == "retrieve"}
+        pairs: dict[str, int] = {kind: PAIRS for kind, task in self.tasks.items() if like(task) == "retrieve"}
         return Samples(title, self._specs, rows_of, load if self._parts else None, pairs, self._extra_specs)
 
     @property

@@ -5,15 +5,26 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
+from edgefl import registry
 from edgefl.data.missing import parse_missing
 from edgefl.errors import suggestion
+from edgefl.registry.fields import NamesOf
+from edgefl.work.tasks import Like, like
 
 Kind = Literal["image", "text", "image-text", "audio", "image-audio"]
 KINDS: tuple[Kind, ...] = ("image", "text", "image-text", "audio", "image-audio")
-Task = Literal["classify", "retrieve", "next-token"]
-USUAL: dict[Kind, Task] = {kind: "retrieve" if kind == "image-text" else "classify" for kind in KINDS}
+USUAL: dict[Kind, str] = {kind: "retrieve" if kind == "image-text" else "classify" for kind in KINDS}
 """The default task of each kind."""
 
 PUBLIC = "public"
@@ -25,6 +36,11 @@ LARGEST_COUNT = 2**31 - 1
 LARGEST_SPLIT = 10**9
 """Most groups of a held-out split."""
 Count = Annotated[int, Field(ge=1, le=LARGEST_COUNT)]
+
+
+def _registered_task(name: str) -> str:
+    registry.origin("task", name)  # raises UnknownName
+    return name
 
 
 def _ends(value: object) -> object:
@@ -149,10 +165,11 @@ class DataOptions(BaseModel):
     size: int | None = Field(
         default=None, ge=4, description="height and width of the pictures in pixels; null: the set's own"
     )
-    tasks: dict[Kind, Task] = Field(
+    tasks: dict[Kind, Annotated[str, AfterValidator(_registered_task), NamesOf("task")]] = Field(
         default={},
         description="task of a kind, if not the default: retrieve for image-text, classify for every other kind; "
-        "next-token: predict each token of a text from those before it (text alone, with a causal tower)",
+        "next-token: predict each token of a text from those before it (text alone, with a causal tower); or another "
+        "registered task",
     )
     missing: Any = Field(
         default=None,
@@ -200,11 +217,11 @@ class DataOptions(BaseModel):
 
     @field_validator("tasks")
     @classmethod
-    def _possible_tasks(cls, value: dict[Kind, Task]) -> dict[Kind, Task]:
+    def _possible_tasks(cls, value: dict[Kind, str]) -> dict[Kind, str]:
         for kind, task in value.items():
-            if task == "retrieve" and "-" not in kind:
-                raise ValueError(f"{kind} clients can't retrieve: retrieval needs two modalities")
-            if task == "next-token" and kind != "text":
+            if like(task) == "retrieve" and "-" not in kind:
+                raise ValueError(f"{kind} clients can't {task}: retrieval needs two modalities")
+            if like(task) == "next-token" and kind != "text":
                 raise ValueError(f"{kind} clients can't predict the next token: write tasks: {{text: next-token}}")
         return value
 
@@ -271,9 +288,13 @@ class DataOptions(BaseModel):
         ((name, argument),) = partition.items()
         return name, argument
 
-    def task_of(self, kind: Kind) -> Task:
+    def task_of(self, kind: Kind) -> str:
         """The task of clients of this kind."""
         return self.tasks.get(kind, USUAL[kind])
+
+    def like_of(self, kind: Kind) -> Like:
+        """Whose data and models the task of clients of this kind has."""
+        return like(self.task_of(kind))
 
     def samples_of(self, kind: Kind) -> int | None:
         """The maximum samples of one client of this kind; None for no limit."""

@@ -15,11 +15,12 @@ from torch import Tensor
 
 from edgefl.data.collection import IntArray
 from edgefl.data.missing import patterns_of
-from edgefl.data.options import Kind, Task
+from edgefl.data.options import Kind
 from edgefl.data.split import SPLITS, held_out_samples
 from edgefl.data.store import Array, Entry
 from edgefl.models.preprocessing import AudioPreprocessing, ImagePreprocessing, Preprocessing, TextPreprocessing
 from edgefl.work.description import TensorSpec
+from edgefl.work.tasks import like
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Part:
 
     collection: Entry
     entry: Entry
-    tasks: Mapping[Kind, Task]
+    tasks: Mapping[Kind, str]
     replaced: Mapping[str, Array] = field(default_factory=dict, repr=False)
 
     @property
@@ -167,7 +168,7 @@ class Part:
             fields["image"] = self.image_preprocessing.normalised(torch.from_numpy(pixels))
         if "text" in pattern and ("text" in names or "next" in names):
             # Classification reads the name without the class words; retrieval and prediction read the whole one.
-            retrieves = "-" in pattern and self.tasks.get(cast(Kind, pattern), "retrieve") == "retrieve"
+            retrieves = "-" in pattern and like(self.tasks.get(cast(Kind, pattern), "retrieve")) == "retrieve"
             tokens = arrays["tokens_whole" if retrieves or "next" in names else "tokens_masked"]
             fields["text"] = torch.from_numpy(tokens[arrays["text"][rows]].astype(np.int64))
             if "next" in names:

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from edgefl.data.collection import BoolArray, Collection, IntArray
-from edgefl.data.options import KINDS, USUAL, Kind, Task
+from edgefl.data.options import KINDS, USUAL, Kind
 from edgefl.errors import DataError
+from edgefl.work.tasks import like
 
 SPLITS = ("train", "validation", "test", "public")
 Sizes = tuple[float, float, float]
@@ -108,12 +109,12 @@ def held_out_counts(samples: IntArray, share: float) -> IntArray:
     return np.asarray(np.floor(samples * share + 1e-9), np.int64)
 
 
-def usable(collection: Collection, kind: Kind, task: Task) -> BoolArray:
+def usable(collection: Collection, kind: Kind, task: str) -> BoolArray:
     """Mask [n] of the samples that serve this kind: classification needs a class, and words left after masking."""
     fits: BoolArray = np.ones(len(collection.label), bool)
     if not collection.modalities.issuperset(kind.split("-")):
         return np.zeros_like(fits)
-    if task == "classify":
+    if like(task) == "classify":
         fits &= collection.label < len(collection.classes)
         if "text" in kind and collection.text is not None:
             has_words = np.array([bool(text) for text in collection.masked])
@@ -135,7 +136,7 @@ def by_kind(
     rows: IntArray,
     clients: Mapping[Kind, int],
     rng: np.random.Generator,
-    tasks: Mapping[Kind, Task] | None = None,
+    tasks: Mapping[Kind, str] | None = None,
 ) -> dict[Kind, IntArray]:
     """Assign each sample to one kind, in proportion to the kinds' clients and within every class.
 

@@ -1,26 +1,21 @@
-"""Clients that attack: the same ones in every round, drawn once for a run."""
+"""Clients that attack: the same ones in every round, drawn once for a run.  What they do is a registered part."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
-from edgefl import seeds, units
-
-LABEL_FLIP = "label-flip"
-FACTORS = {"sign-flip": 1.0, "scaling": 10.0}
-"""Default factors of the attacks that change an update."""
+from edgefl import registry, seeds, units
 
 
 class AttackOptions(BaseModel):
     """``attack: {share: 20%, kind: sign-flip}``: clients that attack in every round in which they take part.
 
-    - ``sign-flip`` sends base - factor (value - base), ``scaling`` base + factor (value - base), for the tensors that
-      the server averages.
-    - ``label-flip`` trains honestly, on private samples whose label is classes - 1 - label.
+    Every registered attack has these fields, and fields of its own.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -28,26 +23,18 @@ class AttackOptions(BaseModel):
     share: units.Share = Field(
         description="Share of all clients that attack, rounded to whole clients, but at least one; drawn once by seed."
     )
-    kind: Literal["sign-flip", "scaling", "label-flip"] = Field(
-        description="What they do: send their change with the opposite sign, send it enlarged, or train on flipped "
-        "labels."
-    )
-    factor: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
-        default=None,
-        description="Factor on the change that sign-flip and scaling send; null: 1 for sign-flip, 10 for scaling.",
+    kind: str = Field(
+        description="What they do: send their change with the opposite sign (sign-flip), send it enlarged (scaling), "
+        "train on flipped labels (label-flip), or what another registered attack does."
     )
 
-    @model_validator(mode="after")
-    def _used(self) -> AttackOptions:
-        if self.factor is not None and self.kind not in FACTORS:
-            raise ValueError(f"factor belongs to kind {' or '.join(FACTORS)}, not {self.kind}")
-        return self
 
-    @property
-    def strength(self) -> float:
-        """The signed factor on an attacker's change: 1 for label-flip, which leaves it as it is."""
-        factor = FACTORS.get(self.kind, 1.0) if self.factor is None else self.factor
-        return -factor if self.kind == "sign-flip" else factor
+def parse_attack(value: Any) -> Any:
+    """The options of the attack that a mapping names as its ``kind``.  Raises UnknownName, ValidationError."""
+    if isinstance(value, Mapping) and isinstance(value.get("kind"), str):
+        options: type[AttackOptions] = registry.get("attack", value["kind"]).Options
+        return options.model_validate(dict(value))
+    return value
 
 
 def draw_attackers(options: AttackOptions | None, clients: int, seed: int) -> NDArray[np.bool_]:

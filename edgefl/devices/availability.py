@@ -1,4 +1,4 @@
-"""Availability of clients: always, in a daily window, as a Markov process, or as recorded in a trace.
+"""Availability of clients, a registered part: always, in a daily window, as a Markov process, or as in a trace.
 
 Availability is a function of (options, seed, client, time) and doesn't depend on earlier queries. Windows and
 switches are drawn by counter, so the cost of a query depends only on the clients that it asks for.
@@ -7,18 +7,25 @@ switches are drawn by counter, so the cost of a query depends only on the client
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from pydantic import BaseModel
 
-from edgefl import seeds
-from edgefl.devices.availability_options import AvailabilityOptions, DiurnalOptions, MarkovOptions
+from edgefl import registry, seeds
+from edgefl.devices.availability_options import (
+    AvailabilityOptions,
+    DiurnalOptions,
+    MarkovOptions,
+    NoOptions,
+    TraceOptions,
+)
 from edgefl.devices.calls import Calls
 from edgefl.devices.trace import Trace, read_trace
+from edgefl.errors import PluginError
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -26,49 +33,72 @@ Booleans = NDArray[np.bool_]
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 
-class Availability(Protocol):
-    """When clients are available to the server.
+class Availability:
+    """When clients are available to the server: a registered part, ``fleet.availability: {NAME: {...}}``.
 
-    ``clients`` are client numbers. ``at`` is in seconds: one time for all or one for each client.
+    Subclass, give ``Options``, and override ``until``; its answers are a function of options, seed, client and time.
+    Of the other functions ``clients`` are client numbers, and ``at`` is in seconds: one time for all or one for each
+    client.
     """
+
+    Options: ClassVar[type[BaseModel]] = NoOptions
+    """Fields of a scenario's ``fleet.availability.NAME``; a subclass of ``Availability.Options``."""
+    summary: ClassVar[str] = ""
+    """Its description in the scenario's JSON Schema."""
+
+    def __init__(self, options: Any = None, seed: int = 0):
+        self.options, self.seed = options, seed
+
+    def until(self, clients: Integers, at: Floats) -> tuple[ArrayLike, ArrayLike]:
+        """Whether each client is available, and until when (seconds, inf for ever) it stays so: both `[clients]`.
+
+        ``clients`` and ``at`` are both `[clients]`.  What it gives is later than ``at``.
+        """
+        raise NotImplementedError
 
     def available(self, clients: ArrayLike, at: ArrayLike) -> Booleans:
         """Whether each client is available: `[clients]`."""
-        ...
+        return self.state(clients, at)[0]
 
     def leaves(self, clients: ArrayLike, at: ArrayLike) -> Floats:
         """When each available client becomes unavailable, inf for never: `[clients]`.
 
         For a client that is unavailable, ``at`` itself.
         """
-        ...
+        on, until = self.state(clients, at)
+        return np.where(on, until, np.asarray(at, np.float64))
 
     def returns(self, clients: ArrayLike, at: ArrayLike) -> Floats:
         """The first time from ``at`` on at which each client is available, inf if there is none: `[clients]`."""
-        ...
+        on, until = self.state(clients, at)
+        return np.where(on, np.asarray(at, np.float64), until)
 
     def state(self, clients: ArrayLike, at: ArrayLike) -> tuple[Booleans, Floats]:
         """Whether each client is available, and until when it stays so: both `[clients]`.
 
-        As long as it stays so, ``leaves`` and ``returns`` of one that is (isn't) available are that time.
+        As long as it stays so, ``leaves`` and ``returns`` of one that is (isn't) available are that time.  Raises
+        PluginError if ``until`` gives something else than that.
         """
-        ...
+        rows, times = _rows_and_times(clients, at)
+        on, until = (np.asarray(each) for each in self.until(rows, times))
+        wanted = f"{type(self).__name__}.until must give"
+        if on.shape != rows.shape or until.shape != rows.shape:
+            raise PluginError(
+                f"{wanted} two arrays [clients], {list(rows.shape)}, not {[*on.shape]} and {[*until.shape]}"
+            )
+        if on.dtype != bool or not (until > times).all():
+            raise PluginError(f"{wanted} whether clients are available (bool), and a later time than it is asked about")
+        return on, until.astype(np.float64)
 
 
 def availability_of(options: AvailabilityOptions | Literal["always"], clients: int, seed: int) -> Availability:
     """The availability that the options specify.  Raises DeviceError if a trace's file is invalid."""
-    if options == "always":
-        return Always()
-    if options.diurnal is not None:
-        return Diurnal(options.diurnal, seed)
-    if options.markov is not None:
-        return Markov(options.markov, seed)
-    assert options.trace is not None
-    return Traced(read_trace(options.trace.file, options.trace.period), seed)
+    name, own = ("always", None) if options == "always" else options.chosen
+    made: Availability = registry.get("availability", name)(own, seed)
+    return made
 
 
-@dataclass(frozen=True)
-class Always:
+class Always(Availability):
     """All clients are available at any time."""
 
     def available(self, clients: ArrayLike, at: ArrayLike) -> Booleans:
@@ -88,16 +118,14 @@ class Always:
         return self.available(clients, at), self.leaves(clients, at)
 
 
-@dataclass(frozen=True)
-class Diurnal:
+class Diurnal(Availability):
     """Clients are available in one window per day; see DiurnalOptions.
 
     On day d, a client's window begins at ``d * period + start + jitter * u``, with u uniform in (-1, 1). It lasts for
     the client's hours.
     """
 
-    options: DiurnalOptions
-    seed: int
+    Options = DiurnalOptions
 
     def available(self, clients: ArrayLike, at: ArrayLike) -> Booleans:
         """Whether ``at`` lies in a window: `[clients]`."""
@@ -156,8 +184,7 @@ class Diurnal:
         return starts, starts + length[:, None]
 
 
-@dataclass(frozen=True)
-class Markov:
+class Markov(Availability):
     """Clients switch between available (on) and unavailable (off) as a two-state Markov process; see MarkovOptions.
 
     The process is equivalent to two independent Poisson processes of calls: calls "on" with mean gap ``off`` seconds,
@@ -165,8 +192,7 @@ class Markov:
     the calls in a cell are drawn by counter. So a query looks only at a few cells around its time, not at the history.
     """
 
-    options: MarkovOptions
-    seed: int
+    Options = MarkovOptions
 
     def available(self, clients: ArrayLike, at: ArrayLike) -> Booleans:
         """Whether the last call was "on": `[clients]`."""
@@ -203,12 +229,14 @@ class Markov:
         return calls.on(), calls
 
 
-@dataclass(frozen=True)
-class Traced:
+class Traced(Availability):
     """Clients are available as in a trace; see TraceOptions. Each client gets the record of a random device."""
 
-    trace: Trace
-    seed: int
+    Options = TraceOptions
+
+    def __init__(self, options: TraceOptions, seed: int = 0):
+        super().__init__(options, seed)
+        self.trace: Trace = read_trace(options.file, options.period)
 
     def available(self, clients: ArrayLike, at: ArrayLike) -> Booleans:
         """Whether ``at`` lies in an interval of the client's record: `[clients]`."""

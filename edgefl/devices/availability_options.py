@@ -1,15 +1,16 @@
-"""Options of a fleet's `availability:` in a scenario."""
+"""Options of a fleet's `availability:` in a scenario: one key, the name of a registered part, with its fields."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from fractions import Fraction
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
-from edgefl import units
-from edgefl.errors import UnitError
+from edgefl import registry, units
+from edgefl.errors import EdgeflError, UnitError, UnknownName, suggestion
 
 _HOURS = units.Quantity(
     "number of hours",
@@ -145,19 +146,77 @@ class TraceOptions(BaseModel):
         return value
 
 
-class AvailabilityOptions(BaseModel):
-    """When clients are available: exactly one of these."""
+class NoOptions(BaseModel):
+    """No fields; the base of those of an availability of one's own."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _Stated(NamedTuple):
+    """An availability that isn't a field, as a scenario states it."""
+
+    name: str
+    value: object
+
+
+def _options(stated: object) -> Any:
+    """The options of a registered availability.  Raises ValueError, and pydantic's ValidationError."""
+    assert isinstance(stated, _Stated)
+    if stated.name not in (names := registry.names("availability")) or stated.name == "always":
+        raise ValueError(f"unknown key {stated.name!r}{suggestion(stated.name, names)}")
+    return registry.get("availability", stated.name).Options.model_validate(stated.value)
+
+
+class AvailabilityOptions(BaseModel):
+    """When clients are available: exactly one of these, or of those that are registered beside them."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    __pydantic_extra__: dict[str, Annotated[Any, BeforeValidator(_options)]]
 
     diurnal: DiurnalOptions | None = Field(default=None, description="A window in every day.")
     markov: MarkovOptions | None = Field(default=None, description="On and off by chance.")
     trace: TraceOptions | None = Field(default=None, description="Recorded times, from a file.")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _registered(cls, written: object) -> object:
+        if isinstance(written, str):
+            if written not in (names := registry.names("availability")):
+                raise ValueError(str(UnknownName("availability", written, names)))
+            written = {written: {}}
+        if not isinstance(written, Mapping):
+            return written
+        others = written.keys() - cls.model_fields.keys()
+        return {name: _Stated(str(name), value) if name in others else value for name, value in written.items()}
+
     @model_validator(mode="after")
     def _one(self) -> AvailabilityOptions:
-        given = [name for name in type(self).model_fields if getattr(self, name) is not None]
+        given = [name for name, options in self if options is not None]
         if len(given) != 1:
             problem = f"{' and '.join(given)} are given together" if given else "nothing is given"
-            raise ValueError(f"{problem}; write one of always, diurnal: {{...}}, markov: {{...}}, trace: {{...}}")
+            others = [name for name in registry.names("availability") if name not in type(self).model_fields]
+            allowed = "always, diurnal: {...}, markov: {...}, trace: {...}"
+            allowed += "".join(f", {name}: {{...}}" for name in others if name != "always")
+            raise ValueError(f"{problem}; write one of {allowed}")
         return self
+
+    @property
+    def chosen(self) -> tuple[str, BaseModel]:
+        """The name and the options of the part that is given."""
+        return next((name, options) for name, options in self if options is not None)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> dict[str, Any]:
+        """Its fields, and the registered parts that aren't fields, by name."""
+        found = handler.resolve_ref_schema(handler(schema))
+        for name in registry.names("availability"):
+            if name != "always" and name not in cls.model_fields:
+                try:
+                    part = registry.get("availability", name)
+                except EdgeflError:  # the plug-in can't be imported
+                    continue
+                forms = [handler(part.Options.__pydantic_core_schema__), {"type": "null"}]
+                summary = part.summary or f"The availability {name}."
+                found["properties"][name] = {"anyOf": forms, "default": None, "description": summary}
+        found["additionalProperties"] = False
+        return dict(found)

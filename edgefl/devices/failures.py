@@ -12,11 +12,21 @@ from typing import Annotated
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
 from edgefl import seeds, units
-from edgefl.devices.attackers import AttackOptions
+from edgefl.devices.attackers import AttackOptions, parse_attack
 from edgefl.errors import UnitError
+from edgefl.registry.fields import OptionsOf
 
 NONE, BEFORE, DOWNLOAD, TRAINING, UPLOAD, CORRUPTED, TRUNCATED = range(7)
 """Codes of ``Failures.phase``: the phase of a round in which a client fails, or the damage to its upload."""
@@ -82,9 +92,9 @@ class FailureOptions(BaseModel):
         default_factory=SlowDownOptions, description="Clients whose computing takes longer."
     )
 
-    attack: AttackOptions | None = Field(
-        default=None, description="Clients that attack the training, the same ones in every round; null: none."
-    )
+    attack: (
+        Annotated[SerializeAsAny[AttackOptions], BeforeValidator(parse_attack), OptionsOf("attack", "kind")] | None
+    ) = Field(default=None, description="Clients that attack the training, the same ones in every round; null: none.")
 
     @field_validator("slow_down", mode="before")
     @classmethod

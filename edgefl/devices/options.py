@@ -258,6 +258,13 @@ class BudgetOptions(BaseModel):
         return value
 
 
+def _with_words(schema: dict[str, Any]) -> None:
+    """Add the registered availabilities that a word can name to the JSON Schema: those that aren't fields."""
+    words = [name for name in registry.names("availability") if name not in AvailabilityOptions.model_fields]
+    schema["anyOf"] = [{"enum": words}, *schema["anyOf"][1:]]
+    schema["examples"] = ["always", {"diurnal": {"hours": "8..10 h"}}]
+
+
 class BackgroundOptions(BaseModel):
     """Transfers of others on the server's own link."""
 
@@ -366,8 +373,9 @@ class FleetOptions(BaseModel):
     )
     availability: Literal["always"] | AvailabilityOptions = Field(
         default="always",
-        description="When clients are available: always, {diurnal: ...}, {markov: ...} or {trace: ...}.",
-        json_schema_extra={"examples": ["always", {"diurnal": {"hours": "8..10 h"}}]},
+        description="When clients are available: always, {diurnal: ...}, {markov: ...}, {trace: ...}, or another "
+        "registered name with its fields.",
+        json_schema_extra=_with_words,
     )
     failures: FailureOptions = Field(
         default_factory=FailureOptions,

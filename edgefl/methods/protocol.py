@@ -29,13 +29,7 @@ from edgefl.work import Address, Item, Pass, Payload, Result, Work
 from edgefl.work.description import HELD_OUT
 from edgefl.work.slices import add
 from edgefl.work.sums import averaged
-
-STEPS: Mapping[str, tuple[str, str]] = {
-    "classify": ("classify", "score-classify"),
-    "retrieve": ("contrast", "score-retrieve"),
-    "next-token": ("next-token", "score-next-token"),
-}
-"""The steps that train for a task, and that score it."""
+from edgefl.work.tasks import task_named
 
 
 class Method:
@@ -59,8 +53,8 @@ class Method:
     """One line for ``edgefl methods``."""
     needs: ClassVar[Mapping[str, Any]] = {}
     """Sections of a scenario that the method requires; ``edgefl.check`` adds them to its federation."""
-    tasks: ClassVar[tuple[str, ...]] = tuple(STEPS)
-    """Tasks of clients that it can train for; else MethodError."""
+    tasks: ClassVar[tuple[str, ...]] = ()
+    """Tasks of clients that it can train for, else MethodError; () for every registered one."""
     plain_sgd: ClassVar[bool] = False
     """Whether clients must train by SGD (as ``needs`` then says), with one rate and no momentum or clipping; else
     MethodError."""
@@ -98,7 +92,7 @@ class Method:
         self.options, self.setting = options, setting
         training = setting.training
         for kind in setting.kinds.values():
-            if kind.task not in self.tasks:
+            if self.tasks and kind.task not in self.tasks:
                 name = options.name or type(self).__name__
                 raise MethodError(f"{name} can't train {kind.name} clients for {kind.task}: set data.tasks")
         if self.plain_sgd:
@@ -178,10 +172,10 @@ class Method:
     def work(self, kind: str, round: int) -> Work:
         """A client's work at full depth: its whole model down and up, and for each local epoch one pass per pattern."""
         described, training = self.setting.kinds[kind], self.setting.training
-        step = STEPS[described.task][0]
+        step = task_named(described.task).step
 
         def args(pattern: str) -> dict[str, Any]:
-            fields = self.asked_fields(kind, pattern) if described.task != "retrieve" else {}
+            fields = self.asked_fields(kind, pattern) if described.like != "retrieve" else {}
             return fields | self.mask(kind, pattern)
 
         passes = tuple(
@@ -219,7 +213,7 @@ class Method:
     def trained_patterns(self, kind: str) -> tuple[str, ...]:
         """The modality patterns that clients of this kind train on; retrieval needs complete pairs."""
         described = self.setting.kinds[kind]
-        if described.task != "classify" or self.setting.training.missing == "ignore":
+        if described.like != "classify" or self.setting.training.missing == "ignore":
             return (described.pattern,)
         return described.patterns
 
@@ -371,18 +365,19 @@ class Method:
         described, setting = self.setting.kinds[kind], self.setting
         args = self.asked_fields(kind)
         patterns: tuple[str, ...] = (described.pattern,)
-        if described.task == "retrieve":
+        if described.like == "retrieve":
             args["samples"] = setting.pairs
             if setting.pairs > setting.fold:
                 args["fold"] = setting.fold
         if split == HELD_OUT:  # a client's samples lack what they lack
-            patterns = described.patterns if described.task == "classify" else patterns
+            patterns = described.patterns if described.like == "classify" else patterns
         elif setting.missing.get(kind):
             args |= {"missing": {kind: setting.missing[kind]}, "whole": described.pattern}
-            if described.task == "classify":
+            if described.like == "classify":
                 patterns = (described.pattern, *described.modalities)
         args |= self.mask(kind, patterns[-1])
-        pass_ = Pass(STEPS[described.task][1], split, patterns, setting.evaluation_batch, False, args)  # type: ignore[arg-type]
+        score = task_named(described.task).score
+        pass_ = Pass(score, split, patterns, setting.evaluation_batch, False, args)  # type: ignore[arg-type]
         attention = self.setting.training.attention
         if attention in ("flash", "cudnn"):
             attention = "device"  # an evaluation is in float32, which these don't support on a GPU

@@ -16,12 +16,13 @@ from edgefl.memo import cache_folder, remember, remembered
 from edgefl.methods.aggregation.options import MEAN, AggregationOptions
 from edgefl.models import ModelOptions, adapters
 from edgefl.work import Address, TensorSpec, digest
+from edgefl.work.tasks import Like, like
 from edgefl.work.training_options import TrainingOptions
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of client: its modalities, its task ("classify" or "retrieve") and its model at full depth.
+    """A kind of client: its modalities, its task (a registered name) and its model at full depth.
 
     ``weights`` names for some towers the source of their initial values; no cost depends on it.  ``patterns`` are the
     modality patterns that its samples may have, the complete one first, and only this unless samples lack modalities.
@@ -46,6 +47,11 @@ class Kind:
     def pattern(self) -> str:
         """The modality pattern of its complete samples."""
         return "-".join(self.modalities)
+
+    @property
+    def like(self) -> Like:
+        """Whose data and models its task has: ``classify``, ``retrieve`` or ``next-token``."""
+        return like(self.task)
 
     def parameters(self) -> dict[str, TensorSpec]:
         """Parameters and buffers of the model by name, in order; cached."""

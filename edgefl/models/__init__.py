@@ -66,6 +66,8 @@ _FILLS = frozenset({"normal_", "uniform_", "bernoulli_", "erfinv_", "clamp_", "f
 def code(description: Mapping[str, Any]) -> list[str]:
     """Digests of the packages whose code builds the described model: edgefl and any plug-ins, sorted."""
     entry_points = {("model", description["name"])}
+    if adapter := description.get("adapter"):
+        entry_points.add(("adapter", adapter["name"]))
     entry_points |= {("tower", t["tower"]) for t in description.get("towers", {}).values() if "tower" in t}
     return sorted({registry.package_digest("edgefl"), *(registry.fingerprint(*entry) for entry in entry_points)})
 

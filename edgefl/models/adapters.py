@@ -1,4 +1,4 @@
-"""Adapters: a few parameters that train in place of a model's own, which stay as they are.
+"""Adapters, each a registered part: a few parameters that train in place of a model's own, which stay as they are.
 
 LoRA (Hu et al. 2022, arXiv 2106.09685): ``W x + alpha / rank B A x``, with A [rank, in] random and B [out, rank] zero
 at the start, so that the adapted model begins as the model itself.  BitFit (Ben Zaken et al. 2022): biases alone train.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
+from edgefl import registry
 from edgefl.errors import MethodError, suggestion
 
 READ_OUT = ("head", "rep")
@@ -25,23 +26,14 @@ FACTORS = ("lora_a", "lora_b")
 """Names of a layer's factors A and B beside its weight."""
 
 
-class AdapterOptions(BaseModel):
-    """The scenario's ``adapter`` section."""
-
+class _Named(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+    name: str = Field("none", description="what trains: the name of an adapter")
 
-    name: Literal["none", "lora", "bitfit"] = Field(
-        "none",
-        description="what trains: the whole model (none), low-rank factors beside linear layers (lora), or biases "
-        "(bitfit)",
-    )
-    rank: PositiveInt = Field(8, description="rank of LoRA's factors")
-    alpha: PositiveFloat = Field(16.0, description="LoRA's scale: what the factors give is multiplied by alpha / rank")
-    parts: tuple[str, ...] = Field(
-        (),
-        description="ends of the names of the linear layers that get factors: [attn.qkv, attn.proj]; empty: all linear "
-        "layers of the blocks",
-    )
+
+class AdapterOptions(_Named):
+    """Fields of every adapter in a scenario's ``adapter`` section."""
+
     also: tuple[str, ...] | None = Field(
         None,
         description="parts that train beside the adapter: embedding, norm, rep or head of every tower, or the "
@@ -53,32 +45,63 @@ class AdapterOptions(BaseModel):
         "first take part (first); they aren't sent again",
     )
 
-    @property
-    def description(self) -> dict[str, Any]:
-        """What a model's description says of its adapter; empty without one.
 
-        Of LoRA it says the ``scale`` in place of alpha: a schedule that changes the rank leaves the scale as it is.
+class Adapter:
+    """What trains of a model, ``adapter: {name: NAME, ...}``.  Subclass, give ``Options``, and override what differs.
+
+    ``adapter`` is what a model's description says of it: ``name``, ``also``, and what ``described`` adds.  Plain data.
+    """
+
+    Options: ClassVar[type[AdapterOptions]] = AdapterOptions
+    """Fields of the scenario; a subclass of ``Adapter.Options``, which has ``name``, ``also`` and ``deliver_base``."""
+    summary: ClassVar[str] = ""
+    """One line for the reference."""
+
+    @classmethod
+    def described(cls, options: Any) -> dict[str, Any]:
+        """What the model's description says of it, as plain data: by default its own fields."""
+        fields: dict[str, Any] = options.model_dump(mode="json", exclude=set(AdapterOptions.model_fields))
+        return fields
+
+    @classmethod
+    def attach(cls, module: nn.Module, adapter: Mapping[str, Any]) -> None:
+        """Add the adapter's own parameters to a model that was just built; by default none.
+
+        A parameter in a block is named as the block's others, ``TOWER.blocks.3.REST``, so that schedules cut it with
+        its block.  The module may be on the meta device.
         """
-        if self.name == "none":
-            return {}
-        also = list(READ_OUT if self.also is None else self.also)
-        if self.name != "lora":
-            return {"name": self.name, "also": also}
-        return {
-            "name": self.name,
-            "rank": self.rank,
-            "scale": self.alpha / self.rank,
-            "parts": list(self.parts),
-            "also": also,
-        }
+
+    @classmethod
+    def trains(cls, adapter: Mapping[str, Any], name: str) -> bool:
+        """Whether a parameter trains that isn't one of ``also``."""
+        return False
+
+    @classmethod
+    def check(cls, modules: Mapping[str, nn.Module], adapter: Mapping[str, Any]) -> None:
+        """Raise MethodError where it doesn't fit these models without an adapter, by kind."""
+
+    @classmethod
+    def merge(cls, module: nn.Module, adapter: Mapping[str, Any]) -> dict[str, Tensor] | None:
+        """Parameters and buffers of the model without the adapter that computes the same; None if there is none."""
+        return None
+
+
+def description(options: AdapterOptions) -> dict[str, Any]:
+    """What a model's description says of its adapter; empty without one."""
+    if options.name == "none":
+        return {}
+    also = list(READ_OUT if options.also is None else options.also)
+    return {"name": options.name, **_kind(options.name).described(options), "also": also}
+
+
+def _kind(name: str) -> type[Adapter]:
+    part: type[Adapter] = registry.get("adapter", name)
+    return part
 
 
 def trains(adapter: Mapping[str, Any], name: str) -> bool:
     """Whether a parameter trains, with a description's ``adapter``."""
-    if any(belongs(name, part) for part in adapter["also"]):
-        return True
-    last = name.rpartition(".")[2]
-    return last in FACTORS if adapter["name"] == "lora" else last == "bias"
+    return any(belongs(name, part) for part in adapter["also"]) or _kind(adapter["name"]).trains(adapter, name)
 
 
 def belongs(name: str, part: str) -> bool:
@@ -87,27 +110,139 @@ def belongs(name: str, part: str) -> bool:
 
 
 def attach(module: nn.Module, adapter: Mapping[str, Any]) -> None:
-    """Give the layers of a model LoRA's factors; nothing for other adapters.
+    """Give a model its adapter's parameters.  Raises MethodError for an adapter that doesn't fit."""
+    _kind(adapter["name"]).attach(module, adapter)
 
-    Factors are drawn from torch's global generator, A as torch initialises a linear layer.  Raises MethodError for a
-    rank above a layer's smaller side.
+
+def check(modules: Mapping[str, nn.Module], adapter: Mapping[str, Any], given: bool = True) -> None:
+    """Raise MethodError for an adapter that doesn't fit these models without one, by kind.
+
+    ``given`` says whether the scenario names the parts in ``also`` itself.
     """
-    if adapter["name"] != "lora":
-        return
-    for name, layer in chosen_layers(module, adapter["parts"]):
-        inputs, outputs = sides(layer)
-        if adapter["rank"] > min(inputs, outputs):
-            raise MethodError(
-                f"rank {adapter['rank']} is above the smaller side of {name}, which is {inputs} x {outputs}: "
-                f"at most {min(inputs, outputs)}"
-            )
-        like = cast(Tensor, layer.weight)
-        first = nn.Parameter(torch.empty(adapter["rank"], inputs, dtype=like.dtype, device=like.device))
-        nn.init.kaiming_uniform_(first, a=math.sqrt(5))
-        layer.register_parameter("lora_a", first)
-        zeros = torch.zeros(outputs, adapter["rank"], dtype=like.dtype, device=like.device)
-        layer.register_parameter("lora_b", nn.Parameter(zeros))
-        layer.register_forward_hook(partial(_add, scale(adapter)))
+    _kind(adapter["name"]).check(modules, adapter)
+    parameters = {name for module in modules.values() for name, _ in module.named_parameters()}
+    for part in adapter["also"] if given else ():
+        if not any(belongs(name, part) for name in parameters):
+            own = sorted({".".join(name.split(".")[:2]) for name in parameters})
+            raise MethodError(f"also: no model has a part {part!r}; the parts are {', '.join(own)}")
+
+
+def check_trains(kind: str, module: nn.Module, adapter: Mapping[str, Any]) -> None:
+    """Raise MethodError if nothing trains in the adapted model of a kind of client."""
+    if not any(trains(adapter, name) for name, _ in module.named_parameters()):
+        raise MethodError(f"{adapter['name']} finds nothing to train in the model of {kind} clients")
+
+
+def without(description: Mapping[str, Any]) -> dict[str, Any]:
+    """The description of the same model without its adapter."""
+    return {name: value for name, value in description.items() if name != "adapter"}
+
+
+def merge(module: nn.Module, adapter: Mapping[str, Any]) -> dict[str, Tensor] | None:
+    """Parameters and buffers of the model without its adapter that computes the same; None if there is none."""
+    return _kind(adapter["name"]).merge(module, adapter)
+
+
+# --- edgefl's own ----------------------------------------------------------------------------------------------------
+
+
+class _Layers(_Named):
+    rank: PositiveInt = Field(8, description="rank of LoRA's factors")
+    alpha: PositiveFloat = Field(16.0, description="LoRA's scale: what the factors give is multiplied by alpha / rank")
+    parts: tuple[str, ...] = Field(
+        (),
+        description="ends of the names of the linear layers that get factors: [attn.qkv, attn.proj]; empty: all linear "
+        "layers of the blocks",
+    )
+
+
+class LoraOptions(AdapterOptions, _Layers):
+    """Fields of edgefl's own adapters: all have LoRA's, as the scenarios of runs do."""
+
+
+class Nothing(Adapter):
+    """The whole model trains."""
+
+    Options = LoraOptions
+
+
+class BitFit(Adapter):
+    """Biases alone train."""
+
+    Options = LoraOptions
+
+    @classmethod
+    def described(cls, options: Any) -> dict[str, Any]:
+        """Nothing but the name."""
+        return {}
+
+    @classmethod
+    def trains(cls, adapter: Mapping[str, Any], name: str) -> bool:
+        """Whether it is a bias."""
+        return name.rpartition(".")[2] == "bias"
+
+    @classmethod
+    def merge(cls, module: nn.Module, adapter: Mapping[str, Any]) -> dict[str, Tensor]:
+        """The model's own tensors: there are no others."""
+        return {name: tensor.detach() for name, tensor in module.state_dict().items()}
+
+
+class Lora(Adapter):
+    """Low-rank factors train beside linear layers."""
+
+    Options = LoraOptions
+
+    @classmethod
+    def described(cls, options: Any) -> dict[str, Any]:
+        """The ``scale`` in place of alpha: a schedule that changes the rank leaves the scale as it is."""
+        return {"rank": options.rank, "scale": options.alpha / options.rank, "parts": list(options.parts)}
+
+    @classmethod
+    def trains(cls, adapter: Mapping[str, Any], name: str) -> bool:
+        """Whether it is a factor."""
+        return name.rpartition(".")[2] in FACTORS
+
+    @classmethod
+    def attach(cls, module: nn.Module, adapter: Mapping[str, Any]) -> None:
+        """Give the layers of a model factors.
+
+        They are drawn from torch's global generator, A as torch initialises a linear layer.  Raises MethodError for a
+        rank above a layer's smaller side.
+        """
+        for name, layer in chosen_layers(module, adapter["parts"]):
+            inputs, outputs = sides(layer)
+            if adapter["rank"] > min(inputs, outputs):
+                raise MethodError(
+                    f"rank {adapter['rank']} is above the smaller side of {name}, which is {inputs} x {outputs}: "
+                    f"at most {min(inputs, outputs)}"
+                )
+            like = cast(Tensor, layer.weight)
+            first = nn.Parameter(torch.empty(adapter["rank"], inputs, dtype=like.dtype, device=like.device))
+            nn.init.kaiming_uniform_(first, a=math.sqrt(5))
+            layer.register_parameter("lora_a", first)
+            zeros = torch.zeros(outputs, adapter["rank"], dtype=like.dtype, device=like.device)
+            layer.register_parameter("lora_b", nn.Parameter(zeros))
+            layer.register_forward_hook(partial(_add, scale(adapter)))
+
+    @classmethod
+    def check(cls, modules: Mapping[str, nn.Module], adapter: Mapping[str, Any]) -> None:
+        """Raise MethodError for a part that no layer of these models has."""
+        names = {name for module in modules.values() for name, _ in linear_layers(module)}
+        for part in adapter["parts"]:
+            if not any(f".{name}".endswith(f".{part}") for name in names):
+                ends = sorted({".".join(words[-k:]) for words in (n.split(".") for n in names) for k in (1, 2)})
+                raise MethodError(f"parts: no linear layer's name ends with {part!r}{suggestion(part, ends)}")
+
+    @classmethod
+    def merge(cls, module: nn.Module, adapter: Mapping[str, Any]) -> dict[str, Tensor]:
+        """The weights with the factors' product added to them."""
+        state = {name: tensor.detach() for name, tensor in module.state_dict().items()}
+        factor = scale(adapter)
+        for name, layer in chosen_layers(module, adapter["parts"]):
+            first, second = (state.pop(f"{name}.{factor}") for factor in FACTORS)
+            change = factor * second @ first
+            state[f"{name}.weight"] = state[f"{name}.weight"] + (change if isinstance(layer, nn.Linear) else change.T)
+        return state
 
 
 def scale(adapter: Mapping[str, Any]) -> float:
@@ -142,41 +277,3 @@ def sides(layer: nn.Module) -> tuple[int, int]:
     """A linear layer's inputs and outputs."""
     shape = cast(Tensor, layer.weight).shape
     return (int(shape[1]), int(shape[0])) if isinstance(layer, nn.Linear) else (int(shape[0]), int(shape[1]))
-
-
-def check(modules: Mapping[str, nn.Module], adapter: Mapping[str, Any], given: bool = True) -> None:
-    """Raise MethodError for a part that no layer of these models has, by kind, or if nothing gets an adapter.
-
-    ``given`` says whether the scenario names the parts in ``also`` itself.
-    """
-    names = {name for module in modules.values() for name, _ in linear_layers(module)}
-    for part in adapter.get("parts", ()):
-        if not any(f".{name}".endswith(f".{part}") for name in names):
-            ends = sorted({".".join(words[-k:]) for words in (n.split(".") for n in names) for k in (1, 2)})
-            raise MethodError(f"parts: no linear layer's name ends with {part!r}{suggestion(part, ends)}")
-    parameters = {name for module in modules.values() for name, _ in module.named_parameters()}
-    for part in adapter["also"] if given else ():
-        if not any(belongs(name, part) for name in parameters):
-            own = sorted({".".join(name.split(".")[:2]) for name in parameters})
-            raise MethodError(f"also: no model has a part {part!r}; the parts are {', '.join(own)}")
-    for kind, module in modules.items():
-        lora = adapter["name"] == "lora" and chosen_layers(module, adapter["parts"])
-        if not lora and not any(trains(adapter, name) for name, _ in module.named_parameters()):
-            raise MethodError(f"{adapter['name']} finds nothing to train in the model of {kind} clients")
-
-
-def without(description: Mapping[str, Any]) -> dict[str, Any]:
-    """The description of the same model without its adapter."""
-    return {name: value for name, value in description.items() if name != "adapter"}
-
-
-def merge(module: nn.Module, adapter: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Parameters and buffers of a model by name, with its factors added to its weights."""
-    state = {name: tensor.detach() for name, tensor in module.state_dict().items()}
-    if adapter["name"] == "lora":
-        factor = scale(adapter)
-        for name, layer in chosen_layers(module, adapter["parts"]):
-            first, second = (state.pop(f"{name}.{factor}") for factor in FACTORS)
-            change = factor * second @ first
-            state[f"{name}.weight"] = state[f"{name}.weight"] + (change if isinstance(layer, nn.Linear) else change.T)
-    return state

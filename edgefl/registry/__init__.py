@@ -70,6 +70,10 @@ GROUPS = {
     "metric": "edgefl.metrics",
     "optimizer": "edgefl.optimizers",
     "rate schedule": "edgefl.rate_schedules",
+    "availability": "edgefl.availability",
+    "attack": "edgefl.attacks",
+    "task": "edgefl.tasks",
+    "adapter": "edgefl.adapters",
 }
 
 
@@ -146,7 +150,7 @@ def _converted(noun: str, name: str, part: Any) -> tuple[Any, str]:
 
 _CALLED = (
     "method", "schedule", "model", "partition", "step", "selection", "round policy", "budget", "server optimizer",
-    "codec",
+    "codec", "availability", "attack", "task", "adapter",
 )  # fmt: skip
 _ATTRIBUTES = {
     "method": ("initial", "work", "aggregate", "evaluate"),
@@ -160,6 +164,10 @@ _ATTRIBUTES = {
     "metric": ("Options", "task", "value"),
     "optimizer": ("Options", "build", "reads"),
     "rate schedule": ("Options", "shape", "factor_of"),
+    "availability": ("Options", "available", "leaves", "returns", "state"),
+    "attack": ("Options", "labels", "source", "sent"),
+    "task": ("like", "step", "score", "outputs"),
+    "adapter": ("Options", "described", "attach", "trains", "check", "merge"),
 }
 
 
@@ -302,7 +310,8 @@ def register(kind: str, name: str) -> Callable[[Part], Part]:
     Args:
         kind: ``method``, ``schedule``, ``model``, ``tower``, ``data set``, ``partition``, ``step``, ``edit``,
             ``selection``, ``round policy``, ``budget``, ``aggregation``, ``server optimizer``, ``codec``, ``metric``,
-            ``optimizer``, ``rate schedule`` or ``profile library`` (the path of a folder).
+            ``optimizer``, ``rate schedule``, ``availability``, ``attack``, ``task``, ``adapter`` or
+            ``profile library`` (the path of a folder).
         name: How a scenario names it: letters, digits, ``-``, ``_`` and ``.``.
 
     Returns:
@@ -316,7 +325,9 @@ def register(kind: str, name: str) -> Callable[[Part], Part]:
     if not isinstance(noun, str) or noun not in GROUPS:
         raise PluginError(f"there is no kind of part {kind!r:.60}; allowed: {', '.join(GROUPS)}")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise PluginError(f"{name!r:.60} can't be the name of a {noun}: it takes letters, digits, '-', '_' and '.'")
+        raise PluginError(
+            f"{name!r:.60} can't name a part, here of the kind {noun}: a name takes letters, digits, '-', '_' and '.'"
+        )
     caller = sys._getframe(1)
     module, file = str(caller.f_globals.get("__name__", "__main__")), caller.f_code.co_filename
 
@@ -338,7 +349,7 @@ def _register(point: Registered) -> None:
     taken = _points(noun).get(name)
     if taken is not None and not point.replaces(taken):
         of = "edgefl" if faults.top_package(taken) == "edgefl" else f"{faults.titled(taken)} ({faults.file_of(taken)})"
-        raise PluginError(f"the name {name!r} of a {noun} is taken by that of {of}: choose another name")
+        raise PluginError(f"the name {name!r} is taken by the {noun} of {of}: choose another name")
     if taken is None or isinstance(taken, Registered):
         PARTS[noun, name] = point
         _forget_parts()

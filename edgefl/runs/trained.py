@@ -17,8 +17,8 @@ def trained_model(
 ) -> nn.Module:
     """The model of a client kind with these weights of the run at ``path``, in evaluation mode on the CPU.
 
-    ``models`` are the run's descriptions by kind.  ``merged`` adds an adapter to the weights that it stands beside.
-    Raises UnknownName for another kind, RunError if the weights don't fit the model.
+    ``models`` are the run's descriptions by kind.  ``merged`` adds an adapter to the weights that it stands beside,
+    where it can be.  Raises UnknownName for another kind, RunError if the weights don't fit the model.
     """
     if kind not in models:
         raise UnknownName("client kind", kind, models)
@@ -42,9 +42,9 @@ def trained_model(
             f"not in the model {_first(sorted(loaded.unexpected_keys))}"
         )
     adapter = models[kind].get("adapter")
-    if merged and adapter:
+    if merged and adapter and (state := adapters.merge(module, adapter)) is not None:
         plain: nn.Module = build(adapters.without(models[kind]))
-        plain.load_state_dict(adapters.merge(module, adapter), assign=True)
+        plain.load_state_dict(state, assign=True)
         module = plain
     return module.eval()
 

@@ -13,7 +13,6 @@ from edgefl.data import KINDS, DataOptions
 from edgefl.data.missing import leaves_whole
 from edgefl.data.options import Kind
 from edgefl.devices import FleetOptions
-from edgefl.devices.attackers import LABEL_FLIP
 from edgefl.errors import EdgeflError, ScenarioError, UnknownName, suggestion
 from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.models import ModelOptions
@@ -138,12 +137,14 @@ def _metric_errors(document: Document, parts: Mapping[str, BaseModel]) -> list[S
 
 
 def _attack_errors(document: Document, data: DataOptions, fleet: FleetOptions) -> list[ScenarioError]:
-    """Attackers who flip labels where no client trains with labels."""
+    """Attackers who change labels where no client trains with labels."""
     attack = fleet.failures.attack
     present = [kind for kind, count in data.clients.items() if count]
-    if attack is None or attack.kind != LABEL_FLIP or any(data.task_of(kind) == "classify" for kind in present):
+    if attack is None or not registry.get("attack", attack.kind).labels:
         return []
-    message = f"{LABEL_FLIP} changes nothing, since {' and '.join(present)} clients retrieve, which needs no labels"
+    if any(data.like_of(kind) == "classify" for kind in present):
+        return []
+    message = f"{attack.kind} changes nothing, since {' and '.join(present)} clients retrieve, which needs no labels"
     return [document.error(("fleet", "failures", "attack", "kind"), message)]
 
 
@@ -179,7 +180,7 @@ def _missing_errors(
             f"modalities are missing only from {' or '.join(affected)} clients, but all clients are of the kinds "
             f"{', '.join(present)}"
         )
-    for kind in [kind for kind in affected if kind in present and data.task_of(kind) == "retrieve"]:
+    for kind in [kind for kind in affected if kind in present and data.like_of(kind) == "retrieve"]:
         if not leaves_whole(kind, affected[kind]):
             message = f"{kind} clients retrieve, which needs both modalities, but no sample would have both"
     return [document.error((section, "missing"), message)] if message else []

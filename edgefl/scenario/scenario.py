@@ -14,7 +14,6 @@ from edgefl.devices import FleetOptions
 from edgefl.errors import ScenarioError
 from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.models import ModelOptions
-from edgefl.models.adapters import AdapterOptions
 from edgefl.planning.payload_options import PayloadOptions
 from edgefl.planning.round_options import EvaluationOptions, RoundOptions
 from edgefl.planning.stop_options import StopOptions
@@ -43,7 +42,8 @@ class Scenario:
     seed: int
     data: DataOptions
     model: ModelOptions
-    adapter: AdapterOptions
+    adapter_name: str
+    adapter_options: Any
     pretrain: PretrainOptions
     method_name: str
     method_options: Any

@@ -14,7 +14,6 @@ from edgefl.devices import FleetOptions
 from edgefl.errors import EdgeflError
 from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.models import MODALITIES, ModelOptions
-from edgefl.models.adapters import AdapterOptions
 from edgefl.planning.payload_options import PayloadOptions
 from edgefl.planning.round_options import EvaluationOptions, RoundOptions
 from edgefl.planning.stop_options import StopOptions
@@ -37,7 +36,8 @@ class Section:
     and ``default`` its default name.  ``short`` is the field that a bare word sets; with ``whole`` a bare word in an
     override also resets all other fields.  ``inner`` lists fields whose model depends on a name, each with the noun,
     the key of the name and the default name.  ``words`` lists other fields whose value may be a bare word, each with
-    the key that it sets.
+    the key that it sets.  ``deep`` lists fields of fields like ``inner``, by dotted path, each with noun and key;
+    ``*`` stands for the name itself.
     """
 
     title: str
@@ -48,6 +48,7 @@ class Section:
     default: str = ""
     inner: Mapping[str, tuple[str, str, str]] = field(default_factory=dict)
     words: Mapping[str, str] = field(default_factory=dict)
+    deep: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def key_of_word(self, name: str) -> str | None:
         """The key that a bare word as the value of a field sets; None if the field takes no such word."""
@@ -62,11 +63,21 @@ class Section:
 
     def nested(self, path: tuple[str | int, ...], data: Any) -> type[BaseModel] | None:
         """The model of the value at ``path`` in the section, if a name in the value chooses it; else None."""
-        if len(path) != 1 or path[0] not in self.inner or not isinstance(data, Mapping):
+        if not isinstance(data, Mapping):
             return None
-        noun, key, default = self.inner[str(path[0])]
+        where, above = ".".join(map(str, path)), ".".join(map(str, (*path[:-1], "*")))
+        if where in self.inner:
+            noun, key, default = self.inner[where]
+            name = data.get(key, default)
+        elif where in self.deep:
+            noun, key = self.deep[where]
+            name = data.get(key)
+        elif above in self.deep:
+            noun, name = self.deep[above][0], path[-1]
+        else:
+            return None
         try:
-            return options_of(noun, data.get(key, default))
+            return options_of(noun, name)
         except EdgeflError:
             return None
 
@@ -88,7 +99,9 @@ SECTIONS: dict[str, Section] = {
         ModelOptions,
         inner={modality: ("tower", "tower", default) for modality, default in MODALITIES.items()},
     ),
-    "adapter": Section("parameters that train in place of the models' own", AdapterOptions, short="name"),
+    "adapter": Section(
+        "parameters that train in place of the models' own", short="name", noun="adapter", default="none"
+    ),
     "pretrain": Section("pretraining of towers at the server", PretrainOptions),
     "method": Section("the federated method", short="name", noun="method", default="fedavg"),
     "schedule": Section("which blocks train in which round", short="name", noun="schedule", default="end-to-end"),
@@ -109,7 +122,13 @@ SECTIONS: dict[str, Section] = {
         short="rule",
         inner={"rule": ("aggregation", "name", "mean"), "optimizer": ("server optimizer", "name", "average")},
     ),
-    "fleet": Section("the clients' devices, links and budgets", FleetOptions, short="like", whole=True),
+    "fleet": Section(
+        "the clients' devices, links and budgets",
+        FleetOptions,
+        short="like",
+        whole=True,
+        deep={"failures.attack": ("attack", "kind"), "availability.*": ("availability", "")},
+    ),
     "round": Section(
         "client selection and the end of a round",
         RoundOptions,

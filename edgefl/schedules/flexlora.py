@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, PositiveInt, field_validator
 
 from edgefl.errors import MethodError
-from edgefl.models.adapters import FACTORS, AdapterOptions
+from edgefl.models.adapters import FACTORS, AdapterOptions, LoraOptions
 from edgefl.schedules.stages import PARTS, Aggregation, Schedule, ScheduleOptions, Stage
 from edgefl.work.description import Item, Payload, Work
 from edgefl.work.slices import cut_between
@@ -52,7 +52,7 @@ class FlexLoRA(Schedule):
 
     def check(self, adapter: AdapterOptions, aggregation: Aggregation) -> None:
         """Raise MethodError without LoRA, for ranks that don't go up to its rank, and a rule that compares updates."""
-        if adapter.name != "lora":
+        if not isinstance(adapter, LoraOptions) or adapter.name != "lora":
             raise MethodError("flexlora offers ranks of LoRA's factors: set adapter: {name: lora}, or another schedule")
         if self.ranks[0] != (rank := adapter.rank):
             raise MethodError(

@@ -8,20 +8,26 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from edgefl.devices.attackers import LABEL_FLIP
+from edgefl import registry
 from edgefl.planning.setup import Setup
 from edgefl.training import Attack
 
 Texts = dict[str, list[bytes]]
 
 
-def attack_of(setup: Setup, client: int) -> Attack | None:
-    """The attack of a client, None for an honest one."""
-    options, attackers = setup.fleet.failures.attack, setup.fleet.attackers
-    if options is None or attackers is None or not attackers[client]:
+def attacks(setup: Setup, client: int) -> bool:
+    """Whether a client attacks."""
+    return setup.fleet.attackers is not None and bool(setup.fleet.attackers[client])
+
+
+def attack_of(setup: Setup, client: int, seed: int) -> Attack | None:
+    """The attack of a client whose training has this seed, None for an honest one."""
+    options = setup.fleet.failures.attack
+    if options is None or not attacks(setup, client):
         return None
-    classes = setup.clients.classes_of(setup.kind_of(client)) if options.kind == LABEL_FLIP else 0
-    return Attack(options.strength, classes)
+    part = registry.get("attack", options.kind)
+    made: Attack = part(options, setup.clients.classes_of(setup.kind_of(client)) if part.labels else 0, seed)
+    return made
 
 
 def attack_column(setup: Setup, clients: NDArray[Any]) -> Texts:

@@ -1,48 +1,127 @@
-"""What an attacker does on its own device: train on flipped labels, or change the update that it sends."""
+"""What an attacker does on its own device, a registered part: it trains on other data, or sends another update.
+
+edgefl's own attacks are below.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
 
 import torch
+from pydantic import Field, model_validator
 from torch import Tensor
 
-from edgefl.work import Pass, Payload, Source, TensorSpec
+from edgefl import registry
+from edgefl.devices.attackers import AttackOptions
+from edgefl.work import Item, Pass, Payload, Source, TensorSpec
 
 
 @dataclass(frozen=True)
 class Attack:
-    """An attack of a client.
+    """An attack of a client, ``fleet.failures.attack: {kind: NAME, share: 20%}``.
 
-    ``strength`` is the factor on its change of the tensors that the server averages: below 0 the sign is flipped, 1
-    leaves the update as it is.  ``classes`` is the number of classes whose labels it flips, 0 for none.
+    Subclass, give ``Options``, and override ``changed`` for another update, or ``source`` for other data.  ``classes``
+    is the number of classes of the client's labels, if it changes ``labels``, else 0.  ``seed`` is that of the client's
+    training in this round.
     """
 
-    strength: float = 1.0
+    Options: ClassVar[type[AttackOptions]] = AttackOptions
+    """Fields of the scenario; a subclass of ``Attack.Options``, which has ``kind`` and ``share``."""
+    labels: ClassVar[bool] = False
+    """Whether it changes labels, and so needs clients that classify."""
+
+    options: Any
     classes: int = 0
+    seed: int = 0
 
     def source(self, source: Source) -> Source:
         """The data that the attacker trains on."""
-        return Flipped(source, self.classes) if self.classes else source
+        return source
+
+    def changed(self, item: Item, change: Tensor) -> Tensor:
+        """The change of a tensor that it sends in place of its own, in float64: value - what it started from."""
+        return change
 
     def sent(self, payload: Payload, tensors: Mapping[str, Tensor], base: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What the attacker sends instead of ``tensors``, by item name: base + strength (value - base).
+        """What the attacker sends instead of ``tensors``, by item name: base + ``changed`` (value - base).
 
         ``base`` has the values that it started from.  Tables, integers and tensors without a base stay as they are.
         """
+        if type(self).changed is Attack.changed:
+            return dict(tensors)
         return {
             item.name: tensors[item.name]
-            if item.beside or item.name not in base
-            else self._changed(tensors[item.name], base[item.name])
+            if item.beside or item.name not in base or not tensors[item.name].is_floating_point()
+            else self._moved(item, tensors[item.name], base[item.name])
             for item in payload.items
         }
 
-    def _changed(self, value: Tensor, base: Tensor) -> Tensor:
-        if self.strength == 1 or not value.is_floating_point():
-            return value
+    def _moved(self, item: Item, value: Tensor, base: Tensor) -> Tensor:
         start = base.to(value.device, torch.float64)
-        return (start + self.strength * (value.double() - start)).to(value.dtype)
+        return (start + self.changed(item, value.double() - start)).to(value.dtype)
+
+    def to_json(self) -> list[Any]:
+        """As plain data, from which ``from_json`` makes it again."""
+        return [self.options.model_dump(mode="json"), self.classes, self.seed]
+
+    @staticmethod
+    def from_json(raw: list[Any]) -> Attack:
+        """The attack of which ``to_json`` made this; it may have been JSON.  Raises PluginError in a worker."""
+        options, classes, seed = raw
+        part = registry.get("attack", options["kind"])
+        made: Attack = part(part.Options.model_validate(options), classes, seed)
+        return made
+
+
+# --- edgefl's own ----------------------------------------------------------------------------------------------------
+
+
+class _OwnOptions(AttackOptions):
+    """Fields of edgefl's own attacks: all have ``factor``, as the scenarios of runs do."""
+
+    factor: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+        default=None,
+        description="Factor on the change that sign-flip and scaling send; null: 1 for sign-flip, 10 for scaling.",
+    )
+
+    @model_validator(mode="after")
+    def _used(self) -> _OwnOptions:
+        if self.factor is not None and self.kind == "label-flip":
+            raise ValueError(f"factor belongs to kind sign-flip or scaling, not {self.kind}")
+        return self
+
+
+class SignFlip(Attack):
+    """Sends its change with the opposite sign: base - factor (value - base), by default 1 times."""
+
+    Options = _OwnOptions
+
+    def changed(self, item: Item, change: Tensor) -> Tensor:
+        """- factor times the change."""
+        return -(1.0 if self.options.factor is None else self.options.factor) * change
+
+
+class Scaling(Attack):
+    """Sends its change enlarged: base + factor (value - base), by default 10 times."""
+
+    Options = _OwnOptions
+
+    def changed(self, item: Item, change: Tensor) -> Tensor:
+        """Factor times the change."""
+        return (10.0 if self.options.factor is None else self.options.factor) * change
+
+
+class LabelFlip(Attack):
+    """Trains honestly, on private samples whose label is classes - 1 - label."""
+
+    Options = _OwnOptions
+    labels = True
+
+    def source(self, source: Source) -> Source:
+        """The data with flipped labels."""
+        return Flipped(source, self.classes)
 
 
 @dataclass(frozen=True)

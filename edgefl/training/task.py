@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -110,7 +110,7 @@ class Task:
             "client": self.client,
             "seed": self.seed,
             "metered": self.metered,
-            "attack": self.attack and asdict(self.attack),
+            "attack": self.attack and self.attack.to_json(),
             "kept": self.kept.to_json() if isinstance(self.kept, Stored) else None,
             "others": [task.facts() for task in self.others],
             "places": self.places,
@@ -120,7 +120,7 @@ class Task:
     @classmethod
     def of(cls, form: Form, inputs: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Task:
         """The task with these ``facts``."""
-        attack = facts["attack"] and Attack(**facts["attack"])
+        attack = facts["attack"] and Attack.from_json(facts["attack"])
         kept = facts["kept"] and Stored.from_json(facts["kept"])
         others = tuple(cls.of(form, inputs, each) for each in facts["others"])
         rule = facts["sum"] and Sum.from_json(facts["sum"])

@@ -124,7 +124,7 @@ def test_a_scenario_cannot_name_a_file(call: Call, folder: Path) -> None:
         ("raises.py", "def f():\n    return {}['rank']\nf()\n", "it can't be loaded: KeyError: 'rank' ({file}:2)"),
         ("leaves.py", "import sys\nsys.exit(0)\n", "it tried to end the program (SystemExit: 0) ({file}:2)"),
         ("empty.py", "a = 1\n", 'it registers nothing; a part of yours needs a line such as @edgefl.register("method"'),
-        ("taken.py", "import edgefl\nedgefl.register('step', 'classify')(int)\n", "is taken by that of edgefl"),
+        ("taken.py", "import edgefl\nedgefl.register('step', 'classify')(int)\n", "is taken by the step of edgefl"),
     ],
 )
 def test_a_wrong_file_is_one_line(call: Call, folder: Path, name: str, text: Any, says: str) -> None:

@@ -6,14 +6,19 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from pydantic import ValidationError
 
+from edgefl import registry
 from edgefl.devices import FailureOptions, Fleet, FleetOptions, draw_failures
-from edgefl.devices.attackers import AttackOptions, draw_attackers
+from edgefl.devices.attackers import AttackOptions, draw_attackers, parse_attack
+from edgefl.errors import UnknownName
+from edgefl.work import Item, Payload
 
 
 def attack(share: float | str, kind: str = "sign-flip", **more: object) -> AttackOptions:
-    return AttackOptions.model_validate({"share": share, "kind": kind, **more})
+    options: AttackOptions = parse_attack({"share": share, "kind": kind, **more})
+    return options
 
 
 @pytest.mark.parametrize(
@@ -45,21 +50,23 @@ def test_a_fleet_has_them_and_fails_as_without_them():
 
 
 def test_factors_and_their_defaults():
-    found = [
+    given = [
         attack(0.1, "sign-flip"),
         attack(0.1, "sign-flip", factor=3),
         attack(0.1, "scaling"),
         attack(0.1, "scaling", factor=0.5),
         attack(0.1, "label-flip"),
     ]
-    assert [options.strength for options in found] == [-1, -3, 10, 0.5, 1]
+    payload = Payload("model", (Item("w", (2,), "float32", "k/w"),))
+    value, base = {"w": torch.tensor([3.0, 0.0])}, {"w": torch.tensor([1.0, 2.0])}
+    sent = [registry.get("attack", options.kind)(options).sent(payload, value, base)["w"].tolist() for options in given]
+    assert sent == [[-1, 4], [-5, 8], [21, -18], [2, 1], [3, 0]]
 
 
 @pytest.mark.parametrize(
     ("written", "said"),
     [
         ({"share": 0.1, "kind": "label-flip", "factor": 2}, "factor belongs to kind sign-flip or scaling"),
-        ({"share": 0.1, "kind": "noise"}, "'sign-flip', 'scaling' or 'label-flip'"),
         ({"share": 1.1, "kind": "scaling"}, "between 0 and 1"),
         ({"share": 0.1, "kind": "scaling", "factor": 0}, "greater than 0"),
         ({"share": 0.1, "kind": "scaling", "factor": float("inf")}, "finite"),
@@ -72,6 +79,11 @@ def test_what_a_person_is_told(written, said):
     with pytest.raises(ValidationError) as caught:
         FleetOptions.model_validate({"failures": {"attack": written}})
     assert any(said in error["msg"] for error in caught.value.errors())
+
+
+def test_an_unknown_attack_is_told_with_the_nearest():
+    with pytest.raises(UnknownName, match="unknown attack 'sign-flop'; did you mean 'sign-flip'"):
+        FleetOptions.model_validate({"failures": {"attack": {"share": 0.1, "kind": "sign-flop"}}})
 
 
 def test_options_round_trip_through_json():

@@ -23,7 +23,8 @@ def _written(tmp_path, fleet):
     [
         (["like: phonez"], 5, "fleet.like: unknown fleet 'phonez'; did you mean 'phones'?"),
         (["like: phones", "budgets: {memory: 0}"], 6, "fleet.budgets.memory: a budget must be positive, not 0"),
-        (["availability: allways"], 5, "fleet.availability: must be 'always' or a mapping"),
+        (["availability: allways"], 5, "fleet.availability: unknown availability 'allways'; did you mean 'always'?"),
+        (["availability: 3"], 5, "fleet.availability: must be 'always' or a mapping"),
         (["availability: {markow: {on: 2 h}}"], 5, "fleet.availability.markow: unknown key 'markow'; did you mean"),
         (["availability:", "  markov:", "    on: 2 h"], 6, "fleet.availability.markov.off: is missing"),
         (

@@ -18,7 +18,7 @@ from edgefl.registry import registered
 from edgefl.runs import Run
 from edgefl.scenario import load
 
-PARTS = ("own-device", "own-data", "own-model", "own-method", "own-schedule", "own-aggregation")
+PARTS = ("own-device", "own-data", "own-model", "own-method", "own-schedule", "own-aggregation", "own-parts")
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,12 @@ def test_every_part_has_a_page_with_an_example():
     text = (pages.ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     section = text[text.index("## Add a part") : text.index("## Pinned versions")]
     assert re.findall(r"\(docs/how-to/([\w-]+)\.md\)", section) == list(PARTS)
-    for page in PARTS:
+    told = " ".join(re.findall(r"^\| (an? .*?) \|", section, re.MULTILINE))
+    kinds = set(re.findall(r"\ban? ((?:data |server |rate |round |aggregation )?\w+)", told))
+    library = {"device", "link", "fleet"}  # of a profile library
+    said = {"aggregation": "aggregation rule"}
+    assert kinds == {said.get(noun, noun) for noun in registry.GROUPS if noun != "profile library"} | library
+    for page in PARTS[:-1]:  # the last registers within a program
         assert any(str(block.file).startswith("mylab/") for block in pages.blocks(f"docs/how-to/{page}.md"))
 
 

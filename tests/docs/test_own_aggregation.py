@@ -181,7 +181,7 @@ def test_what_is_no_rule_can_not_be_registered() -> None:
         edgefl.register("aggregation", "odd")(Rule)
     with pytest.raises(PluginError, match=r"doesn't define shares\(\)"):
         edgefl.register("aggregation", "odd")(type("Lazy", (ByUpdate,), {}))
-    with pytest.raises(PluginError, match="the name 'median' of a aggregation is taken"):
+    with pytest.raises(PluginError, match="the name 'median' is taken by the aggregation of edgefl"):
         edgefl.register("aggregation", "median")(Mean)
     with pytest.raises(PluginError, match="has no along, keeps"):
         edgefl.register("server optimizer", "odd")(type("Odd", (), {"Options": ByUpdate.Options, "step": print}))

@@ -12,12 +12,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import pages
 import pytest
 
 import edgefl
 from edgefl import registry
 from edgefl.data import Collection, DataSet, FolderSet, Wanted
-from edgefl.devices import Budget, Rounds
+from edgefl.devices import Availability, Budget, Rounds
 from edgefl.methods import (
     ByCoordinate,
     ByUpdate,
@@ -30,13 +31,16 @@ from edgefl.methods import (
     Setting,
     Update,
 )
+from edgefl.models.adapters import Adapter
 from edgefl.models.client import ClientModel
 from edgefl.schedules import Schedule, Seen, Stage
 from edgefl.simulation import Policy, Selection
 from edgefl.simulation.selection import Candidates, Chosen
 from edgefl.simulation.selection.base import Places
+from edgefl.training import Attack
 from edgefl.work import CodecKind, Context, Edit, Item, Pass, Payload, Scalars, Source, Step, Work
 from edgefl.work.edits import EditKind
+from edgefl.work.tasks import Task
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "reference" / "protocol.md").read_text(encoding="utf-8")
@@ -45,6 +49,7 @@ CLASSES = (
     Work, Pass, Payload, Item, Edit, Scalars, Step, Context, ClientModel, Source, EditKind, Method, Setting, Kind,
     ServerState, Update, Cohort, Collection, DataSet, FolderSet, Wanted, Schedule, Seen, Stage, Selection, Places,
     Candidates, Chosen, Policy, Budget, Rounds, ByCoordinate, ByUpdate, Group, ServerOptimizer, CodecKind,
+    Availability, Attack, Task, Adapter,
 )  # fmt: skip
 
 MADE_BY_INIT = {
@@ -58,6 +63,9 @@ MADE_BY_INIT = {
     CodecKind: {"args"},
     ClientModel: {"modalities", "widths"},
     Budget: {"noun", "quantity", "summary"},
+    Availability: {"options", "seed"},
+    Attack: {"options"},
+    Task: {"step", "score"},
 }
 """Attributes that a class is given when it is made or that a subclass sets, and that have no value in the class."""
 
@@ -116,8 +124,26 @@ def test_every_argument_that_a_step_edit_or_the_data_read_is_on_the_page() -> No
     assert read and {name for name in read if f"`{name}`" not in told} == set()
 
 
-def test_every_group_of_entry_points_is_on_the_page() -> None:
-    assert names_in(section("Entry points")) == set(registry.GROUPS.values())
+def test_every_kind_of_part_is_on_the_page_with_an_example_that_runs() -> None:
+    """A row for each kind; its page registers one, and tests/docs/test_pages.py runs the page."""
+    rows = re.findall(
+        r"^\| `(edgefl\.\w+)` \| ([\w ]+) \| .* \| \[[\w-]+\]\(\.\./(how-to/[\w-]+\.md)(#[\w-]+)?\) \|$",
+        section("Entry points"), re.MULTILINE,
+    )  # fmt: skip
+    assert {kind: group for group, kind, *_ in rows} == registry.GROUPS
+    for group, kind, page, anchor in rows:
+        text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+        headings = {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in re.findall(r"^#+ (.*)$", text, re.M)}
+        assert not anchor or anchor[1:] in headings, f"{page}{anchor}"
+        read = [block for block in pages.blocks(f"docs/{page}") if block.language in ("python", "toml")]
+        registers = [block for block in read if f'register("{kind}", ' in block.text or f'."{group}"]' in block.text]
+        assert registers and f"docs/{page}" in pages.PAGES, f"{page} registers no {kind}"
+
+
+def test_bases_of_own_parts_are_what_the_page_says() -> None:
+    """Each of edgefl's own parts of these kinds is a subclass of the class that its row names."""
+    for noun, base in (("availability", Availability), ("attack", Attack), ("task", Task), ("adapter", Adapter)):
+        assert all(issubclass(registry.get(noun, name), base) for name in registry.names(noun))
 
 
 def test_every_rule_of_check_is_on_the_page() -> None:

@@ -99,10 +99,10 @@ def test_a_registered_part_is_listed_with_its_options_and_they_are_checked(small
     [
         ("metod", "mine", Damped, "no kind of part 'metod'; allowed: method, schedule"),
         (["step"], "mine", Damped, "no kind of part"),
-        ("method", "my method", Damped, "'my method' can't be the name of a method"),
-        ("method", "", Damped, "'' can't be the name"),
-        ("method", 3, Damped, "3 can't be the name"),
-        ("method", "fedavg", Damped, "the name 'fedavg' of a method is taken by that of edgefl"),
+        ("method", "my method", Damped, "'my method' can't name a part, here of the kind method"),
+        ("method", "", Damped, "'' can't name a part"),
+        ("method", 3, Damped, "3 can't name a part"),
+        ("method", "fedavg", Damped, "the name 'fedavg' is taken by the method of edgefl"),
         ("method", "mine", int, "can't be registered: .* has no initial, work, aggregate, evaluate"),
         ("step", "mine", None, "is None"),
         (
@@ -126,7 +126,7 @@ def test_a_cell_that_runs_again_replaces_its_part_and_another_part_does_not() ->
     before = registry.get("step", "smooth")
     cell(SMOOTH.format(factor=1))
     assert registry.get("step", "smooth") is not before
-    with pytest.raises(PluginError, match=r"the name 'smooth' of a step is taken by that of .*<cell>"):
+    with pytest.raises(PluginError, match=r"the name 'smooth' is taken by the step of .*<cell>"):
         cell(SMOOTH.format(factor=1).replace("class Smooth", "class Other"))
     assert registry.get("step", "smooth").__name__ == "Smooth"
 

@@ -12,7 +12,7 @@ from tensors import assert_equal_tensors
 from torch import Tensor
 
 from edgefl.training import Attack, Node, Task
-from edgefl.training.attack import Flipped
+from edgefl.training.attack import Flipped, LabelFlip, Scaling, SignFlip
 from edgefl.work import Item, Pass, Payload
 from edgefl.work.codecs import Codec
 
@@ -44,18 +44,28 @@ class Dishonest(Toys):
         return Renamed(40 + index)
 
 
+def scaled(strength: float) -> Attack:
+    """One that sends its change this many times."""
+    kind = SignFlip if strength < 0 else Scaling
+    name = "sign-flip" if strength < 0 else "scaling"
+    return kind(kind.Options(kind=name, share=0.5, factor=abs(strength)))
+
+
+FLIP = LabelFlip(LabelFlip.Options(kind="label-flip", share=0.5), classes=5, seed=7)
+
+
 def task(attack: Attack | None, **more: object) -> Task:
     work = replace(make_work(), **more)  # type: ignore[arg-type]
     return Task(work.form, work.scalars, inputs_of(work), 3, 5, True, attack)
 
 
 def test_a_task_with_an_attack_travels() -> None:
-    for attack in (None, Attack(-3.0, 0), Attack(classes=5)):
+    for attack in (None, scaled(-3.0), FLIP):
         assert Task.decode(*task(attack).encode()).attack == attack
 
 
 def test_flipped_labels_are_really_trained_on() -> None:
-    flipped = Node(Toys(), CPU).run(task(Attack(classes=5)))
+    flipped = Node(Toys(), CPU).run(task(FLIP))
     stored = Node(Dishonest(), CPU).run(task(None))
     honest = Node(Toys(), CPU).run(task(None))
     assert flipped.result.loss == stored.result.loss != honest.result.loss
@@ -85,7 +95,7 @@ def test_labels_are_flipped_where_they_are_private_and_are_classes() -> None:
 @pytest.mark.parametrize("strength", [-1.0, -4.0, 10.0])
 def test_a_changed_update_leaves_and_costs_what_an_honest_one_does(strength: float) -> None:
     node = Node(Toys(), CPU)
-    honest, bad = node.run(task(None)), node.run(task(Attack(strength)))
+    honest, bad = node.run(task(None)), node.run(task(scaled(strength)))
     base = inputs_of(make_work())
     assert honest.result.loss == bad.result.loss and honest.measured == bad.measured
     moved = 0
@@ -102,19 +112,19 @@ def test_tables_integers_and_what_has_no_base_stay_as_they_are() -> None:
     tensors = {name: torch.tensor([3.0, 5.0]) for name in sources}
     tensors |= {"n": torch.tensor([3, 5]), "half": torch.tensor([3.0, 5.0], dtype=torch.float16)}
     base = {name: torch.ones(2) for name in ("w", "t", "half")} | {"n": torch.tensor([1, 1])}
-    found = Attack(-2.0).sent(payload, tensors, base)
+    found = scaled(-2.0).sent(payload, tensors, base)
     assert {n: t.tolist() for n, t in found.items()} == {
         "w": [-3, -7], "n": [3, 5], "t": [3, 5], "own": [3, 5], "half": [-3, -7]
     }  # fmt: skip
     assert {n: t.dtype for n, t in found.items()} == {n: t.dtype for n, t in tensors.items()}
-    assert_equal_tensors(Attack(classes=5).sent(payload, tensors, base), tensors)
+    assert_equal_tensors(FLIP.sent(payload, tensors, base), tensors)
 
 
 def test_a_changed_update_is_encoded_like_any_other() -> None:
     work = make_work()
     coded = tuple(replace(p, codec=Codec("int8")) for p in work.up)
     node = Node(Toys(), CPU)
-    plain, bad = node.run(task(Attack(-10.0))), node.run(task(Attack(-10.0), up=coded))
+    plain, bad = node.run(task(scaled(-10.0))), node.run(task(scaled(-10.0), up=coded))
     bases = work.bases(inputs_of(work))
     decoded = coded[0].decoded(bad.result.payloads["model"], bases)
     for name, value in plain.result.payloads["model"].items():

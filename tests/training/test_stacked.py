@@ -269,7 +269,7 @@ def test_the_rest_of_a_class_makes_a_group_if_it_is_half_of_one(tiny: Tiny) -> N
     assert grouped(alike[:1], [0], 2) == []
     assert grouped(alike[:3], [0] * 3, 5) == [[0, 1, 2]]
     assert grouped(alike[:4], [0, 1, 0, 1], 2) == [[0, 2], [1, 3]]
-    alike[0], alike[2] = replace(alike[0], metered=True), replace(alike[2], attack=Attack(-1.0))
+    alike[0], alike[2] = replace(alike[0], metered=True), replace(alike[2], attack=Attack(None))
     assert grouped(alike[:6], [0] * 6, 4) == [[1, 3, 4, 5]]
     other = replace(one, inputs=dict(one.inputs))
     assert grouped([one, other, one, other], [0] * 4, 2) == [[0, 2], [1, 3]]

@@ -48,6 +48,7 @@ OTHER_VALUES = {
     "fleet.availability.diurnal.hours": "hours, such as `8 h`; or a range, `8..10 h`",
     "fleet.availability.diurnal.start": "`spread`, or a time of day such as `18:00`; or a range, `18:00..23:00`",
     "fleet.availability.diurnal.begins": "time of day, such as `9:00`",
+    "fleet.failures.attack": "mapping: [attacks](#attacks)",
     "fleet.failures.slow_down.factor": "number, 1 or more; or a range, `2..5`",
     "training.rates": "mapping from tower or part to a rate, a list of rates, or [fields](#trainingrateskey)",
     "data.samples": "whole number, range such as `50..200`, or mapping from kind to one of these",
@@ -72,7 +73,7 @@ def fields_table(model: type[BaseModel], path: str, of: str = "") -> Iterator[st
             if nested not in _OWNERS:
                 inner.setdefault(nested, []).append(key)
     for field, (name, schema) in fields:
-        if name in ("name", "tower") and of:
+        if name in ("name", "tower", "kind") and of:
             continue
         key = f"{path}.{name}"
         if field.description is None:

@@ -60,6 +60,7 @@ def scenario_page() -> str:
             *_codecs(),
             *_named("optimizers", "Optimizers", "training.optimizer", 3),
             *_named("rate_schedules", "Rate schedules", "training.lr_schedule", 3),
+            *_named("attacks", "Attacks", "fleet.failures.attack", 3, "kind"),
             *_partitions(),
             *_data_sets(),
             *_quantities(),
@@ -108,11 +109,12 @@ def _section(key: str, section: Section) -> Iterator[str]:
     yield from _named(group, "", key, 3)
 
 
-def _named(group: str, title: str, key: str, level: int) -> Iterator[str]:
-    """A heading and the fields of each registered name."""
+def _named(group: str, title: str, key: str, level: int, field: str = "name") -> Iterator[str]:
+    """A heading and the fields of each registered name, which stands in ``field``."""
     if title:
         yield f"## {title}"
-        yield f"`{key}` is a name, or a mapping with `name` and the fields of that name."
+        short = "a name, or " if field == "name" else ""
+        yield f"`{key}` is {short}a mapping with `{field}` and the fields of that {field}."
     for name, owner in registered(group).items():
         yield f"{'#' * level} {name}"
         yield sentence(getattr(owner, "summary", "") or first_paragraph(owner.__doc__)) + "."

@@ -27,11 +27,12 @@ PROCESS_BYTES = 500 << 20
 """Memory of a client's process before its work: Python, torch, and the data."""
 
 
-@dataclass(frozen=True)
 class Only(Always):
     """An availability in which only these clients ever take part, `[clients]` ascending."""
 
-    chosen: tuple[int, ...] = ()
+    def __init__(self, chosen: tuple[int, ...]):
+        super().__init__()
+        self.chosen = chosen
 
     def available(self, clients: object, at: object) -> Booleans:
         """Whether each client is one of the chosen ones: `[clients]`."""

@@ -172,7 +172,7 @@ def _epochs(current: int) -> tuple[Step, ...]:
 
 def _adapters(scenario: Scenario) -> tuple[Step, ...]:
     """LoRA, then BitFit, for models that don't begin with random weights."""
-    if scenario.adapter.name != "none" or not _pretrained(scenario):
+    if scenario.adapter_name != "none" or not _pretrained(scenario):
         return ()
     lora = Step("LoRA of rank 8", PARAMETERS, 1, {"adapter": {"name": "lora", "rank": 8}})
     return lora, Step("BitFit", PARAMETERS, 2, {"adapter": {"name": "bitfit"}})
@@ -216,8 +216,8 @@ def _schedules(scenario: Scenario, setup: Setup, growing: bool) -> tuple[Step, .
         for n in (n for n in counts if n > current or name != schedule):
             value = {"name": schedule, "stages": n, "rounds": rounds, **carried}
             steps.append(Step(f"{schedule} in {n} stages", SCHEDULE, len(steps) + 1, {"schedule": value}))
-    rank = scenario.adapter.rank
-    if scenario.adapter.name == "lora" and name != "flexlora" and rank > 1:
+    rank = scenario.adapter_options.rank if scenario.adapter_name == "lora" else 0
+    if name != "flexlora" and rank > 1:
         ranks = sorted({rank, max(1, rank // 2), max(1, rank // 4)}, reverse=True)
         value = {"name": "flexlora", "ranks": ranks, "rounds": rounds}
         steps.append(Step("flexlora", SCHEDULE, len(steps) + 1, {"schedule": value}, "flexlora"))

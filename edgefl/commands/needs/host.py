@@ -28,6 +28,7 @@ from edgefl.machine.host import physical_cores, ram_bytes
 from edgefl.planning import Setup
 from edgefl.scenario import Scenario
 from edgefl.units import show_bytes, show_seconds
+from edgefl.work.tasks import like
 
 BYTES_PER_CLIENT = 30
 """Kind, samples, group, device and link of a client."""
@@ -129,7 +130,7 @@ def parameters_of(scenario: Scenario) -> float:
         if scenario.data.clients.get(kind):
             task = scenario.data.task_of(kind)
             try:
-                described = models.describe(scenario.model, tuple(kind.split("-")), task, facts)
+                described = models.describe(scenario.model, tuple(kind.split("-")), like(task), facts)
             except EdgeflError:
                 continue  # what doesn't fit together is reported when the scenario is composed
             most = max(most, _counted(json.dumps(described)))

@@ -104,7 +104,7 @@ def count(
         on_message(f"fvcore: {client_kind} at stage {offered.index}")
         described = planner.setup.method.setting.kinds[client_kind]
         spec = source.spec(replace(work.passes[0], batch=1, args={}), described.pattern)
-        counts = count_twice(work.model, described.pattern, described.task, spec)
+        counts = count_twice(work.model, described.pattern, described.like, spec)
         rows.append(
             {
                 **subject.fields,

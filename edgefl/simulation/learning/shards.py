@@ -11,7 +11,7 @@ from edgefl.methods import Method, ServerState
 from edgefl.planning.planner import Start
 from edgefl.planning.setup import Setup
 from edgefl.schedules import Stage
-from edgefl.simulation.attackers import attack_of
+from edgefl.simulation.attackers import attacks
 from edgefl.simulation.learning.arrived import Started
 from edgefl.simulation.learning.interface import part_of_stage
 from edgefl.work import Form
@@ -52,7 +52,7 @@ def shards_of(setup: Setup, state: ServerState, clients: Sequence[Member], stage
         form = started.plan.form
         if form not in suits:
             suits[form] = _suits(form, state, stage)
-        if suits[form] and attack_of(setup, client) is None:
+        if suits[form] and not attacks(setup, client):
             classes.setdefault((form, started.plan.start), []).append((client, started))
     shards = []
     for members in classes.values():

@@ -142,7 +142,8 @@ class Training:
                 wires[plan.start] = state.wire(plan.form, preinstalled(plan.form, plan.down, state.versions))
             keep = plan.form.keep
             inputs, kept = wires[plan.start], self.kept.of(client, keep) if keep else None
-            seed, attack = self._seed(client, dispatch.number), attack_of(self.setup, client)
+            seed = self._seed(client, dispatch.number)
+            attack = attack_of(self.setup, client, seed)
             peak = plan.cost.compute.peak_memory_bytes
             task = Task(plan.form, scalars, inputs, client, seed, metered, attack, kept, peak=peak)
         self.under_way[client] = started = Started(dispatch.number, plan, scalars, state, metered, task)

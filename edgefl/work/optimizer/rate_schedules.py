@@ -6,17 +6,14 @@ MultiStepLR and CosineAnnealingLR, with a step after every round.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import cos, inf, pi
 from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, field_validator
 
 from edgefl import registry
-from edgefl.errors import MethodError
-
-FIELDS = {"every": "step", "factor": "step", "floor": "cosine"}
-"""Fields that belong to one of edgefl's own shapes."""
+from edgefl.errors import MethodError, PluginError
 
 
 class _Itself:
@@ -85,41 +82,7 @@ class RateSchedule(BaseModel):
         return self.never_comes(longest)
 
 
-class _Own(RateSchedule):
-    """edgefl's own shapes, which have the fields of all, so that a run's scenario can be read whatever its shape."""
-
-    every: PositiveInt | list[PositiveInt] | None = Field(
-        None,
-        description="rounds between two steps, or the rounds after which there is one, counted from the end of the "
-        "warm-up; for step",
-    )
-    factor: float | None = Field(None, gt=0, lt=1, description="factor on the rate at each step; null: 0.1; for step")
-    floor: float | None = Field(
-        None,
-        ge=0,
-        lt=1,
-        description="share of the rate that a cosine approaches: it would reach it in the round after the last; "
-        "null: 0; for cosine",
-    )
-
-    @field_validator("every")
-    @classmethod
-    def _ascending(cls, value: int | list[int] | None) -> int | list[int] | None:
-        if isinstance(value, list) and (not value or sorted(set(value)) != value):
-            raise ValueError(f"the rounds of the steps must ascend, such as [30, 60], not {value}")
-        return value
-
-    @model_validator(mode="after")
-    def _applies(self) -> _Own:
-        for field, name in FIELDS.items():
-            if getattr(self, field) is not None and self.name != name:
-                raise ValueError(f"{self.name} has no {field}: it belongs to {name}")
-        if self.name == "step" and self.every is None:
-            raise ValueError("step needs the rounds between two steps: every: 10, or every: [30, 60]")
-        return self
-
-
-class Constant(_Own):
+class Constant(RateSchedule):
     """The same rate in every round."""
 
     def shape(self, passed: int, rounds: int) -> float:
@@ -127,18 +90,29 @@ class Constant(_Own):
         return 1.0
 
 
-class Step(_Own):
+class Step(RateSchedule):
     """A smaller rate after some rounds."""
+
+    every: PositiveInt | list[PositiveInt] = Field(
+        description="rounds between two steps, or the rounds after which there is one, counted from the end of the "
+        "warm-up"
+    )
+    factor: float | None = Field(None, gt=0, lt=1, description="factor on the rate at each step; null: 0.1")
+
+    @field_validator("every")
+    @classmethod
+    def _ascending(cls, value: int | list[int]) -> int | list[int]:
+        if isinstance(value, list) and (not value or sorted(set(value)) != value):
+            raise ValueError(f"the rounds of the steps must ascend, such as [30, 60], not {value}")
+        return value
 
     def shape(self, passed: int, rounds: int) -> float:
         """``factor`` to the power of the steps until then."""
-        assert self.every is not None
         steps = passed // self.every if isinstance(self.every, int) else sum(passed >= at for at in self.every)
         return float((0.1 if self.factor is None else self.factor) ** steps)
 
     def never_comes(self, longest: int) -> tuple[str, str] | None:
         """A first step after the last round."""
-        assert self.every is not None
         first, where = self.every if isinstance(self.every, int) else min(self.every), "the run"
         where = where if self.restart == "never" else "a stage"
         if self.warm_up + first < longest:
@@ -147,8 +121,16 @@ class Step(_Own):
         return "every", f"a step after {_counted(first)}{after} never comes: {where} has {_counted(longest)}"
 
 
-class Cosine(_Own):
+class Cosine(RateSchedule):
     """Half a cosine down to the floor."""
+
+    floor: float | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="share of the rate that a cosine approaches: it would reach it in the round after the last; "
+        "null: 0",
+    )
 
     def shape(self, passed: int, rounds: int) -> float:
         """From 1 to ``floor``."""
@@ -169,4 +151,18 @@ def parse_rate_schedule(value: Any) -> Any:
         raise ValueError(f"a rate schedule is a name such as cosine, or a mapping with a name, not {value!r:.60}")
     name = fields.get("name", "constant")
     kind: type[RateSchedule] = registry.get("rate schedule", name)
-    return kind.model_validate({**fields, "name": name})
+    given = {**fields, "name": name}
+    for field in fields.keys() - kind.model_fields.keys():
+        owners = [other for other in registry.names("rate schedule") if field in _fields_of(other)]
+        if owners and given.pop(field) is not None:  # earlier versions wrote the fields of all into a run's scenario
+            raise ValueError(f"{name} has no {field}: it belongs to {' and '.join(owners)}")
+    return kind.model_validate(given)
+
+
+def _fields_of(name: str) -> Collection[str]:
+    """The fields of a rate schedule; none of one that can't be imported."""
+    try:
+        fields: Collection[str] = registry.get("rate schedule", name).model_fields
+    except PluginError:
+        return ()
+    return fields

@@ -20,15 +20,20 @@ from torch.optim import lr_scheduler
 import edgefl
 from edgefl.errors import ScenarioError
 from edgefl.scenario import load
-from edgefl.work.optimizer.rate_schedules import RateSchedule
+from edgefl.work.optimizer.rate_schedules import RateSchedule, parse_rate_schedule
 from edgefl.work.training_options import TrainingOptions
 
 Tiny = Callable[..., dict[str, Any]]
 
 
+def rate_schedule(**fields: Any) -> RateSchedule:
+    made: RateSchedule = parse_rate_schedule(fields)
+    return made
+
+
 def test_closed_forms_by_hand() -> None:
     def rates(rounds: int, **fields: Any) -> list[float]:
-        return list(RateSchedule(**fields).factors([rounds]))
+        return list(rate_schedule(**fields).factors([rounds]))
 
     assert rates(4) == [1.0] * 4
     assert rates(4, warm_up=2, start=0.5) == [0.5, 0.75, 1.0, 1.0]
@@ -38,7 +43,7 @@ def test_closed_forms_by_hand() -> None:
         [0.5 + 0.5 * (1 + cos(pi * passed / 4)) / 2 for passed in range(4)], rel=1e-15
     )
     assert rates(5, name="cosine", warm_up=3)[2:] == pytest.approx([0.1 + 0.9 * 2 / 3, 1.0, 0.5])
-    stages = RateSchedule(name="cosine", restart="stage").factors([2, 0, 3])
+    stages = rate_schedule(name="cosine", restart="stage").factors([2, 0, 3])
     assert stages == pytest.approx([1.0, 0.5, 1.0, 0.75, 0.25])
 
 
@@ -60,7 +65,7 @@ def test_torchs_schedulers_give_the_same_rates(
         "steps": {"every": [every, every + 3], "factor": share},
     }[shape]  # fmt: skip
     name = shape.removesuffix("s")
-    found = RateSchedule(name=name, warm_up=warm_up, start=start, **fields).factors([rounds])  # type: ignore[arg-type]
+    found = rate_schedule(name=name, warm_up=warm_up, start=start, **fields).factors([rounds])  # type: ignore[arg-type]
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.25)
     after: Any = {
         "constant": lambda: lr_scheduler.ConstantLR(optimizer, factor=1.0),
@@ -99,7 +104,8 @@ def test_every_rate_is_scaled_the_servers_too() -> None:
     [
         ({"name": "cosine", "every": 3}, "cosine has no every: it belongs to step"),
         ({"floor": 0.1}, "constant has no floor: it belongs to cosine"),
-        ({"name": "step"}, "step needs the rounds between two steps"),
+        ({"name": "step"}, "every\n  Field required"),
+        ({"name": "cosine", "flor": None}, "flor"),
         ({"name": "step", "every": [5, 3]}, "must ascend"),
         ({"name": "step", "every": []}, "must ascend"),
         ({"warm_up": 2, "start": 0.0}, "greater than 0"),
@@ -107,7 +113,7 @@ def test_every_rate_is_scaled_the_servers_too() -> None:
 )
 def test_fields_that_mean_nothing(fields: dict[str, Any], told: str) -> None:
     with pytest.raises(ValidationError, match=told):
-        RateSchedule(**fields)
+        TrainingOptions(lr_schedule=fields)  # type: ignore[arg-type]
 
 
 def test_rates_that_never_come_are_refused_with_their_field(tiny: Tiny) -> None:
@@ -121,6 +127,8 @@ def test_rates_that_never_come_are_refused_with_their_field(tiny: Tiny) -> None:
         with pytest.raises(ScenarioError, match=told):
             load(tiny(**sections, training={"lr_schedule": rates}))
     kept = load(tiny(schedule=staged, training={"lr_schedule": {"warm_up": 3}}))
+    earlier = {"name": "constant", "warm_up": 3, "every": None, "factor": None, "floor": None}
+    assert load(tiny(schedule=staged, training={"lr_schedule": earlier})).training == kept.training
     assert load(kept.resolved()).training == kept.training and kept.training.lr_schedule.warm_up == 3
 
 
