@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -207,11 +206,15 @@ def duration(
     for long continues at its throttled rate.  The server has no link: it transfers nothing, and its models are in
     memory already.
     """
-    phases = Phases(np.array([round_numbers(compute, moved, device, link)]), throttling)
-    down, busy, up = phases.seconds
     load = 0.0 if link is None else compute.load_seconds(device)
-    spent, power = phases.energy_joules, phases.peak_watts
-    return Duration(float(down[0]), float(busy[0]), float(up[0]), float(spent[0]), load, float(power[0]))
+    return _durations(Phases(np.array([round_numbers(compute, moved, device, link)]), throttling), [load])[0]
+
+
+def _durations(phases: Phases, loads: Sequence[float]) -> list[Duration]:
+    """The rounds of these phases one by one; ``loads`` are their seconds of loading."""
+    rows = (*phases.seconds, phases.energy_joules)
+    spent = zip(*(row.tolist() for row in rows), loads, phases.peak_watts.tolist(), strict=True)
+    return [Duration(*each) for each in spent]
 
 
 def round_numbers(compute: ComputeCost, moved: Traffic, device: Device, link: Link | None) -> tuple[float, ...]:
@@ -241,6 +244,7 @@ class ClientCost:
     duration: Duration
     device: Device
     link: Link
+    _taken: dict[str, float] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def on(
@@ -249,26 +253,31 @@ class ClientCost:
         """Cost of this computation and traffic on a device and over a link, as ``duration`` prices them."""
         return cls(compute, moved, duration(compute, moved, device, link, throttling=throttling), device, link)
 
-    @cached_property
-    def _rounds(self) -> Rounds:
-        spent = self.duration
-        return Rounds(
-            self.device, self.link, **amounts_of([self.compute], [self.traffic]),
-            download_seconds=np.array([spent.download_seconds]),
-            compute_seconds=np.array([spent.compute_seconds]),
-            upload_seconds=np.array([spent.upload_seconds]),
-            energy_joules=np.array([spent.energy_joules]),
-            peak_watts=np.array([spent.peak_watts]),
-        )  # fmt: skip
-
-    @cached_property
-    def _taken(self) -> dict[str, float]:
-        return {}
+    @classmethod
+    def all_on(
+        cls,
+        demands: Sequence[tuple[ComputeCost, Traffic]],
+        device: Device,
+        link: Link,
+        *,
+        throttling: bool = False,
+        names: Iterable[str] = BUDGETS,
+    ) -> list[ClientCost]:
+        """``on`` for several rounds at once, with what they take of the budgets of these ``names``."""
+        numbers = np.array([round_numbers(compute, moved, device, link) for compute, moved in demands])
+        durations = _durations(Phases(numbers, throttling), [compute.load_seconds(device) for compute, _ in demands])
+        costs = [cls(*each, spent, device, link) for each, spent in zip(demands, durations, strict=True)]
+        taken = {name: values.tolist() for name, values in amounts(names, _rounds_of(costs)).items()}
+        for index, cost in enumerate(costs):
+            cost._taken.update((name, values[index]) for name, values in taken.items())
+        return costs
 
     def budgets(self, names: Iterable[str] = BUDGETS) -> dict[str, float]:
         """The quantities that eligibility compares with a client's budgets of these ``names``."""
         if missing := [name for name in names if name not in self._taken]:
-            self._taken.update((name, values[0].item()) for name, values in amounts(missing, self._rounds).items())
+            self._taken.update(
+                (name, values[0].item()) for name, values in amounts(missing, _rounds_of([self])).items()
+            )
         return {name: self._taken[name] for name in names}
 
     def record(self) -> dict[str, Any]:
@@ -297,3 +306,16 @@ class ClientCost:
             "virtual_seconds": d.virtual_seconds,
             "energy_joules": d.energy_joules,
         }
+
+
+def _rounds_of(costs: Sequence[ClientCost]) -> Rounds:
+    """The rounds of these costs, all on the device and link of the first."""
+    spent = [cost.duration for cost in costs]
+    return Rounds(
+        costs[0].device, costs[0].link, **amounts_of([c.compute for c in costs], [c.traffic for c in costs]),
+        download_seconds=np.array([d.download_seconds for d in spent]),
+        compute_seconds=np.array([d.compute_seconds for d in spent]),
+        upload_seconds=np.array([d.upload_seconds for d in spent]),
+        energy_joules=np.array([d.energy_joules for d in spent]),
+        peak_watts=np.array([d.peak_watts for d in spent]),
+    )  # fmt: skip

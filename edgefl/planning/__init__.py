@@ -15,7 +15,7 @@ from edgefl.planning.judge import Choices, choose_stages
 from edgefl.planning.meta_state import shapes, shapes_alone
 from edgefl.planning.offers import Priced, Prices, choose
 from edgefl.planning.payload_options import PayloadOptions, encoded
-from edgefl.planning.planner import PLANNED, Demand, Plan, Planner, Start, WorkKey
+from edgefl.planning.planner import PLANNED, Cell, Demand, Plan, Planner, Start, WorkKey
 from edgefl.planning.round_options import EvaluationOptions, RoundOptions
 from edgefl.planning.setup import Clients, Setup
 from edgefl.planning.versions import (
@@ -36,6 +36,7 @@ __all__ = [
     "ROUND",
     "PLANNED",
     "Choices",
+    "Cell",
     "ClientVersions",
     "Clients",
     "DataCoverage",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -82,6 +82,15 @@ class Plan:
         return self.kind, self.variant, self.stage.index, self.old
 
 
+class Cell(NamedTuple):
+    """Clients that share a plan at a stage: their group, device and link (by index) and stale copies."""
+
+    group: int
+    device: int
+    link: int
+    old: tuple[str, ...]
+
+
 class _Moved(NamedTuple):
     """Payloads of a work, those that travel down where some copies are stale, and the traffic."""
 
@@ -106,7 +115,7 @@ class Planner:
         self.revisions: Counter[WorkKey] = Counter()
         """Number of changes of a variant's work at a stage; changes of a learning rate don't count."""
         self._traffic: dict[tuple[str, int, str, tuple[str, ...]], _Moved] = {}
-        self._plans: dict[WorkKey, dict[tuple[int, int, int, tuple[str, ...]], Plan]] = {}
+        self._plans: dict[WorkKey, dict[Cell, Plan]] = {}
         self._server: list[tuple[Form, tuple[str, ComputeCost]]] = []
 
     def work(self, kind: str, round: int, stage: Stage, variant: Hashable = None) -> tuple[Work, str]:
@@ -198,26 +207,37 @@ class Planner:
 
         ``old`` are their stale copies (``stale``).
         """
-        client = int(self.setup.representative[group])
-        kind, variant = self.setup.kind_of(client), self.setup.variant_of(client)
-        self.form(kind, round, stage, variant)  # drops the plans of a work that has changed
-        at = kind, variant, stage.index
-        plans = self._plans[at]
-        key = (group, device, link, old)
-        if key not in plans:
-            demand = self.demand(client, round, stage, old)
-            fleet, samples = self.setup.fleet, int(self.setup.clients.client_samples[client])
+        return self.plans([Cell(group, device, link, old)], round, stage)[0]
+
+    def plans(self, cells: Sequence[Cell], round: int, stage: Stage) -> list[Plan]:
+        """The plans of a round at this stage for these cells; those that aren't known are priced together."""
+        setup, fleet, found = self.setup, self.setup.fleet, list[tuple[WorkKey, Cell]]()
+        new: dict[tuple[int, int], dict[Cell, tuple[WorkKey, int, Demand]]] = {}
+        for cell in cells:
+            client = int(setup.representative[cell.group])
+            at = setup.kind_of(client), setup.variant_of(client), stage.index
+            self.form(at[0], round, stage, at[1])  # drops the plans of a work that has changed
+            found.append((at, cell))
+            if cell not in self._plans[at]:
+                demand = self.demand(client, round, stage, cell.old)
+                new.setdefault((cell.device, cell.link), {})[cell] = at, client, demand
+        for (device, link), demands in new.items():
             hardware, connection = fleet.devices[device], fleet.links[link]
-            # works that are fitted to other numbers of samples differ in their batches only
-            batches = tuple(p.batch for p in demand.form.passes)
-            fitted = self._fitted[at]
-            if batches not in fitted:
-                fitted[batches] = interned(demand.form)
-            plans[key] = Plan(
-                kind, variant, group, samples, stage, fitted[batches], demand.key, old, demand.down,
-                demand.on(hardware, connection, throttling=fleet.throttling), hardware, connection,
+            costs = ClientCost.all_on(
+                [(demand.compute, demand.traffic) for *_, demand in demands.values()], hardware, connection,
+                throttling=fleet.throttling, names=fleet.budget_names,
             )  # fmt: skip
-        return plans[key]
+            for (cell, (at, client, demand)), cost in zip(demands.items(), costs, strict=True):
+                # works that are fitted to other numbers of samples differ in their batches only
+                batches = tuple(p.batch for p in demand.form.passes)
+                form = self._fitted[at].setdefault(batches, demand.form)
+                if form is demand.form:
+                    form = self._fitted[at][batches] = interned(form)
+                self._plans[at][cell] = Plan(
+                    *at[:2], cell.group, int(setup.clients.client_samples[client]), stage, form, demand.key, cell.old,
+                    demand.down, cost, hardware, connection,
+                )  # fmt: skip
+        return [self._plans[at][cell] for at, cell in found]
 
     def server(self, work: Work) -> tuple[str, ComputeCost]:
         """Cost key and cost of a work of the server."""

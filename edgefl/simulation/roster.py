@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.planning import (
+    Cell,
     ClientVersions,
     Plan,
     Planner,
@@ -221,19 +222,18 @@ class Roster:
         ):
             code, codes = code * size + factor, codes * size
         first, inverse = _distinct(code, codes)
-        numbers = np.empty(len(first), np.int32)
+        numbers, new = np.empty(len(first), np.int32), list[Cell]()
         for index, position in enumerate(first):
             client = int(clients[position])
-            old = self._old(int(held[position]), client, stage, current)
-            indices = setup.place(client)
-            key = (*indices, stage.index, old)
-            number = self._numbers.get(key)
+            cell = Cell(*setup.place(client), self._old(int(held[position]), client, stage, current))
+            number = self._numbers.get((cell, stage.index))
             if number is None:
-                number = self._numbers[key] = len(self.cells)
-                plan = self.planner.plan(*indices, round, stage, old)
-                self.cells.append(plan)
-                self._costs.append(list(plan.cost.budgets(self.names).values()))
+                number = self._numbers[cell, stage.index] = len(self.cells) + len(new)
+                new.append(cell)
             numbers[index] = number
+        for plan in self.planner.plans(new, round, stage):
+            self.cells.append(plan)
+            self._costs.append(list(plan.cost.budgets(self.names).values()))
         return numbers[inverse]
 
     def _old(self, state: int, client: int, stage: Stage, current: Versions) -> tuple[Address, ...]:
