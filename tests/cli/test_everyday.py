@@ -67,6 +67,8 @@ LONG = {
     "edgefl calibrate --quick",
     "edgefl calibrate --quick -o mydevice.yaml --force",
     *EXAMPLES["edgefl check"],
+    *EXAMPLES["edgefl devices validate"],
+    *EXAMPLES["edgefl emulate"],
     *EXAMPLES["edgefl fit"],
     *EXAMPLES["edgefl analyse"],
     *EXAMPLES["edgefl papers"][1:],

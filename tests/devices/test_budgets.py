@@ -95,6 +95,7 @@ def test_a_scenario_without_power_has_none_in_its_records(six: Callable[..., Any
     assert BudgetOptions.model_validate(resolved).limits()["power"] == (5, 10)
 
 
+@pytest.mark.slow
 def test_power_in_sweep_profile_and_fit(six: Callable[..., Any]) -> None:
     rows = edgefl.sweep(six({}), ["fleet.budgets.power=1W,7.5W,1kW"])["rows"]
     clients = edgefl.profile_clients(six({"power": "7.5 W"}))["rows"]

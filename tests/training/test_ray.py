@@ -70,6 +70,7 @@ def test_a_ray_of_its_own_gives_the_bytes_of_this_process_and_leaves_nothing(tin
     assert not of_ray()
 
 
+@pytest.mark.slow
 def test_a_work_is_stored_once_whatever_its_learning_rate(
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
