@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -21,6 +20,7 @@ from pydantic import (
 from edgefl import registry
 from edgefl.data.missing import parse_missing
 from edgefl.planning.staleness import StalenessOptions, parse_staleness
+from edgefl.registry.fields import parse_options
 from edgefl.units import Seconds, Share
 from edgefl.work.metrics import parse_metric
 
@@ -42,14 +42,8 @@ def parse_policy(value: object) -> BaseModel:
 
     Raises UnknownName, and pydantic's ValidationError for wrong fields.
     """
-    if isinstance(value, BaseModel):
-        return value
-    fields = {"name": value} if isinstance(value, str) else value
-    if not isinstance(fields, Mapping):
-        raise ValueError(f"a round policy is a name, or a mapping with its name and fields, not {value!r}")
-    name = fields.get("name", "synchronous")
-    options: type[BaseModel] = registry.get("round policy", name).Options
-    return options.model_validate({**fields, "name": name})
+    shape = "a round policy is a name, or a mapping with its name and fields"
+    return parse_options("round policy", "synchronous", value, shape)
 
 
 def parse_selection(value: object) -> BaseModel:
@@ -57,14 +51,8 @@ def parse_selection(value: object) -> BaseModel:
 
     Raises UnknownName, and pydantic's ValidationError for wrong fields.
     """
-    if isinstance(value, BaseModel):
-        return value
-    fields = {"name": value} if isinstance(value, str) else value
-    if not isinstance(fields, Mapping):
-        raise ValueError(f"a selection is a name or a mapping such as {{name: oort, exploration: 20%}}, not {value!r}")
-    name = fields.get("name", "random")
-    options: type[BaseModel] = registry.get("selection", name).Options
-    return options.model_validate({**fields, "name": name})
+    shape = "a selection is a name or a mapping such as {name: oort, exploration: 20%}"
+    return parse_options("selection", "random", value, shape)
 
 
 _METRIC = WithJsonSchema(

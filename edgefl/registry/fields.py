@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+from pydantic import BaseModel
 
 from edgefl import registry
 from edgefl.errors import EdgeflError
+
+
+def parse_options(noun: str, default: str, value: object, shape: str) -> BaseModel:
+    """Options of a part of this noun, from its name or from a mapping with a ``name``; ``shape`` says what it may be.
+
+    Raises UnknownName, and pydantic's ValidationError for wrong fields.
+    """
+    if isinstance(value, BaseModel):
+        return value
+    fields = {"name": value} if isinstance(value, str) else value
+    if not isinstance(fields, Mapping):
+        raise ValueError(f"{shape}, not {value!r}")
+    name = fields.get("name", default)
+    options: type[BaseModel] = registry.get(noun, name).Options
+    return options.model_validate({**fields, "name": name})
 
 
 class NamesOf:

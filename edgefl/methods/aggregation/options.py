@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -18,6 +17,7 @@ from pydantic import (
 )
 
 from edgefl import registry
+from edgefl.registry.fields import parse_options
 
 ADAPTIVE = ("adagrad", "adam", "yogi")
 """Server optimizers that read ``tau`` and ``beta1``."""
@@ -32,13 +32,8 @@ def named_part(noun: str, default: str, value: object) -> Any:
     """
     if isinstance(value, BaseModel):
         return value
-    fields = {"name": value} if isinstance(value, str) else value
-    if not isinstance(fields, Mapping):
-        raise ValueError(f"the {noun} is a name, or a mapping with a name and its fields, not {value!r}")
-    name = fields.get("name", default)
-    options: type[BaseModel] = registry.get(noun, name).Options
-    made = options.model_validate({**fields, "name": name})
-    return made if options.model_fields.keys() - {"name"} else name
+    made: Any = parse_options(noun, default, value, f"the {noun} is a name, or a mapping with a name and its fields")
+    return made if type(made).model_fields.keys() - {"name"} else made.name
 
 
 def named_schema(*examples: Any) -> WithJsonSchema:
