@@ -82,7 +82,7 @@ def profile(
 
             result = profile_clients(scenarios[0], overrides or (), stage=stage, kind=kind, on_progress=on_progress)
         elif compare:
-            from edgefl.commands.profile.compare import compare_profiles
+            from edgefl.commands.profile.compare_profiles import compare_profiles
 
             result = compare_profiles(
                 scenarios, overrides or (), device=device, link=link, stage=stage, kind=kind, figure=figure,
@@ -135,8 +135,8 @@ def cost_diff(
     as_json: AsJson = False,
 ) -> None:
     """Compare two profiles.  Exit codes: 1 if a cost grew by more than --fail-above, 2 if they can't be compared."""
-    from edgefl.commands.profile.cost_diff import RowsDiffer, share_of
-    from edgefl.commands.profile.cost_diff import cost_diff as compare
+    from edgefl.commands.cost_diff import RowsDiffer, share_of
+    from edgefl.commands.cost_diff import cost_diff as compare
     from edgefl.report import print_cost_difference
 
     show = print_json if as_json else print_cost_difference

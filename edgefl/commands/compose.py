@@ -295,6 +295,12 @@ def pretraining_of(scenario: Scenario, federation: Federation, on_message: Calla
     return pretraining
 
 
+def same_results(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    """Whether two resolved scenarios give the same results: the executor only decides where a run trains."""
+    a, b = ({name: part for name, part in each.items() if name != "executor"} for each in (first, second))
+    return a == b
+
+
 def at_most(scenarios: Iterable[Scenario]) -> dict[str, list[str]]:
     """``at_most``: the names of schedules that may end their stages early, so that costs are at most those; or {}."""
     names = dict.fromkeys(scenario.schedule_name for scenario in scenarios)

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from edgefl import units
 from edgefl.report.console import NOTHING, Facts, mib, new_table, or_dash, print_section, screen, whose
-from edgefl.report.profile.detail import print_by_part
+from edgefl.report.profile import print_by_part
 
 
 def _share(error: float) -> str:

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 import edgefl
 from edgefl import seeds
 from edgefl.commands.compose import compose
-from edgefl.commands.profile.cost_diff import cost_diff
+from edgefl.commands.cost_diff import cost_diff
 from edgefl.commands.verify.verify import verify
 from edgefl.cost import Predictor
 from edgefl.errors import MethodError, ScenarioError

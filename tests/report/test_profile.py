@@ -17,7 +17,7 @@ from rich.console import Console
 
 import edgefl
 from edgefl import units
-from edgefl.commands.profile.compare import compare_profiles
+from edgefl.commands.profile.compare_profiles import compare_profiles
 from edgefl.errors import RunError, ScenarioError
 from edgefl.report import (
     check_figure,

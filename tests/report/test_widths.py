@@ -25,8 +25,8 @@ from edgefl import registry
 from edgefl.commands.parts import parts
 from edgefl.devices.browsing import browse, describe
 from edgefl.report.console import new_table, print_table, screen
+from edgefl.report.devices import print_devices
 from edgefl.report.fit import print_fit
-from edgefl.report.library import print_devices
 from edgefl.report.profile import print_profile
 from edgefl.report.sweep import print_sweep
 from edgefl.report.tables import print_methods, print_parts

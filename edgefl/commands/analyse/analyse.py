@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgefl.commands.analyse.gradients import Trained, drift, gradients
-from edgefl.commands.analyse.matching import matches_nothing, matching, no_prototypes
 from edgefl.commands.analyse.shapley import (
     EVERYBODY,
     check_folders,
@@ -20,6 +18,7 @@ from edgefl.commands.analyse.shapley import (
     values_of,
     without,
 )
+from edgefl.commands.analyse.trained import Trained, drift, gradients, matches_nothing, matching, no_prototypes
 from edgefl.commands.cells.cells import check_jobs, shard_of, share_of
 from edgefl.commands.compose import scenario_of
 from edgefl.commands.plug_in_files import check_plug_in_files

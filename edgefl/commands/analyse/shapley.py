@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from edgefl.commands.compose import same_results
 from edgefl.commands.progress import OnProgress
 from edgefl.commands.run import run_parts
 from edgefl.errors import EdgeflError, RunError, UnknownName
@@ -17,8 +18,6 @@ from edgefl.runs import Run, begun
 from edgefl.scenario import Scenario, load
 
 EVERYBODY, NOBODY = "everybody", "nobody"
-_NOT_IN_RESULTS = ("executor",)
-"""Sections that decide where a run trains and don't change its results."""
 
 Coalition = frozenset[str]
 
@@ -61,16 +60,10 @@ def without(scenario: Scenario, left_out: Sequence[str], seed: int, *, empty: bo
     return load({**data, "seed": seed, "round": rounds})
 
 
-def same_results(first: Scenario, second: Scenario) -> bool:
-    """Whether two scenarios give the same results."""
-    a, b = ({k: v for k, v in scenario.resolved().items() if k not in _NOT_IN_RESULTS} for scenario in (first, second))
-    return a == b
-
-
 def check_folders(parts: Sequence[tuple[str, Path, Scenario]]) -> None:
     """Raise RunError if the folder of one of these ``(label, folder, scenario)`` holds another scenario's run."""
     for _, folder, scenario in parts:
-        if begun(folder) and not same_results(load(folder / "scenario.yaml"), scenario):
+        if begun(folder) and not same_results(load(folder / "scenario.yaml").resolved(), scenario.resolved()):
             raise RunError(f"{folder} holds the run of another scenario; choose another --output")
 
 

@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 
 from edgefl.commands.compose import commonest_link, planner_of, scenario_of
-from edgefl.commands.profile.hardest import hardest, stage_of_works
 from edgefl.commands.profile.profile import Wanted, check_wanted
 from edgefl.commands.profile.profile_clients import cost_fields, verdict_fields
 from edgefl.commands.profile.subjects import Subject, subjects
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
-from edgefl.commands.sweep.workload import LEFT_OUT, Workload
 from edgefl.devices import Device, Link, available_memory_bytes, device_names, load_device, load_link, with_runtime
 from edgefl.planning import Demand, Planner
+from edgefl.planning.workload import LEFT_OUT, Workload, hardest, stage_of_works
 from edgefl.report import FIGURE_FORMS, check_figure, draw_device_check
 from edgefl.scenario import Scenario
 from edgefl.schedules import Stage

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
 
 from edgefl.commands.compose import at_most, commonest_device, commonest_link, planner_of, scenario_of
-from edgefl.commands.profile.combinations import runnable
-from edgefl.commands.profile.cost_diff import TABLES
-from edgefl.commands.profile.evaluation_rows import client_evaluation_rows
+from edgefl.commands.cost_diff import TABLES
 from edgefl.commands.profile.schedule_totals import evaluation_totals, followed, round_totals, server_rows, stretches
 from edgefl.commands.profile.subjects import Subject, rounds_of, shown_round, subjects
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
+from edgefl.cost import ClientCost, traffic
 from edgefl.cost import timeline as trace_timeline
 from edgefl.devices import Device, Link, available_memory_bytes, load_device, load_link, with_runtime
-from edgefl.errors import ScenarioError, UnknownName
+from edgefl.errors import EdgeflError, RunError, ScenarioError, UnknownName
 from edgefl.planning import Planner, Setup
+from edgefl.planning.client_evaluation import ScoringPlanner
 from edgefl.report import FIGURE_FORMS, TIMELINE_FORMS, check_figure, draw_stages, draw_timeline
 from edgefl.scenario import Scenario
+from edgefl.scenario.problems import reason
 from edgefl.schedules import Stage
 from edgefl.work import Timeline
 
@@ -236,3 +239,81 @@ def _timeline(planner: Planner, rows: Sequence[Mapping[str, Any]], wanted: Wante
         "moments": len(drawn.moments),
     }
     return drawn, facts
+
+
+Made = TypeVar("Made")
+
+
+def runnable(
+    combinations: Iterable[tuple[str, Scenario]], make: Callable[[Scenario], Made]
+) -> tuple[dict[str, Made], dict[str, str]]:
+    """What ``make`` gives of each combination, by label, and by label why a combination can't be run.
+
+    Raises the error of the last one if none can, and errors that have another cause than the scenario.
+    """
+    made: dict[str, Made] = {}
+    refused: dict[str, str] = {}
+    last: EdgeflError | None = None
+    for label, combination in combinations:
+        try:
+            made[label] = make(combination)
+        except EdgeflError as error:
+            if error.exit_code != EdgeflError.exit_code or isinstance(error, RunError):
+                raise
+            refused[label], last = reason(error), error
+    if last is not None and not made:
+        raise last
+    return made, refused
+
+
+FIELDS = (
+    "peak_memory_bytes",
+    "live_memory_bytes",
+    "forward_flops",
+    "backward_flops",
+    "download_bytes",
+    "serialised_download_bytes",
+    "download_seconds",
+    "compute_seconds",
+    "virtual_seconds",
+    "energy_joules",
+)
+
+
+def client_evaluation_rows(
+    planner: Planner, stages: Sequence[Stage], shown: Sequence[Subject], device: Device, link: Link
+) -> list[dict[str, Any]]:
+    """A row per stage and subject: its client with the most held-out samples, which holds all frozen parameters.
+
+    Empty without ``evaluation.clients``; a kind whose clients hold nothing out has no row.
+    """
+    setup = planner.setup
+    if setup.held_out is None:
+        return []
+    scored, rows = ScoringPlanner(setup, planner, setup.held_out), []
+    sizes = np.asarray(setup.held_out.client_samples)
+    for stage in stages:
+        rounds = setup.schedule.rounds_of(stage)
+        for subject in shown:
+            client = int(subject.members[np.argmax(sizes[subject.members])])
+            if not sizes[client]:
+                continue
+            scoring = scored.scoring(client, rounds[0] if rounds else setup.schedule.rounds, stage, _none_stale)
+            moved = traffic(scoring.down, (), planner.buffers)
+            cost = ClientCost.on(scoring.cost.compute, moved, device, link, throttling=setup.fleet.throttling)
+            record = cost.record()
+            rows.append(
+                {
+                    **subject.fields,
+                    "stage": stage.index,
+                    "samples": int(sizes[client]),
+                    **{field: record[field] for field in FIELDS},
+                    "device": device.name,
+                    "link": link.name,
+                }
+            )
+    return rows
+
+
+def _none_stale(client: int, work: object, stage: object) -> tuple[str, ...]:
+    return ()

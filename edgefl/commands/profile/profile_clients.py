@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 
 from edgefl.commands.compose import compose, predictor_of, scenario_of
-from edgefl.commands.profile.combinations import runnable
-from edgefl.commands.profile.hardest import hardest, stage_of_works
-from edgefl.commands.profile.profile import Wanted, check_wanted
+from edgefl.commands.profile.profile import Wanted, check_wanted, runnable
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
-from edgefl.commands.sweep.workload import LEFT_OUT, Workload, workload_of
 from edgefl.planning import Demand, Setup, Verdict
+from edgefl.planning.workload import LEFT_OUT, Workload, hardest, stage_of_works, workload_of
 from edgefl.runs.tables import plain
 from edgefl.scenario import Scenario
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from edgefl.commands.published.factors import Against, classes, corrected, fitted
 from edgefl.commands.published.step import step_cost
-from edgefl.commands.sweep.orders import kendall_tau
+from edgefl.commands.sweep.sensitivity import kendall_tau
 from edgefl.cost import ComputeCost
 from edgefl.devices.measurements import Measurement
 from edgefl.devices.profile import Device, load_device

@@ -14,7 +14,7 @@ from edgefl.devices.measurements import measurements
 from edgefl.devices.profile import device_names, load_device
 from edgefl.errors import DeviceError, UnknownName
 from edgefl.report import FIGURE_FORMS, check_figure
-from edgefl.report.profile.published import draw_published
+from edgefl.report.published import draw_published
 
 
 def validate_devices(

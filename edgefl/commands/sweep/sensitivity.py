@@ -12,17 +12,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from edgefl import seeds
 from edgefl.commands.progress import OnProgress, silent
 from edgefl.commands.published.factors import residual_factor
-from edgefl.commands.sweep.orders import Signs, tau_of_signs
+from edgefl.commands.sweep.cell_row import merits
 from edgefl.commands.sweep.perturbed_fleets import LARGER_IS_BETTER, numbers_of, profiles_of, scaled
-from edgefl.commands.sweep.rows import merits
-from edgefl.commands.sweep.workload import Workload, evaluated
 from edgefl.devices import FleetOptions
 from edgefl.errors import UnitError
+from edgefl.planning.workload import Workload, evaluated
 
 FIGURES = ("eligible_share", "round_seconds", "schedule_seconds", "schedule_energy_joules")
 """What cells are ordered by; the first is better where it is larger, the others where they are smaller."""
@@ -44,6 +43,7 @@ ALIKE = 1e-9
 """Relative difference below which values count as equal: sums depend on the order of their terms."""
 
 Floats = NDArray[np.float64]
+Signs = NDArray[np.int8]
 
 
 @dataclass(frozen=True)
@@ -281,3 +281,20 @@ def _in_order(labels: Sequence[str], signs: Signs, pair: tuple[int, int]) -> dic
 
 def _number(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
+
+
+def tau_of_signs(before: Signs, after: Signs) -> float:
+    """Kendall's tau-b of two orders, from the signs of their pairs; NaN if all pairs are level in only one of them.
+
+    M. G. Kendall, The treatment of ties in ranking problems (Biometrika 33, 1945).
+    """
+    untied_before, untied_after = np.abs(before).sum(dtype=np.int64), np.abs(after).sum(dtype=np.int64)
+    if not untied_before or not untied_after:
+        return 1.0 if untied_before == untied_after else float("nan")
+    return float((before.astype(np.int64) * after).sum() / np.sqrt(float(untied_before) * float(untied_after)))
+
+
+def kendall_tau(first: ArrayLike, second: ArrayLike) -> float:
+    """Kendall's tau-b of two lists of numbers."""
+    arrays = (np.asarray(values, dtype=np.float64) for values in (first, second))
+    return tau_of_signs(*(np.sign(each[:, None] - each[None, :]).astype(np.int8) for each in arrays))

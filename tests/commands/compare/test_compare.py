@@ -17,7 +17,7 @@ from scipy import stats
 
 import edgefl
 from edgefl.cli import main
-from edgefl.commands.compare.budgets import Curve, Evaluation, at_equal
+from edgefl.commands.compare.compare import Curve, Evaluation, at_equal
 from edgefl.commands.compare.members import labels_of
 from edgefl.commands.compare.spread import Spread, best_of, student_t
 from edgefl.errors import RunError

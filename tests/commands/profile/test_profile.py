@@ -10,7 +10,7 @@ from rich.console import Console
 
 import edgefl
 from edgefl.commands.compose import compose
-from edgefl.commands.profile.compare import compare_profiles
+from edgefl.commands.profile.compare_profiles import compare_profiles
 from edgefl.devices import load_device, load_link
 from edgefl.errors import EdgeflError, ScenarioError, UnknownName
 from edgefl.report import print_clients, print_compared_profiles, print_profile

@@ -20,7 +20,7 @@ from edgefl.commands.published.factors import classes, corrected, described, fit
 from edgefl.commands.published.held import Held, against, held, plain, summary
 from edgefl.commands.published.networks import network
 from edgefl.commands.published.step import step_cost
-from edgefl.commands.sweep.orders import kendall_tau
+from edgefl.commands.sweep.sensitivity import kendall_tau
 from edgefl.devices.measurements import Measurement, measurements
 from edgefl.devices.profile import device_names, load_device
 

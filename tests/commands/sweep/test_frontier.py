@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgefl.commands.sweep.frontier import AGAINST, frontiers
+from edgefl.commands.sweep.sweep import AGAINST, frontiers
 
 
 def row(label: str, share: float, cost: float, method: str = "fedavg") -> dict[str, Any]:

@@ -14,13 +14,13 @@ from rich.console import Console
 
 import edgefl
 from edgefl.commands.compose import compose, predictor_of
-from edgefl.commands.sweep.workload import evaluated, workload_of
 from edgefl.data import Federation
 from edgefl.devices import device_names, library_folder, load_device
 from edgefl.devices.budgets import BUDGETS
 from edgefl.errors import RunError, ScenarioError
 from edgefl.planning import Planner
 from edgefl.planning.eligibility import gate
+from edgefl.planning.workload import evaluated, workload_of
 from edgefl.report import print_sweep
 from edgefl.scenario import load
 

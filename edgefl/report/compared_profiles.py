@@ -17,7 +17,7 @@ from edgefl.report.console import (
     screen,
     whose,
 )
-from edgefl.report.profile.detail import operations, print_refused
+from edgefl.report.profile import operations, print_refused
 
 
 def _all_digits(value: float) -> str:

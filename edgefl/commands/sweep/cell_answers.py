@@ -10,16 +10,17 @@ from typing import Any
 
 from edgefl.commands.cells.cells import Nodes, run_cells
 from edgefl.commands.cells.workers import Cell, Outcome
-from edgefl.commands.compose import compose, predictor_of
+from edgefl.commands.compose import compose, predictor_of, same_results
 from edgefl.commands.progress import OnProgress, messages, silent
-from edgefl.commands.sweep.rows import row_of
-from edgefl.commands.sweep.smallest_device import library
-from edgefl.commands.sweep.store import RUNS, Rows
-from edgefl.commands.sweep.train import trained
-from edgefl.commands.sweep.workload import Workload, workload_of
+from edgefl.commands.run import run
+from edgefl.commands.sweep.cell_row import library, row_of
+from edgefl.commands.sweep.stored_rows import RUNS, Rows
 from edgefl.cost import Predictor
 from edgefl.devices import Fleet
-from edgefl.errors import EdgeflError
+from edgefl.errors import DivergedError, EdgeflError, RunError
+from edgefl.planning.workload import Workload, workload_of
+from edgefl.report import facts_of
+from edgefl.runs import begun, read_run
 from edgefl.scenario import Scenario
 from edgefl.work import digest
 
@@ -141,3 +142,44 @@ class Workloads:
         if self._keeping:  # not by default: a thousand cells of a million clients would exceed the memory
             self._known[id(scenario)] = workload
         return workload
+
+
+def trained(label: str, scenario: Scenario, folder: Path, on_progress: OnProgress) -> dict[str, Any]:
+    """Run a cell in ``folder``, or resume the run of an earlier sweep, and return the fields that its row gets.
+
+    A run that diverged has the metrics up to then, and ``trained.diverged`` says where it stopped.  Raises RunError if
+    the folder holds another scenario's run, and what else ``edgefl.run`` raises.
+    """
+
+    def on_event(event: str, facts: Mapping[str, Any]) -> None:
+        if event not in ("combination", "done"):  # a run is only part of the sweep
+            on_progress(event, facts)
+
+    diverged: str | None = None
+    if (resumed := begun(folder)) and not same_results(read_run(folder).scenario, scenario.resolved()):
+        raise RunError(f"{folder} holds the run of another scenario; choose another --output")
+    try:
+        if resumed:
+            done = run(resume=folder, on_progress=on_event)
+        else:
+            done = run(scenario, output=folder, on_progress=on_event)
+    except DivergedError as error:  # the other cells go on
+        done, diverged = read_run(folder), str(error)
+    facts = facts_of(done, label)
+    everyone = facts["everyone"]
+    return {
+        "metrics": {kind: dict(values) for kind, values in facts["metrics"].items()},
+        "trained": {
+            "rounds": facts["rounds"],
+            "outcomes": facts["outcomes"],
+            "virtual_seconds": facts["virtual_seconds"],
+            "updates": facts["totals"]["finished"],
+            "download_bytes": facts["totals"]["download_bytes"],
+            "upload_bytes": facts["totals"]["upload_bytes"],
+            "energy_joules": facts["totals"]["energy_joules"],
+            "clients_that_took_part": everyone["took_part"],
+            "metrics_round": facts["metrics_round"],
+            "metrics_split": facts["metrics_split"],
+            **({"diverged": diverged} if diverged else {}),
+        },
+    }

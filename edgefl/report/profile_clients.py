@@ -11,7 +11,7 @@ from rich.text import Text
 from edgefl import units
 from edgefl.devices.budgets import budget_named
 from edgefl.report.console import NOTHING, Facts, counted, new_table, print_table, screen, stage_of
-from edgefl.report.profile.detail import print_refused
+from edgefl.report.profile import print_refused
 
 MOST_CLIENTS = 40
 """Clients that are listed without ``full``."""
