@@ -14,8 +14,8 @@ from edgefl import models
 from edgefl.commands.cells.cells import Nodes, check_jobs, run_cells, shard_of, share_of
 from edgefl.commands.cells.workers import Cell
 from edgefl.commands.compose import compose, errors_at, federation_of, predictor_of, scenario_of
+from edgefl.commands.export import Tracked, check_installed, log_of
 from edgefl.commands.followed import check_followed
-from edgefl.commands.history.trackers import Tracked, check_installed, log_of
 from edgefl.commands.kept_scratch import keep_scratch
 from edgefl.commands.made_of import MAY_CHANGE, check_importable, fixed_part, inputs_of, made_of, report_changed_inputs
 from edgefl.commands.needs.gpu import check_devices, expect_works
