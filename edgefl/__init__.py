@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from edgefl.commands.profile.profile import profile
     from edgefl.commands.profile.profile_clients import profile_clients
     from edgefl.commands.report import write_figures, write_report
-    from edgefl.commands.run import run
+    from edgefl.commands.run.run import run
     from edgefl.commands.sweep.sweep import sweep
     from edgefl.commands.trace import trace
     from edgefl.commands.validate import validate
@@ -70,7 +70,7 @@ _MODULES = {
     "profile_clients": "edgefl.commands.profile.profile_clients",
     "read_run": "edgefl.runs",
     "register": "edgefl.registry",
-    "run": "edgefl.commands.run",
+    "run": "edgefl.commands.run.run",
     "sweep": "edgefl.commands.sweep.sweep",
     "trace": "edgefl.commands.trace",
     "validate": "edgefl.commands.validate",

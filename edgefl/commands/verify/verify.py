@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from edgefl import registry
-from edgefl.commands.plug_in_files import scenario_of_run
+from edgefl.commands.run.resume import scenario_of_run
 from edgefl.commands.verify.rules import Check, Facts, Ledger, Record, check_scored
 from edgefl.devices import available_memory_bytes, load_device, load_link, with_runtime
 from edgefl.errors import RunError
