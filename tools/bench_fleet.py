@@ -116,7 +116,7 @@ def measured(name: str, changes: Mapping[str, Any], clients: int | None, keep: P
 
 def play(task: Mapping[str, Any]) -> dict[str, Any]:
     """Run the task of ``measured`` in this process; returns seconds of its parts and peak memory."""
-    from edgefl.commands.run import run
+    from edgefl.commands.run.run import run
     from edgefl.scenario import load
 
     changes = dict(task["changes"])

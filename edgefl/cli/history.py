@@ -22,10 +22,10 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Explain a round: what its length is made of, what would have shortened it, and why each absent client was."""
-    from edgefl.report.history.explain import print_explanation
+    from edgefl.report.explain import print_explanation
 
     with observing():
-        from edgefl.commands.history.explain import explain as command
+        from edgefl.commands.explain import explain as command
 
         result = command(run, round, client=client)
     print_json(result) if as_json else print_explanation(result)
@@ -42,7 +42,7 @@ def trace(
 ) -> None:
     """Write a run's virtual time as a Chrome trace, which ui.perfetto.dev and chrome://tracing show."""
     with observing() as on_progress:
-        from edgefl.commands.history.trace import trace as command
+        from edgefl.commands.trace import trace as command
 
         result = command(run, output=output, on_progress=on_progress)
     if as_json:
@@ -65,7 +65,7 @@ def export(
 ) -> None:
     """Write a run's records for another program."""
     with observing() as on_progress:
-        from edgefl.commands.history.export import export as command
+        from edgefl.commands.export import export as command
 
         result = command(run, to, output, on_progress=on_progress)
     if as_json:

@@ -27,7 +27,7 @@ def report(
     Examples: edgefl report runs/quickstart; edgefl report runs/quickstart -o quickstart.html
     """
     with observing() as on_progress:
-        from edgefl.commands.history.write_report import write_report
+        from edgefl.commands.report import write_report
 
         path = write_report(run, output, on_progress=on_progress)
     say(f"report: {path}")
@@ -48,7 +48,7 @@ def figures(
     Examples: edgefl figures runs/quickstart; edgefl figures runs/quickstart --format pdf,svg,png -o figures
     """
     with observing() as on_progress:
-        from edgefl.commands.history.write_figures import write_figures
+        from edgefl.commands.report import write_figures
 
         files = write_figures(run, output, formats=formats.split(","), on_progress=on_progress)
     tables = [path for path in files if path.suffix == ".csv"]

@@ -11,7 +11,7 @@ from typing import Any
 
 from edgefl.commands.compose import same_results
 from edgefl.commands.progress import OnProgress
-from edgefl.commands.run import run_parts
+from edgefl.commands.run.run import run_parts
 from edgefl.errors import EdgeflError, RunError, UnknownName
 from edgefl.report.facts import shown_metrics
 from edgefl.runs import Run, begun

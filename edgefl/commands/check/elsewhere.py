@@ -7,7 +7,7 @@ import sys
 
 from edgefl import registry
 from edgefl.commands.check.played import seed_globals
-from edgefl.commands.run import run
+from edgefl.commands.run.run import run
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from edgefl import registry
 from edgefl.commands.check import rules
 from edgefl.commands.check.findings import Findings
 from edgefl.commands.check.hangs import Hung, Watch, hung_in
-from edgefl.commands.run import run
+from edgefl.commands.run.run import run
 from edgefl.commands.verify.verify import verify
 from edgefl.registry.code import is_main
 from edgefl.runs import Run, read_run

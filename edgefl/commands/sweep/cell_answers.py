@@ -12,7 +12,7 @@ from edgefl.commands.cells.cells import Nodes, run_cells
 from edgefl.commands.cells.workers import Cell, Outcome
 from edgefl.commands.compose import compose, predictor_of, same_results
 from edgefl.commands.progress import OnProgress, messages, silent
-from edgefl.commands.run import run
+from edgefl.commands.run.run import run
 from edgefl.commands.sweep.cell_row import library, row_of
 from edgefl.commands.sweep.stored_rows import RUNS, Rows
 from edgefl.cost import Predictor

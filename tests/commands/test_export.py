@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 import edgefl
-from edgefl.commands.history import trackers
+from edgefl.commands import export as trackers
 from edgefl.errors import RunError
 from edgefl.runs import Run
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from tensors import assert_equal_tensors
 
 import edgefl
-from edgefl.commands.run import free_folder
+from edgefl.commands.run.run import free_folder
 from edgefl.errors import RunError, ScenarioError
 from edgefl.runs import Run
 

@@ -10,7 +10,7 @@ import pytest
 
 import edgefl
 from edgefl.commands.compose import compose, predictor_of
-from edgefl.commands.needs.gpu import check_devices, peaks_of
+from edgefl.commands.run.needs import check_devices, peaks_of
 from edgefl.errors import ScenarioError
 from edgefl.planning import Planner
 from edgefl.scenario import load

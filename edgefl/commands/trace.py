@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from edgefl.commands.history.rounds import finished_at, one_run, phases_of, server_spans, window_of
 from edgefl.commands.progress import OnProgress, public_command, silent
+from edgefl.commands.recorded_rounds import finished_at, one_run, phases_of, server_spans, window_of
 from edgefl.errors import RunError
 from edgefl.files import replacing
 from edgefl.report.facts import damage

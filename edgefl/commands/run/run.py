@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -14,15 +13,17 @@ from edgefl import models
 from edgefl.commands.cells.cells import Nodes, check_jobs, run_cells, shard_of, share_of
 from edgefl.commands.cells.workers import Cell
 from edgefl.commands.compose import compose, errors_at, federation_of, predictor_of, scenario_of
-from edgefl.commands.followed import check_followed
-from edgefl.commands.history.trackers import Tracked, check_installed, log_of
-from edgefl.commands.kept_scratch import keep_scratch
-from edgefl.commands.made_of import MAY_CHANGE, check_importable, fixed_part, inputs_of, made_of, report_changed_inputs
-from edgefl.commands.needs.gpu import check_devices, expect_works
-from edgefl.commands.needs.updates import check_updates, memory_for_updates
-from edgefl.commands.one_executor import Executors
-from edgefl.commands.plug_in_files import check_plug_in_files
+from edgefl.commands.export import Tracked, check_installed, log_of
 from edgefl.commands.progress import OnProgress, messages, nothing_left, public_command, silent
+from edgefl.commands.run.made_of import (
+    check_importable,
+    fixed_part,
+    inputs_of,
+    made_of,
+    report_changed_inputs,
+)
+from edgefl.commands.run.needs import check_devices, check_followed, check_updates, expect_works, memory_for_updates
+from edgefl.commands.run.resume import check_models, check_plug_in_files, keep_scratch, reopened, sets_of
 from edgefl.data import Federation
 from edgefl.errors import DataError, DivergedError, RunError
 from edgefl.planning import Setup
@@ -32,8 +33,6 @@ from edgefl.runs import (
     Run,
     RunDirectory,
     begun,
-    comparison,
-    comparison_sets,
     create_comparison,
     discard_unbegun,
     environment,
@@ -41,12 +40,12 @@ from edgefl.runs import (
     read_run,
     tables,
 )
-from edgefl.runs.contents import read_json
 from edgefl.runs.digests import changed_parts
-from edgefl.runs.folders import check_finished, free_folder, json_text, new_folder
+from edgefl.runs.folders import check_finished, free_folder, new_folder
 from edgefl.scenario import Scenario, load
 from edgefl.simulation import OnRound, Simulation
 from edgefl.simulation.watch import best_round
+from edgefl.training import Executor, Processes, make_executor
 from edgefl.training.pretraining import Pretraining
 from edgefl.work.description import digest
 from edgefl.work.torch_device import threads
@@ -113,7 +112,7 @@ def run(
         if output is not None:
             raise RunError("a resumed run keeps its folder: leave out --output")
         folder, made = Path(resume), None
-        parts = _reopened(folder, overrides)
+        parts = reopened(folder, overrides)
     else:
         assert scenario is not None
         whole = scenario_of(scenario, overrides)
@@ -231,57 +230,9 @@ def _created(
     if not scenario.compare:
         # raises for a folder that holds another run: begun runs are opened only to be resumed
         return [(scenario.name, new_folder(folder), scenario)]
-    sets = _sets(scenario, combinations)
+    sets = sets_of(scenario, combinations)
     folders = create_comparison(folder, scenario_yaml=scenario.to_yaml(), runs=sets, shared=shared)
     return [(label, folders[label], combination) for label, combination in combinations]
-
-
-def _sets(scenario: Scenario, combinations: Sequence[tuple[str, Scenario]]) -> dict[str, dict[str, Any]]:
-    """The compared fields of each combination, ``{label: {path: value}}``."""
-    return {
-        label: {path: _value_at(combination.resolved(), path) for path in scenario.compare}
-        for label, combination in combinations
-    }
-
-
-def _value_at(data: Any, path: str) -> Any:
-    for key in path.split("."):
-        data = data.get(key) if isinstance(data, Mapping) else None
-    return data
-
-
-def _reopened(folder: Path, overrides: Sequence[str]) -> list[tuple[str, Path, Scenario]]:
-    """The runs of a folder, with the changes that a resumed run may have.
-
-    Raises RunError for another change, for a finished run whose files changed, and for a comparison of other runs
-    than its folder holds.
-    """
-    for override in overrides:
-        path = override.partition("=")[0].strip()
-        if not any(path == allowed or path.startswith(f"{allowed}.") for allowed in MAY_CHANGE):
-            raise RunError(
-                f"--set {path}: a resumed run keeps its scenario; only executor.*, tracker and "
-                "training.on_divergence may be set, on which results don't depend"
-            )
-    check_plug_in_files(folder)
-    if not is_comparison(folder):
-        read_run(folder)
-        scenario = load(folder / "scenario.yaml", overrides)
-        return [(scenario.name, folder, scenario)]
-    folders = comparison(folder)
-    whole = load(folder / "scenario.yaml", overrides)
-    combinations = whole.combinations()
-    # labels may be those of an earlier version, which named mappings otherwise
-    sets = json.loads(json_text(list(_sets(whole, combinations).values())))
-    if list(comparison_sets(folder).values()) != sets:
-        raise RunError(
-            f"{folder / 'scenario.yaml'} compares {', '.join(label for label, _ in combinations)}, but the folder was "
-            f"made for {', '.join(folders)}: its scenario has changed; undo that, or start a new run"
-        )
-    return [
-        (label, path, combination)
-        for (label, path), (_, combination) in zip(folders.items(), combinations, strict=True)
-    ]
 
 
 def _run_one(
@@ -313,7 +264,7 @@ def _run_one(
         if differences := changed_parts(fixed_part(load(folder / "scenario.yaml")), fixed_part(scenario)):
             raise RunError(f"{folder / 'scenario.yaml'} isn't what its comparison says: {'; '.join(differences[:5])}")
         directory = RunDirectory.open(folder)
-        _check_models(directory, setup)
+        check_models(directory, setup)
     else:
         discard_unbegun(folder)
         directory = RunDirectory.create(
@@ -379,20 +330,35 @@ def _sizes(setup: Setup) -> dict[str, Any]:
     return {"clients": {kind: len(setup.of_kind(kind)) for kind in setup.clients.kinds}}
 
 
-def _check_models(directory: RunDirectory, setup: Setup) -> None:
-    """Raise RunError if a folder's ``models.json`` doesn't hold the models of its scenario."""
-    models = {name: kind.model for name, kind in setup.method.setting.kinds.items()}
-    if read_json(directory.path / "models.json") != json.loads(json_text(models)):
-        directory.close()
-        raise RunError(
-            f"{directory.path / 'models.json'} doesn't hold the models of its scenario.yaml; restore that file from a "
-            "copy, or start a new run"
-        )
-
-
 def _keep_preprocessing(directory: RunDirectory, federation: Federation) -> None:
     """Write how the models' inputs are made, and the tokenizer; a federation without texts has none."""
     if of_kinds := federation.preprocessing():
         directory.write_preprocessing(of_kinds)
     with suppress(DataError):
         federation.tokenizer.save(str(directory.tokenizer_path))
+
+
+class Executors:
+    """The executor of the current scenario; consecutive combinations with the same data and executor share it."""
+
+    def __init__(self, stack: ExitStack):
+        self._stack, self._key = stack, ""
+        self._executor: Executor | None = None
+
+    def of(self, scenario: Scenario, on_message: Callable[[str], None]) -> Executor:
+        """The open executor for a scenario; closes the previous one if that doesn't suit it."""
+        data, options, tokens = scenario.data, scenario.executor, scenario.model.tokens
+        key = f"{data!r} {options!r} {scenario.seed} {tokens} {scenario.evaluation.clients}"
+        if self._executor is None or key != self._key:
+            if self._executor is not None:
+                self._executor.close()
+            federation = federation_of(scenario, on_message)
+            if options.name == "ray":
+                on_message(f"starting {options.workers} workers on Ray")
+            executor = make_executor(options, federation, data, scenario.seed, tokens, None)
+            self._stack.callback(executor.close)
+            self._executor, self._key = executor, key
+            if isinstance(executor, Processes):
+                on_message(f"starting {options.workers} worker processes")
+                executor.warm()
+        return self._executor
