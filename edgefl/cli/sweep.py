@@ -83,6 +83,6 @@ def sweep(
     elif as_csv:
         from edgefl.commands.sweep.stored_rows import sweep_csv
 
-        sys.stdout.write(sweep_csv(result["rows"]))
+        sys.stdout.write(sweep_csv(result.rows))
     else:
         print_sweep(result)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar
 
 from edgefl.records.record import UNSET, ByKind, Keys, Maybe, Record, Rounds, Samples, Share, Unit
 
@@ -15,7 +15,16 @@ Refused = Annotated[Mapping[str, str], Keys("LABEL")]
 # --- what several rows have ------------------------------------------------------------------------------------------
 
 
-class OfScenario(Record):
+class Answer(Record):
+    """What a command answers.  A notebook shows it as tables if ``report`` has made a page for its class."""
+
+    page: ClassVar[Callable[[Any], str] | None] = None
+
+    def _repr_html_(self) -> str | None:
+        return None if self.page is None else self.page()
+
+
+class OfScenario(Answer):
     """The scenario that was asked about."""
 
     scenario: str

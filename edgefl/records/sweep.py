@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from edgefl.records.profile import OfScenario
-from edgefl.records.record import UNSET, ByKind, Clients, Keys, Maybe, Record, Rounds, Samples, Share, Unit
+from edgefl.records.reading import decode
+from edgefl.records.record import UNSET, ByKind, Clients, Keys, Maybe, Record, Rounds, Samples, Share, Unit, types_of
 
 ByBudget = Annotated[Mapping[str, Clients], Keys("BUDGET"), Unit("clients")]
 ByLimit = Annotated[Mapping[str, Clients], Keys("LIMIT"), Unit("clients")]
@@ -28,11 +30,16 @@ class Refusals(Record):
     """Highest peak of all clients"""
 
 
+class RoundTime(Record):
+    """The time of a round."""
+
+    round_seconds: float | None
+    """Time of a round: of its slowest eligible client, mean over the rounds; `null` without any"""
+
+
 class MeanRound(Record):
     """Means of an eligible client's round; `null` without any."""
 
-    round_seconds: float | None
-    """Time of a round: of its slowest eligible client, mean over the rounds"""
     download_bytes: float | None
     """Mean of a client's round: tensors down"""
     upload_bytes: float | None
@@ -45,7 +52,9 @@ class MeanRound(Record):
     @property
     def traffic_bytes(self) -> float | None:
         """Tensors both ways."""
-        return None if self.download_bytes is None or self.upload_bytes is None else self.download_bytes + self.upload_bytes
+        if self.download_bytes is None or self.upload_bytes is None:
+            return None
+        return self.download_bytes + self.upload_bytes
 
 
 class Lost(Record):
@@ -92,19 +101,31 @@ class SmallestDevice(Record):
     """What of it is left"""
     round_seconds: float | Maybe = UNSET
     """Longest round on it"""
-    seconds_margin: float | None | Maybe = UNSET
+    seconds_margin: float | Maybe | None = UNSET
     """Deadline or tightest budget less that; `null` without one"""
     energy_joules: float | Maybe = UNSET
     """Energy of the most costly round"""
-    joules_margin: float | None | Maybe = UNSET
+    joules_margin: float | Maybe | None = UNSET
     """Tightest budget less that; `null` without one"""
     margins: Annotated[Mapping[str, float], Keys("BUDGET")] | Maybe = UNSET
-    """The same for each other budget that the scenario states, in its unit (`power`: watts); only where it states one"""
+    """The same for each other budget that the scenario states, in its unit (`power`: watts); only where there
+    is one"""
     smaller: SmallerDevice | None
     """The next smaller device; `null` if there is none"""
 
 
-class Group(MeanRound, Refusals, Lost):
+class Coverage(Lost):
+    """Data that clients who fit hold, and data that are lost with the others."""
+
+    eligible_samples_share: Share
+    """Samples that they hold"""
+    class_coverage: Share | None
+    """Classes of which one of them holds a sample; `null` for declared data"""
+    modality_samples_share: ByModality
+    """Samples of a modality that they hold"""
+
+
+class Group(MeanRound, RoundTime, Refusals, Coverage):
     """Clients of one stage: all, or those of a kind, also those that the method leaves out."""
 
     clients: Clients
@@ -113,12 +134,6 @@ class Group(MeanRound, Refusals, Lost):
     """Those that fit their budgets"""
     eligible_share: Share
     """Their share of all"""
-    eligible_samples_share: Share
-    """Samples that they hold"""
-    class_coverage: Share | None
-    """Classes of which one of them holds a sample; `null` for declared data"""
-    modality_samples_share: ByModality
-    """Samples of a modality that eligible clients hold"""
 
 
 class KindGroup(Group):
@@ -139,7 +154,7 @@ class StageGroup(Group):
     """The same by kind"""
 
 
-class Merits(Record):
+class Merits(RoundTime):
     """The figures by which cells are compared."""
 
     eligible_share: Share
@@ -231,7 +246,7 @@ class CellCosts(Merits, MeanRound, Refusals, Lost):
     """The stage that fewest fit"""
     eligible_peak_memory_bytes: int | None
     """Highest peak of the eligible clients; `null` if there are none"""
-    energy_total: EnergyTotal | None | Maybe = UNSET
+    energy_total: EnergyTotal | Maybe | None = UNSET
     """With `fleet.budgets.energy_total`; `null` if no client ever fits"""
     stages: Sequence[StageGroup]
     """The same by stage"""
@@ -273,6 +288,13 @@ class CellRow(CellCosts, CellHead):
     """With `--train`: [metrics](records.md#metrics) of the last evaluation"""
     trained: TrainedCell | Maybe = UNSET
     """With `--train`: the run"""
+
+
+def read_cell(row: Mapping[str, Any], where: object) -> CellRow | RefusedCell:
+    """The row of a sweep from its JSON data.  Raises RunError with ``where`` if it isn't one."""
+    kind: type[CellRow | RefusedCell] = RefusedCell if "refused" in row else CellRow
+    sets = {name: value for name, value in row.items() if name not in types_of(kind)}
+    return decode(kind, json.dumps({**row, "sets": sets}).encode(), where)
 
 
 # --- what is compared ------------------------------------------------------------------------------------------------
@@ -401,8 +423,9 @@ class Sensitivity(Record):
 class Sweep(OfScenario):
     """What each combination of varied fields costs, and who can take part in it.
 
-    `sweep.jsonl` in the folder of `--output` has the rows, one a line, with `scenario_digest`, a hash of the scenario and
-    its profiles. `sweep.csv` has them as a table; nested fields are joined by dots, `stage2.kinds.image.eligible_share`.
+    `sweep.jsonl` in the folder of `--output` has the rows, one a line, with `scenario_digest`, a hash of the scenario
+    and its profiles. `sweep.csv` has them as a table; nested fields are joined by dots,
+    `stage2.kinds.image.eligible_share`.
     """
 
     axes: Sequence[str]

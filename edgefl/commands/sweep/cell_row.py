@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any
+from math import isfinite
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,27 +34,36 @@ from edgefl.planning.workload import (
     evaluated,
     memory_limit_counts,
 )
+from edgefl.records.record import UNSET, Maybe
+from edgefl.records.sweep import (
+    CellCosts,
+    EnergyTotal,
+    Group,
+    KindGroup,
+    Merits,
+    SmallerDevice,
+    SmallestDevice,
+    StageGroup,
+)
 
 TRAVELLING = ("download_bytes", "upload_bytes", "flops")
 """Costs that a row gives as means over eligible clients' rounds and as totals of the schedule."""
 
 
-def row_of(workload: Workload, library: Library) -> dict[str, Any]:
-    """The row of a cell; units are in the fields' names."""
+def row_of(workload: Workload, library: Library) -> CellCosts:
+    """What a cell costs."""
     setup = workload.setup
     library = with_runtimes(library, setup.fleet.runtime)
     holdings = DataCoverage.of(setup)
     judged = evaluated(workload)
-    stages = []
-    for _, turns in groupby(judged, key=lambda turn: turn.stage.index):
-        stage = _stage_row(workload, stage_turns := list(turns), holdings)
-        for kind, members in holdings.everyone.items():
-            stage["kinds"][kind]["smallest_device"] = smallest_device(workload, stage_turns[0], members, library)
-        stages.append(stage)
+    stages = [
+        _stage_row(workload, list(turns), holdings, library)
+        for _, turns in groupby(judged, key=lambda turn: turn.stage.index)
+    ]
     everyone = np.ones(len(holdings.samples), bool)
     ever = np.logical_or.reduce([turn.eligible for turn in judged])
-    clients, rounds = len(everyone), sum(stage["rounds"] for stage in stages)
-    hardest = min(stages, key=lambda stage: stage["eligible"])
+    clients, rounds = len(everyone), sum(stage.rounds for stage in stages)
+    hardest = min(stages, key=lambda stage: stage.eligible)
     excluded = holdings.left(everyone, ever)
     counts: Integers = np.sum(
         [turn.stage.rounds * counts_of(turn.work[turn.eligible], workload) for turn in judged], axis=0
@@ -62,37 +71,36 @@ def row_of(workload: Workload, library: Library) -> dict[str, Any]:
     done_works = np.flatnonzero(counts)
     peaks = workload.table["memory"]
     offered = [counts_of(turn.work[turn.work != LEFT_OUT], workload) for turn in judged]
-    return {
-        "clients": clients,
-        "rounds": rounds,
-        "eligible_share": sum(stage["rounds"] * stage["eligible_share"] for stage in stages) / rounds,
-        "eligible_share_ever": share(int(ever.sum()), clients),
-        "eligible_share_at_hardest_stage": hardest["eligible_share"],
-        "eligible_share_ever_by_kind": {
+    return CellCosts(
+        clients=clients,
+        rounds=rounds,
+        eligible_share_ever=share(int(ever.sum()), clients),
+        eligible_share_at_hardest_stage=hardest.eligible_share,
+        eligible_share_ever_by_kind={
             kind: share(int((ever & members).sum()), int(members.sum())) for kind, members in holdings.everyone.items()
         },
-        "eligible_samples_share": sum(stage["rounds"] * stage["eligible_samples_share"] for stage in stages) / rounds,
-        "eligible_samples_share_ever": excluded["eligible_samples_share"],
-        "class_coverage_ever": excluded["class_coverage"],
-        "excluded_samples": excluded["excluded_samples"],
-        "lost_classes": excluded["lost_classes"],
-        "lost_modalities": excluded["lost_modalities"],
-        "modality_samples_share_ever": excluded["modality_samples_share"],
-        "empty_rounds": sum(stage["rounds"] for stage in stages if not stage["eligible"]),
-        "hardest_stage": hardest["stage"],
-        "refused_by": hardest["refused_by"],
-        "refused_memory_by": hardest["refused_memory_by"],
-        "peak_memory_bytes": int(peaks[sum(offered) > 0].max(initial=0)),
-        "eligible_peak_memory_bytes": int(peaks[done_works].max()) if len(done_works) else None,
+        eligible_samples_share=sum(stage.rounds * stage.eligible_samples_share for stage in stages) / rounds,
+        eligible_samples_share_ever=excluded.eligible_samples_share,
+        class_coverage_ever=excluded.class_coverage,
+        excluded_samples=excluded.excluded_samples,
+        lost_classes=excluded.lost_classes,
+        lost_modalities=excluded.lost_modalities,
+        modality_samples_share_ever=excluded.modality_samples_share,
+        empty_rounds=sum(stage.rounds for stage in stages if not stage.eligible),
+        hardest_stage=hardest.stage,
+        refused_by=hardest.refused_by,
+        refused_memory_by=hardest.refused_memory_by,
+        peak_memory_bytes=int(peaks[sum(offered) > 0].max(initial=0)),
+        eligible_peak_memory_bytes=int(peaks[done_works].max()) if len(done_works) else None,
         **{name: _mean(workload.table[name], counts) for name in TRAVELLING},
-        "energy_joules": _weighted([(stage["energy_joules"], stage["rounds"] * stage["eligible"]) for stage in stages]),
-        **merits(workload, judged),
-        **_energy_total(workload.setup, judged),
-        "stages": stages,
-    }
+        energy_joules=_weighted([(stage.energy_joules, stage.rounds * stage.eligible) for stage in stages]),
+        **vars(merits(workload, judged)),
+        energy_total=_energy_total(workload.setup, judged),
+        stages=stages,
+    )
 
 
-def merits(workload: Workload, judged: Sequence[Judged]) -> dict[str, Any]:
+def merits(workload: Workload, judged: Sequence[Judged]) -> Merits:
     """The figures by which cells are compared: eligible share, seconds of a round, and totals of the schedule.
 
     A round lasts as long as its slowest eligible client.  ``schedule_*`` sum over all rounds the expected cohort, each
@@ -110,28 +118,28 @@ def merits(workload: Workload, judged: Sequence[Judged]) -> dict[str, Any]:
             totals["energy_joules"] += count * seats * float(turn.joules[eligible].mean())
             for name in TRAVELLING:
                 totals[name] += count * seats * (_mean(workload.table[name], works) or 0.0)
-    return {
-        "eligible_share": sum(count * ratio for count, ratio in zip(rounds, shares, strict=True)) / sum(rounds),
-        "round_seconds": _weighted(list(zip(slowest, rounds, strict=True))),
-        "schedule_seconds": sum(count * (seconds or 0.0) for count, seconds in zip(rounds, slowest, strict=True)),
-        "schedule_client_rounds": totals["cohort"],
-        "schedule_download_bytes": totals["download_bytes"],
-        "schedule_upload_bytes": totals["upload_bytes"],
-        "schedule_bytes": totals["download_bytes"] + totals["upload_bytes"],
-        "schedule_flops": totals["flops"],
-        "schedule_energy_joules": totals["energy_joules"],
-    }
+    return Merits(
+        eligible_share=sum(count * ratio for count, ratio in zip(rounds, shares, strict=True)) / sum(rounds),
+        round_seconds=_weighted(list(zip(slowest, rounds, strict=True))),
+        schedule_seconds=sum(count * (seconds or 0.0) for count, seconds in zip(rounds, slowest, strict=True)),
+        schedule_client_rounds=totals["cohort"],
+        schedule_download_bytes=totals["download_bytes"],
+        schedule_upload_bytes=totals["upload_bytes"],
+        schedule_bytes=totals["download_bytes"] + totals["upload_bytes"],
+        schedule_flops=totals["flops"],
+        schedule_energy_joules=totals["energy_joules"],
+    )
 
 
-def _energy_total(setup: Setup, judged: Sequence[Judged]) -> dict[str, Any]:
-    """For how many rounds the clients' ``energy_total`` lasts; empty without such a budget.
+def _energy_total(setup: Setup, judged: Sequence[Judged]) -> EnergyTotal | Maybe | None:
+    """For how many rounds the clients' ``energy_total`` lasts; UNSET without such a budget, None if no client fits.
 
     A client that is ever eligible takes part in each round that it fits, as long as enough is left.
     ``expected_rounds`` are those that a draw gives it, on average; its total lasts if their joules are no more.
     """
     total = setup.fleet.energy_total
     if total is None:
-        return {}
+        return UNSET
     left, done = np.array(total, dtype=float), np.zeros(len(total))
     drawn, needed = np.zeros(len(total)), np.zeros(len(total))
     for turn in judged:
@@ -146,15 +154,13 @@ def _energy_total(setup: Setup, judged: Sequence[Judged]) -> dict[str, Any]:
             needed[eligible] += expected * turn.joules[eligible]
     ever = np.logical_or.reduce([turn.eligible for turn in judged])
     if not ever.any():
-        return {"energy_total": None}
-    return {
-        "energy_total": {
-            "least_rounds": int(done[ever].min()),
-            "median_rounds": float(np.median(done[ever])),
-            "expected_rounds": float(drawn[ever].mean()),
-            "lasting_share": float((needed[ever] <= total[ever]).mean()),
-        }
-    }
+        return None
+    return EnergyTotal(
+        least_rounds=int(done[ever].min()),
+        median_rounds=float(np.median(done[ever])),
+        expected_rounds=float(drawn[ever].mean()),
+        lasting_share=float((needed[ever] <= total[ever]).mean()),
+    )
 
 
 def _cohort(setup: Setup, turn: Judged) -> list[tuple[float, Booleans]]:
@@ -177,21 +183,27 @@ def _cohort(setup: Setup, turn: Judged) -> list[tuple[float, Booleans]]:
     ]
 
 
-def _stage_row(workload: Workload, turns: Sequence[Judged], holdings: DataCoverage) -> dict[str, Any]:
+def _stage_row(workload: Workload, turns: Sequence[Judged], holdings: DataCoverage, library: Library) -> StageGroup:
     """Clients of one stage, in all and by kind; shares are of all clients, also those that the method leaves out.
 
     Eligibility is the same in all ``turns`` of the stage; works may differ.
     """
     everyone = np.ones(len(turns[0].work), bool)
-    return {
-        "stage": turns[0].stage.index,
-        "rounds": sum(turn.stage.rounds for turn in turns),
-        **_group(workload, turns, holdings, everyone),
-        "kinds": {kind: _group(workload, turns, holdings, members) for kind, members in holdings.everyone.items()},
-    }
+    return StageGroup(
+        stage=turns[0].stage.index,
+        rounds=sum(turn.stage.rounds for turn in turns),
+        **vars(_group(workload, turns, holdings, everyone)),
+        kinds={
+            kind: KindGroup(
+                **vars(_group(workload, turns, holdings, members)),
+                smallest_device=smallest_device(workload, turns[0], members, library),
+            )
+            for kind, members in holdings.everyone.items()
+        },
+    )
 
 
-def _group(workload: Workload, turns: Sequence[Judged], holdings: DataCoverage, clients: Booleans) -> dict[str, Any]:
+def _group(workload: Workload, turns: Sequence[Judged], holdings: DataCoverage, clients: Booleans) -> Group:
     first = turns[0]
     eligible, participants = clients & first.eligible, clients & (first.work != LEFT_OUT)
     works: Integers = np.sum([turn.stage.rounds * counts_of(turn.work[eligible], workload) for turn in turns], axis=0)
@@ -202,18 +214,18 @@ def _group(workload: Workload, turns: Sequence[Judged], holdings: DataCoverage, 
     rounds = [turn.stage.rounds for turn in turns]
     slowest = [float(turn.seconds[eligible].max()) if eligible.any() else None for turn in turns]
     joules = [float(turn.joules[eligible].mean()) if eligible.any() else None for turn in turns]
-    return {
-        "clients": int(clients.sum()),
-        "eligible": int(eligible.sum()),
-        "eligible_share": share(int(eligible.sum()), int(clients.sum())),
-        **holdings.left(clients, eligible),
-        "refused_by": binding_counts(first.binding[refused], budgets),
-        "refused_memory_by": memory_limit_counts(workload.setup.fleet.memory_of_device[no_memory]),
-        "peak_memory_bytes": int(workload.table["memory"][offered > 0].max(initial=0)),
-        "round_seconds": _weighted(list(zip(slowest, rounds, strict=True))),
+    return Group(
+        clients=int(clients.sum()),
+        eligible=int(eligible.sum()),
+        eligible_share=share(int(eligible.sum()), int(clients.sum())),
+        **vars(holdings.left(clients, eligible)),
+        refused_by=binding_counts(first.binding[refused], budgets),
+        refused_memory_by=memory_limit_counts(workload.setup.fleet.memory_of_device[no_memory]),
+        peak_memory_bytes=int(workload.table["memory"][offered > 0].max(initial=0)),
+        round_seconds=_weighted(list(zip(slowest, rounds, strict=True))),
         **{name: _mean(workload.table[name], works) for name in TRAVELLING},
-        "energy_joules": _weighted(list(zip(joules, rounds, strict=True))),
-    }
+        energy_joules=_weighted(list(zip(joules, rounds, strict=True))),
+    )
 
 
 def _mean(values: NDArray[np.float64], counts: Integers) -> float | None:
@@ -243,7 +255,7 @@ def with_runtimes(devices: Library, runtime: RuntimeChoice) -> Library:
     )
 
 
-def smallest_device(workload: Workload, judged: Judged, clients: Booleans, devices: Library) -> dict[str, Any] | None:
+def smallest_device(workload: Workload, judged: Judged, clients: Booleans, devices: Library) -> SmallestDevice | None:
     """The smallest device on which each of these clients could do its round of this stage, with its margins.
 
     The largest of their works must fit the device's own memory, the round's deadline and the tightest budgets among
@@ -262,29 +274,33 @@ def smallest_device(workload: Workload, judged: Judged, clients: Booleans, devic
     allowed = setup.budgets(np.flatnonzero(members))
     others = [name for name in allowed if name not in BUDGETS]
     limits = {name: float(allowed[name].min()) for name in ("seconds", "joules", *others)}
-    smaller: dict[str, Any] | None = None
+    smaller: SmallerDevice | None = None
     for device in devices:
         margin = free_memory_bytes(device) - peak
         if margin < 0:
-            smaller = {"device": device.name, "refused_by": "memory", "short_by_bytes": -margin}
+            smaller = SmallerDevice(device=device.name, refused_by="memory", short_by_bytes=-margin)
             continue
         costs = workload.prices.on([(device, link)], setup.fleet.throttling).costs
         spent = {name: float(costs[name][0, works].max()) for name in limits}
         if over := next((name for name in limits if spent[name] > limits[name]), None):
-            name = f"short_by_{over}" if over in BUDGETS else "short_by"
-            smaller = {"device": device.name, "refused_by": over, name: spent[over] - limits[over]}
+            short = {f"short_by_{over}" if over in BUDGETS else "short_by": spent[over] - limits[over]}
+            smaller = SmallerDevice(device=device.name, refused_by=over, **short)
             continue
-        return {
-            "device": device.name,
-            "link": link.name,
-            "peak_memory_bytes": peak,
-            "available_memory_bytes": free_memory_bytes(device),
-            "memory_margin_bytes": margin,
-            "round_seconds": spent["seconds"],
-            "seconds_margin": limits["seconds"] - spent["seconds"],
-            "energy_joules": spent["joules"],
-            "joules_margin": limits["joules"] - spent["joules"],
-            **({"margins": {name: limits[name] - spent[name] for name in others}} if others else {}),
-            "smaller": smaller,
-        }
-    return {"device": None, "link": link.name, "peak_memory_bytes": peak, "smaller": smaller}
+        return SmallestDevice(
+            device=device.name,
+            link=link.name,
+            peak_memory_bytes=peak,
+            available_memory_bytes=free_memory_bytes(device),
+            memory_margin_bytes=margin,
+            round_seconds=spent["seconds"],
+            seconds_margin=_finite(limits["seconds"] - spent["seconds"]),
+            energy_joules=spent["joules"],
+            joules_margin=_finite(limits["joules"] - spent["joules"]),
+            margins={name: limits[name] - spent[name] for name in others} if others else UNSET,
+            smaller=smaller,
+        )
+    return SmallestDevice(device=None, link=link.name, peak_memory_bytes=peak, smaller=smaller)
+
+
+def _finite(value: float) -> float | None:
+    return value if isfinite(value) else None
