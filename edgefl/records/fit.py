@@ -103,11 +103,11 @@ class KindFit(Record):
     rounds: Rounds
     """Rounds in which the kind takes part; with 0 the following fields but `fits`, `as_it_stands` and `solutions` are
     absent"""
-    fits: bool = False
+    fits: bool
     """Whether it fits as it stands"""
-    as_it_stands: Candidate | None = None
+    as_it_stands: Candidate | None
     """The scenario as it is, without changes; `null` without rounds"""
-    solutions: Sequence[Candidate] = ()
+    solutions: Sequence[Candidate]
     """Changes that fit, the least first"""
     nearest: Candidate | Maybe = UNSET
     """Without a solution: the combination that comes nearest, with `excess`"""

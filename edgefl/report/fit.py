@@ -116,8 +116,8 @@ def _limit(result: Fit, name: str) -> str:
     """A budget that nothing meets, in words."""
     limit, part = result.budgets[name], budget_named(name)
     if limit.limit != "device":
-        return f"the {part.noun} budget of {part.show(limit.allowed)}"
-    return f"the {part.show(limit.allowed)} of memory that {result.device} has left"
+        return f"the {part.noun} budget of {part.show(limit.allowed or 0.0)}"
+    return f"the {part.show(limit.allowed or 0.0)} of memory that {result.device} has left"
 
 
 def _print_search(console: Console, kind: KindFit) -> None:

@@ -212,7 +212,14 @@ def _of_kind(question: Question, kind: str, on_progress: OnProgress) -> KindFit:
     pricer = Pricer(question, axes, kind, client, on_prediction)
     search = Search(pricer)
     as_it_stands: Levels = (0,) * len(axes)
-    head = KindFit(kind=kind, samples=samples, rounds=sum(s.rounds for s in pricer.spans(as_it_stands)))
+    head = KindFit(
+        kind=kind,
+        samples=samples,
+        rounds=sum(s.rounds for s in pricer.spans(as_it_stands)),
+        fits=False,
+        as_it_stands=None,
+        solutions=[],
+    )
     if not head.rounds:
         return head
     unchanged = _candidate(search, as_it_stands)
@@ -229,7 +236,7 @@ def _of_kind(question: Question, kind: str, on_progress: OnProgress) -> KindFit:
         head,
         solutions=solutions,
         nearest=nearest,
-        unmet=UNSET if solutions else result.unmet,
+        unmet=UNSET if solutions else list(result.unmet),
         predictions=len(pricer.keys),
         candidates=result.candidates,
         looked_at=result.looked_at,

@@ -92,7 +92,9 @@ def row_of(workload: Workload, library: Library) -> CellCosts:
         refused_memory_by=hardest.refused_memory_by,
         peak_memory_bytes=int(peaks[sum(offered) > 0].max(initial=0)),
         eligible_peak_memory_bytes=int(peaks[done_works].max()) if len(done_works) else None,
-        **{name: _mean(workload.table[name], counts) for name in TRAVELLING},
+        download_bytes=_mean(workload.table["download_bytes"], counts),
+        upload_bytes=_mean(workload.table["upload_bytes"], counts),
+        flops=_mean(workload.table["flops"], counts),
         energy_joules=_weighted([(stage.energy_joules, stage.rounds * stage.eligible) for stage in stages]),
         **vars(merits(workload, judged)),
         energy_total=_energy_total(workload.setup, judged),
@@ -223,7 +225,9 @@ def _group(workload: Workload, turns: Sequence[Judged], holdings: DataCoverage, 
         refused_memory_by=memory_limit_counts(workload.setup.fleet.memory_of_device[no_memory]),
         peak_memory_bytes=int(workload.table["memory"][offered > 0].max(initial=0)),
         round_seconds=_weighted(list(zip(slowest, rounds, strict=True))),
-        **{name: _mean(workload.table[name], works) for name in TRAVELLING},
+        download_bytes=_mean(workload.table["download_bytes"], works),
+        upload_bytes=_mean(workload.table["upload_bytes"], works),
+        flops=_mean(workload.table["flops"], works),
         energy_joules=_weighted(list(zip(joules, rounds, strict=True))),
     )
 
@@ -283,8 +287,14 @@ def smallest_device(workload: Workload, judged: Judged, clients: Booleans, devic
         costs = workload.prices.on([(device, link)], setup.fleet.throttling).costs
         spent = {name: float(costs[name][0, works].max()) for name in limits}
         if over := next((name for name in limits if spent[name] > limits[name]), None):
-            short = {f"short_by_{over}" if over in BUDGETS else "short_by": spent[over] - limits[over]}
-            smaller = SmallerDevice(device=device.name, refused_by=over, **short)
+            short = spent[over] - limits[over]
+            smaller = SmallerDevice(
+                device=device.name,
+                refused_by=over,
+                short_by_seconds=short if over == "seconds" else UNSET,
+                short_by_joules=short if over == "joules" else UNSET,
+                short_by=short if over in others else UNSET,
+            )
             continue
         return SmallestDevice(
             device=device.name,

@@ -219,13 +219,13 @@ def check_value(name: str, *, train: bool) -> None:
 def values_of(rows: Sequence[Row], name: str) -> list[float | None]:
     """The field of each row, None if a row lacks it.  Raises UnknownName if no row has it as a number."""
     flat = [flattened(row.as_json()) for row in rows]
-    if not any(_is_number(row.get(name)) for row in flat):
-        known = dict.fromkeys(key for row in flat for key, value in row.items() if _is_number(value))
+    if not any(_number(row.get(name)) is not None for row in flat):
+        known = dict.fromkeys(key for row in flat for key, value in row.items() if _number(value) is not None)
         if name in NUMBERS:
             return [None] * len(flat)
         raise UnknownName("value", name, known)
-    return [float(row[name]) if _is_number(row.get(name)) else None for row in flat]
+    return [_number(row.get(name)) for row in flat]
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

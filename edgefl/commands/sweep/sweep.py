@@ -161,7 +161,7 @@ def sweep(
         if whole_rows is None:
             left = "the table of all rows: the same command without --shard, when all shards have ended"
             on_progress("prepare", {"what": f"shard {shard} has ended; {left}"})
-            return Sweep(scenario=whole.name, axes=expanded.paths, rows=rows, frontier={})
+            return Sweep(scenario=whole.name, axes=list(expanded.paths), rows=rows, frontier={})
         rows = whole_rows
         refused = {row.label: row.refused for row in rows if isinstance(row, RefusedCell)}
     if store:
@@ -177,7 +177,7 @@ def sweep(
     result = Sweep(
         scenario=whole.name,
         at_most=at_most(variant for _, variant in runnable) or UNSET,
-        axes=expanded.paths,
+        axes=list(expanded.paths),
         rows=rows,
         frontier=frontiers([row for row in rows if isinstance(row, CellRow)]),
         sensitivity=order,
