@@ -2,12 +2,15 @@
 
     python tools/reference.py
 
-writes ``scenario.md``, ``command-line.md``, ``errors.md`` and ``python.md``.  The pages are committed, so that they can
-be read without building the site; a test fails when they are out of date.
+writes ``scenario.md``, ``command-line.md``, ``errors.md`` and ``python.md``, and the scenarios' JSON Schema, which
+``edgefl schema`` prints and ``edgefl methods`` and its kin read without importing torch.  They are committed, so that
+they can be read without building the site; a test fails when they are out of date.  Run it where no plug-in of edgefl
+is installed.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -17,6 +20,9 @@ from reference_pages.command_line import command_line_page
 from reference_pages.errors import EXIT_CODES, error_classes, errors_page
 from reference_pages.python import python_page
 from reference_pages.scenario import scenario_page
+
+from edgefl.scenario import json_schema, library_folder
+from edgefl.scenario.library import SCHEMA
 
 __all__ = ["EXIT_CODES", "error_classes", "main", "pages"]
 
@@ -40,6 +46,8 @@ def main() -> None:
     for name, text in pages().items():
         (FOLDER / name).write_text(text, encoding="utf-8")
         print(f"docs/reference/{name}")
+    schema = json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"
+    (library_folder() / SCHEMA).write_text(schema, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The commands ``edgefl explain``, ``edgefl trace`` and ``edgefl export``: what a run's records tell."""
+"""The commands that read one run: ``edgefl report``, ``figures``, ``explain``, ``trace`` and ``export``."""
 
 from __future__ import annotations
 
@@ -8,12 +8,59 @@ import typer
 
 from edgefl.cli.app import AsJson, Plugins, app, examples, observing, print_json, say
 
-RunFolder = Annotated[str, typer.Argument(metavar="RUN", help="The folder of a run, finished or not: runs/quickstart.")]
+RunFolder = Annotated[str, typer.Argument(metavar="RUN", help="Folder of a run or of a comparison, finished or not.")]
+
+
+@app.command(epilog=examples("edgefl report runs/mine", "edgefl report runs/mine -o mine.html"))
+def report(
+    run: RunFolder,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="The page, .html; default: report.html in the run's folder."
+        ),
+    ] = None,
+    plugins: Plugins = None,
+) -> None:
+    """Write a run as one HTML page with its figures and tables, which opens without a network.
+
+    Examples: edgefl report runs/quickstart; edgefl report runs/quickstart -o quickstart.html
+    """
+    with observing() as on_progress:
+        from edgefl.commands.report import write_report
+
+        path = write_report(run, output, on_progress=on_progress)
+    say(f"report: {path}")
+
+
+@app.command(epilog=examples("edgefl figures runs/mine", "edgefl figures runs/mine --format pdf,svg -o figures"))
+def figures(
+    run: RunFolder,
+    formats: Annotated[str, typer.Option("--format", metavar="NAME,...", help="File types: pdf, svg, png.")] = "pdf",
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", metavar="DIR", help="Folder for them; default: figures in the run's folder."),
+    ] = None,
+    plugins: Plugins = None,
+) -> None:
+    """Draw a run's figures for a paper, with the numbers of each as CSV beside it.
+
+    Examples: edgefl figures runs/quickstart; edgefl figures runs/quickstart --format pdf,svg,png -o figures
+    """
+    with observing() as on_progress:
+        from edgefl.commands.report import write_figures
+
+        files = write_figures(run, output, formats=formats.split(","), on_progress=on_progress)
+    tables = [path for path in files if path.suffix == ".csv"]
+    say(f"{len(files) - len(tables)} figures and {len(tables)} tables: {tables[0].parent}")
+
+
+OneRun = Annotated[str, typer.Argument(metavar="RUN", help="The folder of a run, finished or not: runs/quickstart.")]
 
 
 @app.command(epilog=examples("edgefl explain runs/mine --round 2", "edgefl explain runs/mine --round 2 --client 0"))
 def explain(
-    run: RunFolder,
+    run: OneRun,
     round: Annotated[int, typer.Option("--round", metavar="N", min=1, help="The round, from 1.")],
     client: Annotated[
         int | None, typer.Option("--client", metavar="K", min=0, help="Tell this client's round in detail.")
@@ -33,7 +80,7 @@ def explain(
 
 @app.command(epilog=examples("edgefl trace runs/mine", "edgefl trace runs/mine -o mine.json"))
 def trace(
-    run: RunFolder,
+    run: OneRun,
     output: Annotated[
         str | None, typer.Option("--output", "-o", metavar="FILE", help="The file; default: trace.json in the folder.")
     ] = None,
