@@ -3,6 +3,7 @@
 In a page a fenced block is
 
 - a file, if its first line is a comment with a file name (``# mylab/sparse.py``);
+- ``bash``: commands of other machines, such as a cluster's, which are not run;
 - ``sh``: commands, one a line; ``python``: a snippet, all those of a page in one namespace;
 - ``yaml`` without a name: some sections of a scenario;
 - ``text``: the output of the block before it.  A line ``...`` stands for any lines, a score (three decimals) may
@@ -161,6 +162,8 @@ class Shelf:
             with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()):
                 exec(compile(block.text, str(block), "exec"), names)
             return out.getvalue()
+        if block.language == "bash":
+            return ""
         if block.language == "yaml":
             _accept(block)
             return ""
