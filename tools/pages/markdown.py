@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-COMMAND = "python tools/reference.py"
+COMMAND = "python tools/pages.py"
 NOTE = f"<!-- Written by `{COMMAND}` from the code: change the code, then run it again. -->"
 
 
@@ -18,9 +18,9 @@ def page(title: str, parts: Iterable[str]) -> str:
     return "\n\n".join([f"# {title}", NOTE, *(part.strip("\n") for part in parts)]) + "\n"
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; ``|`` and line breaks in cells are replaced."""
-    lines = [head, ["---"] * len(head), *rows]
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], align: Sequence[str] = ()) -> str:
+    """A Markdown table; ``|`` and line breaks in cells are replaced.  ``align`` is its second line, left by default."""
+    lines = [head, align or ["---"] * len(head), *rows]
     return "\n".join(
         "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in line) + " |" for line in lines
     )

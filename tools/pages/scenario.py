@@ -12,8 +12,8 @@ from typing import Any
 from edgefl.data.collection import DataSet, FolderSet
 from edgefl.models.plain import tower_of
 from edgefl.scenario.sections import FORMAT, SECTIONS, Section
-from reference_pages.fields import QUANTITIES, fields_table
-from reference_pages.markdown import capital, first_paragraph, listed, page, sentence, table
+from tools.pages.fields import QUANTITIES, fields_table
+from tools.pages.markdown import capital, first_paragraph, listed, page, sentence, table
 
 ROOT = Path(__file__).resolve().parents[2]
 
