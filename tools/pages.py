@@ -24,6 +24,7 @@ from tools.pages.command_line import command_line_page
 from tools.pages.errors import errors_page
 from tools.pages.fine_tune import fine_tune_blocks
 from tools.pages.front_picture import front_picture, same_picture
+from tools.pages.protocol import protocol_blocks
 from tools.pages.python import python_page
 from tools.pages.scenario import scenario_page
 
@@ -59,6 +60,7 @@ PAGES = (
     Page("reference/command-line.md", command_line_page),
     Page("reference/errors.md", errors_page),
     Page("reference/python.md", python_page),
+    Page("reference/protocol.md", protocol_blocks),
     Page("how-to/fine-tune.md", fine_tune_blocks, slow=True),
     Page("front-picture.svg", front_picture, same=same_picture),
 )
