@@ -21,6 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tools.pages.command_line import command_line_page
+from tools.pages.devices import device_blocks
 from tools.pages.errors import errors_page
 from tools.pages.fine_tune import fine_tune_blocks
 from tools.pages.front_picture import front_picture, same_picture
@@ -61,6 +62,7 @@ PAGES = (
     Page("reference/errors.md", errors_page),
     Page("reference/python.md", python_page),
     Page("reference/protocol.md", protocol_blocks),
+    Page("reference/devices.md", device_blocks),
     Page("how-to/fine-tune.md", fine_tune_blocks, slow=True),
     Page("front-picture.svg", front_picture, same=same_picture),
 )

@@ -6,7 +6,6 @@ All of it is read from the source: texts are docstrings, those under a field inc
 from __future__ import annotations
 
 import ast
-import inspect
 import re
 import sys
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -51,7 +50,7 @@ def section(of: type[Any], known: Mapping[str, type[Any]]) -> Iterator[str]:
 
 
 def members(of: type[Any], told: Container[type[Any]] = ()) -> list[Member]:
-    """The public members of a class and of its bases in edgefl, but for those that are ``told``; a base's come first."""
+    """The public members of a class and of its bases in edgefl, but for those that are ``told``, a base's first."""
     found: dict[str, Member] = {}
     for base in reversed(of.__mro__):
         ours = base.__module__.startswith("edgefl.") and base is not Model and base not in told
@@ -98,8 +97,8 @@ def _field_type(statement: ast.AnnAssign) -> str:
         return annotation
     if isinstance(value, ast.Call) and ast.unparse(value.func) == "field":
         factory = {"dict": "{}", "list": "[]", "Scalars": "{}"}
-        given = next(each.value for each in value.keywords if each.arg == "default_factory")
-        return f"{annotation} = {factory[ast.unparse(given)]}"
+        made = ast.unparse(next(each.value for each in value.keywords if each.arg == "default_factory"))
+        return f"{annotation} = {factory.get(made, f'{made}()')}"
     return f"{annotation} = {ast.unparse(value)}"
 
 
@@ -123,8 +122,3 @@ def _definition(of: type[Any]) -> ast.ClassDef:
 @cache
 def _module(file: str) -> ast.Module:
     return ast.parse(Path(file).read_text(encoding="utf-8"))
-
-
-def docstring(of: type[Any]) -> str:
-    """The whole docstring of a class in one line, as Markdown."""
-    return " ".join(prose(inspect.getdoc(of) or "", set()).split())

@@ -84,6 +84,11 @@ def prose(text: str, names: Container[str]) -> str:
     return linked(re.sub(r"(?<=\.)  (?=\S)", " ", text), names)
 
 
+def oneline(text: str) -> str:
+    """A docstring as Markdown for a table's cell."""
+    return " ".join(prose(text, ()).split())
+
+
 def linked(text: str, names: Container[str]) -> str:
     """Markdown whose code spans that are one of ``names`` lead to the section of that name."""
     return re.sub(r"`(\w+)`", lambda m: f"[`{m[1]}`](#{m[1].lower()})" if m[1] in names else m[0], text)

@@ -34,8 +34,8 @@ from edgefl.work import CodecKind, Context, Edit, Item, Pass, Payload, Scalars, 
 from edgefl.work.edits import EditKind, UploadingEdit
 from edgefl.work.steps import Wrapper
 from edgefl.work.tasks import Task
-from tools.pages.classes import docstring, sections
-from tools.pages.markdown import linked, registered, table
+from tools.pages.classes import sections
+from tools.pages.markdown import linked, oneline, registered, table
 
 CLASSES: dict[str, tuple[type[Any], ...]] = {
     "works": (Work, Pass, Payload, Item, CodecKind, Edit, Scalars),
@@ -144,7 +144,7 @@ def _groups() -> Iterator[tuple[str, str, str, str]]:
 
 def _built_in(group: str) -> str:
     rows = [
-        (f"`{name}`", f"`{part.__module__}:{part.__name__}`", docstring(part).removesuffix("."))
+        (f"`{name}`", f"`{part.__module__}:{part.__name__}`", oneline(part.__doc__).removesuffix("."))
         for name, part in registered(group).items()
     ]
     return table(("Name", "Import path", "What it does"), rows)
