@@ -196,7 +196,7 @@ def test_the_kept_lists_are_what_the_parts_say() -> None:
     for section, noun in LISTED.items():
         own = [name for name in registry.names(noun) if registry.origin(noun, name).package == "edgefl"]
         live = json.loads(json.dumps([described(noun, name) for name in own]))
-        assert [entry for entry in listed[section] if entry["name"] in own] == live, "run python tools/reference.py"
+        assert [entry for entry in listed[section] if entry["name"] in own] == live, "run python tools/pages.py"
         assert all(entry["summary"] for entry in live)
 
 
@@ -284,7 +284,7 @@ def test_the_shipped_schema_is_that_of_the_sections() -> None:
     variables = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=variables, check=True)
     shipped = library_folder() / "edgefl.schema.json"
-    assert shipped.read_text(encoding="utf-8") == done.stdout, "run python tools/reference.py"
+    assert shipped.read_text(encoding="utf-8") == done.stdout, "run python tools/pages.py"
     assert process("schema").stdout == done.stdout
 
 

@@ -6,7 +6,7 @@ from edgefl import errors
 from edgefl.cli.app import INTERRUPTED
 from edgefl.commands.profile import cost_diff
 from edgefl.scenario import problems
-from reference_pages.markdown import capital, first_paragraph, page, table
+from tools.pages.markdown import capital, first_paragraph, page, table
 
 EXIT_CODES = {
     "new": ("the scenario is written", "", ""),

@@ -1,15 +1,21 @@
-"""Markdown of the generated pages."""
+"""What the pages have in common: Markdown, and edgefl's own parts by name."""
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
+import tomllib
 from collections.abc import Container, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
 
-COMMAND = "python tools/reference.py"
+from edgefl.models.plain import tower_of
+
+COMMAND = "python tools/pages.py"
+PROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 NOTE = f"<!-- Written by `{COMMAND}` from the code: change the code, then run it again. -->"
 
 
@@ -18,9 +24,9 @@ def page(title: str, parts: Iterable[str]) -> str:
     return "\n\n".join([f"# {title}", NOTE, *(part.strip("\n") for part in parts)]) + "\n"
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; ``|`` and line breaks in cells are replaced."""
-    lines = [head, ["---"] * len(head), *rows]
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], align: Sequence[str] = ()) -> str:
+    """A Markdown table; ``|`` and line breaks in cells are replaced.  ``align`` is its second line, left by default."""
+    lines = [head, align or ["---"] * len(head), *rows]
     return "\n".join(
         "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in line) + " |" for line in lines
     )
@@ -71,6 +77,23 @@ def paths(text: str) -> str:
     return re.sub(rf"(?<![\w`/<])(?:{name})(?![\w`/>])", lambda match: f"`{match[0]}`", text)
 
 
+def prose(text: str, names: Container[str]) -> str:
+    """A docstring as Markdown: its code spans, those of ``names`` linked to sections of the page."""
+    text = re.sub(r"``(.+?)``", r"`\1`", inspect.cleandoc(text), flags=re.DOTALL)
+    text = re.sub(r"<(\w+)>", lambda match: match[1].upper(), text)
+    return linked(re.sub(r"(?<=\.)  (?=\S)", " ", text), names)
+
+
+def oneline(text: str) -> str:
+    """A docstring as Markdown for a table's cell."""
+    return " ".join(prose(text, ()).split())
+
+
+def linked(text: str, names: Container[str]) -> str:
+    """Markdown whose code spans that are one of ``names`` lead to the section of that name."""
+    return re.sub(r"`(\w+)`", lambda m: f"[`{m[1]}`](#{m[1].lower()})" if m[1] in names else m[0], text)
+
+
 def first_paragraph(text: str | None) -> str:
     """The first paragraph of a docstring on one line, as Markdown."""
     paragraph = inspect.cleandoc(text or "").split("\n\n")[0]
@@ -80,3 +103,14 @@ def first_paragraph(text: str | None) -> str:
 def capital(text: str) -> str:
     """The text with a capital first letter."""
     return text[:1].upper() + text[1:]
+
+
+def registered(group: str) -> dict[str, Any]:
+    """edgefl's own entry points of a group by name, in the order of pyproject.toml."""
+    project = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]
+    targets = {}
+    for name, target in project["entry-points"][f"edgefl.{group}"].items():
+        module, attribute = target.split(":")
+        found = getattr(importlib.import_module(module), attribute)
+        targets[name] = tower_of(name, found) if group == "towers" else found
+    return targets

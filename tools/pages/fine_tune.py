@@ -1,20 +1,16 @@
-"""What a client's round costs by ways of fine-tuning, as the Markdown tables of docs/how-to/fine-tune.md.
-
-    python tools/adapter_table.py [SCENARIO ...] [--kind KIND]
+"""The tables of how-to/fine-tune.md: what a client's round costs by ways of fine-tuning.
 
 Peaks are of the hardest stage, other figures means over the schedule's rounds.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import edgefl
 from edgefl.commands.profile.check_devices import check_devices
-from edgefl.errors import EdgeflError
+from tools.pages.markdown import table
 
 SCENARIOS = {"finetune/vit-s-bert": "image-text", "finetune/qwen2.5-0.5b": "text"}
 """Scenarios, and the kind of client that each table is about."""
@@ -44,7 +40,7 @@ MIB = 2**20
 
 
 def row(scenario: str, kind: str, sets: Sequence[str], *, smallest: bool = False) -> list[str]:
-    """A way's figures, or those of its ``smallest`` stage.  Raises EdgeflError if it can't be had."""
+    """A way's figures, or those of its ``smallest`` stage."""
     stages = [r for r in edgefl.profile(scenario, overrides=sets)["rows"] if r["kind"] == kind]
     hardest = max(stages, key=lambda r: r["peak_memory_bytes"])
     if smallest:
@@ -72,29 +68,13 @@ def mean(stages: Sequence[Mapping[str, Any]], of: Any) -> float:
     return float(sum(stage["rounds"] * of(stage) for stage in stages) / sum(stage["rounds"] for stage in stages))
 
 
-def main() -> None:
-    """Print the tables."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("scenarios", nargs="*", default=list(SCENARIOS))
-    parser.add_argument("--kind")
-    parser.add_argument("--json", action="store_true")
-    chosen = parser.parse_args()
-    found: dict[str, dict[str, list[str]]] = {}
-    for scenario in chosen.scenarios:
-        kind, table = chosen.kind or SCENARIOS.get(scenario, "text"), found.setdefault(scenario, {})
-        for way, sets in WAYS.items():
-            try:
-                table[way] = row(scenario, kind, sets, smallest=way == SMALLEST)
-            except EdgeflError as error:
-                print(f"{scenario}, {way}: {error}")
-        if not chosen.json:
-            print(f"\n`{scenario}`, {kind} clients:\n")
-            print(f"| {' | '.join(HEAD)} |\n| --- |{' ---: |' * (len(HEAD) - 1)}")
-            for way, cells in table.items():
-                print(f"| {way} | {' | '.join(cells)} |")
-    if chosen.json:
-        print(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main()
+def fine_tune_blocks() -> dict[str, str]:
+    """A table for each scenario, by its name."""
+    return {
+        scenario: table(
+            HEAD,
+            [[way, *row(scenario, kind, sets, smallest=way == SMALLEST)] for way, sets in WAYS.items()],
+            align=["---", *["---:"] * (len(HEAD) - 1)],
+        )
+        for scenario, kind in SCENARIOS.items()
+    }

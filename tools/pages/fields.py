@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 
 from edgefl import units
 from edgefl.scenario.sections import SECTIONS
-from reference_pages.markdown import code, first_paragraph, listed, sentence, table
+from tools.pages.markdown import code, first_paragraph, listed, sentence, table
 
 QUANTITIES: dict[str, tuple[units.Quantity, str]] = {
     "bytes": (units.BYTES, "show_bytes"),

@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
+import json
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from edgefl.data.collection import DataSet, FolderSet
-from edgefl.models.plain import tower_of
+from edgefl.scenario import json_schema
 from edgefl.scenario.sections import FORMAT, SECTIONS, Section
-from reference_pages.fields import QUANTITIES, fields_table
-from reference_pages.markdown import capital, first_paragraph, listed, page, sentence, table
-
-ROOT = Path(__file__).resolve().parents[2]
+from tools.pages.fields import QUANTITIES, fields_table
+from tools.pages.markdown import capital, first_paragraph, listed, page, registered, sentence, table
 
 
-def registered(group: str) -> dict[str, Any]:
-    """edgefl's own entry points of a group by name, in the order of pyproject.toml."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    targets = {}
-    for name, target in project["entry-points"][f"edgefl.{group}"].items():
-        module, attribute = target.split(":")
-        found = getattr(importlib.import_module(module), attribute)
-        targets[name] = tower_of(name, found) if group == "towers" else found
-    return targets
+def scenario_schema() -> str:
+    """The scenarios' JSON Schema, from which ``edgefl schema`` and ``edgefl methods`` answer without importing torch."""
+    return json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"
 
 
 def scenario_page() -> str:

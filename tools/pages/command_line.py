@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from edgefl.cli import app
-from reference_pages.markdown import code, listed, page, sentence, table
+from tools.pages.markdown import code, listed, page, sentence, table
 
 
 def command_line_page() -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import edgefl
-from reference_pages.markdown import first_paragraph, page, table
+from tools.pages.markdown import first_paragraph, page, table
 
 PROGRESS = [
     ("`prepare`", "`what`", "Something that takes a while is being prepared; `what` says it for people"),
