@@ -1,6 +1,6 @@
 """Predicted against measured seconds of a step, for different works, on this machine.
 
-    python tools/bench_time.py [--repeat 5] [--steps 3] [--only TEXT]
+    python tools/bench.py steps [--repeat 5] [--steps 3] [--only TEXT]
 
 First the machine is calibrated with operators of a transformer block, without any of these works.  Then all predictions
 are printed, and only then the works are measured.  The best repeat counts.  Errors refer to CPU seconds of one thread,
@@ -9,13 +9,13 @@ which other processes disturb less; wall seconds are printed too.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
 import torch
+from measuring import parser_of, table
 
 from edgefl import models
 from edgefl.commands.compose import compose
@@ -111,33 +111,26 @@ def measured(case: Case, steps: int, repeat: int) -> tuple[float, float]:
     return min(cpu for _, cpu in pairs), min(wall for wall, _ in pairs)
 
 
-def main() -> None:
+def main(arguments: list[str]) -> None:
     """Calibrate, predict, measure, print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = parser_of(__doc__, "bench.py steps")
     parser.add_argument("--steps", type=int, default=3, help="steps in a run")
     parser.add_argument("--repeat", type=int, default=5, help="runs of each work")
     parser.add_argument("--only", default="", metavar="TEXT", help="only works whose name contains TEXT")
-    chosen = parser.parse_args()
+    chosen = parser.parse_args(arguments)
     torch.set_num_threads(1)
     machine = calibrate_here()
     print(
         f"calibrated: {machine.flops_per_second / 1e9:.1f} GFLOP/s, {machine.memory_bytes_per_second / 1e9:.1f} GB/s, "
-        f"{machine.seconds_per_operator * 1e6:.1f} us an operator\n\npredicted"
+        f"{machine.seconds_per_operator * 1e6:.1f} us an operator\n"
     )
-    cases = []
-    for name in WORKS:
-        if chosen.only in name:
-            cases.append(prepared(name, machine))
-            print(f"  {name:36} {cases[-1].predicted * 1e3:8.1f} ms", flush=True)
-    print(f"\n{'measured, best of ' + str(chosen.steps * chosen.repeat):38} {'CPU':>8} {'wall':>11} {'error':>8}")
-    errors = {}
+    cases = [prepared(name, machine) for name in WORKS if chosen.only in name]
+    print(table(("predicted", "ms"), [[case.name, f"{case.predicted * 1e3:.1f}"] for case in cases]), flush=True)
+    lines, errors = [], {}
     for case in cases:
         cpu, wall = measured(case, chosen.steps, chosen.repeat)
         errors[case.name] = case.predicted / cpu - 1
-        print(f"  {case.name:36} {cpu * 1e3:8.1f} ms {wall * 1e3:8.1f} ms {errors[case.name]:+8.1%}", flush=True)
+        lines.append([case.name, f"{cpu * 1e3:.1f}", f"{wall * 1e3:.1f}", f"{errors[case.name]:+.1%}"])
+    print("\n" + table((f"best of {chosen.steps * chosen.repeat}", "CPU ms", "wall ms", "error"), lines))
     worst = max(errors, key=lambda name: abs(errors[name]))
     print(f"\nmedian error {median(map(abs, errors.values())):.1%}, worst {errors[worst]:+.1%}: {worst}")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,7 @@
 """pfl-research (package ``pfl``) as a contestant: its FederatedAveraging on its simulated backend.
 
-    python -m peers.pfl_run JOB --rounds N
-    torchrun --standalone --nproc_per_node 2 -m peers.pfl_run JOB --rounds N
+    python -m bench.pfl_run JOB --rounds N
+    torchrun --standalone --nproc_per_node 2 -m bench.pfl_run JOB --rounds N
 
 Without evaluation after the first round and with weights by samples.  In two processes the first has the turns, and the
 second waits for it before each round.
@@ -9,7 +9,6 @@ second waits for it before each round.
 
 from __future__ import annotations
 
-import argparse
 from functools import partial
 from typing import Any
 
@@ -29,9 +28,8 @@ from pfl.model.pytorch import PyTorchModel
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from peers.jobs import JOBS, LEARNING_RATE, Job
-from peers.plain import count, plain_model, samples_of
-from peers.turns import Turns
+from bench.jobs import LEARNING_RATE, Job, Turns, asked
+from bench.plain import count, plain_model, samples_of
 
 
 class WithLoss(nn.Module):
@@ -96,17 +94,9 @@ def play(job: Job, rounds: int) -> None:
     )
 
 
-def main() -> None:
-    """Play a job."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("job", choices=JOBS)
-    parser.add_argument("--rounds", type=int, required=True)
-    chosen = parser.parse_args()
+if __name__ == "__main__":
     from pfl.internal.ops import pytorch_ops
 
     set_framework_module(pytorch_ops)
-    play(JOBS[chosen.job], chosen.rounds)
-
-
-if __name__ == "__main__":
-    main()
+    chosen_job, chosen = asked()
+    play(chosen_job, chosen.rounds)

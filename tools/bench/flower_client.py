@@ -9,8 +9,8 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
-from peers.jobs import JOBS, LEARNING_RATE
-from peers.plain import plain_model, samples_of, train
+from bench.jobs import JOBS, LEARNING_RATE
+from bench.plain import plain_model, samples_of, train
 
 
 @cache

@@ -1,6 +1,6 @@
 """The bare loop: federated averaging as one would write it by hand, in one process or in two.
 
-    python -m peers.bare JOB --rounds N [--processes 1 | 2]
+    python -m bench.bare JOB --rounds N [--processes 1 | 2]
 
 A resident module is loaded in place, trains with a fused SGD, and its change, weighted by the client's samples, is
 added to a sum.  In two processes each trains a contiguous half of the cohort; base and second sum are shared memory.
@@ -8,7 +8,6 @@ added to a sum.  In two processes each trains a contiguous half of the cohort; b
 
 from __future__ import annotations
 
-import argparse
 import random
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
@@ -16,9 +15,8 @@ from multiprocessing.connection import Connection
 import torch
 from torch import Tensor
 
-from peers.jobs import JOBS, LEARNING_RATE, Job
-from peers.plain import count, plain_model, samples_of, train
-from peers.turns import Turns
+from bench.jobs import LEARNING_RATE, Job, Turns, asked
+from bench.plain import count, plain_model, samples_of, train
 
 
 class Trainer:
@@ -89,15 +87,6 @@ def play(job: Job, rounds: int, processes: int) -> None:
         helper.join()
 
 
-def main() -> None:
-    """Play a job."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("job", choices=JOBS)
-    parser.add_argument("--rounds", type=int, required=True)
-    parser.add_argument("--processes", type=int, choices=(1, 2), default=1)
-    chosen = parser.parse_args()
-    play(JOBS[chosen.job], chosen.rounds, chosen.processes)
-
-
 if __name__ == "__main__":
-    main()
+    chosen_job, chosen = asked()
+    play(chosen_job, chosen.rounds, chosen.processes)

@@ -1,6 +1,6 @@
-"""Measure the speed of fleet simulation, as ratios to bare SimPy and to a formula in NumPy.
+"""The speed of fleet simulation, as ratios to bare SimPy and to a formula in NumPy.
 
-    python tools/bench_fleet.py [--rounds 20] [--scenario million] [--only speed,rounds,registered,start,formula]
+    python tools/bench.py fleet [--rounds 20] [--scenario million] [--only speed,rounds,registered,start,formula]
 
 Every run of edgefl has its own process, so that its peak memory can be measured; times are CPU seconds of that process.
 Bare SimPy only waits for three timeouts in each client-round.  Absolute figures depend on the machine.
@@ -16,13 +16,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 import simpy
+from measuring import paired, parser_of, several, table
 
 SHARED = {"download": "10 Gbit/s", "upload": "2 Gbit/s"}
 """A server link that is the bottleneck of a cohort."""
@@ -46,69 +47,43 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 NEEDED = {"contention off": 50_000, "shared link": 10_000, "event by event, failures, deadline": 20_000}
 """Required client-rounds per second on one core, for the scenario of a million clients."""
+COHORT = 1000
+"""Clients of a round of bare SimPy."""
 
 
-# --- bare SimPy -------------------------------------------------------------------------------------------------------
-
-
-def bare(cohort: int, rounds: int) -> float:
-    """Client-rounds per second of three successive timeouts each, with callbacks only."""
+def bare(rounds: int, generators: bool) -> None:
+    """Play rounds of three timeouts in a row for each client, with callbacks or with a generator for each."""
     env = simpy.Environment()
-    seconds = np.random.default_rng(1).lognormal(2, 1, (rounds, cohort, 3)).tolist()
+    seconds = np.random.default_rng(1).lognormal(2, 1, (rounds, COHORT, 3)).tolist()
 
     def upload(event: Any) -> None:
         env.timeout(event.value[2])
 
     def compute(event: Any) -> None:
-        computed = env.timeout(event.value[1], event.value)
-        computed.callbacks.append(upload)
+        env.timeout(event.value[1], event.value).callbacks.append(upload)
 
-    started = time.process_time()
-    for round_seconds in seconds:
-        for phases in round_seconds:
-            download = env.timeout(phases[0], phases)
-            download.callbacks.append(compute)
-        env.run()
-    return cohort * rounds / (time.process_time() - started)
-
-
-def bare_processes(cohort: int, rounds: int) -> float:
-    """Client-rounds per second with one SimPy process (a generator) per client and round."""
-    env = simpy.Environment()
-    seconds = np.random.default_rng(1).lognormal(2, 1, (rounds, cohort, 3)).tolist()
-
-    def client(phases: Sequence[float]) -> Any:
+    def client(phases: list[float]) -> Any:
         for phase in phases:
             yield env.timeout(phase)
 
-    started = time.process_time()
     for round_seconds in seconds:
         for phases in round_seconds:
-            env.process(client(phases))
+            if generators:
+                env.process(client(phases))
+            else:
+                env.timeout(phases[0], phases).callbacks.append(compute)
         env.run()
-    return cohort * rounds / (time.process_time() - started)
 
 
 # --- edgefl, in a process of its own ----------------------------------------------------------------------------------
 
 
-def scaled(clients: Mapping[Any, int], total: int) -> dict[str, int]:
-    """Numbers of clients by kind, scaled to a sum of about ``total``."""
-    whole = sum(clients.values())
-    return {kind: max(round(n * total / whole), 1) for kind, n in clients.items()}
-
-
-def overrides(changes: Mapping[str, Any]) -> list[str]:
-    """``path=value`` for each change."""
-    return [f"{path}={json.dumps(value)}" for path, value in changes.items()]
-
-
 def measured(name: str, changes: Mapping[str, Any], clients: int | None, keep: Path | None = None) -> dict[str, Any]:
     """Figures of one run in a new process; ``keep`` is a folder for its records."""
     task = {"scenario": name, "changes": dict(changes), "clients": clients, "keep": str(keep) if keep else None}
+    program = [sys.executable, str(Path(__file__).parents[1] / "bench.py"), "fleet", "--task", json.dumps(task)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, __file__, "--task", json.dumps(task)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    done = subprocess.run(program, capture_output=True, text=True, env=environment, check=False)
     if done.returncode:
         raise SystemExit(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "the run failed")
     return dict(json.loads(done.stdout.splitlines()[-1]))
@@ -121,7 +96,9 @@ def play(task: Mapping[str, Any]) -> dict[str, Any]:
 
     changes = dict(task["changes"])
     if task["clients"]:
-        changes["data.clients"] = scaled(dict(load(task["scenario"]).data.clients), task["clients"])
+        kinds = load(task["scenario"]).data.clients
+        whole = sum(kinds.values())
+        changes["data.clients"] = {kind: max(round(n * task["clients"] / whole), 1) for kind, n in kinds.items()}
     imported = _rss()
     marks: dict[str, float] = {}
     rounds: list[Mapping[str, Any]] = []
@@ -131,23 +108,19 @@ def play(task: Mapping[str, Any]) -> dict[str, Any]:
             marks["first"], marks["wall"] = time.process_time(), time.perf_counter()
         if event == "record":
             marks["last"] = time.process_time()
-            rounds.append({k: facts[k] for k in ("selected", "finished", "virtual_seconds")})
+            rounds.append(facts)
 
     began, wall = time.process_time(), time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        run(
-            task["scenario"],
-            output=task["keep"] or Path(folder) / "run",
-            overrides=overrides(changes),
-            on_progress=observe,
-        )
+        overrides = [f"{path}={json.dumps(value)}" for path, value in changes.items()]
+        output = task["keep"] or Path(folder) / "run"
+        run(task["scenario"], output=output, overrides=overrides, on_progress=observe)
     selected = sum(r["selected"] for r in rounds)
     return {
         "start_seconds": marks["first"] - began,
         "start_wall_seconds": marks["wall"] - wall,
         "round_seconds": marks["last"] - marks["first"],
         "client_rounds": selected,
-        "finished": sum(r["finished"] for r in rounds),
         "client_rounds_per_second": selected / (marks["last"] - marks["first"]),
         "imported_bytes": imported,
         "peak_bytes": _rss(),
@@ -159,6 +132,10 @@ def _rss() -> int:
 
 
 # --- the formula ------------------------------------------------------------------------------------------------------
+
+
+_DEVICE = ("flops_per_second", "memory_bytes_per_second", "seconds_per_operator", "storage_bytes_per_second")
+_LINK = ("latency_seconds", "download_bits_per_second", "upload_bits_per_second", "loss")
 
 
 def formula(folder: Path) -> tuple[float, float]:
@@ -200,8 +177,8 @@ def formula(folder: Path) -> tuple[float, float]:
     device = {n: setup.fleet.of_devices(n)[clients] for n in _DEVICE}
     link = {n: setup.fleet.of_links(n)[clients] for n in _LINK}
     busy = np.empty(len(clients))
-    for group, table in operators.items():
-        flops, touched, times = table.T
+    for group, operations in operators.items():
+        flops, touched, times = operations.T
         in_group = groups == group
         rate, bandwidth = (device[n][in_group, None] for n in ("flops_per_second", "memory_bytes_per_second"))
         seconds = np.maximum(flops / rate, touched / bandwidth) + device["seconds_per_operator"][in_group, None]
@@ -218,47 +195,47 @@ def formula(folder: Path) -> tuple[float, float]:
     return float(np.abs(np.vstack([phases, ended]) / recorded - 1).max()), len(records) / spent
 
 
-_DEVICE = ("flops_per_second", "memory_bytes_per_second", "seconds_per_operator", "storage_bytes_per_second")
-_LINK = ("latency_seconds", "download_bits_per_second", "upload_bits_per_second", "loss")
-
-
 # --- what is printed --------------------------------------------------------------------------------------------------
 
 
 def show_speed(name: str, rounds: int, repeat: int) -> None:
     """Print client-rounds per second of each variant, with ratios to bare SimPy and the required number."""
-    simple = median(bare(1000, rounds) for _ in range(repeat))
-    generators = median(bare_processes(1000, rounds) for _ in range(repeat))
-    print(f"bare SimPy, 3 timeouts a client-round        {simple:10,.0f} client-rounds/s")
-    print(f"bare SimPy, a generator a client-round       {generators:10,.0f}")
-    print("edgefl, records written                   client-rounds/s   / bare  / generators  needed  peak MB  start s")
+    calls = {"callbacks": lambda: bare(rounds, False), "generators": lambda: bare(rounds, True)}
+    rates = {how: COHORT * rounds / median(seconds) for how, seconds in paired(calls, repeat).items()}
+    lines = [["bare SimPy, 3 timeouts a client-round", f"{rates['callbacks']:,.0f}", *[""] * 5]]
+    lines.append(["bare SimPy, a generator a client-round", f"{rates['generators']:,.0f}", *[""] * 5])
     for label, changes in VARIANTS.items():
         runs = [measured(name, {**changes, "schedule.rounds": rounds}, None) for _ in range(repeat)]
         rate = median(r["client_rounds_per_second"] for r in runs)
+        ratios = [f"{rate / rates[how]:.2f}" for how in ("callbacks", "generators")]
         peak, start = max(r["peak_bytes"] for r in runs) / 1e6, median(r["start_seconds"] for r in runs)
-        floor = f"{NEEDED[label]:8,}" if label in NEEDED else "       -"
-        print(
-            f"{label:42} {rate:14,.0f} {rate / simple:8.2f} {rate / generators:13.2f} {floor} {peak:8,.0f} {start:8.1f}"
-        )
+        floor = f"{NEEDED[label]:,}" if label in NEEDED else ""
+        lines.append([f"edgefl, {label}", f"{rate:,.0f}", *ratios, floor, f"{peak:,.0f}", f"{start:.1f}"])
+    print(
+        table(("records written", "client-rounds/s", "/ bare", "/ generators", "needed", "peak MB", "start s"), lines)
+    )
 
 
-def show_rounds(name: str, rounds: int) -> None:
+def show_rounds(name: str, rounds: int, _: int) -> None:
     """Print seconds of one, two and four times ``rounds``; if linear, the differences are as 1 to 2."""
-    print("rounds   CPU s of rounds   s / round")
+    lines = []
     for many in (rounds, 2 * rounds, 4 * rounds):
-        run = measured(name, {"schedule.rounds": many}, None)
-        print(f"{many:6} {run['round_seconds']:17.2f} {run['round_seconds'] / many:11.4f}")
+        seconds = measured(name, {"schedule.rounds": many}, None)["round_seconds"]
+        lines.append([str(many), f"{seconds:.2f}", f"{seconds / many:.4f}"])
+    print(table(("rounds", "CPU s of rounds", "s / round"), lines))
 
 
-def show_registered(name: str, rounds: int) -> None:
+def show_registered(name: str, rounds: int, _: int) -> None:
     """Print seconds of equal rounds with growing numbers of clients that don't take part."""
-    print("registered   CPU s of rounds   start s   peak MB")
+    lines = []
     for clients in (10_000, 100_000, 1_000_000):
         run = measured(name, {"schedule.rounds": rounds, "round.cohort": 1000}, clients)
-        print(f"{clients:10,} {run['round_seconds']:17.2f} {run['start_seconds']:9.2f} {run['peak_bytes'] / 1e6:9,.0f}")
+        seconds = [f"{run[f'{part}_seconds']:.2f}" for part in ("round", "start")]
+        lines.append([f"{clients:,}", *seconds, f"{run['peak_bytes'] / 1e6:,.0f}"])
+    print(table(("registered", "CPU s of rounds", "start s", "peak MB"), lines))
 
 
-def show_start(name: str, _: int) -> None:
+def show_start(name: str, _: int, __: int) -> None:
     """Print seconds until the first cohort of ten million clients is selected."""
     run = measured(name, {"schedule.rounds": 1, "round.cohort": 1000}, 10_000_000)
     print(
@@ -267,7 +244,7 @@ def show_start(name: str, _: int) -> None:
     )
 
 
-def show_formula(name: str, rounds: int) -> None:
+def show_formula(name: str, rounds: int, _: int) -> None:
     """Print the error of the records against the closed form, and the ratio of their speeds."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run"
@@ -279,30 +256,23 @@ def show_formula(name: str, rounds: int) -> None:
     )
 
 
-def main() -> None:
+PARTS = {
+    "speed": show_speed, "rounds": show_rounds, "registered": show_registered, "start": show_start,
+    "formula": show_formula,
+}  # fmt: skip
+
+
+def main(arguments: list[str]) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = parser_of(__doc__, "bench.py fleet")
     parser.add_argument("--scenario", default="million", help="a scenario that trains nothing")
     parser.add_argument("--rounds", type=int, default=20, help="rounds of each run")
     parser.add_argument("--repeat", type=int, default=1, help="runs of each variant; the median counts")
-    parser.add_argument("--only", default="speed,rounds,registered,start,formula", help="parts, separated by commas")
+    parser.add_argument("--only", type=several(PARTS), default=list(PARTS), help=f"of {', '.join(PARTS)}")
     parser.add_argument("--task", help=argparse.SUPPRESS)
-    chosen = parser.parse_args()
+    chosen = parser.parse_args(arguments)
     if chosen.task:
         print(json.dumps(play(json.loads(chosen.task))))
         return
-    parts: dict[str, Callable[[], None]] = {
-        "speed": lambda: show_speed(chosen.scenario, chosen.rounds, chosen.repeat),
-        "rounds": lambda: show_rounds(chosen.scenario, chosen.rounds),
-        "registered": lambda: show_registered(chosen.scenario, chosen.rounds),
-        "start": lambda: show_start(chosen.scenario, chosen.rounds),
-        "formula": lambda: show_formula(chosen.scenario, chosen.rounds),
-    }
-    for part in chosen.only.split(","):
-        if part not in parts:
-            parser.error(f"--only {part}: unknown part; allowed are {', '.join(parts)}")
-        parts[part]()
-
-
-if __name__ == "__main__":
-    main()
+    for part in chosen.only:
+        PARTS[part](chosen.scenario, chosen.rounds, chosen.repeat)

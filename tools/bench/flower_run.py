@@ -1,13 +1,12 @@
 """Flower (package ``flwr[simulation]``) as a contestant: its FedAvg with two Ray workers of one core each.
 
-    python -m peers.flower_run JOB --rounds N
+    python -m bench.flower_run JOB --rounds N
 
 A worker keeps its module between clients; the samples of a client are made when it first trains there.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterable
 
@@ -16,10 +15,9 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
-from peers.flower_client import client_app
-from peers.jobs import JOBS, Job
-from peers.plain import count, plain_model
-from peers.turns import Turns
+from bench.flower_client import client_app
+from bench.jobs import Job, Turns, asked
+from bench.plain import count, plain_model
 
 
 class Paused(FedAvg):
@@ -63,15 +61,10 @@ def server_app(job: Job, rounds: int, turns: Turns) -> ServerApp:
     return app
 
 
-def main() -> None:
-    """Play a job."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("job", choices=JOBS)
-    parser.add_argument("--rounds", type=int, required=True)
-    chosen = parser.parse_args()
-    job, turns = JOBS[chosen.job], Turns()
+if __name__ == "__main__":
+    job, chosen = asked()
     run_simulation(
-        server_app(job, chosen.rounds, turns),
+        server_app(job, chosen.rounds, Turns()),
         client_app(job.name),
         job.clients,
         backend_config={
@@ -79,7 +72,3 @@ def main() -> None:
             "init_args": {"num_cpus": 2, "num_gpus": 0, "logging_level": "error", "log_to_driver": False},
         },
     )
-
-
-if __name__ == "__main__":
-    main()

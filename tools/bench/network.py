@@ -1,6 +1,6 @@
 """Events per CPU second of the shared server link, compared with computing every rate anew at every event.
 
-    python tools/bench_network.py [CONCURRENT ...]
+    python tools/bench.py network [CONCURRENT ...]
 
 An event is the begin or end of a flow; after each, the next end is computed, as in a simulation.  With ``one cap`` all
 flows have the same cap, with ``ten caps`` about as many as the library's networks, with ``own caps`` each flow its own
@@ -9,11 +9,11 @@ flows have the same cap, with ``ten caps`` about as many as the library's networ
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from time import process_time
 
 import numpy as np
+from measuring import parser_of, table
 
 from edgefl import seeds
 from edgefl.simulation.inflight.shared_link import FairShare, Fifo, SharedLink
@@ -22,7 +22,7 @@ CAPACITY = 1e9
 
 
 class Naive:
-    """Max-min fairness in NumPy that sorts and serves all flows at every event."""
+    """Max-min fairness in NumPy that sorts and serves all flows at every event; the functions are ``FairShare``'s."""
 
     def __init__(self, capacity: float, room: int):
         self.capacity, self.now = capacity, 0.0
@@ -41,7 +41,7 @@ class Naive:
         self.rates[: self.n] = np.minimum(self.most[: self.n], levels[full[0]] if len(full) else np.inf)
 
     def add_all(self, now: float, flows: list[int], bits: list[float], most: list[float]) -> None:
-        """Add flows, like ``FairShare.add_all``."""
+        """Add flows."""
         self._serve(now)
         new = slice(self.n, self.n + len(flows))
         self.flows[new], self.bits[new], self.most[new] = flows, bits, most
@@ -49,7 +49,7 @@ class Naive:
         self._share()
 
     def next(self) -> tuple[float, int] | None:
-        """Time and flow of the next end, like ``FairShare.next``."""
+        """Time and flow of the next end."""
         if not self.n:
             return None
         left = self.bits[: self.n] / self.rates[: self.n]
@@ -57,7 +57,7 @@ class Naive:
         return self.now + float(left[first]), int(self.flows[first])
 
     def finish(self, now: float) -> list[int]:
-        """Remove the flows that end at ``now``, like ``FairShare.finish``."""
+        """Remove the flows that end at ``now``."""
         self._serve(now)
         over = self.bits[: self.n] <= 1e-6
         done = sorted(self.flows[: self.n][over].tolist())
@@ -70,23 +70,25 @@ class Naive:
         return done
 
 
-def steady(link: SharedLink | Naive, events: int, concurrent: int, caps: np.ndarray) -> int:
+Link = SharedLink | Naive
+
+
+def steady(link: Link, events: int, concurrent: int, caps: np.ndarray) -> int:
     """Play flows of which as many begin as end; returns the number of events."""
     draw = seeds.generator(1, "bench")
     sizes = draw.uniform(1e6, 1e8, events + concurrent).tolist()
     most = draw.choice(caps, events + concurrent).tolist()
-    first = list(range(concurrent))
-    link.add_all(0.0, first, sizes[:concurrent], most[:concurrent])
+    link.add_all(0.0, list(range(concurrent)), sizes[:concurrent], most[:concurrent])
     flow, seen = concurrent, concurrent
     while seen < events and (end := link.next()) is not None:
         done = link.finish(end[0])
-        new = list(range(flow, flow + len(done)))
-        link.add_all(end[0], new, sizes[flow : flow + len(done)], most[flow : flow + len(done)])
+        new = slice(flow, flow + len(done))
+        link.add_all(end[0], list(range(flow, flow + len(done))), sizes[new], most[new])
         flow, seen = flow + len(done), seen + 2 * len(done)
     return seen
 
 
-def cohorts(link: SharedLink | Naive, events: int, concurrent: int, caps: np.ndarray) -> int:
+def cohorts(link: Link, events: int, concurrent: int, caps: np.ndarray) -> int:
     """Play cohorts whose flows begin together, one cohort after another; returns the number of events."""
     most = seeds.generator(1, "bench").choice(caps, concurrent).tolist()
     now, seen = 0.0, 0
@@ -97,13 +99,6 @@ def cohorts(link: SharedLink | Naive, events: int, concurrent: int, caps: np.nda
             seen += len(link.finish(now))
         seen += concurrent
     return seen
-
-
-def rate(play: Callable[..., int], link: SharedLink | Naive, events: int, concurrent: int, caps: np.ndarray) -> float:
-    """Events per CPU second."""
-    start = process_time()
-    seen = play(link, events, concurrent, caps)
-    return seen / (process_time() - start)
 
 
 def cases(concurrent: int) -> Iterator[tuple[str, Callable[..., int], np.ndarray]]:
@@ -118,17 +113,20 @@ def cases(concurrent: int) -> Iterator[tuple[str, Callable[..., int], np.ndarray
     yield "cohorts, own caps", cohorts, own
 
 
-def main() -> None:
+def main(arguments: list[str]) -> None:
     """Print a table for each number of concurrent flows."""
-    for concurrent in [int(n) for n in sys.argv[1:]] or [1000]:
-        print(f"{concurrent:,} flows at a time: events/s{'':17}fair {'fifo':>12} {'naive':>12} {'ratio':>8}")
+    parser = parser_of(__doc__, "bench.py network")
+    parser.add_argument("concurrent", type=int, nargs="*", default=[1000], help="flows at a time (default 1000)")
+    for concurrent in parser.parse_args(arguments).concurrent:
+        many, few = max(100_000, 4 * concurrent), max(4_000, min(3 * concurrent, 40_000))
+        links: list[tuple[Link, int]] = []
+        lines = []
         for name, play, caps in cases(concurrent):
-            fair = rate(play, FairShare(CAPACITY), max(100_000, 4 * concurrent), concurrent, caps)
-            fifo = rate(play, Fifo(CAPACITY), max(100_000, 4 * concurrent), concurrent, caps)
-            few = max(4_000, min(3 * concurrent, 40_000))
-            naive = rate(play, Naive(CAPACITY, 3 * concurrent), few, concurrent, caps)
-            print(f"  {name:40}{fair:12,.0f} {fifo:12,.0f} {naive:12,.0f} {fair / naive:8.1f}")
-
-
-if __name__ == "__main__":
-    main()
+            links = [(FairShare(CAPACITY), many), (Fifo(CAPACITY), many), (Naive(CAPACITY, 3 * concurrent), few)]
+            rates = []
+            for link, events in links:
+                start = process_time()
+                seen = play(link, events, concurrent, caps)
+                rates.append(seen / (process_time() - start))
+            lines.append([name, *(f"{rate:,.0f}" for rate in rates), f"{rates[0] / rates[2]:.1f}"])
+        print(table((f"{concurrent:,} flows at a time: events/s", "fair", "fifo", "naive", "fair / naive"), lines))

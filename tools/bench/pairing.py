@@ -1,4 +1,7 @@
-"""The tool's side of the turns: contestants as child processes that play one round when they are told to."""
+"""The tool's side of the turns: contestants as child processes that play one round when they are told to.
+
+Outcomes are paired by the turn: ``play`` lets contestants take turns, each turn beginning with another one.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,16 @@ import select
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
+from measuring import in_turn
+
+from bench.jobs import Job
 
 MEMORY_PAUSE = 0.05
 """Seconds between two looks at a contestant's memory in its last round, which isn't compared."""
@@ -31,7 +38,7 @@ class Outcome:
 
     ``processor`` has the processor time of the compared rounds, summed over its processes, in seconds.
     ``first`` is from the start of its process to the end of its first round.  ``pss`` is the largest sum of the
-    proportional set sizes of its processes, in bytes.
+    proportional set sizes of its processes, in bytes.  ``said`` is what it said at the end of each compared turn.
     """
 
     rounds: list[float] = field(default_factory=list)
@@ -39,6 +46,25 @@ class Outcome:
     first: float = 0.0
     whole: float = 0.0
     pss: int = 0
+    said: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Started:
+    """How a contestant is started."""
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
+
+
+@dataclass
+class Pairing:
+    """Contestants that took turns: the outcome of each, or the reason why there is none."""
+
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    others: list[float] = field(default_factory=list)
+    """Processor cores that other programs used in each turn."""
 
 
 def _family(process: psutil.Process) -> list[psutil.Process]:
@@ -74,26 +100,24 @@ def pss_of(process: psutil.Process) -> int:
 class Contestant:
     """A child process; ``start`` plays its first round, ``turn`` one more each, ``end`` lets it finish."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], folder: Path, name: str):
+    def __init__(self, started: Started, folder: Path, name: str):
         self.outcome = Outcome()
         self._complaints = folder / f"{name}.txt"
         self._began = time.perf_counter()
         with self._complaints.open("wb") as complaints:
             self._child = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints,
-                env=dict(environment), cwd=folder,
+                started.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints,
+                env=dict(started.environment), cwd=folder,
             )  # fmt: skip
         self._process = psutil.Process(self._child.pid)
         self._seen = b""
-        self.facts: dict[str, Any] = {}
-        """What it said at the end of its last round."""
 
     def start(self) -> dict[str, Any]:
         """Wait for the end of the first round; returns what the contestant says of it.  Raises Failed."""
-        self.facts = self._answer()
+        facts = self._answer()
         self.outcome.first = self.outcome.whole = time.perf_counter() - self._began
         self._look()
-        return self.facts
+        return facts
 
     def turn(self, compared: bool = True, rounds: int = 1) -> float:
         """Let it play ``rounds`` without a pause; returns the seconds of one, their mean.
@@ -106,13 +130,14 @@ class Contestant:
         for _ in range(rounds):
             self._go()
         for _ in range(rounds):
-            self.facts = self._answer()
+            facts = self._answer()
         whole = time.perf_counter() - began
         seconds = whole / rounds
         self.outcome.whole += whole
         if compared:
             self.outcome.rounds.append(seconds)
             self.outcome.processor.append((self.processor_seconds() - used) / rounds)
+            self.outcome.said.append(facts)
         if watch is not None:
             self.outcome.pss = max(self.outcome.pss, watch.end())
             self._look()
@@ -205,3 +230,59 @@ class _Watch(threading.Thread):
         self._over.set()
         self.join()
         return self._most
+
+
+@contextmanager
+def _playing(pairing: Pairing, name: str, children: dict[str, Contestant]) -> Iterator[None]:
+    """Take a contestant that fails out of the pairing, with its reason."""
+    try:
+        yield
+    except Failed as failure:
+        pairing.reasons[name] = str(failure)
+        pairing.outcomes.pop(name, None)
+        if name in children:
+            children.pop(name).kill()
+
+
+def play(job: Job, contestants: Mapping[str, Started], turns: int, row: int, folder: Path, unseen: int = 0) -> Pairing:
+    """Let contestants take turns: a first round each, ``turns`` of ``row`` compared rounds, and a last round.
+
+    ``unseen`` turns before the compared ones are played and not kept.
+    """
+    pairing, children = Pairing(), dict[str, Contestant]()
+    try:
+        for name, started in contestants.items():
+            with _playing(pairing, name, children):
+                children[name] = Contestant(started, folder, name)
+                said = children[name].start()
+                if (said["parameters"], said["clients"]) != (job.parameters, job.cohort):
+                    raise Failed(f"it trained {said['clients']} clients with {said['parameters']} parameters")
+        for turn in range(-unseen, turns):
+            before, busy = psutil.cpu_times(), _own_seconds(children)
+            for name in in_turn(list(children), turn):
+                with _playing(pairing, name, children):
+                    children[name].turn(compared=turn >= 0, rounds=row)
+            if turn >= 0:
+                pairing.others.append(_others(before, busy, children))
+        for name in list(children):
+            with _playing(pairing, name, children):
+                children[name].turn(compared=False)
+                pairing.outcomes[name] = children[name].end()
+    finally:
+        for child in children.values():
+            child.kill()
+    return pairing
+
+
+def _own_seconds(children: dict[str, Contestant]) -> float:
+    """Processor seconds of the contestants so far."""
+    return sum(child.processor_seconds() for child in children.values())
+
+
+def _others(before: Any, busy: float, children: dict[str, Contestant]) -> float:
+    """Processor cores that programs other than the contestants used since ``before``."""
+    now = psutil.cpu_times()
+    idle = (now.idle - before.idle) + (now.iowait - before.iowait)
+    whole = sum(now[:8]) - sum(before[:8])
+    own = _own_seconds(children) - busy
+    return max(0.0, (whole - idle - own) / whole * (psutil.cpu_count() or 1)) if whole else 0.0

@@ -1,7 +1,11 @@
-"""The jobs that every contestant plays.  This file imports the standard library alone: all environments read it."""
+"""The jobs of every contestant, and its side of the turns.  All environments read this: the standard library alone."""
 
 from __future__ import annotations
 
+import argparse
+import json
+import os
+import sys
 from dataclasses import dataclass
 
 CLASSES = 10
@@ -57,3 +61,39 @@ JOBS = {
         Job("tiny", "tiny ViT, for a trial of the tool", 6, 8, 3, 4, (1, 16, 2, 8)),
     )
 }
+
+
+class Turns:
+    """The channel to the tool.  What else the process writes to stdout goes to stderr from here on.
+
+    The first round begins at once.  Each later one, and the end of the process, waits for the tool.
+    """
+
+    def __init__(self) -> None:
+        self._answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+        os.dup2(2, 1)
+        self.round = 0
+
+    def played(self, parameters: int, clients: int, parts: dict[str, dict[str, float]] | None = None) -> None:
+        """Tell that a round ended, with the model's parameters and the clients that trained; wait for the next turn.
+
+        ``parts`` is the round's time by part, where it is measured.  Ends the process if the tool is gone.
+        """
+        self.round += 1
+        facts = {"round": self.round, "parameters": parameters, "clients": clients, "parts": parts}
+        self._answers.write(json.dumps(facts) + "\n")
+        self._answers.flush()
+        if not sys.stdin.readline():
+            sys.exit("the tool that gives the turns is gone")
+
+
+def asked() -> tuple[Job, argparse.Namespace]:
+    """The job of a contestant's command line, and its other arguments."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("job", choices=JOBS)
+    parser.add_argument("--rounds", type=int, required=True)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--ray", action="store_true")
+    parser.add_argument("--stack", type=int, default=0)
+    chosen = parser.parse_args()
+    return JOBS[chosen.job], chosen

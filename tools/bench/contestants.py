@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from peers.pairing import Failed
+from bench.pairing import Failed, Started
 
 TOOLS = Path(__file__).resolve().parents[1]
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -28,22 +28,24 @@ class Entry:
     environment: str | None = None
     launcher: tuple[str, ...] = ()
 
-    def command(self, python: str, job: str, rounds: int) -> list[str]:
-        """The command line that plays a job."""
-        return [python, *self.launcher, "-m", self.module, job, "--rounds", str(rounds), *self.arguments]
+    def started(self, python: str, job: str, rounds: int, folder: Path) -> Started:
+        """The command that plays a job, with its files in ``folder``."""
+        command = [python, *self.launcher, "-m", self.module, job, "--rounds", str(rounds), *self.arguments]
+        return Started(command, variables(folder, self.environment))
 
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
 ENTRIES = {
-    "bare-1": Entry("bare loop, one process", "peers.bare"),
-    "bare-2": Entry("bare loop, two processes", "peers.bare", ("--processes", "2")),
-    "edgefl-1": Entry("edgefl, inline", "peers.edgefl_run"),
-    "edgefl-2": Entry("edgefl, two workers", "peers.edgefl_run", ("--processes", "2")),
-    "edgefl-ray": Entry("edgefl, two Ray workers", "peers.edgefl_run", ("--processes", "2", "--ray")),
-    "pfl-1": Entry("pfl-research, one process", "peers.pfl_run", environment="pfl"),
-    "pfl-2": Entry("pfl-research, two torchrun processes", "peers.pfl_run", environment="pfl", launcher=TORCHRUN),
-    "flower-2": Entry("Flower, two Ray workers", "peers.flower_run", environment="flower"),
+    "bare-1": Entry("bare loop, one process", "bench.bare"),
+    "bare-2": Entry("bare loop, two processes", "bench.bare", ("--processes", "2")),
+    "edgefl-1": Entry("edgefl, inline", "bench.edgefl_run"),
+    "edgefl-2": Entry("edgefl, two workers", "bench.edgefl_run", ("--processes", "2")),
+    "edgefl-ray": Entry("edgefl, two Ray workers", "bench.edgefl_run", ("--processes", "2", "--ray")),
+    "pfl-1": Entry("pfl-research, one process", "bench.pfl_run", environment="pfl"),
+    "pfl-2": Entry("pfl-research, two torchrun processes", "bench.pfl_run", environment="pfl", launcher=TORCHRUN),
+    "flower-2": Entry("Flower, two Ray workers", "bench.flower_run", environment="flower"),
 }
+"""The contestants; ``bench.stack`` makes others."""
 PACKAGES = {"pfl": ("pfl[pytorch]",), "flower": ("flwr[simulation]",)}
 """What each environment has beside torch, which is of the tool's own version in all of them."""
 SHOWN = {"pfl": ("pfl",), "flower": ("flwr", "ray")}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from peers.jobs import CHANNELS, CLASSES, SIZE, Job
+from bench.jobs import CHANNELS, CLASSES, SIZE, Job
 
 
 class Layer(nn.Module):

@@ -1,7 +1,7 @@
 """What edgefl needs for the jobs: their data sets and the convolutional tower, registered on import.
 
-Worker processes import this module too.  With ``EDGEFL_BENCH_PARTS`` in the environment (``bench_rounds.py`` sets it)
-it also starts the clocks of ``peers.parts`` there.
+Worker processes import this module too.  With ``EDGEFL_BENCH_PARTS`` in the environment (``bench.rounds`` sets it)
+it also starts the watch of ``bench.parts`` there.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import edgefl
+from bench.jobs import CHANNELS, CLASSES, HELD_OUT, JOBS, LEARNING_RATE, SIZE, Job
 from edgefl.data.collection import Collection, DataSet
-from peers.jobs import CHANNELS, CLASSES, HELD_OUT, JOBS, LEARNING_RATE, SIZE, Job
 
 LEAST = 10
 """Samples that a partition gives each client at least; ``data.samples`` takes fewer of them."""
@@ -104,6 +104,6 @@ def scenario(job: Job, rounds: int, workers: int, stack: int = 0, executor: str 
 
 
 if _folder := os.environ.get("EDGEFL_BENCH_PARTS"):
-    from peers import parts
+    from bench import parts
 
     parts.start(_folder)
