@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
@@ -144,7 +144,7 @@ class Schedule:
     first.  ``offered`` lists every stage that a client may ever train, by index; by default these are the ``stages``.
     """
 
-    needs: ClassVar[Mapping[str, Any]] = {}
+    needs: ClassVar[Mapping[str, object]] = {}
     averages: ClassVar[Literal["values", "products"]] = "values"
     adapts: ClassVar[bool] = False
 
@@ -188,16 +188,16 @@ class Schedule:
         self._ends[index - 1 :] = [end - saved for end in self._ends[index - 1 :]]
         self._ended[index] = round
 
-    def written(self) -> dict[str, Any]:
+    def written(self) -> dict[str, object]:
         """What later rounds depend on, as plain JSON data for a checkpoint.
 
         A schedule that remembers more adds it: ``{**super().written(), "best": self.best}``.
         """
         return {"ended": [[index, round] for index, round in self._ended.items()]}
 
-    def restore(self, facts: Mapping[str, Any]) -> None:
+    def restore(self, facts: Mapping[str, object]) -> None:
         """Go on from what ``written`` returned, in a schedule that has seen no round."""
-        for index, round in facts["ended"]:
+        for index, round in cast(Sequence[tuple[int, int]], facts["ended"]):
             self._end(index, round)
 
     def fresh(self) -> Self:
