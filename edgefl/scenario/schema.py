@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from pydantic import BaseModel
+from pydantic.json_schema import JsonSchemaValue
 
 from edgefl import registry
 from edgefl.errors import EdgeflError
 from edgefl.scenario.sections import FORMAT, SECTIONS, VERSION, Section, options_of
 
 
-def json_schema() -> dict[str, Any]:
+def json_schema() -> JsonSchemaValue:
     """The schema of a whole scenario file (JSON Schema 2020-12)."""
-    definitions: dict[str, Any] = {}
+    definitions: dict[str, JsonSchemaValue] = {}
     sections = {key: _section(key, section, definitions) for key, section in SECTIONS.items()}
     values = {"type": "array", "minItems": 1}
     return {
@@ -37,8 +37,8 @@ def json_schema() -> dict[str, Any]:
     }
 
 
-def _section(key: str, section: Section, definitions: dict[str, Any]) -> dict[str, Any]:
-    forms: list[dict[str, Any]] = []
+def _section(key: str, section: Section, definitions: dict[str, JsonSchemaValue]) -> JsonSchemaValue:
+    forms: list[JsonSchemaValue] = []
     if section.noun:
         names = registry.names(section.noun)
         forms = [_named(section.noun, name, "name", section.default, definitions, f"{key}.{name}") for name in names]
@@ -61,8 +61,8 @@ def _section(key: str, section: Section, definitions: dict[str, Any]) -> dict[st
 
 
 def _named(
-    noun: str, name: str, name_key: str, default: str, definitions: dict[str, Any], definition: str
-) -> dict[str, Any]:
+    noun: str, name: str, name_key: str, default: str, definitions: dict[str, JsonSchemaValue], definition: str
+) -> JsonSchemaValue:
     """Define the options registered under ``name``, including the key that holds the name; return the reference."""
     try:
         options = options_of(noun, name)
@@ -77,7 +77,7 @@ def _named(
     return reference
 
 
-def _define(model: type[BaseModel], definition: str, definitions: dict[str, Any]) -> dict[str, Any]:
+def _define(model: type[BaseModel], definition: str, definitions: dict[str, JsonSchemaValue]) -> JsonSchemaValue:
     """Add the model's schema under ``definition``, its inner ones under longer names; return the reference."""
     body = model.model_json_schema(ref_template="#/$defs/" + definition + ".{model}")
     for name, inner in body.pop("$defs", {}).items():
