@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
 
 from pydantic import BaseModel
+from pydantic.json_schema import JsonSchemaValue
 
 from edgefl import registry
 from edgefl.errors import EdgeflError
@@ -16,9 +16,9 @@ PARTS = "x-parts"
 """The key under which the schema lists the parts; validators pass over it."""
 
 
-def json_schema() -> dict[str, Any]:
+def json_schema() -> JsonSchemaValue:
     """The schema of a whole scenario file (JSON Schema 2020-12)."""
-    definitions: dict[str, Any] = {}
+    definitions: dict[str, JsonSchemaValue] = {}
     sections = {key: _section(key, section, definitions) for key, section in SECTIONS.items()}
     values = {"type": "array", "minItems": 1}
     return {
@@ -42,9 +42,9 @@ def json_schema() -> dict[str, Any]:
     }
 
 
-def _parts(definitions: dict[str, Any]) -> dict[str, Any]:
+def _parts(definitions: dict[str, JsonSchemaValue]) -> JsonSchemaValue:
     """Each part's line, and the definition of its options if it has any, by the registry's noun and by name."""
-    listed: dict[str, Any] = {noun: {} for noun in registry.GROUPS if noun != "profile library"}
+    listed: JsonSchemaValue = {noun: {} for noun in registry.GROUPS if noun != "profile library"}
     for noun, entries in listed.items():
         place = _place(noun)
         for name in registry.names(noun):
@@ -86,8 +86,8 @@ def _first_sentence(docstring: str) -> str:
     return re.split(r"(?<!\bal)\. ", paragraph)[0].removesuffix(".").replace("``", "")
 
 
-def _section(key: str, section: Section, definitions: dict[str, Any]) -> dict[str, Any]:
-    forms: list[dict[str, Any]] = []
+def _section(key: str, section: Section, definitions: dict[str, JsonSchemaValue]) -> JsonSchemaValue:
+    forms: list[JsonSchemaValue] = []
     if section.noun:
         names = registry.names(section.noun)
         forms = [_named(section.noun, name, "name", section.default, definitions, f"{key}.{name}") for name in names]
@@ -110,8 +110,8 @@ def _section(key: str, section: Section, definitions: dict[str, Any]) -> dict[st
 
 
 def _named(
-    noun: str, name: str, name_key: str, default: str, definitions: dict[str, Any], definition: str
-) -> dict[str, Any]:
+    noun: str, name: str, name_key: str, default: str, definitions: dict[str, JsonSchemaValue], definition: str
+) -> JsonSchemaValue:
     """Define the options registered under ``name``, including the key that holds the name; return the reference."""
     try:
         options = options_of(noun, name)
@@ -126,7 +126,7 @@ def _named(
     return reference
 
 
-def _define(model: type[BaseModel], definition: str, definitions: dict[str, Any]) -> dict[str, Any]:
+def _define(model: type[BaseModel], definition: str, definitions: dict[str, JsonSchemaValue]) -> JsonSchemaValue:
     """Add the model's schema under ``definition``, its inner ones under longer names; return the reference."""
     body = model.model_json_schema(ref_template="#/$defs/" + definition + ".{model}")
     for name, inner in body.pop("$defs", {}).items():

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
@@ -154,7 +154,7 @@ class Schedule:
     """Every stage that a client may ever train, by index; by default the ``stages``."""
     deliver_final: bool
     """Whether finished blocks are sent once to every client."""
-    needs: ClassVar[Mapping[str, Any]] = {}
+    needs: ClassVar[Mapping[str, object]] = {}
     """Sections of a scenario that the schedule requires; ``edgefl.check`` adds them."""
     averages: ClassVar[Literal["values", "products"]] = "values"
     """What the server averages: ``values`` of parameters, or ``products`` of LoRA's factors."""
@@ -201,16 +201,16 @@ class Schedule:
         self._ends[index - 1 :] = [end - saved for end in self._ends[index - 1 :]]
         self._ended[index] = round
 
-    def written(self) -> dict[str, Any]:
+    def written(self) -> dict[str, object]:
         """What later rounds depend on, as plain JSON data for a checkpoint.
 
         A schedule that remembers more adds it: ``{**super().written(), "best": self.best}``.
         """
         return {"ended": [[index, round] for index, round in self._ended.items()]}
 
-    def restore(self, facts: Mapping[str, Any]) -> None:
+    def restore(self, facts: Mapping[str, object]) -> None:
         """Go on from what ``written`` returned, in a schedule that has seen no round."""
-        for index, round in facts["ended"]:
+        for index, round in cast(Sequence[tuple[int, int]], facts["ended"]):
             self._end(index, round)
 
     def fresh(self) -> Self:

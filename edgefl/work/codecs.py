@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
 from math import ceil, prod
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal, cast
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -66,7 +66,7 @@ class CodecKind(ABC):
     args: Mapping[str, Any]
     """The fields that a scenario gave beside its name."""
 
-    def __init__(self, args: Mapping[str, Any]):
+    def __init__(self, args: Mapping[str, object]):
         self.args = args
 
     @property
@@ -115,9 +115,9 @@ class Narrow(CodecKind):
 
     dtype: ClassVar[str] = "float32"
 
-    def __init__(self, args: Mapping[str, Any]):
+    def __init__(self, args: Mapping[str, object]):
         super().__init__(args)
-        self.top_k: float | None = dict(args).get("top_k")
+        self.top_k = cast(float | None, args.get("top_k"))
 
     @property
     def needs_base(self) -> bool:
@@ -219,7 +219,7 @@ class Codec:
     """
 
     name: str = "float32"
-    args: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    args: Mapping[str, object] = field(default_factory=dict, hash=False)
     exact: tuple[str, ...] = ()
 
     @classmethod
