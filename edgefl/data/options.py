@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -22,6 +22,9 @@ from edgefl.errors import suggestion
 from edgefl.registry.fields import NamesOf
 from edgefl.work.tasks import Like, like
 
+if TYPE_CHECKING:
+    from edgefl.work.description import MissingRates
+
 Kind = Literal["image", "text", "image-text", "audio", "image-audio"]
 KINDS: tuple[Kind, ...] = ("image", "text", "image-text", "audio", "image-audio")
 USUAL: dict[Kind, str] = {kind: "retrieve" if kind == "image-text" else "classify" for kind in KINDS}
@@ -30,7 +33,7 @@ USUAL: dict[Kind, str] = {kind: "retrieve" if kind == "image-text" else "classif
 PUBLIC = "public"
 """The key of ``source`` for public samples; the other keys are kinds."""
 
-Partition = str | dict[str, Any]
+Partition = str | dict[str, object]
 LARGEST_COUNT = 2**31 - 1
 """Most samples of a client."""
 LARGEST_SPLIT = 10**9
@@ -126,7 +129,7 @@ class DataOptions(BaseModel):
         description="number of clients of each kind",
     )
     partition: Partition = Field(
-        default={"dirichlet": 0.5},
+        default=dict[str, object](dirichlet=0.5),
         description="how the samples of a kind are spread over its clients: iid, {dirichlet: alpha}, "
         "{dirichlet-equal: alpha}, {quantity: alpha}, {shared: N} (N samples each, which several clients may hold), "
         "groups (all captions of a picture at one client), natural (the clients that the data name); or a mapping with "
@@ -203,7 +206,7 @@ class DataOptions(BaseModel):
 
     @field_validator("missing")
     @classmethod
-    def _rates(cls, value: Any) -> dict[str, dict[str, Any]] | None:
+    def _rates(cls, value: Any) -> dict[str, MissingRates] | None:
         return None if value is None else parse_missing(value)
 
     @field_validator("source")
@@ -270,10 +273,10 @@ class DataOptions(BaseModel):
         folders = {source: path for source, path in self.folders.items() if source == name}
         return self.model_copy(update={"source": name, "clients": kinds, "public": public, "folders": folders})
 
-    def missing_of(self, kind: str) -> dict[str, Any]:
+    def missing_of(self, kind: str) -> MissingRates:
         """Missing rates of this kind; empty if all are 0."""
-        rates = (self.missing or {}).get(kind, {})
-        return cast(dict[str, Any], rates if any(rates.values()) else {})
+        rates: MissingRates = (self.missing or {}).get(kind, {})
+        return rates if any(rates.values()) else {}
 
     def _samples(self, kind: Kind) -> int | tuple[int, int] | None:
         return self.samples.get(kind) if isinstance(self.samples, dict) else self.samples

@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
+from pydantic.json_schema import JsonSchemaValue
 
 from edgefl import registry, units
 from edgefl.errors import EdgeflError, UnitError, UnknownName, suggestion
@@ -206,7 +207,7 @@ class AvailabilityOptions(BaseModel):
         return next((name, options) for name, options in self if options is not None)
 
     @classmethod
-    def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> JsonSchemaValue:
         """Its fields, and the registered parts that aren't fields, by name."""
         found = handler.resolve_ref_schema(handler(schema))
         for name in registry.names("availability"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from math import inf, isclose
-from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
+from typing import Annotated, Any, Literal, NamedTuple, Self, cast, get_args
 
 from pydantic import (
     AfterValidator,
@@ -13,12 +13,14 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    JsonValue,
     ValidationError,
     ValidationInfo,
     WithJsonSchema,
     field_validator,
     model_validator,
 )
+from pydantic.config import JsonDict
 
 from edgefl import registry, units
 from edgefl.devices.availability_options import AvailabilityOptions
@@ -177,11 +179,12 @@ def _limits(stated: object) -> tuple[float, float]:
     return low, high
 
 
-def _with_registered(schema: dict[str, Any]) -> None:
+def _with_registered(schema: JsonDict) -> None:
     """Add the registered budgets that aren't fields to the JSON Schema."""
+    properties = cast(dict[str, object], schema["properties"])
     for name in _registered_budgets():
         part = budget_named(name)
-        schema["properties"][name] = {
+        properties[name] = {
             "anyOf": [units.range_schema(part.quantity), {"type": "null"}],
             "default": None,
             "description": part.summary,
@@ -258,10 +261,10 @@ class BudgetOptions(BaseModel):
         return value
 
 
-def _with_words(schema: dict[str, Any]) -> None:
+def _with_words(schema: JsonDict) -> None:
     """Add the registered availabilities that a word can name to the JSON Schema: those that aren't fields."""
     words = [name for name in registry.names("availability") if name not in AvailabilityOptions.model_fields]
-    schema["anyOf"] = [{"enum": words}, *schema["anyOf"][1:]]
+    schema["anyOf"] = [{"enum": [*words]}, *cast(list[JsonValue], schema["anyOf"])[1:]]
     schema["examples"] = ["always", {"diurnal": {"hours": "8..10 h"}}]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import cast
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from edgefl.errors import MethodError
-from edgefl.models.model import Model
+from edgefl.models.model import JointDescription, Model, ModelDescription, TowerDescription
 from edgefl.models.tower import chosen, drop_path_rates, initialise, stand_in, through
 from edgefl.models.towers.vit import check_patch
 
@@ -185,7 +185,7 @@ class MultiwayEmbedding(nn.Module):
 class MultiwayEncoder(nn.Module):
     """Embedding and ``depth`` layers, without a final LayerNorm."""
 
-    def __init__(self, description: Mapping[str, Any]):
+    def __init__(self, description: TowerDescription):
         super().__init__()
         options = chosen(MultiwayOptions, description)
         self.width = options.width
@@ -236,7 +236,7 @@ class MultiwayModel(Model):
     All clients have the whole model.  Clients that only have images train only the experts for images.
     """
 
-    def __init__(self, description: Mapping[str, Any]):
+    def __init__(self, description: ModelDescription):
         super().__init__(description)
         self.modalities = tuple(description["modalities"])
         self.multiway = MultiwayEncoder(description["towers"]["multiway"])
@@ -303,7 +303,7 @@ class MultiwayModel(Model):
         return self.classify(modality, {modality: x})
 
 
-def build_multiway(description: Mapping[str, Any]) -> MultiwayModel:
+def build_multiway(description: ModelDescription) -> MultiwayModel:
     """One transformer for images and texts, with experts per modality (BEiT-3)."""
     return MultiwayModel(description)
 
@@ -315,7 +315,7 @@ def describe_multiway(
     facts: Mapping[str, Mapping[str, int]],
     *,
     checkpointing: bool = False,
-) -> dict[str, Any]:
+) -> ModelDescription:
     """The description, at full depth, of the model of clients that have these modalities.
 
     All clients have the whole model, so ``facts`` must always have the channels and size of images and the vocabulary
@@ -324,18 +324,14 @@ def describe_multiway(
     """
     if other := [m for m in modalities if m not in MODALITIES]:
         raise MethodError(f"the multiway model reads image and text; these clients have {other[0]}")
-    tower = {**options.model_dump(), "depth": options.blocks}
-    for modality, fields in (("image", ("channels", "size")), ("text", ("vocabulary",))):
-        for field in fields:
-            if field not in facts.get(modality, {}):
-                raise MethodError(
-                    f"the multiway model needs the {field} of {modality}, which the data set doesn't have"
-                )
-            tower[field] = facts[modality][field]
-    check_patch(options.patch, tower["size"])
-    if checkpointing:
-        tower["checkpointing"] = True
-    joint = {}
+    fields = {**options.model_dump(), "depth": options.blocks}
+    for modality, field in (("image", "channels"), ("image", "size"), ("text", "vocabulary")):
+        if field not in facts.get(modality, {}):
+            raise MethodError(f"the multiway model needs the {field} of {modality}, which the data set doesn't have")
+        fields[field] = facts[modality][field]
+    check_patch(options.patch, fields["size"])
+    tower = cast(TowerDescription, {**fields, "checkpointing": True} if checkpointing else fields)
+    joint: JointDescription = {}
     if task == "classify":
         classes = {facts[m]["classes"] for m in modalities}
         if len(classes) > 1:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from edgefl.models.client import ClientModel
+from edgefl.models.model import ModelDescription
 from edgefl.models.tower import initialise
 
 NARROW = -4.0
@@ -42,7 +43,7 @@ class Deviations(nn.Module):
 class ProbabilisticModel(ClientModel):
     """A retrieval model whose embeddings have standard deviations; ``embed`` returns their means."""
 
-    def __init__(self, description: Mapping[str, Any]):
+    def __init__(self, description: ModelDescription):
         super().__init__(description)
         if not hasattr(self, "joint"):
             self.joint = nn.Module()
@@ -60,6 +61,6 @@ class ProbabilisticModel(ClientModel):
         return nn.functional.normalize(feature.float(), dim=-1), log_deviation.float()
 
 
-def build_probabilistic(description: Mapping[str, Any]) -> ProbabilisticModel:
+def build_probabilistic(description: ModelDescription) -> ProbabilisticModel:
     """Towers whose embeddings have standard deviations, for probabilistic retrieval (PCME)."""
     return ProbabilisticModel(description)

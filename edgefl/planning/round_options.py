@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -23,6 +23,9 @@ from edgefl.planning.staleness import StalenessOptions, parse_staleness
 from edgefl.registry.fields import parse_options
 from edgefl.units import Seconds, Share
 from edgefl.work.metrics import parse_metric
+
+if TYPE_CHECKING:
+    from edgefl.work.description import MissingRates
 
 _FORMS = [{"type": "string"}, {"type": "object", "properties": {"name": {"type": "string"}}}]
 _SELECTION = WithJsonSchema({"anyOf": _FORMS, "examples": ["random", {"name": "oort", "exploration": "10%"}]})
@@ -275,5 +278,5 @@ class EvaluationOptions(BaseModel):
 
     @field_validator("missing")
     @classmethod
-    def _missing(cls, value: Any) -> dict[str, dict[str, Any]] | None:
+    def _missing(cls, value: Any) -> dict[str, MissingRates] | None:
         return None if value is None else parse_missing(value)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic.json_schema import JsonSchemaValue
 
 from edgefl import registry
 from edgefl.errors import EdgeflError
@@ -32,7 +33,7 @@ class NamesOf:
     def __init__(self, noun: str):
         self.noun = noun
 
-    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> JsonSchemaValue:
         return {"type": "string", "enum": registry.names(self.noun)}
 
 
@@ -42,10 +43,9 @@ class OptionsOf:
     def __init__(self, noun: str, key: str):
         self.noun, self.key = noun, key
 
-    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> JsonSchemaValue:
         forms = []
         for name in registry.names(self.noun):
-            form: dict[str, Any] = {"type": "object", "properties": {}}
             try:
                 form = handler.resolve_ref_schema(
                     handler(registry.get(self.noun, name).Options.__pydantic_core_schema__)

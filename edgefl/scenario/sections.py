@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict
 
@@ -54,12 +54,12 @@ class Section:
         """The key that a bare word as the value of a field sets; None if the field takes no such word."""
         return self.inner[name][1] if name in self.inner else self.words.get(name)
 
-    def model(self, data: Mapping[str, Any]) -> type[BaseModel]:
+    def model(self, data: Mapping[str, object]) -> type[BaseModel]:
         """The model of these fields.  Raises UnknownName if they name something that isn't registered."""
         if self.noun is None:
             assert self.owner is not None
             return self.owner
-        return options_of(self.noun, data.get("name", self.default))
+        return options_of(self.noun, cast(str, data.get("name", self.default)))
 
     def nested(self, path: tuple[str | int, ...], data: Any) -> type[BaseModel] | None:
         """The model of the value at ``path`` in the section, if a name in the value chooses it; else None."""

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
 from math import ceil, prod
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal, cast
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -51,9 +51,9 @@ Specs = Mapping[str, tuple[Shape, str]]
 class CodecKind(ABC):
     """A registered codec: how one float tensor of more than one element travels.
 
-    ``args`` are the fields that a scenario gave beside its name.  Wire tensors are named by what is added to the
-    tensor's name, such as ``:values``.  ``base`` is the value that both ends know: for an upload what was sent down,
-    None for a download and for tensors that weren't sent down.
+    ``Payload.codec`` names it, with its arguments.  Wire tensors are named by what is added to the tensor's name, such
+    as ``:values``.  ``base`` is the value that both ends know: for an upload what was sent down, None for a download
+    and for tensors that weren't sent down.
     """
 
     class Options(BaseModel):
@@ -63,7 +63,10 @@ class CodecKind(ABC):
 
         dtype: str = ""
 
-    def __init__(self, args: Mapping[str, Any]):
+    args: Mapping[str, Any]
+    """The fields that a scenario gave beside its name."""
+
+    def __init__(self, args: Mapping[str, object]):
         self.args = args
 
     @property
@@ -112,9 +115,9 @@ class Narrow(CodecKind):
 
     dtype: ClassVar[str] = "float32"
 
-    def __init__(self, args: Mapping[str, Any]):
+    def __init__(self, args: Mapping[str, object]):
         super().__init__(args)
-        self.top_k: float | None = dict(args).get("top_k")
+        self.top_k = cast(float | None, args.get("top_k"))
 
     @property
     def needs_base(self) -> bool:
@@ -216,7 +219,7 @@ class Codec:
     """
 
     name: str = "float32"
-    args: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    args: Mapping[str, object] = field(default_factory=dict, hash=False)
     exact: tuple[str, ...] = ()
 
     @classmethod

@@ -179,7 +179,7 @@ def parse_metric(value: Any) -> BaseModel:
     return options.model_validate(dict(fields))
 
 
-def metric(given: Mapping[str, Any]) -> Metric:
+def metric(given: Mapping[str, object]) -> Metric:
     """The metric of these fields, as a pass has them in ``args.metrics``."""
-    made: type[Metric] = registry.get("metric", given["name"])
+    made: type[Metric] = registry.get("metric", str(given["name"]))
     return made(made.Options.model_validate(dict(given)))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from edgefl.models.model import TowerDescription
 from edgefl.models.tower import Tower, chosen
 from edgefl.models.towers.vision import import_torchvision
 from edgefl.models.weights import Spelling, fill, locate
@@ -93,7 +93,7 @@ class ResNet:
     Options = ResNetOptions
 
     @staticmethod
-    def build(description: Mapping[str, Any], norm: bool) -> ResNetTower:
+    def build(description: TowerDescription, norm: bool) -> ResNetTower:
         """Build a tower from ``{channels, depth, ...options}``; ``norm`` is ignored, because it has no final norm."""
         return ResNetTower(
             chosen(ResNetOptions, description),
@@ -103,6 +103,6 @@ class ResNet:
         )
 
     @staticmethod
-    def load(module: nn.Module, weights: str, description: Mapping[str, Any]) -> None:
+    def load(module: nn.Module, weights: str, description: TowerDescription) -> None:
         """Load weights and running statistics from a file with torchvision's tensor names, or from the hub."""
-        fill(module, locate(weights, f"timm/resnet{description['layers']}.tv_in1k"), TORCHVISION)
+        fill(module, locate(weights, f"timm/resnet{chosen(ResNetOptions, description).layers}.tv_in1k"), TORCHVISION)
