@@ -27,6 +27,7 @@ from edgefl.cli.app import (
 from edgefl.errors import DivergedError, EdgeflError
 
 if TYPE_CHECKING:
+    from edgefl.records.compare import ComparedRuns
     from edgefl.runs import Run
 
 BROKEN = 1
@@ -113,7 +114,7 @@ def run(
     result = summary(finished, _samples_of)
     over_seeds = _over_seeds(finished, result["runs"])
     if over_seeds is not None:
-        result["over_seeds"] = over_seeds
+        result["over_seeds"] = over_seeds.as_json()
     if not as_json:
         if over_seeds is None or full:
             print_summary(result)
@@ -191,7 +192,7 @@ def _whole(folder: str | None) -> Run | None:
     return read_run(parent if is_comparison(parent) else folder)
 
 
-def _over_seeds(run: Run, facts: Mapping[str, Any]) -> dict[str, Any] | None:
+def _over_seeds(run: Run, facts: Mapping[str, Any]) -> ComparedRuns | None:
     """The means over seeds, from the facts of runs by label; None for a single seed or an unfinished run."""
     if not run.finished or len({member.scenario["seed"] for member in run.runs.values()}) < 2:
         return None

@@ -13,6 +13,7 @@ from edgefl.commands.compose import same_results
 from edgefl.commands.progress import OnProgress
 from edgefl.commands.run.run import run_parts
 from edgefl.errors import EdgeflError, RunError, UnknownName
+from edgefl.records.analyse import Shapley, ValuedMetric, Worth
 from edgefl.report.facts import shown_metrics
 from edgefl.runs import Run, begun
 from edgefl.scenario import Scenario, load
@@ -126,7 +127,7 @@ def metrics_of(run: Run, metric: str | None, alike: Sequence[Sequence[str]]) -> 
 
 def values_of(
     runs: Mapping[int, Mapping[str, Run]], players: Sequence[str], metric: str | None, alike: Sequence[Sequence[str]]
-) -> dict[str, Any]:
+) -> Shapley:
     """Shapley values from ``{seed: {coalition: run}}``: means over seeds, and standard deviations of several.
 
     ``lost`` is the value of all kinds minus that of all others; ``alone`` that of the kind alone minus that of none.
@@ -153,22 +154,27 @@ def values_of(
                 by_player[player]["lost"].append(value[everyone] - value[everyone - alone])
                 by_player[player]["alone"].append(value[alone] - value[frozenset()])
         rows.append(
-            {
-                "kind": kind,
-                "kinds": kinds,
-                "metric": name,
-                "values": {label: fmean(values) for label, values in scores.items()},
-                "values_std": {label: _spread(values) for label, values in scores.items()},
-                "players": {
-                    player: {
-                        **{measure: fmean(values) for measure, values in measured.items()},
-                        **{f"{measure}_std": _spread(values) for measure, values in measured.items()},
-                    }
-                    for player, measured in by_player.items()
-                },
-            }
+            ValuedMetric(
+                kind=kind,
+                kinds=kinds,
+                metric=name,
+                values={label: fmean(values) for label, values in scores.items()},
+                values_std={label: _spread(values) for label, values in scores.items()},
+                players={player: _worth(**measured) for player, measured in by_player.items()},
+            )
         )
-    return {"players": list(players), "seeds": list(runs), "rows": rows}
+    return Shapley(players=list(players), seeds=list(runs), rows=rows)
+
+
+def _worth(shapley: Sequence[float], lost: Sequence[float], alone: Sequence[float]) -> Worth:
+    return Worth(
+        shapley=fmean(shapley),
+        lost=fmean(lost),
+        alone=fmean(alone),
+        shapley_std=_spread(shapley),
+        lost_std=_spread(lost),
+        alone_std=_spread(alone),
+    )
 
 
 def _spread(values: Sequence[float]) -> float | None:

@@ -17,6 +17,7 @@ from edgefl.errors import RunError
 from edgefl.methods import Method, ServerState
 from edgefl.methods.prototypes.matching import DISTANCES, MATCHED, MODELS
 from edgefl.planning import Planner, Setup
+from edgefl.records.analyse import Drift, DriftBetween, DriftWithin, GradientRow, Gradients, Matching, MatchingRow
 from edgefl.runs import Run, checkpoints
 from edgefl.runs.kept import Values
 from edgefl.scenario import Scenario
@@ -154,7 +155,7 @@ def gradient(trained: Trained, kind: str, client: int, round: int) -> tuple[Tens
     return {name: value / total for name, value in sums.items()}, weights
 
 
-def gradients(trained: Trained, kinds: Sequence[str], count: int, on_message: Callable[[str], None]) -> dict[str, Any]:
+def gradients(trained: Trained, kinds: Sequence[str], count: int, on_message: Callable[[str], None]) -> Gradients:
     """By kind, tower and part: the norm of a client's mean gradient (mean over clients), and its ratio to the weights'.
 
     ``weights`` is the norm of the weights: the kind's, or the mean over clients that keep their own.
@@ -171,10 +172,17 @@ def gradients(trained: Trained, kinds: Sequence[str], count: int, on_message: Ca
         for (tower, part), pairs in norms.items():
             norm, weight = (fmean(values) for values in zip(*pairs, strict=True))
             rows.append(
-                {"kind": kind, "tower": tower, "part": part, "clients": len(pairs), "norm": norm, "weights": weight,
-                 "relative": norm / weight if weight else None}
-            )  # fmt: skip
-    return {"rows": rows}
+                GradientRow(
+                    kind=kind,
+                    tower=tower,
+                    part=part,
+                    clients=len(pairs),
+                    norm=norm,
+                    weights=weight,
+                    relative=norm / weight if weight else None,
+                )
+            )
+    return Gradients(rows=rows)
 
 
 # --- drift -----------------------------------------------------------------------------------------------------------
@@ -238,7 +246,7 @@ def cosine(a: Mapping[str, Tensor], b: Mapping[str, Tensor], names: Sequence[str
     return sum(float((a[n] * b[n]).sum()) for n in names) / lengths if lengths else None
 
 
-def drift(trained: Trained, kinds: Sequence[str], count: int, on_message: Callable[[str], None]) -> dict[str, Any]:
+def drift(trained: Trained, kinds: Sequence[str], count: int, on_message: Callable[[str], None]) -> Drift:
     """Agreement of updates among the clients of a kind, and between kinds that have the same tower.
 
     ``within``: by kind and part, ``moved`` (mean norm of a client's update over the weights' norm) and ``consistency``
@@ -256,21 +264,30 @@ def drift(trained: Trained, kinds: Sequence[str], count: int, on_message: Callab
         for group, names in _groups(list(pulled.mean)).items():
             weights, mean = pulled.weights[group], pulled.norms[group]
             within.append(
-                {"kind": kind, "tower": group[0], "part": group[1], "clients": pulled.clients,
-                 "moved": mean / weights if weights else None,
-                 "consistency": _norm(pulled.mean, names) / mean if mean else None}
-            )  # fmt: skip
+                DriftWithin(
+                    kind=kind,
+                    tower=group[0],
+                    part=group[1],
+                    clients=pulled.clients,
+                    moved=mean / weights if weights else None,
+                    consistency=_norm(pulled.mean, names) / mean if mean else None,
+                )
+            )
     between = []
     for a, b in combinations(pulls, 2):
         for group, names in _groups(_shared(trained, a, b)).items():
             common = [n for n in names if n in pulls[a].mean and n in pulls[b].mean]
             common = [n for n in common if pulls[a].mean[n].shape == pulls[b].mean[n].shape]
             between.append(
-                {"kinds": [a, b], "tower": group[0], "part": group[1],
-                 "cosine": cosine(pulls[a].mean, pulls[b].mean, common) if common else None,
-                 "distance": _distance(trained, a, b, names)}
-            )  # fmt: skip
-    return {"within": within, "between": between}
+                DriftBetween(
+                    kinds=[a, b],
+                    tower=group[0],
+                    part=group[1],
+                    cosine=cosine(pulls[a].mean, pulls[b].mean, common) if common else None,
+                    distance=_distance(trained, a, b, names),
+                )
+            )
+    return Drift(within=within, between=between)
 
 
 def _shared(trained: Trained, a: str, b: str) -> list[str]:
@@ -310,7 +327,7 @@ def no_prototypes(trained: Trained) -> str | None:
     return f"{trained.scenario.method_name} made no prototypes in this run: its options don't need them"
 
 
-def matching(trained: Trained, kinds: Sequence[str], split: str, on_message: Callable[[str], None]) -> dict[str, Any]:
+def matching(trained: Trained, kinds: Sequence[str], split: str, on_message: Callable[[str], None]) -> Matching:
     """The run's final state, evaluated with each ``inference`` that completes samples with one modality.
 
     By kind, ``inference`` and ``pattern``: the accuracy, and how often the true class is among the 1, 5, 10 and 20 best
@@ -319,10 +336,10 @@ def matching(trained: Trained, kinds: Sequence[str], split: str, on_message: Cal
     method, setup = trained.setup.method, trained.setup
     own = method.options.inference
     stage = setup.schedule.stage(setup.schedule.rounds)
-    rows: list[dict[str, Any]] = []
+    rows: list[MatchingRow] = []
     for inference in dict.fromkeys(("zero", *DISTANCES, own, "oracle")):
         on_message(f"matching by {inference}")
-        change: dict[str, Any] = {"inference": inference}
+        change: dict[str, object] = {"inference": inference}
         if inference not in MODELS:
             change["matching"] = None
             if inference not in DISTANCES:
@@ -342,8 +359,13 @@ def matching(trained: Trained, kinds: Sequence[str], split: str, on_message: Cal
                 if accuracy is None:
                     continue
                 rows.append(
-                    {"kind": kind, "inference": inference, "own": inference == own, "pattern": pattern,
-                     "accuracy": accuracy,
-                     "matched": {str(k): metrics.get(f"matched@{k}[{pattern}]") for k in MATCHED}}
-                )  # fmt: skip
-    return {"split": split, "own": own, "rows": rows}
+                    MatchingRow(
+                        kind=kind,
+                        inference=inference,
+                        own=inference == own,
+                        pattern=pattern,
+                        accuracy=accuracy,
+                        matched={str(k): metrics.get(f"matched@{k}[{pattern}]") for k in MATCHED},
+                    )
+                )
+    return Matching(split=split, own=own, rows=rows)

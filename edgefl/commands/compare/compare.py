@@ -14,6 +14,7 @@ from edgefl.commands.compare.spread import Spread, best_of, with_confidence
 from edgefl.commands.progress import OnProgress, silent
 from edgefl.errors import RunError
 from edgefl.planning.stop_options import lower_is_better
+from edgefl.records.compare import ComparedRow, ComparedRuns, EqualCosts, EqualRow, Figure, Ordering
 from edgefl.report.facts import facts_of, shown_metrics
 from edgefl.runs import Run
 
@@ -34,7 +35,7 @@ MORE_IS_BETTER = ("eligible_share_ever", "took_part_share", "updates")
 """Those of COSTS of which more is better.  Of metrics more is always better."""
 
 
-def compare(runs: Sequence[str | os.PathLike[str]], *, on_progress: OnProgress = silent) -> dict[str, Any]:
+def compare(runs: Sequence[str | os.PathLike[str]], *, on_progress: OnProgress = silent) -> ComparedRuns:
     """Compare finished runs: mean and spread over seeds of every group of runs that differ in their seeds only.
 
     Args:
@@ -42,9 +43,8 @@ def compare(runs: Sequence[str | os.PathLike[str]], *, on_progress: OnProgress =
         on_progress: Called with the name of an event and its facts.
 
     Returns:
-        Plain data: ``rows`` (a group each, with ``figures`` over its seeds), ``equal`` (metrics at equal virtual time,
-        bytes and joules), ``orderings`` (which row is ahead of which beyond the spread) and ``left_out``.  Units are in
-        the fields' names.  The page about JSON output has every field.
+        A record: ``rows`` (a group each, with ``figures`` over its seeds), ``equal`` (metrics at equal virtual time,
+        bytes and joules), ``orderings`` (which row is ahead of which beyond the spread) and ``left_out``.
 
     Raises:
         RunError: A folder is no run's, its files can't be read, or no run is finished.
@@ -56,7 +56,7 @@ def compare(runs: Sequence[str | os.PathLike[str]], *, on_progress: OnProgress =
     return compared_runs(members, facts)
 
 
-def compared_runs(members: Members, facts_by_folder: Mapping[str, Facts]) -> dict[str, Any]:
+def compared_runs(members: Members, facts_by_folder: Mapping[str, Facts]) -> ComparedRuns:
     """The result of ``compare`` from the facts of each member's run, by its folder."""
 
     def facts(member: Member) -> Facts:
@@ -70,33 +70,33 @@ def compared_runs(members: Members, facts_by_folder: Mapping[str, Facts]) -> dic
     columns |= {name: [Spread(tuple(of(facts(m)) for m in g.members)) for g in groups] for name, of in COSTS.items()}
     confidence = with_confidence(columns["virtual_seconds"])
     higher = {name: name in MORE_IS_BETTER if name in COSTS else not lower_is_better(name) for name in columns}
-    table = {name: _plain(spreads, higher[name], confidence) for name, spreads in columns.items()}
-    return {
-        "spread": "95 % interval" if confidence else "standard deviation",
-        "metrics": metrics,
-        "chance": _chances([facts(group.members[0]) for group in groups], metrics),
-        "rows": [
-            {
-                "label": group.label,
-                "sets": group.sets,
-                "seeds": group.seeds,
-                "runs": [str(member.run.path) for member in group.members],
-                "splits": sorted({str(facts(member)["metrics_split"]) for member in group.members}),
-                "figures": {name: cells[index] for name, cells in table.items()},
-            }
+    table = {name: _figures(spreads, higher[name], confidence) for name, spreads in columns.items()}
+    return ComparedRuns(
+        spread="95 % interval" if confidence else "standard deviation",
+        metrics=metrics,
+        chance=_chances([facts(group.members[0]) for group in groups], metrics),
+        rows=[
+            ComparedRow(
+                label=group.label,
+                sets=group.sets,
+                seeds=group.seeds,
+                runs=[str(member.run.path) for member in group.members],
+                splits=sorted({str(facts(member)["metrics_split"]) for member in group.members}),
+                figures={name: cells[index] for name, cells in table.items()},
+            )
             for index, group in enumerate(groups)
         ],
-        "also_differ": members.also,
-        "stopped": [
+        also_differ=members.also,
+        stopped=[
             f"{group.label}{f', seed {member.seed}' if len(group.members) > 1 else ''}: {text}"
             for group in groups
             for member in group.members
             if (text := facts(member)["stopped"])
         ],
-        "equal": _equal(groups, metrics, confidence),
-        "orderings": _orderings(groups, columns, metrics),
-        "left_out": members.left_out,
-    }
+        equal=_equal(groups, metrics, confidence),
+        orderings=_orderings(groups, columns, metrics),
+        left_out=members.left_out,
+    )
 
 
 def _share(counts: Facts, name: str) -> float:
@@ -138,22 +138,22 @@ def _chances(all_facts: Sequence[Facts], metrics: Sequence[str]) -> dict[str, fl
     return {metric: value for metric, found in levels.items() if len(found) == 1 and (value := found.pop()) is not None}
 
 
-def _plain(spreads: Sequence[Spread], higher: bool, confidence: bool) -> list[dict[str, Any]]:
+def _figures(spreads: Sequence[Spread], higher: bool, confidence: bool) -> list[Figure]:
     best = best_of(spreads, higher=higher, confidence=confidence)
     return [
-        {
-            "mean": spread.mean,
-            "deviation": spread.deviation,
-            "half_width": spread.half_width,
-            "values": list(spread.values),
-            "diverged": spread.diverged,
-            "best": index == best,
-        }
+        Figure(
+            mean=spread.mean,
+            deviation=spread.deviation,
+            half_width=spread.half_width,
+            values=list(spread.values),
+            diverged=spread.diverged,
+            best=index == best,
+        )
         for index, spread in enumerate(spreads)
     ]
 
 
-def _equal(groups: Sequence[Group], metrics: Sequence[str], confidence: bool) -> list[dict[str, Any]]:
+def _equal(groups: Sequence[Group], metrics: Sequence[str], confidence: bool) -> list[EqualCosts]:
     """Each group's metrics at the largest budget that all runs reached, for each of ``budgets.AXES``."""
     runs = [member.run for group in groups for member in group.members]
     splits = list(dict.fromkeys(str(r.scenario["evaluation"][name]) for r in runs for name in ("final", "split")))
@@ -162,28 +162,28 @@ def _equal(groups: Sequence[Group], metrics: Sequence[str], confidence: bool) ->
         pick = dict(zip((run.path for run in runs), equal.evaluations, strict=True))
         picks = [[pick[member.run.path] for member in group.members] for group in groups]
         scores = [[None if e is None else e.metrics for e in row] for row in picks]
-        columns = {metric: _plain([_scores(row, metric) for row in scores], True, confidence) for metric in metrics}
+        columns = {metric: _figures([_scores(row, metric) for row in scores], True, confidence) for metric in metrics}
         found.append(
-            {
-                "axis": equal.axis,
-                "budget": equal.budget,
-                "split": equal.split,
-                "rows": [
-                    {
-                        "label": group.label,
-                        "rounds": [None if e is None else e.round for e in picks[index]],
-                        "figures": {metric: cells[index] for metric, cells in columns.items()},
-                    }
+            EqualCosts(
+                axis=equal.axis,
+                budget=equal.budget,
+                split=equal.split,
+                rows=[
+                    EqualRow(
+                        label=group.label,
+                        rounds=[None if e is None else e.round for e in picks[index]],
+                        figures={metric: cells[index] for metric, cells in columns.items()},
+                    )
                     for index, group in enumerate(groups)
                 ],
-            }
+            )
         )
     return found
 
 
 def _orderings(
     groups: Sequence[Group], columns: Mapping[str, Sequence[Spread]], metrics: Sequence[str]
-) -> list[dict[str, Any]]:
+) -> list[Ordering]:
     """The studies that the runs belong to; of other runs every pair of rows."""
     runs = [member.run for group in groups for member in group.members]
     if tables := [table for table in tables_of(runs) if table.variants]:
