@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from edgefl.data.collection import DataSet, FolderSet
 from edgefl.scenario.sections import FORMAT, SECTIONS, Section
 from tools.pages.fields import QUANTITIES, fields_table
 from tools.pages.markdown import capital, first_paragraph, listed, page, registered, sentence, table
@@ -140,25 +139,10 @@ def _partitions() -> Iterator[str]:
     yield "## Partitions"
     yield (
         "`data.partition` is a name, or a mapping from a name to its argument: `{dirichlet: 0.5}`. "
-        "[Data sets](data-sets.md#partitions) has more about them."
+        "[Data sets](data-sets.md#partitions) has them all: "
+        + listed([f"`{name}`" for name in registered("partitions")], "and")
+        + "."
     )
-    rows = [(f"`{name}`", *PARTITIONS[name]) for name in registered("partitions")]
-    yield table(("Name", "Argument", "Meaning"), rows)
-
-
-PARTITIONS = {
-    "iid": ("none", "Equal parts at random; sizes differ by one at most"),
-    "dirichlet": ("concentration, above 0", "The shares of each class are drawn from a Dirichlet distribution"),
-    "dirichlet-equal": ("concentration, above 0", "Clients of equal size; the shares of classes at each client "
-                        "are drawn from a Dirichlet distribution"),
-    "quantity": ("concentration, above 0", "Every client has the same mix of classes; sizes are drawn from a Dirichlet "
-                 "distribution"),
-    "shared": ("samples of a client", "As many distinct samples for each client, drawn from all; several clients may "
-               "hold the same, so a fleet may have more clients than samples"),
-    "groups": ("none, or `[LOW, HIGH]`", "Equal parts of the pictures, each with all its captions; with an argument a "
-               "client keeps a share from LOW to HIGH of its own samples"),
-    "natural": ("none", "The clients that the data name, such as the writer of a text"),
-}  # fmt: skip
 
 
 def _data_sets() -> Iterator[str]:
@@ -168,16 +152,7 @@ def _data_sets() -> Iterator[str]:
         "read from, and where to get them. A set that is read from a folder is looked for in `data.folders`, in "
         "`$EDGEFL_DATA/NAME` and in `data/NAME`."
     )
-    rows = []
-    for name, dataset in registered("datasets").items():
-        if isinstance(dataset, DataSet):
-            packages = [f"`{package}`" for package in dataset.packages]
-            rows.append((f"`{name}`", listed(packages, "and") if packages else "Python itself"))
-        elif isinstance(dataset, FolderSet):
-            rows.append((f"`{name}`", "a folder"))
-        else:
-            rows.append((f"`{name}`", "`data.shapes`: shapes without samples"))
-    yield table(("Name", "Made from (package or folder)"), rows)
+    yield listed([f"`{name}`" for name in registered("datasets")], "and") + "."
 
 
 def _quantities() -> Iterator[str]:
