@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from edgefl.scenario.sections import FORMAT, SECTIONS, Section
-from tools.pages.fields import QUANTITIES, fields_table
+from tools.pages.fields import HEAD, QUANTITIES, fields_table, shared_rows
 from tools.pages.markdown import capital, first_paragraph, listed, page, registered, sentence, table
 
 
@@ -97,21 +97,46 @@ def _named(group: str, title: str, key: str, level: int, field: str = "name") ->
         yield f"## {title}"
         short = "a name, or " if field == "name" else ""
         yield f"`{key}` is {short}a mapping with `{field}` and the fields of that {field}."
-    for name, owner in registered(group).items():
+    owners = {
+        name: (owner, sentence(getattr(owner, "summary", "") or first_paragraph(owner.__doc__)) + ".")
+        for name, owner in registered(group).items()
+    }
+    yield from _parts(group, key, level, owners)
+
+
+def _parts(group: str, key: str, level: int, owners: Mapping[str, tuple[Any, str]]) -> Iterator[str]:
+    """The fields that several parts of a kind have, told once, then each part with its text and its own fields."""
+    shared = shared_rows({name: owner.Options for name, (owner, _) in owners.items()}, key)
+    title = f"Fields of several {group.replace('_', ' ')}"
+    if shared:
+        yield f"{'#' * level} {title}"
+        every = [name for name, (owner, _) in owners.items() if len(owner.Options.model_fields) > 1]
+        yield table((*HEAD, "Of"), [(*row, _of(names, every)) for row, names in shared.items()])
+    for name, (owner, text) in owners.items():
         yield f"{'#' * level} {name}"
-        yield sentence(getattr(owner, "summary", "") or first_paragraph(owner.__doc__)) + "."
-        yield from fields_table(owner.Options, key, of=name)
+        also = [row[0] for row, names in shared.items() if name in names]
+        link = f"[shared](#{title.lower().replace(' ', '-')})"
+        yield text + (f" Further fields, {link}: {', '.join(also)}." if also else "")
+        yield from fields_table(owner.Options, key, name, shared)
+
+
+def _of(names: Sequence[str], every: Sequence[str]) -> str:
+    """Names of parts, or those that are missing where they are few."""
+    rest = [name for name in every if name not in names]
+    if not rest:
+        return "all"
+    told = [f"`{name}`" for name in (rest if len(rest) < len(every) / 4 else names)]
+    return ("all but " if len(rest) < len(every) / 4 else "") + ", ".join(told)
 
 
 def _towers() -> Iterator[str]:
     yield "## Towers"
     yield (
         "The fields of `model.image`, `model.text` and `model.audio` depend on `tower`. "
-        "[Models](towers.md) describes the towers."
+        "[Towers](towers.md) says what each one is."
     )
-    for name, owner in registered("towers").items():
-        yield f"### {name}"
-        yield from fields_table(owner.Options, "model.MODALITY", of=name)
+    owners = {name: (owner, f"Fields of the tower `{name}`.") for name, owner in registered("towers").items()}
+    yield from _parts("towers", "model.MODALITY", 3, owners)
 
 
 def _listed(group: str, title: str, text: str, place: str) -> Iterator[str]:

@@ -197,7 +197,7 @@ def test_what_does_not_fit_a_library_tower_is_said() -> None:
 def test_naming_a_tower_imports_no_library_and_building_it_warns_of_nothing() -> None:
     program = """
 import sys
-from edgefl import models, registry
+from edgefl import models
 from edgefl.models import ModelOptions
 options = ModelOptions(image={"tower": "timm-vit"}, text={"tower": "bert"}, audio={"tower": "ast"})
 assert not {"timm", "transformers", "torchvision"} & set(sys.modules)
