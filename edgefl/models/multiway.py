@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -20,6 +20,7 @@ from edgefl.errors import MethodError
 from edgefl.models.model import JointDescription, Model, ModelDescription, TowerDescription
 from edgefl.models.tower import chosen, drop_path_rates, initialise, stand_in, through
 from edgefl.models.towers.vit import check_patch
+from edgefl.registry.fields import Fields
 
 MODALITIES = ("image", "text")
 RESERVED = 2
@@ -29,10 +30,8 @@ Tokens = dict[str, Tensor]
 """Tokens ``[batch, tokens, dim]`` by modality, for the modalities in the batch; image comes before text."""
 
 
-class MultiwayOptions(BaseModel):
+class MultiwayOptions(Fields):
     """Fields of ``model: {multiway: {...}}``; the defaults are BEiT-3 base."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     blocks: PositiveInt = Field(12, description="encoder layers at full depth")
     width: PositiveInt = Field(768, description="dimension of a token")

@@ -11,13 +11,13 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
-from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from edgefl import registry
 from edgefl.errors import MethodError
 from edgefl.methods.aggregation.combine import Parts, Term, moved
 from edgefl.methods.aggregation.options import AggregationOptions
+from edgefl.registry.fields import Fields
 from edgefl.work import Address
 
 MOMENTUM, BETA2, TAU = 0.9, 0.99, 1e-3
@@ -31,10 +31,8 @@ class ServerOptimizer(ABC):
     name, ``lr`` the learning rate.
     """
 
-    class Options(BaseModel):
+    class Options(Fields):
         """Fields beside the name: none."""
-
-        model_config = ConfigDict(extra="forbid", frozen=True)
 
         name: str = ""
 
