@@ -230,9 +230,10 @@ class Fusion(nn.Module):
 
 
 class MultiwayModel(Model):
-    """The encoder under ``multiway`` and, for classification, the fusion and the classifier under ``joint``.
+    """One transformer for images and texts, with experts per modality (BEiT-3).
 
-    All clients have the whole model.  Clients that only have images train only the experts for images.
+    The encoder is under ``multiway``, and for classification the fusion and the classifier under ``joint``.  All
+    clients have the whole model.  Clients that only have images train only the experts for images.
     """
 
     def __init__(self, description: ModelDescription):
@@ -300,11 +301,6 @@ class MultiwayModel(Model):
     def logits(self, modality: str, x: Tensor) -> Tensor:
         """Class scores of samples that have only this modality: ``[batch, classes]``."""
         return self.classify(modality, {modality: x})
-
-
-def build_multiway(description: ModelDescription) -> MultiwayModel:
-    """One transformer for images and texts, with experts per modality (BEiT-3)."""
-    return MultiwayModel(description)
 
 
 def describe_multiway(
