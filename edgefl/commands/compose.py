@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl import models, registry
-from edgefl.commands.needs.host import check_host, tell_time
+from edgefl.commands.host_need import check_host, tell_time
 from edgefl.commands.progress import OnProgress, messages, silent
 from edgefl.cost import Predictor, ScratchTable
 from edgefl.data import Federation, made_of, open_federation, unrevised

@@ -25,9 +25,9 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from edgefl import registry
+from edgefl import registry, start_method
 from edgefl.emulation import frames
-from edgefl.emulation.kernel import end_with_parent, enter
+from edgefl.emulation.kernel import enter
 from edgefl.emulation.links import PORT, SERVER
 from edgefl.errors import EdgeflError
 from edgefl.machine.microbenchmarks import CPU, Stopwatch, calibrate_here, step_overheads, threads_of
@@ -99,9 +99,9 @@ def told(pipe: Connection) -> tuple[Any, bytes]:
     return json.loads(pipe.recv_bytes()), pipe.recv_bytes()
 
 
-def main(pipe: Connection, parent: int, namespace: str, path: list[str], data: Data) -> None:
+def main(pipe: Connection, namespace: str, path: list[str], data: Data) -> None:
     """Run a client in a network namespace until the pipe is closed."""
-    end_with_parent(parent)
+    start_method.end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the parent ends its clients
     sys.path[:] = path
     try:

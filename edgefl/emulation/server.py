@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import socket
 import sys
@@ -18,6 +17,7 @@ from typing import Self
 
 from torch import Tensor
 
+from edgefl import start_method
 from edgefl.data import Federation
 from edgefl.emulation import client as clients
 from edgefl.emulation import frames
@@ -121,15 +121,15 @@ class Emulator:
             raise
 
     def _start(self, machines: Sequence[Machine], data: Data) -> None:
-        spawn, groups = multiprocessing.get_context("spawn"), control_groups_here()
+        context, groups = start_method.context(clients.__name__), control_groups_here()
         listening = self.network.listen(len(machines))
         with listening:
             for number, machine in enumerate(machines):
                 limits = Limits(groups, self._journal, str(number))
-                ours, theirs = spawn.Pipe()
-                process = spawn.Process(
+                ours, theirs = context.Pipe()
+                process = context.Process(
                     target=clients.main,
-                    args=(theirs, os.getpid(), self.network.client(number), sys.path, data),
+                    args=(theirs, self.network.client(number), sys.path, data),
                     daemon=True,
                 )
                 process.start()

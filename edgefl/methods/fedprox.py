@@ -23,9 +23,10 @@ class ProximalArgs(StepArgs):
 
 
 class Proximal(Wrapper):
-    """Adds ``mu / 2 ||w - w0||^2`` over the parameters that train; args: ``proximal`` = mu, ``proximal_norm``.
+    """A wrapper: adds ``mu / 2 ||w - w0||^2`` over the parameters that train; w0 is the work's ``reference``.
 
-    ``proximal_norm: tensor`` adds ``mu / 2 sum_t ||w_t - w0_t||`` instead, as FedCola's public code does.
+    Args: ``proximal`` = mu, and ``proximal_norm``: ``squared``, or ``tensor`` for ``mu / 2 sum_t ||w_t - w0_t||``, as
+    in FedCola's public code.
     """
 
     stacks = True

@@ -26,11 +26,16 @@ class ClientModel(Model):
     Parameter names are ``<tower>.<part>[.i].<rest>`` with part one of embedding, blocks, pooler, norm, rep, head.
     """
 
+    modalities: tuple[str, ...]
+    """Its modalities."""
+    widths: dict[str, int]
+    """Width of each modality's feature."""
+
     def __init__(self, description: ModelDescription):
         super().__init__(description)
         towers, joint = description["towers"], description.get("joint") or {}
         self.modalities = tuple(towers)
-        self.widths: dict[str, int] = {}
+        self.widths = {}
         for name, tower in towers.items():
             own_norm = "norm" not in joint
             module = registry.get("tower", tower["tower"]).build(tower, own_norm)
@@ -44,7 +49,7 @@ class ClientModel(Model):
             self.joint.head = mlp(sum(self.widths.values()), joint["hidden"], joint["classes"], joint["dropout"])
 
     def tower(self, modality: str) -> Any:
-        """The tower module that encodes a modality."""
+        """The tower of a modality: ``embedding``, ``blocks``, and ``norm``, ``rep``, ``head`` where it has them."""
         return self.get_submodule(modality)
 
     def next_tokens(self, modality: str, x: Tensor) -> Tensor:

@@ -111,8 +111,9 @@ class KeptArgs(StepArgs):
 
 
 class Keep(Step):
-    """Computes the prefix of each tower for all samples, in their order: an output ``[samples, tokens, width]`` each.
+    """Computes the frozen first blocks of each tower for all samples, in their order.
 
+    Writes ``activations <pattern> <modality>`` [samples, tokens, width]; ``args.begins`` has the blocks of each tower.
     The last batch is filled up with repeated samples, which have rows of their own.
     """
 
@@ -132,7 +133,7 @@ class Keep(Step):
 
 
 class FromKept(Wrapper):
-    """Begins with the kept activations of the batch's samples."""
+    """A wrapper: begins with the kept activations of the batch's samples (``begins``), whose ``index`` it needs."""
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor | None:
         """The loss of the step inside."""

@@ -144,7 +144,7 @@ def _scaled(share: float, layer: nn.Module, args: tuple[Any, ...], out: Tensor) 
 
 
 class Scale:
-    """The edit ``scale``, HeteroFL's scaler; ``args.layers`` has the share of each layer's width that remains.
+    """HeteroFL's scaler; ``args.layers`` has the share of each layer's width that remains.
 
     In training a layer's output is divided by that share; at inference it isn't.
     """

@@ -52,15 +52,18 @@ Specs = Mapping[str, tuple[Shape, str]]
 class CodecKind(ABC):
     """A registered codec: how one float tensor of more than one element travels.
 
-    ``args`` are the fields that a scenario gave beside its name.  Wire tensors are named by what is added to the
-    tensor's name, such as ``:values``.  ``base`` is the value that both ends know: for an upload what was sent down,
-    None for a download and for tensors that weren't sent down.
+    ``Payload.codec`` names it, with its arguments.  Wire tensors are named by what is added to the tensor's name, such
+    as ``:values``.  ``base`` is the value that both ends know: for an upload what was sent down, None for a download
+    and for tensors that weren't sent down.
     """
 
     class Options(Fields):
         """Fields beside the name, which stands under ``dtype``: none."""
 
         dtype: str = ""
+
+    args: Mapping[str, Any]
+    """The fields that a scenario gave beside its name."""
 
     def __init__(self, args: Mapping[str, object]):
         self.args = args

@@ -61,22 +61,28 @@ class TensorSpec:
 class Item:
     """One tensor of a payload.
 
-    ``name`` is the client's own name for it; ``source`` is its address at the server, the only map between client
-    kinds; ``shape`` and ``dtype`` are those of the tensor that arrives, and without a codec of the one that travels.
-    ``cut`` is the part of the server's tensor that it is, None for all of it.  ``like`` names a parameter of the
-    model whose shape the tensor has and whose stages, widths and versions it follows: a client's control variate, its
-    personal copy.  Such a tensor is held beside the model, and is zeros while the server has none at ``source``.
-    ``fixed`` says that no client trains it at any stage: it is sent only where the client's copy is older than the
-    server's, and never back.
+    The address is the only link between kinds: an item ``image.blocks.0.mlp.fc1.partner`` may have the source
+    ``text/text.blocks.0.mlp.fc1.weight``.  An item of ``up`` is looked up by name in the model's parameters, then its
+    buffers, then ``Context.outputs``, and is sent in its dtype.
     """
 
     name: str
+    """The node's own name for it: a parameter or buffer of its model, or the name of a table."""
     shape: tuple[int, ...]
+    """Its shape at the node."""
     dtype: str
+    """``float32``, ``float16``, ``int64``, ...: what arrives, and without a codec what travels."""
     source: Address
+    """Its address at the server: ``KIND/PARAMETER``, or ``table/NAME`` for what is no parameter; an address with
+    another beginning (``lora-KIND/NAME``) is averaged as parameters are, and is in no model that ``read_run`` gives."""
     cut: Cut | None = None
+    """The part of the server's tensor that it is, for a narrower model; None for all of it; set by a schedule."""
     like: str | None = None
+    """A parameter of the model whose shape the tensor has, and whose stages, widths and versions it follows: a
+    client's control variate, its personal copy.  It is zeros while the server has none at ``source``."""
     fixed: bool = False
+    """Whether no client trains it at any stage: then it is sent only where the client's copy is older, and never
+    back."""
 
     @property
     def parameter(self) -> str:
@@ -101,16 +107,16 @@ class Item:
 
 @dataclass(frozen=True)
 class Payload:
-    """Named tensors that travel together: ``model``, ``partner``, ``prototypes``, ...
-
-    ``follows`` says which items go down at a schedule's stage: ``attached`` parameters, or only ``trained`` ones.
-    ``codec`` encodes the tensors; without one they travel unchanged.
-    """
+    """Named tensors that travel together: ``model``, ``partner``, ``prototypes``, ..."""
 
     name: str
+    """Records split bytes by it, and ``Update.payloads`` is keyed by it."""
     items: tuple[Item, ...]
+    """The tensors."""
     follows: Literal["attached", "trained"] = "attached"
+    """Which items go down at a schedule's stage: ``attached`` parameters, or only ``trained`` ones."""
     codec: Codec | None = None
+    """Encodes the tensors; set by the scenario's ``payload`` section, a method leaves it None."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -215,21 +221,27 @@ HELD_OUT = "held-out"
 
 @dataclass(frozen=True)
 class Pass:
-    """One sweep over a data split: ``step`` names a registered Step.
+    """One sweep over a split of the node's data.
 
-    ``patterns`` are modality patterns of the samples ("image", "text", "image-text"), visited in this order, one
-    pattern per batch; ``train`` says whether parameters are updated; ``args`` are the step's arguments.  ``around``
-    names registered Wrappers of the step, the innermost first.  A work may contain equal passes; these occurrences are
-    numbered 0, 1, ...
+    A work may contain equal passes; each occurrence has a step object of its own.
     """
 
     step: str
+    """Registered name of the step."""
     data: Literal["private", "held-out", "public", "validation", "test"]
+    """``private``, ``held-out`` (its own samples that it doesn't train on) or ``public`` on a client; ``public``,
+    ``validation`` or ``test`` on the server."""
     patterns: tuple[str, ...]
+    """Modality patterns of the samples, ``image``, ``text``, ``image-text``; visited in this order, one pattern per
+    batch."""
     batch: int
+    """Samples per step."""
     train: bool = True
+    """Whether parameters move; decides gradients, the model's mode, shuffling and the last batch."""
     args: StepArgs = field(default_factory=StepArgs)
+    """Plain data for the step, and for the data that make its batches."""
     around: tuple[str, ...] = ()
+    """Registered ``Wrapper``s of the step, the innermost first."""
 
     @property
     def steps(self) -> tuple[str, ...]:
@@ -239,10 +251,12 @@ class Pass:
 
 @dataclass(frozen=True)
 class Edit:
-    """A registered change of the model that lasts for one work, such as FedCola's gates: name and arguments."""
+    """A registered change of the model that lasts for one work, such as FedCola's gates."""
 
     name: str
+    """Registered name of the edit."""
     args: Mapping[str, object] = field(default_factory=dict)
+    """Plain data for it."""
 
 
 class PartRates(TypedDict, total=False):
@@ -280,8 +294,13 @@ Scalar = int | float | Sequence[float] | Mapping[str, PartRates]
 class Scalars(dict[str, Scalar]):
     """Numbers of a work that may change with the round, by name: learning rates and weights of loss terms.
 
+    A method writes ``replace(work, scalars={**work.scalars, "pull": 0.1 * round})``, and a step reads
+    ``ctx.work.scalars["pull"]``.  ``lr``, ``weight_decay``, ``betas``, ``momentum``, ``rates`` and ``round`` are the
+    optimizer's; all others are a method's own.
+
     They don't affect the cost, except that a term with weight zero may be left out of the graph.  So a work's form has
-    their names and which of them are zero (``zeros``), and not their values.
+    their names and which of them are zero (``zeros``), and not their values: the cost is predicted once for all values
+    that aren't zero.  Values in ``Pass.args`` are part of the work: another value there needs another prediction.
     """
 
     def zeros(self) -> dict[str, object]:
@@ -300,23 +319,35 @@ def _nonzero(value: object) -> object:
 
 @dataclass(frozen=True)
 class Description:
-    """What a node does, but for the numbers that may change with the round: what ``Work`` and ``Form`` share.
-
-    ``Work`` says what the fields mean.
-    """
+    """What a node does, but for the numbers that may change with the round: what ``Work`` and ``Form`` share."""
 
     kind: str
+    """Client kind, or ``server`` for a model of the server's own; in messages and records."""
     model: ModelDescription
+    """Description of the model (for ``edgefl.models.build``), as ``Kind.model``."""
     trainable: tuple[str, ...]
+    """Parameters that train, those that edits add included."""
     passes: tuple[Pass, ...]
+    """In the order in which they run; a pass that is listed k times runs k times."""
     down: tuple[Payload, ...] = ()
+    """What the node needs at the start."""
     up: tuple[Payload, ...] = ()
+    """What it sends up."""
     edits: tuple[Edit, ...] = ()
+    """Changes of the model that last as long as the work."""
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
+    """``name`` (``sgd``, ``adam``, ``adamw``), ``implementation``, ``accumulation``, ``clip``; its state is new in
+    every work, and lasts through its passes."""
     precision: str = "float32"
+    """``float32``, or ``bfloat16`` or ``float16`` for autocast around ``Step.loss``."""
     keep: tuple[str, ...] = ()
+    """Items of ``down`` that stay on the node and never travel.  Their first value is the server's; every later round
+    starts with the value that the node left."""
     reference: bool | tuple[str, ...] = False
+    """Whether ``Context.reference`` has a frozen copy of the model as it starts; or the names of what is copied, of
+    which at a stage those that train at full depth are copied where they train."""
     attention: str = "device"
+    """Which kernel computes attention: ``device``, ``math``, ``flash``, ``efficient``, ``cudnn``."""
 
     @property
     def accumulation(self) -> int:
@@ -369,20 +400,14 @@ class Description:
 
 @dataclass(frozen=True)
 class Work(Description):
-    """What a node does in one round, as plain data.
+    """What a node does in one round, as plain data; a method writes it for the full depth of the model.
 
-    ``model`` describes the module (edgefl.models.build); ``trainable`` names the parameters that train, after
-    edits; ``optimizer``, ``precision`` and ``attention`` are settings; ``passes`` are in order of execution; ``down``
-    and ``up`` travel; ``reference`` asks for a frozen copy of the model as it starts, or names what is copied.
-
-    ``keep`` names items of ``down`` that stay on the node and never travel.  Their first value is the server's; every
-    later round starts with the value that the node left.  ``scalars`` are learning rates and weights of loss terms,
-    which may change with the round.  Steps read them as ``ctx.work.scalars``; those of the optimizer
-    (``OPTIMIZER_SCALARS``) may also be given in ``optimizer``, from which they are moved.  Works of equal ``form`` cost
-    the same.
+    Works of equal ``form`` cost the same.
     """
 
     scalars: Mapping[str, Scalar] = field(default_factory=Scalars)
+    """Numbers that may differ from round to round: learning rates, weights of loss terms.  Those of the optimizer may
+    be given in ``optimizer`` too, from which they are moved."""
 
     def __post_init__(self) -> None:
         given = {name: value for name, value in self.optimizer.items() if name in OPTIMIZER_SCALARS}
@@ -393,7 +418,7 @@ class Work(Description):
 
     @cached_property
     def form(self) -> Form:
-        """This work without the values of its scalars."""
+        """This work without the values of its scalars: its other fields, and which scalars are zero."""
         return Form(**_shared(self), zeros=Scalars(self.scalars).zeros())
 
     @property
@@ -519,7 +544,7 @@ class Source(Protocol):
         ...
 
     def size(self, pass_: Pass) -> int:
-        """Samples that one occurrence of the pass draws from, over all its patterns."""
+        """Samples that one occurrence of the pass draws from, over all its patterns; padding isn't counted."""
         ...
 
     def batches(self, pass_: Pass, seed: int) -> Iterator[tuple[str, dict[str, Tensor]]]:

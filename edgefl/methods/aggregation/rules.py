@@ -30,23 +30,24 @@ _AT_ONCE, _TOGETHER = 2**20, 2**24
 
 
 class Rule:
-    """A rule of ``aggregation.rule``, made for each aggregation: it remembers nothing between rounds.
-
-    ``options`` is the scenario's ``aggregation`` section, ``own`` the fields that were given beside the rule's name.
-    """
+    """A rule of ``aggregation.rule``, made for each aggregation: it remembers nothing between rounds."""
 
     class Options(Fields):
         """Fields beside the name: none."""
 
         name: str = ""
 
+    options: AggregationOptions
+    """The scenario's ``aggregation`` section."""
+    own: Any
+    """The fields that were given beside the rule's name."""
     adds_up: ClassVar[bool] = False
     """Whether updates are added up as they arrive; only for ``Mean``."""
 
     def __init__(self, options: AggregationOptions):
         given = options.rule
         self.options = options
-        self.own: Any = given if isinstance(given, self.Options) else self.Options.model_validate({})
+        self.own = given if isinstance(given, self.Options) else self.Options.model_validate({})
 
 
 class Mean(Rule):
@@ -82,13 +83,15 @@ class ByUpdate(Rule, ABC):
 class Group:
     """Updates ``[m]`` of one client kind that send the same tensors, or the same slices of them, by client.
 
-    ``weights`` are theirs in a mean, above zero.  An update is what its client changed over all tensors that are
-    averaged, shortened by ``factors``: clipping, and the round policy's.
+    An update is what its client changed over all tensors that are averaged, shortened by ``factors``.
     """
 
     updates: Sequence[Update]
+    """The updates."""
     weights: Sequence[float]
+    """Their weights in a mean, above zero."""
     factors: Sequence[float]
+    """What shortens them: clipping, and the round policy's."""
 
     def __len__(self) -> int:
         return len(self.updates)

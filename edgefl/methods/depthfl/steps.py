@@ -43,7 +43,10 @@ def joint_loss(ctx: Context, losses: Sequence[Tensor], scores: Sequence[Sequence
 
 
 class ClassifyExits(Step):
-    """Cross-entropy of every exit that trains (VQA's loss for batches with soft answers), and distillation."""
+    """Cross-entropy of every exit that trains (VQA's loss for batches with soft answers), and distillation.
+
+    Model ``exits``; ``args.mask`` as for ``classify``; the scalar ``distillation`` is the second term's weight.
+    """
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
         """A sum over exits of means over the batch."""
@@ -59,7 +62,10 @@ class ClassifyExits(Step):
 
 
 class ContrastExits(Step):
-    """CLIP's loss at every exit that trains, and mutual distillation of similarities in both directions."""
+    """CLIP's loss at every exit that trains, and mutual distillation of similarities in both directions.
+
+    Model ``exits``; ``args.scale`` as for ``contrast``; the scalar ``distillation`` is the second term's weight.
+    """
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
         """A sum over exits of means over both directions."""

@@ -21,7 +21,10 @@ class DynamicArgs(StepArgs):
 
 
 class Dynamic(Wrapper):
-    """Adds ``alpha / 2 ||w - w0||^2 - <g_i, w>`` to the loss; at the end g_i+ = g_i - alpha (w - w0)."""
+    """A wrapper: adds ``alpha / 2 ||w - w0||^2 - g_i . w`` to the loss; at the end g_i+ = g_i - alpha (w - w0).
+
+    Reads and writes ``own.<parameter>``; ``args.alpha``.
+    """
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor | None:
         """The inner step's loss and both terms; w0 is the work's ``reference``, arg ``alpha``."""

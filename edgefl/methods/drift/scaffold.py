@@ -11,7 +11,10 @@ from edgefl.work import Context, Pass, Work, Wrapper
 
 
 class Control(Wrapper):
-    """Adds c - c_i to every gradient; at the end c_i+ = c_i - c + (x - y_i) / (K lr) after K updates."""
+    """A wrapper: adds c - c_i to every gradient; at the end c_i+ = c_i - c + (x - y_i) / (K lr) after K updates.
+
+    Reads ``control.<parameter>`` and ``own.<parameter>``, writes ``change.<parameter>`` and ``own.<parameter>``.
+    """
 
     def gradient(self, ctx: Context, pass_: Pass) -> None:
         """g + c - c_i."""

@@ -178,8 +178,8 @@ class ClassMeans(Step):
     ``P = (Y^T H) / (Y^T 1)``.  Args: ``tables`` that are sent; ``of``, the tables that this pass contributes to, and
     ``made``, those that any pass contributes to; whether it is the ``first`` and the ``last`` of these passes;
     ``absent``, the value of rows whose class the client lacks, and of all rows of other tables: ``zero``, or
-    ``received``, the row that it received; ``softening``, the temperature of ``predicted``; and the arguments of
-    ``features``.  Samples labelled -1 are padding.
+    ``received``, the row that it received; ``softening``, the temperature of ``predicted``; and ``mask``,
+    ``modalities`` and ``widths`` as for ``classify-completed``.  Samples labelled -1 are padding.
     """
 
     def start(self, ctx: Context, pass_: Pass) -> None:

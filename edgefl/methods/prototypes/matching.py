@@ -62,7 +62,7 @@ def through(x: Tensor, model: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
 
 
 class Attach:
-    """The edit ``matching``; ``args.names`` are parameters of matching models, as received, that train in the model.
+    """PmcmFL's matching models beside the model; ``args.names`` are their parameters, as received, that train.
 
     The step that trains them copies them to the outputs; folding removes them from the model.
     """

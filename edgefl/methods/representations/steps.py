@@ -96,7 +96,7 @@ class ContrastPublic(Step):
     Tables are received as ``public.<modality>``.  Args: ``modalities`` that the client has, ``others`` (the other
     modality of each), ``inter`` and ``intra`` (which terms), ``temperature``, ``weight``, and ``rescale`` (inter to
     the magnitude of intra).  The client's representations of the round's start are the outputs ``before.<modality>``,
-    or without these are computed by the work's frozen copy of the model.
+    or without these are computed by the work's frozen copy of the model.  The pass asks for ``index``.
     """
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
@@ -126,6 +126,7 @@ class Distill(Step):
 
     Args: ``modalities``, ``targets`` (the weight of each) and ``distance``: ``mse`` (mean over all elements) or
     ``norm`` (mean L2 norm).  An optional table ``<target>-share.<modality>`` [samples] has weights of the samples.
+    The pass asks for ``index``.
     """
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
