@@ -62,7 +62,7 @@ class CodecKind(ABC):
 
         dtype: str = ""
 
-    args: Mapping[str, Any]
+    args: Mapping[str, object]
     """The fields that a scenario gave beside its name."""
 
     def __init__(self, args: Mapping[str, object]):

@@ -46,7 +46,8 @@ PAGES = (
     "docs/getting-started.md",
     "docs/coming-from-flower.md",
     *(f"docs/how-to/{name}.md" for name in (
-        "command-line", "own-data", "own-model", "own-method", "own-schedule", "own-aggregation", "own-parts", "devices",
+        "command-line", "own-data", "own-model", "own-method", "own-schedule", "own-aggregation", "own-parts",
+        "devices",
         "reproduce-a-paper", "verify-and-resume", "understand-a-run", "analyse", "use-the-result", "many-scenarios",
         "sweep", "fit", "fine-tune",
     )),
