@@ -5,18 +5,17 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, computed_field
+from pydantic import Field, PositiveInt, computed_field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from edgefl.models.model import TowerDescription
 from edgefl.models.tower import Tower, chosen
+from edgefl.registry.fields import Fields
 
 
-class GruOptions(BaseModel):
+class GruOptions(Fields):
     """Fields of ``text: {tower: gru}``; the defaults are CreamFL's, which uses GloVe vectors of dimension 300."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     tower: Literal["gru"] = "gru"
     blocks: PositiveInt = Field(1, description="GRU layers at full depth")

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Literal, cast
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, computed_field, field_validator, model_validator
+from pydantic import Field, PositiveInt, computed_field, field_validator, model_validator
 from torch import Tensor, nn
 
 from edgefl.errors import MethodError, suggestion
@@ -20,6 +20,7 @@ from edgefl.models.towers.distilbert import DistilBert
 from edgefl.models.towers.hf_causal import IRRELEVANT, configuration, known_fields, of_folder
 from edgefl.models.towers.hugging_face import VISION_BLOCK
 from edgefl.models.towers.vision import import_torchvision
+from edgefl.registry.fields import Fields
 
 TEXTS = ("bert", "roberta", "xlm-roberta", "mpnet", "distilbert", "modernbert", "siglip_text_model")
 FAMILIES = MappingProxyType(
@@ -40,10 +41,8 @@ NORMS = ("layernorm", "post_layernorm", "final_layer_norm", "layer_norm", "final
 """Names of a final norm, which stands beside the blocks or around what holds them."""
 
 
-class EncoderOptions(BaseModel):
+class EncoderOptions(Fields):
     """Fields of ``{tower: hf}``."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     tower: Literal["hf"] = "hf"
     config: dict[str, object] = Field(
