@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from multiprocessing import forkserver, popen_forkserver
-from multiprocessing.context import BaseContext, ForkServerContext, ForkServerProcess
+from multiprocessing.context import ForkServerContext, ForkServerProcess, SpawnContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -34,7 +34,7 @@ _begun: Mapping[str, str] | None = None
 """Such variables of this process when it started its server."""
 
 
-def context(module: str, *, gpu: bool = False) -> BaseContext:
+def context(module: str, *, gpu: bool = False) -> SpawnContext | ForkServerContext:
     """The context that starts workers whose target is in ``module``, on a GPU or not."""
     if gpu or sys.platform != "linux" or not _serves(module):
         return multiprocessing.get_context("spawn")

@@ -21,6 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tools.pages.command_line import command_line_page
+from tools.pages.data_sets import data_set_blocks
 from tools.pages.devices import device_blocks
 from tools.pages.errors import errors_page
 from tools.pages.fine_tune import fine_tune_blocks
@@ -28,6 +29,7 @@ from tools.pages.front_picture import front_picture, same_picture
 from tools.pages.protocol import protocol_blocks
 from tools.pages.python import python_page
 from tools.pages.scenario import scenario_page, scenario_schema
+from tools.pages.towers import tower_blocks
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 BLOCK = re.compile(r"(<!-- made: ([\w./ -]+) -->\n\n)(.*?)(\n\n<!-- /made -->\n)", re.DOTALL)
@@ -64,6 +66,8 @@ PAGES = (
     Page("reference/python.md", python_page),
     Page("reference/protocol.md", protocol_blocks),
     Page("reference/devices.md", device_blocks),
+    Page("reference/data-sets.md", data_set_blocks),
+    Page("reference/towers.md", tower_blocks),
     Page("how-to/fine-tune.md", fine_tune_blocks, slow=True),
     Page("front-picture.svg", front_picture, same=same_picture),
 )

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     WithJsonSchema,
     field_validator,
@@ -19,7 +17,7 @@ from pydantic import (
 from edgefl import registry
 from edgefl.data.missing import parse_missing
 from edgefl.errors import suggestion
-from edgefl.registry.fields import NamesOf
+from edgefl.registry.fields import Fields, NamesOf
 from edgefl.work.tasks import Like, like
 
 if TYPE_CHECKING:
@@ -70,45 +68,40 @@ CountRange = Annotated[
 """Fewest and most samples of a client."""
 
 
-class ImageShape(BaseModel):
+class ImageShape(Fields):
     """Pictures of a set that is only declared."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     channels: int = Field(default=3, ge=1, description="colour channels")
     size: int = Field(default=224, ge=1, description="height and width in pixels")
     classes: int = Field(default=100, ge=2, description="number of classes")
 
 
-class TextShape(BaseModel):
+class TextShape(Fields):
     """Texts of a set that is only declared; their length in tokens is the model's."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     vocabulary: int = Field(default=30522, ge=1, description="number of token ids")
     classes: int = Field(default=4, ge=2, description="number of classes")
 
 
-class AudioShape(BaseModel):
+class AudioShape(Fields):
     """Spectrograms of a set that is only declared."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     bins: int = Field(default=128, ge=1, description="frequency bins")
     frames: int = Field(default=1024, ge=1, description="points in time")
     classes: int = Field(default=13, ge=2, description="number of classes")
 
 
-class Shapes(BaseModel):
+class Shapes(Fields):
     """Shapes of a set that is only declared: enough to profile a model at any size, nothing to train on."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     image: ImageShape = Field(default=ImageShape(), description="shape of the pictures")
     text: TextShape = Field(default=TextShape(), description="shape of the texts")
     audio: AudioShape = Field(default=AudioShape(), description="shape of the spectrograms")
 
 
-class DataOptions(BaseModel):
+class DataOptions(Fields):
     """The data set, its partition over clients, and the held-out splits."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     source: str | dict[str, str] = Field(
         default="glyphs",
         description="name of a registered data set; or a mapping with one for each kind of client, and one for "

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from edgefl import units, yaml_lines
 from edgefl.errors import DeviceError, UnitError, suggestion
 from edgefl.files import read_regular
+from edgefl.registry.fields import Fields
 from edgefl.yaml_lines import KeyPath, Place, spell
 
 Confidence = Literal["measured", "datasheet", "estimated"]
@@ -21,10 +22,8 @@ SHAPE = "a number is {value, range, confidence, source: {title, date, quote}}"
 SOURCE_SHAPE = "a source is {title, url, date, quote}"
 
 
-class Source(BaseModel):
+class Source(Fields):
     """The source of a number in a profile."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     title: str = Field(min_length=1, description="Document, page or paper that has the figure.")
     url: str | None = Field(default=None, description="Its address, if it has one.")

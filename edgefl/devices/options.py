@@ -31,6 +31,7 @@ from edgefl.devices.fleet_profile import FleetProfile, fleet_profile
 from edgefl.devices.profile import load_device, load_link
 from edgefl.devices.runtime import PYTORCH, check_runtime, load_runtime, runtime_names
 from edgefl.errors import EdgeflError, UnitError, suggestion
+from edgefl.registry.fields import Fields
 
 OF_DEVICE = "of device"
 
@@ -268,10 +269,8 @@ def _with_words(schema: JsonDict) -> None:
     schema["examples"] = ["always", {"diurnal": {"hours": "8..10 h"}}]
 
 
-class BackgroundOptions(BaseModel):
+class BackgroundOptions(Fields):
     """Transfers of others on the server's own link."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     flows: int = Field(
         ge=1, le=1000, description="How many transfers of others run at any time, in each direction that has a rate."
@@ -293,10 +292,8 @@ class BackgroundOptions(BaseModel):
         return value
 
 
-class ServerLinkOptions(BaseModel):
+class ServerLinkOptions(Fields):
     """The server's own link, whose capacity the clients' transfers share."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     download: units.BitsPerSecond | None = Field(
         default=None, description="Total rate of sending to the clients (1 Gbit/s); unlimited if left out."

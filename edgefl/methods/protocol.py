@@ -11,7 +11,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
 from edgefl import models, seeds
@@ -25,6 +25,7 @@ from edgefl.methods.answers import check_answers
 from edgefl.methods.personal.parts import check_parts, keep_personal
 from edgefl.methods.setting import ClientFacts, Setting
 from edgefl.methods.state import ServerState, Update
+from edgefl.registry.fields import Fields
 from edgefl.work import Address, Item, Pass, Payload, Result, Work
 from edgefl.work.description import HELD_OUT, StepArgs
 from edgefl.work.slices import add
@@ -43,10 +44,9 @@ class Method:
     of a full round for such tensors.
     """
 
-    class Options(BaseModel):
+    class Options(Fields):
         """Fields of the scenario's ``method`` section besides ``name``."""
 
-        model_config = ConfigDict(extra="forbid", frozen=True)
         name: str = ""
         personal: tuple[str, ...] = Field(
             (),

@@ -24,17 +24,9 @@ from edgefl.models.model import ModelDescription, TowerDescription
 from edgefl.models.options import MODALITIES, ModelOptions
 
 __all__ = [
-    "MODALITIES",
-    "ModelOptions",
-    "at_depth",
-    "blocks",
-    "build",
-    "check_weights",
-    "describe",
-    "load_weights",
-    "on_meta",
-    "versions",
-]
+    "MODALITIES", "ModelOptions", "at_depth", "blocks", "build", "check_weights", "describe", "load_weights",
+    "on_meta", "versions",
+]  # fmt: skip
 
 
 def build(description: ModelDescription) -> nn.Module:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, ClassVar, Literal, cast
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
@@ -20,6 +20,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from edgefl import registry
 from edgefl.errors import MethodError, suggestion
 from edgefl.models.model import AdapterDescription, ModelDescription
+from edgefl.registry.fields import Fields
 
 READ_OUT = ("head", "rep")
 """Parts that a task adds to a tower."""
@@ -27,8 +28,7 @@ FACTORS = ("lora_a", "lora_b")
 """Names of a layer's factors A and B beside its weight."""
 
 
-class _Named(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class _Named(Fields):
     name: str = Field("none", description="what trains: the name of an adapter")
 
 

@@ -21,7 +21,7 @@ FACTS = ("channels", "size", "vocabulary", "bins", "frames")
 
 
 class ClientModel(Model):
-    """One tower per modality, and the layers that the towers share under ``joint``.
+    """One tower per modality, and what they share under ``joint``.
 
     Parameter names are ``<tower>.<part>[.i].<rest>`` with part one of embedding, blocks, pooler, norm, rep, head.
     """
@@ -160,11 +160,6 @@ def mlp(
     mlp = nn.Sequential(*layers)
     initialise(mlp)
     return mlp
-
-
-def build_client_model(description: ModelDescription) -> ClientModel:
-    """One tower per modality, and what they share under ``joint``."""
-    return ClientModel(description)
 
 
 def describe(

@@ -71,10 +71,11 @@ def places_of(description: ModelDescription) -> list[dict[str, int]]:
 
 
 class ExitModel(ClientModel):
-    """Towers with exits.  ``classify`` and ``embed`` use the deepest exit, or the mean of all (``ensemble``).
+    """Towers with a classifier at several depths (DepthFL).
 
-    ``places`` are the positions of the exits (``places_of``).  Raises MethodError if no exit is within the
-    description's depth, or if a tower isn't a ``Tower``.
+    ``classify`` and ``embed`` use the deepest exit, or the mean of all (``ensemble``).  ``places`` are the positions of
+    the exits (``places_of``).  Raises MethodError if no exit is within the description's depth, or if a tower isn't a
+    ``Tower``.
     """
 
     def __init__(self, description: ModelDescription):
@@ -177,8 +178,3 @@ class ExitModel(ClientModel):
         """
         features = [F.normalize(feature, dim=-1) for feature in self.exit_features(modality, x, self.read)]
         return F.normalize(torch.stack(features).mean(0), dim=-1) if len(features) > 1 else features[0]
-
-
-def build_exits(description: ModelDescription) -> ExitModel:
-    """Towers with a classifier at several depths (DepthFL)."""
-    return ExitModel(description)

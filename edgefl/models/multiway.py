@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -20,6 +20,7 @@ from edgefl.errors import MethodError
 from edgefl.models.model import JointDescription, Model, ModelDescription, TowerDescription
 from edgefl.models.tower import chosen, drop_path_rates, initialise, stand_in, through
 from edgefl.models.towers.vit import check_patch
+from edgefl.registry.fields import Fields
 
 MODALITIES = ("image", "text")
 RESERVED = 2
@@ -29,10 +30,8 @@ Tokens = dict[str, Tensor]
 """Tokens ``[batch, tokens, dim]`` by modality, for the modalities in the batch; image comes before text."""
 
 
-class MultiwayOptions(BaseModel):
+class MultiwayOptions(Fields):
     """Fields of ``model: {multiway: {...}}``; the defaults are BEiT-3 base."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     blocks: PositiveInt = Field(12, description="encoder layers at full depth")
     width: PositiveInt = Field(768, description="dimension of a token")
@@ -231,9 +230,10 @@ class Fusion(nn.Module):
 
 
 class MultiwayModel(Model):
-    """The encoder under ``multiway`` and, for classification, the fusion and the classifier under ``joint``.
+    """One transformer for images and texts, with experts per modality (BEiT-3).
 
-    All clients have the whole model.  Clients that only have images train only the experts for images.
+    The encoder is under ``multiway``, and for classification the fusion and the classifier under ``joint``.  All
+    clients have the whole model.  Clients that only have images train only the experts for images.
     """
 
     def __init__(self, description: ModelDescription):
@@ -301,11 +301,6 @@ class MultiwayModel(Model):
     def logits(self, modality: str, x: Tensor) -> Tensor:
         """Class scores of samples that have only this modality: ``[batch, classes]``."""
         return self.classify(modality, {modality: x})
-
-
-def build_multiway(description: ModelDescription) -> MultiwayModel:
-    """One transformer for images and texts, with experts per modality (BEiT-3)."""
-    return MultiwayModel(description)
 
 
 def describe_multiway(

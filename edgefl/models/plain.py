@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_type_hints
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, computed_field, create_model
+from pydantic import Field, PositiveInt, computed_field, create_model
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
@@ -23,6 +23,7 @@ from edgefl.errors import MethodError
 from edgefl.models.layers import PRE_NORM_BLOCK, BlockLayers
 from edgefl.models.model import TowerDescription
 from edgefl.models.tower import chosen
+from edgefl.registry.fields import Fields
 
 OF_DATA = {"image": ("channels", "size"), "text": ("vocabulary",), "audio": ("bins", "frames")}
 """Arguments that the data determine, by modality; ``classes`` too, where the tower has a classifier."""
@@ -33,10 +34,8 @@ TRIED = (
 """Data of which a module is built to count its blocks, until one fits."""
 
 
-class PlainOptions(BaseModel):
+class PlainOptions(Fields):
     """What all towers from ordinary modules have."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     @computed_field(description="blocks at full depth; 1 where the class doesn't name them")  # type: ignore[prop-decorator]
     @property

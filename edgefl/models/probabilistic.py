@@ -41,7 +41,10 @@ class Deviations(nn.Module):
 
 
 class ProbabilisticModel(ClientModel):
-    """A retrieval model whose embeddings have standard deviations; ``embed`` returns their means."""
+    """Towers whose embeddings have standard deviations, for probabilistic retrieval (PCME).
+
+    ``embed`` returns their means.
+    """
 
     def __init__(self, description: ModelDescription):
         super().__init__(description)
@@ -59,8 +62,3 @@ class ProbabilisticModel(ClientModel):
         feature = self.feature(modality, x)
         log_deviation = self.deviations(modality, feature)
         return nn.functional.normalize(feature.float(), dim=-1), log_deviation.float()
-
-
-def build_probabilistic(description: ModelDescription) -> ProbabilisticModel:
-    """Towers whose embeddings have standard deviations, for probabilistic retrieval (PCME)."""
-    return ProbabilisticModel(description)

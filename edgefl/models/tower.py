@@ -9,19 +9,18 @@ from functools import partial
 from typing import Any, TypeVar
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import BaseModel, Field, PositiveInt, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from edgefl.models.model import TowerDescription
+from edgefl.registry.fields import Fields
 
 
-class EncoderOptions(BaseModel):
+class EncoderOptions(Fields):
     """Options of every transformer tower, edgefl's own or a library's."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     blocks: PositiveInt = Field(4, description="transformer blocks at full depth")
     width: PositiveInt = Field(64, description="dimension of a token")

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import (
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PositiveInt,
     SerializeAsAny,
@@ -20,7 +19,7 @@ from pydantic import (
 from edgefl import registry
 from edgefl.data.missing import parse_missing
 from edgefl.planning.staleness import StalenessOptions, parse_staleness
-from edgefl.registry.fields import parse_options
+from edgefl.registry.fields import Fields, parse_options
 from edgefl.units import Seconds, Share
 from edgefl.work.metrics import parse_metric
 
@@ -32,10 +31,8 @@ _SELECTION = WithJsonSchema({"anyOf": _FORMS, "examples": ["random", {"name": "o
 _POLICY = WithJsonSchema({"anyOf": _FORMS, "examples": ["synchronous"]})
 
 
-class PolicyOptions(BaseModel):
+class PolicyOptions(Fields):
     """Fields beside the name of a round policy: none.  A policy of one's own may have more."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = "synchronous"
 
@@ -83,10 +80,8 @@ def _unbounded_share(value: Any) -> Any:
     return value
 
 
-class RoundOptions(BaseModel):
+class RoundOptions(Fields):
     """Which clients take part in a round, and when it ends."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     policy: Annotated[BaseModel, BeforeValidator(parse_policy), _POLICY] = Field(
         default="synchronous",
@@ -204,10 +199,8 @@ class RoundOptions(BaseModel):
         return str(getattr(self.selection, "name", "random"))
 
 
-class EvaluationOptions(BaseModel):
+class EvaluationOptions(Fields):
     """When and on what the global models are evaluated, at the server and at the clients."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     every: PositiveInt = Field(
         1, description="number of rounds between evaluations; the last round is always evaluated"

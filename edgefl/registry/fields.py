@@ -1,15 +1,21 @@
-"""Fields of a scenario that name registered parts: what they may hold, as JSON Schema."""
+"""Fields of a scenario, and those of them that name registered parts: what they may hold, as JSON Schema."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 from pydantic.json_schema import JsonSchemaValue
 
 from edgefl import registry
 from edgefl.errors import EdgeflError
+
+
+class Fields(BaseModel):
+    """Base class of options: a field that isn't one of theirs is an error, and none can be set later."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def parse_options(noun: str, default: str, value: object, shape: str) -> BaseModel:

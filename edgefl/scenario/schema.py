@@ -72,7 +72,7 @@ def _place(noun: str) -> str:
     return ""
 
 
-def summary_of(part: Any) -> str:
+def summary_of(part: object) -> str:
     """A part's line: its ``summary``, or the first sentence of its docstring."""
     # an instance, such as a data set, has its class's docstring, which says nothing about it
     documented = getattr(part, "made", part)  # a tower's own class of modules

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from edgefl import registry
 from edgefl.data import DataOptions
@@ -17,6 +17,7 @@ from edgefl.models import MODALITIES, ModelOptions
 from edgefl.planning.payload_options import PayloadOptions
 from edgefl.planning.round_options import EvaluationOptions, RoundOptions
 from edgefl.planning.stop_options import StopOptions
+from edgefl.registry.fields import Fields
 from edgefl.training.options import ExecutorOptions, TrackerOptions
 from edgefl.training.pretraining import PretrainOptions
 from edgefl.work.training_options import TrainingOptions
@@ -82,13 +83,9 @@ class Section:
             return None
 
 
-class _NoOptions(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
 def options_of(noun: str, name: str) -> type[BaseModel]:
     """The fields of the method, schedule or tower registered as ``name``."""
-    options: type[BaseModel] = getattr(registry.get(noun, name), "Options", _NoOptions)
+    options: type[BaseModel] = getattr(registry.get(noun, name), "Options", Fields)
     return options
 
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, Self, cast
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import Field, PositiveInt
 
 from edgefl import models, registry
 from edgefl.errors import MethodError
 from edgefl.models.adapters import AdapterOptions
+from edgefl.registry.fields import Fields
 from edgefl.work.description import Item, Payload, Work
 from edgefl.work.optimizer.learning_rates import at_stage
 
@@ -254,9 +255,8 @@ class Schedule:
         return stage if self._ends[stage.index - 1] == round else None
 
 
-class ScheduleOptions(BaseModel):
+class ScheduleOptions(Fields):
     """Options of every schedule."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     name: str
     rounds: PositiveInt | None = Field(None, description="rounds in all (10 if nothing says otherwise)")

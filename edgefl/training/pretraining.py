@@ -25,6 +25,7 @@ from edgefl.data import Federation
 from edgefl.errors import DataError, MethodError, suggestion
 from edgefl.files import replacing
 from edgefl.models.model import ModelDescription
+from edgefl.registry.fields import Fields
 from edgefl.training.node import Node
 from edgefl.training.task import Task
 from edgefl.work import Item, Pass, Payload, TensorSpec, Work, digest
@@ -63,10 +64,8 @@ class TowerPretraining(BaseModel):
         return self
 
 
-class PretrainOptions(BaseModel):
+class PretrainOptions(Fields):
     """The scenario's ``pretrain`` section: towers by modality.  Other towers have random initial values."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     image: TowerPretraining | None = Field(
         None, description="first values of the image tower: {epochs: 5} or {from: FOLDER}; null: random"

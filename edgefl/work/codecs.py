@@ -29,11 +29,12 @@ from math import ceil, prod
 from typing import ClassVar, Literal, cast
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, Field, field_validator
 from torch import Tensor
 
 from edgefl import registry
 from edgefl.errors import MethodError
+from edgefl.registry.fields import Fields
 from edgefl.units import Share
 
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
@@ -56,14 +57,12 @@ class CodecKind(ABC):
     and for tensors that weren't sent down.
     """
 
-    class Options(BaseModel):
+    class Options(Fields):
         """Fields beside the name, which stands under ``dtype``: none."""
-
-        model_config = ConfigDict(extra="forbid", frozen=True)
 
         dtype: str = ""
 
-    args: Mapping[str, Any]
+    args: Mapping[str, object]
     """The fields that a scenario gave beside its name."""
 
     def __init__(self, args: Mapping[str, object]):
@@ -94,10 +93,8 @@ class CodecKind(ABC):
 class Narrow(CodecKind):
     """A narrower dtype, the largest changes only, or both."""
 
-    class Options(BaseModel):
+    class Options(Fields):
         """An encoded payload: its dtype, and how much of an update is sent."""
-
-        model_config = ConfigDict(extra="forbid", frozen=True)
 
         dtype: Literal["float32", "float16", "bfloat16", "int8"] = Field(
             "float32", description="dtype of the values that are sent; float32: unchanged"

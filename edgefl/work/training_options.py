@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PositiveFloat,
     PositiveInt,
@@ -20,6 +19,7 @@ from pydantic import (
 )
 
 from edgefl import registry
+from edgefl.registry.fields import Fields
 from edgefl.work.description import OptimizerSettings, Scalar
 from edgefl.work.optimizer.kinds import Optimizer, parse_optimizer
 from edgefl.work.optimizer.learning_rates import Rate, check_key, scaled, stated
@@ -45,10 +45,8 @@ NO_GRADIENTS = (
 """Fields that mean nothing, or aren't built, where no gradient is computed (optimizer mezo)."""
 
 
-class TrainingOptions(BaseModel):
+class TrainingOptions(Fields):
     """How a client trains in a round."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     mode: Literal["real", "none"] = Field(
         "real",

@@ -73,7 +73,8 @@ def _marked(text: str) -> str:
 
 def paths(text: str) -> str:
     """The text with dotted and underscored names, environment variables and options in code spans."""
-    name = r"[a-z]{2,}(?:[._][a-z_]{2,}|_[a-z]\b)+(?:=[\w.-]+)?|\$[A-Z_]+(?:/[A-Z]+)?|--[a-z][a-z-]+(?: [A-Z]+\b)?"
+    dotted = r"[a-z]{2,}(?:[._][a-z_]{2,}|_[a-z]\b)+(?:\.\d+)?(?:=[\w.-]+)?"
+    name = rf"{dotted}|\$[A-Z_]+(?:/[A-Z]+)?|--[a-z][a-z-]+(?: [A-Z]+\b)?"
     return re.sub(rf"(?<![\w`/<])(?:{name})(?![\w`/>])", lambda match: f"`{match[0]}`", text)
 
 

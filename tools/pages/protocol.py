@@ -117,6 +117,7 @@ PARTS: dict[str, tuple[str, str]] = {
 }
 """For each kind of part, what its name stands for, and the how-to page (with a heading) whose example registers one."""
 
+
 def protocol_blocks() -> dict[str, str]:
     """Each block of the page by its name."""
     every = [each for classes in CLASSES.values() for each in classes]

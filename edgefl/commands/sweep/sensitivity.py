@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from edgefl import seeds
+from edgefl.commands.devices.factors import residual_factor
 from edgefl.commands.progress import OnProgress, silent
-from edgefl.commands.published.factors import residual_factor
 from edgefl.commands.sweep.cell_row import merits
 from edgefl.commands.sweep.perturbed_fleets import LARGER_IS_BETTER, numbers_of, profiles_of, scaled
 from edgefl.devices import Device, FleetOptions, Link

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor
 
 from edgefl import seeds
@@ -22,13 +22,12 @@ from edgefl.methods.prototypes.losses import PrototypeArgs
 from edgefl.methods.prototypes.matching import DISTANCES, MODELS, shapes
 from edgefl.methods.setting import Setting
 from edgefl.methods.state import ServerState, Update
+from edgefl.registry.fields import Fields
 from edgefl.work import Edit, Item, Pass, Payload, Work
 
 
-class Matching(BaseModel):
+class Matching(Fields):
     """Fields of ``method.matching``: how matching models are trained."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     round: PositiveInt = Field(
         description="first round in which clients train matching models only, usually the schedule's last; the paper "

@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from typing import Any, Literal, cast
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor
 
 from edgefl.errors import MethodError
@@ -22,6 +22,7 @@ from edgefl.methods.representations.base import Exchange, Sent, mixed
 from edgefl.methods.representations.steps import PublicArgs
 from edgefl.methods.setting import Kind, Setting
 from edgefl.methods.state import ServerState, Update
+from edgefl.registry.fields import Fields
 from edgefl.work import Pass, Work
 from edgefl.work.description import StepArgs
 from edgefl.work.torch_device import threads
@@ -30,10 +31,8 @@ IOT = 100.0
 """FedIoT's weight factor of clients with pairs."""
 
 
-class Pcme(BaseModel):
+class Pcme(Fields):
     """Options of PCME's loss for clients with pairs."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     samples: PositiveInt = Field(7, description="samples drawn from each Gaussian at every step")
     kl: NonNegativeFloat = Field(

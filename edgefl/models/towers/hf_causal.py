@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, computed_field, field_validator, model_validator
+from pydantic import Field, PositiveInt, computed_field, field_validator, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -18,6 +18,7 @@ from edgefl.models.model import TowerDescription
 from edgefl.models.tower import Tower, chosen, initialise, through
 from edgefl.models.towers.vision import import_torchvision
 from edgefl.models.weights import PARTS, PRETRAINED, Spelling, fill, locate
+from edgefl.registry.fields import Fields
 
 ARCHITECTURES = ("gpt2", "llama", "mistral", "qwen2", "qwen3")
 """Model types whose parts this tower knows.  SmolLM2 is a Llama."""
@@ -38,10 +39,8 @@ SPELLING: Spelling = (
 """Maps the tensor names of transformers' decoders to the tower's names."""
 
 
-class CausalOptions(BaseModel):
+class CausalOptions(Fields):
     """Fields of ``text: {tower: hf-causal}``."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     tower: Literal["hf-causal"] = "hf-causal"
     config: dict[str, object] = Field(
@@ -180,7 +179,13 @@ class CausalTower(Tower):
 
 
 class HFCausal:
-    """Decoders of transformers by configuration: GPT-2, Llama (SmolLM2 too), Mistral, Qwen2 and Qwen3."""
+    """Decoders of transformers by configuration: GPT-2, Llama (SmolLM2 too), Mistral, Qwen2 and Qwen3.
+
+    ``config`` is transformers' configuration, written out or a folder's ``config.json`` (GPT-2: 124,439,808
+    parameters).  Each token sees those before it, and padding, which comes last, is seen by no other token.  Scores
+    equal the library's to the bit.  Those of the next token are read by the embedding's own rows, unless
+    ``tie_word_embeddings: false`` gives them a head; a class is read from the mean of the tokens.
+    """
 
     modality = "text"
     causal = True

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Literal, cast
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, computed_field, field_validator, model_validator
+from pydantic import Field, PositiveInt, computed_field, field_validator, model_validator
 from torch import Tensor, nn
 
 from edgefl.errors import MethodError, suggestion
@@ -20,6 +20,7 @@ from edgefl.models.towers.distilbert import DistilBert
 from edgefl.models.towers.hf_causal import IRRELEVANT, configuration, known_fields, of_folder
 from edgefl.models.towers.hugging_face import VISION_BLOCK
 from edgefl.models.towers.vision import import_torchvision
+from edgefl.registry.fields import Fields
 
 TEXTS = ("bert", "roberta", "xlm-roberta", "mpnet", "distilbert", "modernbert", "siglip_text_model")
 FAMILIES = MappingProxyType(
@@ -40,10 +41,8 @@ NORMS = ("layernorm", "post_layernorm", "final_layer_norm", "layer_norm", "final
 """Names of a final norm, which stands beside the blocks or around what holds them."""
 
 
-class EncoderOptions(BaseModel):
+class EncoderOptions(Fields):
     """Fields of ``{tower: hf}``."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     tower: Literal["hf"] = "hf"
     config: dict[str, object] = Field(
@@ -235,7 +234,15 @@ BLOCK: BlockLayers = {
 
 
 class HFEncoder:
-    """Encoders of transformers by configuration: BERT, RoBERTa, MPNet, ModernBERT, ViT, DINOv2, SigLIP, AST, Whisper"""
+    """Encoders of transformers by configuration: BERT, RoBERTa, MPNet, ModernBERT, ViT, DINOv2, SigLIP, AST, Whisper.
+
+    ``config`` is transformers' configuration, written out or a folder's ``config.json`` (RoBERTa: 108,893,184
+    parameters).  Poolers and heads are left out; what comes before the blocks is the embedding, with MPNet's table of
+    relative positions.  ``read`` says what is read of a sample: the first token, or the mean of all, which fits SigLIP
+    and Whisper.  ``weights`` is a folder that the library itself reads.  Outputs equal the library's (to 1e-6).  It has
+    no gradient checkpointing, and ``frozen-prefix`` needs ``keep: false`` with it.  Whisper's table of positions is
+    trained, unlike the library's.
+    """
 
     Options = EncoderOptions
     block_layers = BLOCK

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar, cast
 
 import torch
-from pydantic import BaseModel, ConfigDict, create_model
+from pydantic import BaseModel, create_model
 
 from edgefl import registry
 from edgefl.errors import MethodError
+from edgefl.registry.fields import Fields
 from edgefl.work.description import OptimizerSettings
 
 Kind = TypeVar("Kind", bound=torch.optim.Optimizer)
@@ -19,10 +20,9 @@ Kind = TypeVar("Kind", bound=torch.optim.Optimizer)
 class Optimizer:
     """How a torch optimizer is made from a work's settings.  Subclass, give ``Options``, and override ``build``."""
 
-    class Options(BaseModel):
+    class Options(Fields):
         """Fields beside its ``name`` in ``training.optimizer``."""
 
-        model_config = ConfigDict(extra="forbid", frozen=True)
         name: str = ""
 
     summary: ClassVar[str] = ""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import cast
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from edgefl.errors import suggestion
 from edgefl.models import MODALITIES
+from edgefl.registry.fields import Fields
 from edgefl.work.description import OptimizerSettings, PartRates, Scalar
 
 TOWERS = (*MODALITIES, "multiway", "joint")
@@ -17,10 +18,8 @@ PARTS = ("embedding", "blocks", "pooler", "norm", "rep", "head", "fusion", "exit
 """Second part of a parameter's name; an exit is a classifier within the blocks."""
 
 
-class PartRate(BaseModel):
+class PartRate(Fields):
     """Rate and weight decay of a part; an absent one is taken from the next key, and last from ``training``."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     lr: PositiveFloat | list[PositiveFloat] | None = Field(
         None, description="learning rate of round 1, or a list with one for each stage of the schedule"

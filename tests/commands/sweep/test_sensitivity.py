@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgefl
-from edgefl.commands.published.factors import fitted
+from edgefl.commands.devices.factors import fitted
 from edgefl.commands.sweep.perturbed_fleets import LARGER_IS_BETTER, numbers_of, scaled
 from edgefl.commands.sweep.sensitivity import FIGURES, _signs, factor_of, tau_of_signs
 from edgefl.devices import Fleet, FleetOptions, load_device, load_link
