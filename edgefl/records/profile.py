@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from edgefl.records.record import UNSET, ByKind, Keys, Maybe, Record, Rounds, Samples, Share, Unit
 
@@ -18,10 +18,13 @@ Refused = Annotated[Mapping[str, str], Keys("LABEL")]
 class Answer(Record):
     """What a command answers.  A notebook shows it as tables if ``report`` has made a page for its class."""
 
-    page: ClassVar[Callable[[Any], str] | None] = None
-
     def _repr_html_(self) -> str | None:
-        return None if self.page is None else self.page()
+        page = PAGES.get(type(self))
+        return None if page is None else page(self)
+
+
+PAGES: dict[type[Answer], Callable[[Any], str]] = {}
+"""The HTML of answers by class; ``edgefl.report.notebook`` fills it."""
 
 
 class OfScenario(Answer):

@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 
 from edgefl.records.fit import Candidate, Fit
-from edgefl.records.profile import Profile
+from edgefl.records.profile import PAGES, Profile
 from edgefl.records.sweep import RefusedCell, Sweep
 from edgefl.report.figures import draw_stages
 from edgefl.units import show_bytes, show_seconds
@@ -108,4 +108,4 @@ def _words(answer: Candidate) -> str:
     return ", ".join(change.what for change in answer.changes) or "no change"
 
 
-Profile.page, Sweep.page, Fit.page = profile_page, sweep_page, fit_page
+PAGES.update({Profile: profile_page, Sweep: sweep_page, Fit: fit_page})
