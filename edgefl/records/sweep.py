@@ -75,11 +75,11 @@ class SmallerDevice(Record):
     """Its name"""
     refused_by: str
     """What refuses it: `memory`, `seconds`, `joules` or another budget"""
-    short_by_bytes: int | Maybe = UNSET
+    short_by_bytes: Annotated[int, Unit("bytes")] | Maybe = UNSET
     """By how much, for `memory`"""
-    short_by_seconds: float | Maybe = UNSET
+    short_by_seconds: Annotated[float, Unit("s")] | Maybe = UNSET
     """By how much, for `seconds`"""
-    short_by_joules: float | Maybe = UNSET
+    short_by_joules: Annotated[float, Unit("J")] | Maybe = UNSET
     """By how much, for `joules`"""
     short_by: float | Maybe = UNSET
     """By how much, for another budget, in its unit"""

@@ -113,7 +113,8 @@ def test_values_are_found_by_name_as_in_a_dictionary(answers: dict[type[Record],
 
 def test_the_varied_fields_of_a_sweep_stand_in_its_rows(tiny: Any, tmp_path: Path) -> None:
     scenario = tiny(data=DECLARED, model={"image": {"blocks": 2, "width": 16, "heads": 2}})
-    sweep = edgefl.sweep(scenario, ["schedule.stages=1,2,3", "training.batch=8"], overrides=["schedule=layerwise"])
+    layers = "schedule={name: layerwise, rounds: 6}"
+    sweep = edgefl.sweep(scenario, ["schedule.stages=1,2,3", "training.batch=8"], overrides=[layers])
     assert [type(row) for row in sweep.rows] == [CellRow, CellRow, RefusedCell]
     assert [row["schedule.stages"] for row in sweep.rows] == [1, 2, 3]
     written = sweep.as_json()["rows"]
