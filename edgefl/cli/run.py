@@ -161,7 +161,7 @@ def validate(
     elif resolved:
         from edgefl.scenario import load
 
-        typer.echo(load(result["resolved"]).to_yaml(), nl=False)
+        typer.echo(load(dict(result.resolved)).to_yaml(), nl=False)
     else:
         print_validation(result)
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from edgefl import registry
-from edgefl.records.profile import Answer as ShownAnswer
 
 OnProgress = Callable[[str, Mapping[str, Any]], None]
 """Called with an event's name and its facts: ``prepare``, ``combination``, ``start``, ``record``, ``done``, ..."""
@@ -51,6 +50,8 @@ def public_command(command: Callable[Arguments, Answer]) -> Callable[Arguments, 
             stack.enter_context(registry.named_faults())
             stack.enter_context(one_look())
             answer = command(*args, **kwargs)
+        from edgefl.records.profile import Answer as ShownAnswer
+
         if isinstance(answer, ShownAnswer):
             from edgefl.report import notebook  # noqa: F401  it gives answers their HTML
         return answer

@@ -14,6 +14,7 @@ from edgefl.records.fit import Fit
 from edgefl.records.profile import ComparedProfiles, CostDifference, Profile
 from edgefl.records.record import Keys, Record, Row, fields_of, meanings, types_of
 from edgefl.records.sweep import CellHead, Sweep
+from edgefl.records.validate import ValidScenario
 from tools.pages.markdown import prose, table
 
 ANSWERS: dict[str, type[Record]] = {
@@ -26,6 +27,7 @@ ANSWERS: dict[str, type[Record]] = {
     "sweep": Sweep,
     "fit": Fit,
     "analyse": Analysis,
+    "validate": ValidScenario,
 }
 """What a command prints with ``--json``, by the block that tells it."""
 
