@@ -25,6 +25,7 @@ from edgefl.data.options import KINDS, Shapes
 from edgefl.data.partition import MINIMUM
 from edgefl.errors import EdgeflError
 from edgefl.machine.host import physical_cores, ram_bytes
+from edgefl.models.model import ModelDescription
 from edgefl.planning import Setup
 from edgefl.scenario import Scenario
 from edgefl.units import show_bytes, show_seconds
@@ -152,7 +153,7 @@ def _counted(description: str) -> float:
     return total
 
 
-def _parameters(described: Mapping[str, Any], depth: Mapping[str, int]) -> float:
+def _parameters(described: ModelDescription, depth: Mapping[str, int]) -> float:
     try:
         module = models.on_meta(models.at_depth(described, depth))
     except EdgeflError:

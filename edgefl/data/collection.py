@@ -31,33 +31,38 @@ OFFICIAL = ("train", "validation", "test")
 
 @dataclass(frozen=True)
 class Collection:
-    """``n`` samples.
+    """All n samples of a set in memory.
 
-    ``label`` [n] indexes ``classes``; ``len(classes)`` marks a sample of no class, usable for retrieval only.
-    ``group`` [n] is the unit that is held out: all samples of a group are in the same split.
-    ``images`` [m, channels, size, size] are bytes 0..255, one for each sample, or ``image`` [n] says which of them a
-    sample has (a picture with several captions is stored once).  ``text`` [n] indexes ``texts`` (the whole name, for
-    retrieval) and ``masked`` (the same without the words of the classes, for classification; "" if nothing is left).
-    ``audio`` [n, frames, bins] are log mel energies, float32.
-
-    ``answer`` and ``score`` [n, answers] are soft targets: a class, or -1 for none, and its score; ``label`` has the
-    highest.  ``owner`` [n] is the client that the data name for a sample, ``official`` [n] its published split
-    (``OFFICIAL``).
+    edgefl holds out test samples, deals the others to clients, normalises them and makes batches.  At least one of
+    ``images``, ``text`` and ``audio`` is needed.  Arrays that don't fit together raise DataError.
     """
 
     classes: tuple[str, ...]
+    """Names of the classes."""
     label: IntArray
+    """`[n]`, an index into ``classes``; ``len(classes)`` marks a sample without a class, for retrieval only."""
     group: IntArray
+    """`[n]`, the unit that is held out: samples of one group are always in the same split."""
     images: npt.NDArray[np.uint8] | None = None
+    """Pictures `[m, channels, size, size]` of bytes, one for each sample, or as ``image`` says."""
     text: IntArray | None = None
+    """`[n]`: which of the ``texts`` and ``masked`` a sample has."""
     texts: tuple[str, ...] = ()
+    """Whole texts, for retrieval."""
     masked: tuple[str, ...] = ()
+    """The same without the words that name the class, for classification; ``""`` if nothing is left."""
     image: IntArray | None = None
+    """`[n]`: which of the ``images`` a sample has; a picture with several captions is stored once."""
     audio: npt.NDArray[np.float32] | None = None
+    """Log mel energies `[n, frames, bins]`."""
     answer: IntArray | None = None
+    """Soft targets `[n, answers]`: classes, -1 for none; ``label`` has the one with the highest score."""
     score: npt.NDArray[np.float32] | None = None
+    """Score of each answer `[n, answers]`."""
     owner: IntArray | None = None
+    """`[n]`, the client that the data say owns a sample, for ``partition: natural``."""
     official: IntArray | None = None
+    """`[n]`, the published split: 0 train, 1 validation, 2 test."""
 
     def __post_init__(self) -> None:
         n = len(self.label)
@@ -96,18 +101,19 @@ class Collection:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to read from a folder.
-
-    ``size`` is the height and width of pictures (None: the set's own), ``columns`` the column names of a user's table
-    by role.  ``scratch`` is an empty folder for arrays that are too large for memory: the collection may contain
-    memory maps in it.  It is deleted once the collection is cached.
-    """
+    """What ``FolderSet.build`` is to read."""
 
     size: int | None
+    """Height and width of pictures; None: the set's own."""
     folder: Path
+    """The folder."""
     on_message: OnMessage
+    """Call it with a line of text to report progress."""
     scratch: Path
+    """An empty folder for arrays that are too large for memory: the collection may contain memory maps in it.  It is
+    deleted once the collection is cached."""
     columns: Mapping[str, str] = field(default_factory=dict)
+    """What the columns of a user's table are called, by role."""
 
     @property
     def report(self) -> OnMessage:
@@ -119,32 +125,36 @@ class Wanted:
 class FolderSet:
     """A data set that is read from a folder of the user's: what an entry point in ``edgefl.datasets`` may name.
 
-    ``find(given)`` returns the folder that the scenario gives, or the first default folder that exists; it raises
-    DataError with every folder tried.  The result is kept on disk under (``revision``, the folder's files and their
-    times, size, columns): raise ``revision`` whenever ``build`` changes what it returns.
+    The result is kept on disk under (``revision``, the folder's files and their times, size, columns).
     """
 
     build: Callable[[Wanted], Collection]
+    """``build(wanted)`` returns a ``Collection``."""
     find: Callable[[Path | None], Path]
+    """``find(given)`` returns the folder, where the scenario gives one (or None) or where it is looked for; raises
+    DataError with every place tried."""
     revision: int = 1
+    """Raise it whenever ``build`` changes what it returns."""
     summary: str = ""
-    """A line for lists of data sets."""
+    """What it holds, in one line, for lists of data sets."""
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """How a collection is made: what an entry point in ``edgefl.datasets`` names.
+    """A data set that is made from installed packages: what an entry point in ``edgefl.datasets`` names.
 
-    ``build(size, on_message)`` makes the collection with pictures of ``size`` x ``size`` pixels (None: the set's own).
-    The result is kept on disk under (``revision``, versions of ``packages``, size): raise ``revision`` whenever
-    ``build`` changes what it returns.
+    The result is kept on disk under (``revision``, versions of ``packages``, size).
     """
 
     build: Callable[[int | None, OnMessage], Collection]
+    """``build(size, on_message)`` returns a ``Collection`` with pictures of ``size`` x ``size`` (None: the set's
+    own)."""
     packages: tuple[str, ...] = ()
+    """Packages that it reads."""
     revision: int = 1
+    """Raise it whenever ``build`` changes what it returns."""
     summary: str = ""
-    """A line for lists of data sets."""
+    """What it holds, in one line, for lists of data sets."""
 
     def versions(self) -> dict[str, str]:
         """Installed versions of the packages that it reads; "" for one that is missing."""

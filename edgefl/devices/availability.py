@@ -45,6 +45,10 @@ class Availability:
     """Fields of a scenario's ``fleet.availability.NAME``; a subclass of ``Availability.Options``."""
     summary: ClassVar[str] = ""
     """Its description in the scenario's JSON Schema."""
+    options: Any
+    """The fields that the scenario gives."""
+    seed: int
+    """The scenario's seed, for ``edgefl.seeds``."""
 
     def __init__(self, options: Any = None, seed: int = 0):
         self.options, self.seed = options, seed

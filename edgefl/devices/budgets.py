@@ -37,40 +37,56 @@ BUDGETS = tuple(FIELDS)
 class Rounds:
     """What rounds of clients cost on one device and over one link: arrays `[rounds]` in the units of their names.
 
-    Bytes are serialised, as links carry them; seconds and joules are without jitter.  ``loaded_bytes`` are those of the
-    model, which is read from storage before it computes; ``peak_watts`` is the highest power that the round draws.
+    Seconds and joules are without jitter.
     """
 
     device: Device
+    """The device that all these rounds are on."""
     link: Link
+    """Its link."""
     peak_memory_bytes: Integers
+    """Predicted peak of live tensors and kernels' scratch."""
     loaded_bytes: Integers
+    """Parameters and buffers, which a client reads from storage before it computes."""
     forward_flops: Integers
+    """FLOPs forward."""
     backward_flops: Integers
+    """FLOPs backward."""
     download_bytes: Integers
+    """Serialised bytes down, with headers."""
     upload_bytes: Integers
+    """Serialised bytes up."""
     download_seconds: Floats
+    """Seconds of the download."""
     compute_seconds: Floats
+    """Seconds of loading and computing, with throttling if the fleet has it."""
     upload_seconds: Floats
+    """Seconds of the upload."""
     energy_joules: Floats
+    """Energy of all phases."""
     peak_watts: Floats
+    """The highest power of a phase that takes time: compute power, or idle and radio power."""
 
     def __len__(self) -> int:
         return len(self.peak_memory_bytes)
 
 
 class Budget(ABC):
-    """A resource that an owner may limit, ``fleet.budgets.NAME`` in a scenario; without a limit it isn't judged.
+    """A resource that an owner may limit, ``fleet.budgets.NAME`` in a scenario.
 
-    ``noun`` is what sentences and tables call it, ``quantity`` how amounts of it are written and read, and ``summary``
-    the description in the scenario's JSON Schema.  ``grows`` says that a round that computes or moves more never takes
-    less of it; ``edgefl fit`` then decides more candidates without a prediction.
+    Where a scenario states it, every client's round is compared with it: the gate, ``profile``, ``sweep``, ``fit`` and
+    the records of eligibility.  edgefl's own are registered in the same way.
     """
 
     noun: ClassVar[str]
+    """What sentences and tables call it: ``needs energy of 500 J where 250 J is allowed``."""
     quantity: ClassVar[units.Quantity]
+    """How amounts are written and read; of a ``whole`` one, drawn budgets are rounded down."""
     summary: ClassVar[str]
+    """Its description in the scenario's JSON Schema."""
     grows: ClassVar[bool] = False
+    """Whether a round that computes or moves more never takes less of it; ``fit`` then decides more candidates without
+    a prediction."""
 
     @abstractmethod
     def of(self, rounds: Rounds) -> ArrayLike:

@@ -32,45 +32,53 @@ def _no_facts() -> Mapping[str, Fact]:
 
 @dataclass(frozen=True)
 class Device:
-    """A class of device that trains, in base units.
-
-    Memory: ``ram_bytes`` is the memory for tensors (of a discrete GPU, its own). ``usable_memory_bytes`` is the part
-    that an idle system leaves to processes. ``runtime_overhead_bytes`` is what Python with torch uses of that before
-    any tensor exists.
-
-    Rates: ``flops_per_second`` is the sustained float32 training rate. ``float16_flops_per_second`` and
-    ``bfloat16_flops_per_second`` are the rates under autocast (None: the float32 rate).
-    ``storage_bytes_per_second`` is the sequential read rate of the storage that holds models and data. After
-    computing for ``throttle_after_seconds``, a device without extra cooling keeps ``throttled_share`` of its rate.
-    ``jitter`` is the sigma of a lognormal factor with median 1 on the duration of computing.
-
-    ``battery_joules`` is None for a device on mains power. ``twin`` names a published list or data sheet with the
-    same numbers. ``modes`` are the power modes that its profile has numbers for, each a device ``NAME@MODE``; one in a
-    mode has none. ``facts`` has the source of each number.
-    """
+    """A class of device that trains, in base units."""
 
     name: str
+    """That of its file, without the ending."""
     title: str
+    """What the device is."""
     ram_bytes: int
+    """Memory that tensors live in; of a graphics card, its own."""
     usable_memory_bytes: int
+    """What an idle system leaves of it to processes.  A trainer never has all of the RAM."""
     flops_per_second: float
+    """float32 rate that training sustains; compute time is charged at this rate.  Peak and sustained rate differ by a
+    factor of two to ten."""
     peak_flops_per_second: float
+    """float32 rate of the data sheet, for comparison only."""
     memory_bytes_per_second: float
+    """Sustained memory bandwidth, the other side of the roofline."""
     seconds_per_operator: float
+    """Fixed time of each operator."""
     runtime_overhead_bytes: int
+    """What Python with torch takes of the usable memory before any tensor exists."""
     compute_watts: float
+    """Power of the whole device while it computes."""
     idle_watts: float
+    """Power of the whole device while it does nothing."""
     jitter: float
+    """Sigma of a lognormal factor with median 1 on the duration of computing."""
     storage_bytes_per_second: float = inf
+    """Sequential read rate of the storage that holds models and data."""
     float16_flops_per_second: float | None = None
+    """Sustained training rate under autocast to float16; if absent, the float32 rate."""
     bfloat16_flops_per_second: float | None = None
+    """Sustained training rate under autocast to bfloat16; if absent, the float32 rate."""
     throttle_after_seconds: float = inf
+    """After so many seconds under load, ``throttled_share`` of the rate is left; both or neither."""
     throttled_share: float = 1.0
+    """What is left of the rate of a device without extra cooling."""
     battery_joules: float | None = None
+    """Energy of a full battery (``19.4 Wh``); if absent, the device is on mains power."""
     kind: DeviceKind = "microcomputer"
+    """microcomputer, accelerator-board, mini-pc, laptop, desktop, phone or server."""
     twin: str | None = None
+    """A published list or data sheet that prints the same numbers."""
     modes: tuple[str, ...] = ()
+    """Power modes, each a device ``NAME@MODE``, with the numbers that differ; one in a mode has none."""
     facts: Mapping[str, Fact] = field(default_factory=_no_facts, repr=False, compare=False)
+    """Range, confidence and source of each number."""
 
     def rate(self, precision: str) -> float:
         """Sustained training FLOP/s in a precision; the float32 rate if the profile has none for it.
@@ -101,23 +109,30 @@ def throttled(
 
 @dataclass(frozen=True)
 class Link:
-    """A class of network link, as the client sees it: it downloads from and uploads to the server.
-
-    The watts are the power of the client's radio or port during a transfer, in addition to the device's idle power.
-    ``jitter`` is the sigma of a lognormal factor with median 1 on the duration of a transfer. ``loss`` is the share
-    of the throughput that headers and retransmissions use; the rest is the goodput.
-    """
+    """A class of network link, as the client sees it: it downloads from and uploads to the server."""
 
     name: str
+    """That of its file, without the ending."""
     title: str
+    """What the link is."""
     download_bits_per_second: float
+    """Rate to the client."""
     upload_bits_per_second: float
+    """Rate from the client."""
     latency_seconds: float
+    """Charged once for each transfer."""
     download_watts: float
+    """Power of the client's radio or port during a download, in addition to the device's idle power."""
     upload_watts: float
+    """The same during an upload."""
     jitter: float
+    """Sigma of a lognormal factor with median 1 on the duration of a transfer."""
     loss: float = 0.0
+    """Share of the rate that goes to headers and retransmissions; the rest is the goodput.  It is small for the rate of
+    a speed test, which has lost its headers already; for a rate of the physical layer (LoRa) it holds all that lies
+    between."""
     facts: Mapping[str, Fact] = field(default_factory=_no_facts, repr=False, compare=False)
+    """Range, confidence and source of each number."""
 
     @property
     def download_goodput(self) -> float:
@@ -322,7 +337,7 @@ def read_device(path: Path, mode: str | None = None) -> Device:
     return in_modes[mode]
 
 
-def _numbers_of_mode(written: Written, name: str) -> Mapping[str, Any]:
+def _numbers_of_mode(written: Written, name: str) -> Mapping[str, object]:
     """What a device's file has for a power mode.  Raises DeviceError if it has none, or a field of another kind."""
     numbers = written.section(MODES, name)
     if not numbers:
@@ -425,7 +440,5 @@ def _facts(written: Written, numbers: Mapping[str, units.Quantity], faults: Faul
 
 def _values(facts: Mapping[str, Fact], numbers: Mapping[str, units.Quantity]) -> dict[str, Any]:
     """Keyword arguments for Device or Link: the value of each number, and ``facts``."""
-    values: dict[str, Any] = {
-        name: int(fact.value) if numbers[name].whole else fact.value for name, fact in facts.items()
-    }
+    values = {name: int(fact.value) if numbers[name].whole else fact.value for name, fact in facts.items()}
     return {**values, "facts": MappingProxyType(facts)}

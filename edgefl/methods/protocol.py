@@ -6,12 +6,12 @@ import inspect
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
 from edgefl import models, seeds
@@ -25,8 +25,9 @@ from edgefl.methods.answers import check_answers
 from edgefl.methods.personal.parts import check_parts, keep_personal
 from edgefl.methods.setting import ClientFacts, Setting
 from edgefl.methods.state import ServerState, Update
+from edgefl.registry.fields import Fields
 from edgefl.work import Address, Item, Pass, Payload, Result, Work
-from edgefl.work.description import HELD_OUT
+from edgefl.work.description import HELD_OUT, StepArgs
 from edgefl.work.slices import add
 from edgefl.work.sums import averaged
 from edgefl.work.tasks import task_named
@@ -35,13 +36,17 @@ from edgefl.work.tasks import task_named
 class Method:
     """A method of federated learning.  It never names a schedule: works are written for the full depth.
 
-    Subclass, give ``Options``, and override what differs; the defaults are FedAvg per client kind.
+    Subclass, give ``Options``, and override what differs; the defaults are FedAvg per client kind.  A method object
+    must not remember anything between calls: all that outlives a round is in the state.
+
+    For a profile and for ``training: none``, ``initial``, ``before``, ``after`` and ``aggregate`` are also called with
+    tensors that have shapes and no values (``tensor.is_meta``).  Where a decision depends on a value, take the decision
+    of a full round for such tensors.
     """
 
-    class Options(BaseModel):
+    class Options(Fields):
         """Fields of the scenario's ``method`` section besides ``name``."""
 
-        model_config = ConfigDict(extra="forbid", frozen=True)
         name: str = ""
         personal: tuple[str, ...] = Field(
             (),
@@ -49,9 +54,13 @@ class Method:
             "tower, or the beginning of a parameter's name (image.blocks.3)",
         )
 
+    options: Any
+    """The options of this run."""
+    setting: Setting
+    """What the method knows of the scenario."""
     summary: ClassVar[str] = ""
     """One line for ``edgefl methods``."""
-    needs: ClassVar[Mapping[str, Any]] = {}
+    needs: ClassVar[Mapping[str, object]] = {}
     """Sections of a scenario that the method requires; ``edgefl.check`` adds them to its federation."""
     tasks: ClassVar[tuple[str, ...]] = ()
     """Tasks of clients that it can train for, else MethodError; () for every registered one."""
@@ -62,8 +71,11 @@ class Method:
     streams: ClassVar[bool] = True
     """Whether ``aggregate`` reads parameters by ``combine`` with ``update_weight`` alone.
 
-    Then each update is added up as it arrives, and memory doesn't grow with the cohort.  A class with an ``aggregate``
-    of its own, which doesn't say so, gets all updates at once, those that the memory doesn't hold through memory maps.
+    Under ``round.policy: synchronous`` and ``aggregation.rule: mean`` each update is then added up as it arrives, and
+    memory doesn't grow with the cohort.  In such updates a parameter raises MethodError where it is read; tables,
+    samples, losses and metrics are there, and ``combine`` takes no ``weight`` of its own.  A class with an
+    ``aggregate`` of its own, which doesn't say so, gets all updates at once, those that the memory doesn't hold through
+    memory maps.
     """
 
     varies: ClassVar[bool] = False
@@ -71,12 +83,15 @@ class Method:
 
     @property
     def adds_up(self) -> bool:
-        """Whether updates are added up as they land: ``streams``, a mean of the parameters themselves."""
+        """Whether updates are added up as they land: ``streams``, ``aggregation.rule: mean``, and not ``flexlora``."""
         return self.streams and self.setting.aggregation.adds_up and not self.setting.averages_products
 
     @property
     def together(self) -> str:
-        """Why a round's updates can't be aggregated one by one, as a clause for a message; "" if they can."""
+        """Why a round's updates can't be aggregated one by one, as a clause for a message; "" if they can.
+
+        Where it isn't empty, policies that hand over updates one by one are refused.
+        """
         return ""
 
     def __init_subclass__(cls, **kwargs: Any):
@@ -84,7 +99,8 @@ class Method:
         if "aggregate" in vars(cls) and "streams" not in vars(cls):
             cls.streams = False
         if cls.plain_sgd:
-            cls.needs = {**cls.needs, "training": {"optimizer": "sgd", **cls.needs.get("training", {})}}
+            own = cast(Mapping[str, object], cls.needs.get("training", {}))
+            cls.needs = {**cls.needs, "training": {"optimizer": "sgd", **own}}
         cls.varies = cls.variant is not Method.variant
         check_answers(cls)
 
@@ -109,7 +125,10 @@ class Method:
                 raise MethodError(f"{name} has a variant(), so its {function}() takes (kind, round, variant)")
 
     def initial(self, seed: int) -> ServerState:
-        """Initial models, random or pre-trained.  Tensors of the same name and shape start equal in every kind."""
+        """The first state, with every address that a work names.
+
+        Default: models, random or pre-trained; tensors of the same name and shape start equal in every kind.
+        """
         common: dict[str, Tensor] = dict(self.setting.pretrained()) if self.setting.pretrained else {}
         tensors: dict[Address, Tensor] = {}
         for kind in self.setting.kinds.values():
@@ -123,7 +142,7 @@ class Method:
         return ServerState.first(tensors)
 
     def at_start(self, seed: int) -> ServerState:
-        """``initial`` with what clients lack at version 1, so that they receive it when they first take part."""
+        """``initial`` with what clients lack at version 1 (``adapter.deliver_base: first``): so they receive it."""
         state = self.initial(seed)
         kinds = (kind for kind in self.setting.kinds.values() if kind.delivers_base)
         later = {f"{kind.name}/{name}" for kind in kinds for name in kind.fixed()}
@@ -141,7 +160,8 @@ class Method:
 
         Default: None, all clients of a kind do the same, and nobody asks.  A class that overrides it is asked once for
         every client when a run is set up, and its ``work`` and ``evaluate_client`` take the variant after the round.
-        Works are planned once for each variant.
+        Works are planned and priced once for each variant.  Devices are those of the scenario's fleet, in a sweep of
+        other fleets and an emulation too.
         """
         return None
 
@@ -170,13 +190,16 @@ class Method:
         return {kind: tuple(variants) for kind, variants in found.items()}, np.array(index, np.int32)
 
     def work(self, kind: str, round: int) -> Work:
-        """A client's work at full depth: its whole model down and up, and for each local epoch one pass per pattern."""
+        """A client's work at full depth: ``work(kind, round, variant)`` in a class that overrides ``variant``.
+
+        Default: its whole model down and up, and for each local epoch one pass per pattern.
+        """
         described, training = self.setting.kinds[kind], self.setting.training
         step = task_named(described.task).step
 
-        def args(pattern: str) -> dict[str, Any]:
-            fields = self.asked_fields(kind, pattern) if described.like != "retrieve" else {}
-            return fields | self.mask(kind, pattern)
+        def args(pattern: str) -> StepArgs:
+            fields: StepArgs = self.asked_fields(kind, pattern) if described.like != "retrieve" else {}
+            return {**fields, **self.mask(kind, pattern)}
 
         passes = tuple(
             Pass(step, "private", (pattern,), training.batch_of(pattern), True, args(pattern))
@@ -199,7 +222,7 @@ class Method:
     def client_work(self, kind: str, round: int, variant: Hashable = None) -> Work:
         """``work`` of a variant, with personal parts kept on the client, and without what nobody trains on the way up.
 
-        Raises MethodError for a part that no kind has.
+        It is what runs and is priced, and isn't to be overridden.  Raises MethodError for a part that no kind has.
         """
         asked: Callable[..., Work] = self.work
         work = asked(kind, round, variant) if self.varies else asked(kind, round)
@@ -217,14 +240,14 @@ class Method:
             return (described.pattern,)
         return described.patterns
 
-    def mask(self, kind: str, pattern: str) -> dict[str, Any]:
+    def mask(self, kind: str, pattern: str) -> StepArgs:
         """Step arguments for a modality that samples of this pattern lack; empty for zeros, the default."""
         described = self.setting.kinds[kind]
         # a multiway model has both modalities, of which a single-modality client's samples lack one
         lacks = "-" not in pattern and ("-" in described.pattern or described.model["name"] == "multiway")
         return {"mask": "random"} if lacks and self.setting.training.missing == "random" else {}
 
-    def asked_fields(self, kind: str, pattern: str = "") -> dict[str, Any]:
+    def asked_fields(self, kind: str, pattern: str = "") -> StepArgs:
         """Pass arguments that request the kind's extra fields, with the modalities (all, or a pattern's) and label."""
         described = self.setting.kinds[kind]
         modalities = pattern.split("-") if pattern else described.modalities
@@ -298,8 +321,16 @@ class Method:
     ) -> dict[Address, Tensor]:
         """New values of the parameters that change, by the scenario's ``aggregation`` section; no method's tables.
 
-        ``weight`` is that of an update before normalising, by default the method's.  The state of the server's
-        optimizer is included.  ``among`` limits this to addresses with that prefix.
+        The value at address a becomes ``w_a + sum over b of mix(a)[b] * D_b``: w_a is the server's, and D_b the mean of
+        the clients' changes at address b, weighted by ``weight(update)``, by default ``update_weight``.  ``mix(address,
+        cohort)`` says from which addresses the changes come.  ``{address: 1.0}`` is FedAvg.  Coefficients that add up
+        to 1 give a weighted mean; if they add up to less, the rest is the old value.  In place of an address b,
+        ``Rows(b, taken, into)`` relates rows ``taken`` (start, stop) of b to rows ``into`` of a, as FedCola does
+        between a layer of query, key and value and three layers.
+
+        A policy's weight factor multiplies a client's part after the weights are normalised.  The aggregation rule,
+        clipping, compensation and the server's optimizer come from the scenario; the optimizer's state is included.
+        Buffers are averaged, and no optimizer steps them.  ``among`` limits this to addresses with that prefix.
         """
 
         def limited(address: Address, cohort: Cohort) -> Mapping[Address, float]:
@@ -316,7 +347,7 @@ class Method:
     def export(self, state: ServerState, kind: str) -> Mapping[str, Tensor]:
         """Values of a kind's model, by parameter, that a finished run's ``model(kind)`` has instead of the state's own.
 
-        A method whose clients train adapters merges them here.  Default: none.
+        A method whose clients train adapters merges them here; the best weights are exported too.  Default: none.
         """
         return {}
 
@@ -341,7 +372,8 @@ class Method:
         """``sum_i weight_i x_i`` over the updates that sent an address in this payload, in the address's full shape.
 
         x_i is the change of a parameter, and the value of any other tensor.  A policy's weight factor multiplies the
-        weight.  Slices are added at their place.  Independent of the order of updates.
+        weight.  Slices are added at their place.  No rule of ``aggregation`` applies.  Independent of the order of
+        updates.
         """
         sums: dict[Address, Tensor] = {}
         for update in sorted(updates, key=lambda update: update.client):
@@ -372,10 +404,10 @@ class Method:
         if split == HELD_OUT:  # a client's samples lack what they lack
             patterns = described.patterns if described.like == "classify" else patterns
         elif setting.missing.get(kind):
-            args |= {"missing": {kind: setting.missing[kind]}, "whole": described.pattern}
+            args = {**args, "missing": {kind: setting.missing[kind]}, "whole": described.pattern}
             if described.like == "classify":
                 patterns = (described.pattern, *described.modalities)
-        args |= self.mask(kind, patterns[-1])
+        args = {**args, **self.mask(kind, patterns[-1])}
         score = task_named(described.task).score
         pass_ = Pass(score, split, patterns, setting.evaluation_batch, False, args)  # type: ignore[arg-type]
         attention = self.setting.training.attention
@@ -388,7 +420,7 @@ class Method:
 
         Default: ``evaluate`` on the client's own model, from the addresses that its work downloads, in batches of its
         training, with the parts that the client keeps (``keep`` of its work).  A method whose clients have another
-        model for themselves overrides it.
+        model for themselves overrides it.  It may train first; nothing of it is sent up or kept.
         """
         work, training = self.evaluate(kind, HELD_OUT), self.setting.training
         if work.kind != kind:  # the server's own model

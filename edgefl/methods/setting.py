@@ -15,29 +15,36 @@ from edgefl.devices import Device, Link
 from edgefl.memo import cache_folder, remember, remembered
 from edgefl.methods.aggregation.options import MEAN, AggregationOptions
 from edgefl.models import ModelOptions, adapters
+from edgefl.models.model import ModelDescription
 from edgefl.work import Address, TensorSpec, digest
+from edgefl.work.description import MissingRates
 from edgefl.work.tasks import Like, like
 from edgefl.work.training_options import TrainingOptions
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of client: its modalities, its task (a registered name) and its model at full depth.
+    """A kind of client.
 
-    ``weights`` names for some towers the source of their initial values; no cost depends on it.  ``patterns`` are the
-    modality patterns that its samples may have, the complete one first, and only this unless samples lack modalities.
-    ``delivers_base`` says that clients don't have the parameters under an adapter before they first take part.
-    ``extras`` are further fields of its data: ``target`` (soft answers), ``group`` (captions of one image).
+    A method may give it another model: ``replace(kind, model={**kind.model, "name": "exits", "exits": 4})``.
     """
 
     name: str
+    """``image``, ``text``, ``image-text``, ``audio``, ``image-audio``."""
     modalities: tuple[str, ...]
+    """Its modalities."""
     task: str
-    model: Mapping[str, Any]
+    """The registered name of its task."""
+    model: ModelDescription
+    """Description of its model at full depth."""
     weights: Mapping[str, str] = field(default_factory=dict)
+    """Where towers have pre-trained values from; no cost depends on it."""
     patterns: tuple[str, ...] = ()
+    """Modality patterns of its samples, the complete one first, and only this unless samples lack modalities."""
     extras: tuple[str, ...] = ()
+    """Further fields of its data: ``target`` (soft answers), ``group`` (captions of one image), ``next`` (tokens)."""
     delivers_base: bool = False
+    """Whether clients receive what stands under an adapter when they first take part."""
 
     def __post_init__(self) -> None:
         if not self.patterns:
@@ -54,7 +61,7 @@ class Kind:
         return like(self.task)
 
     def parameters(self) -> dict[str, TensorSpec]:
-        """Parameters and buffers of the model by name, in order; cached."""
+        """Shape and dtype of every parameter and buffer of the model by name, in order; cached."""
         parameters, buffers = tensors_of(self.model)
         return {**parameters, **buffers}
 
@@ -74,19 +81,24 @@ class Kind:
 
 @dataclass(frozen=True)
 class ClientFacts:
-    """What a method may know of one client: its kind, number, private samples that it trains on, device and link."""
+    """What a method's ``variant`` may know of one client."""
 
     kind: str
+    """Its kind."""
     index: int
+    """Its number, from 0."""
     samples: int
+    """Private samples that it trains on."""
     device: Device
+    """Its device, such as ``device.flops_per_second``."""
     link: Link
+    """Its link."""
 
 
 class _Frozen:
     """A model's description as a hashable cache key."""
 
-    def __init__(self, description: Mapping[str, Any]):
+    def __init__(self, description: ModelDescription):
         self.description = description
         self._text = f"{registry.changes()} {description!r}"
 
@@ -106,7 +118,7 @@ def _dimension(key: _Frozen) -> int:
         return int(models.build(key.description).dimension)  # type: ignore[arg-type]
 
 
-def tensors_of(model: Mapping[str, Any]) -> tuple[Specs, Specs]:
+def tensors_of(model: ModelDescription) -> tuple[Specs, Specs]:
     """Parameters and buffers of a described model by name, in order; cached."""
     return _tensors(_Frozen(model))
 
@@ -144,30 +156,36 @@ def _specs(raw: Any) -> tuple[Specs, Specs]:
 
 @dataclass(frozen=True)
 class Setting:
-    """Inputs of a method: the client kinds, the training options and the evaluation options.
-
-    Methods with a model of the server's own read ``model`` and ``facts``, from which clients' models are described,
-    and ``public``, the number of public samples by pattern.  ``missing`` has by kind what samples lack in an
-    evaluation.  ``pretrained`` returns pre-trained initial values of towers by name (``image.blocks.0...``).
-    ``clients`` is the number of clients of each kind in the whole fleet.  ``averages_products`` says that the server
-    averages the products of LoRA's factors (FlexLoRA), and not the factors themselves.  ``each_client`` gives the facts
-    of all clients, ascending, on the scenario's fleet; only a method with a ``variant`` asks for them.
-    """
+    """What a method knows of the scenario, as ``self.setting``."""
 
     kinds: Mapping[str, Kind]
+    """``Kind`` by name."""
     training: TrainingOptions
+    """The scenario's ``training`` section."""
     evaluation_batch: int = 100
+    """``evaluation.batch``."""
     pairs: int = 500
+    """``evaluation.pairs``."""
     model: ModelOptions | None = None
+    """The ``model`` section, for a model of the server's own."""
     facts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """What the data fix about a tower: channels, size, vocabulary, classes, ..."""
     public: Mapping[str, int] = field(default_factory=dict)
+    """Number of public samples by pattern."""
     aggregation: AggregationOptions = MEAN
+    """The ``aggregation`` section."""
     fold: int = 1000
-    missing: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """``evaluation.fold``."""
+    missing: Mapping[str, MissingRates] = field(default_factory=dict)
+    """``evaluation.missing`` by kind: what samples lack in an evaluation."""
     pretrained: Callable[[], Mapping[str, Tensor]] | None = None
+    """Gives the first values of pre-trained towers by name (``image.blocks.0...``)."""
     clients: Mapping[str, int] = field(default_factory=dict)
+    """Number of clients of each kind in the whole fleet, those that are never admitted included."""
     averages_products: bool = False
+    """Whether the server averages the products of LoRA's factors (``flexlora``), and not the factors themselves."""
     each_client: Callable[[], Iterable[ClientFacts]] | None = None
+    """Gives the facts of all clients, ascending, on the scenario's fleet; only a method with a ``variant`` asks."""
 
     @cached_property
     def buffers(self) -> frozenset[Address]:

@@ -15,13 +15,12 @@ from edgefl.work.sums import changing
 
 @dataclass(frozen=True)
 class ServerState:
-    """All tensors of the server by address, with a version that counts each tensor's changes.
-
-    Tensors are never changed in place, so states share unchanged tensors.
-    """
+    """All values that the server has.  Tensors are never changed in place, so states share unchanged tensors."""
 
     tensors: Mapping[Address, Tensor]
+    """Tensors by address, on the CPU."""
     versions: Mapping[Address, int]
+    """How often each tensor has changed; clients have version 0 preinstalled."""
 
     @classmethod
     def first(cls, tensors: Mapping[Address, Tensor]) -> ServerState:
@@ -65,30 +64,38 @@ class ServerState:
 
 @dataclass(frozen=True)
 class Update:
-    """The upload of a client, with the values that it started from.
-
-    ``samples`` counts its private samples by pattern; ``payloads`` are decoded; ``base`` are the values that it
-    started from, by address; ``weight_factor`` is the round policy's factor on its weight, applied after normalising:
-    the discount s(t) of its staleness, times ``round.mixing`` under FedAsync.  ``equal``: it weighs as much as every
-    other update in the mean of the parameters (FedBuff), else by its samples.  ``loss`` is the mean loss of its
-    training, None without; ``metrics`` are what its steps measured; ``updates`` counts its optimizer's updates;
-    ``variant`` is the method's for this client.
-    """
+    """What a client sent up, as ``Method.aggregate`` receives it."""
 
     client: int
+    """Number of the client."""
     kind: str
+    """Its kind."""
     samples: Mapping[str, int]
+    """Its private samples by pattern."""
     work: Work
+    """The work that it did, as the stage has cut it."""
     payloads: Mapping[str, Mapping[str, Tensor]]
+    """``{payload: {item: tensor}}``, decoded."""
     base: Mapping[Address, Tensor]
+    """What it started from, by address; the server's current values under ``asynchronous``."""
     base_round: int = 0
+    """The round in which it was sent off."""
     staleness: int = 0
+    """How often the model has changed since."""
     weight_factor: float = 1.0
+    """The round policy's factor on its weight, applied after weights are normalised: the discount s(t) of its
+    staleness, times ``round.mixing`` under ``asynchronous``."""
     equal: bool = False
+    """Whether it weighs as much as every other update in the mean of the parameters (``round.weighting``), then
+    ``weight`` is 1."""
     loss: float | None = None
+    """The mean loss of its training steps; None without training."""
     metrics: Mapping[str, float] = field(default_factory=dict)
+    """What its steps have put into ``Context.metrics``; empty under ``training.mode: none``."""
     updates: int = 1
+    """Updates of its optimizer; 1 under ``training.mode: none``."""
     variant: Hashable = None
+    """The client's variant."""
 
     @property
     def total(self) -> int:

@@ -23,7 +23,7 @@ class FlexLoRA(Schedule):
     best product of its rank.
     """
 
-    needs: ClassVar[Mapping[str, Any]] = {"adapter": {"name": "lora"}, "schedule": "flexlora"}
+    needs: ClassVar[Mapping[str, object]] = {"adapter": {"name": "lora"}, "schedule": "flexlora"}
     averages: ClassVar[Literal["values", "products"]] = "products"
 
     class Options(ScheduleOptions):

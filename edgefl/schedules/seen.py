@@ -14,18 +14,17 @@ from edgefl.work.sums import averaged
 
 @dataclass(frozen=True)
 class Seen:
-    """A round that has ended.
-
-    ``metrics`` by kind and name are those of the round's evaluation, empty if it had none; None for one that isn't
-    finite.  ``losses`` are the mean training losses of the updates of each kind, weighted by samples; None if none is
-    finite, and a kind without updates is left out.  ``moved`` has the L2 norm of the change of each part of a model in
-    this round: ``image/image.blocks.3``, ``image/image.head``.
-    """
+    """A round that has ended, as ``Schedule.learn`` gets it."""
 
     round: int
+    """The round."""
     metrics: Mapping[str, Mapping[str, float | None]]
+    """Metrics of its evaluation by kind and name; empty without one, None for one that isn't finite."""
     losses: Mapping[str, float | None]
+    """Mean training loss of each kind's updates, weighted by samples; None if none is finite, absent without
+    updates."""
     moved: Mapping[str, float]
+    """L2 norm of the change of each part in this round: ``image/image.blocks.3``, ``image/image.head``."""
 
 
 def movement(before: Mapping[Address, Tensor], after: Mapping[Address, Tensor]) -> dict[str, float]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, Self, cast
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import Field, PositiveInt
 
 from edgefl import models, registry
 from edgefl.errors import MethodError
 from edgefl.models.adapters import AdapterOptions
+from edgefl.registry.fields import Fields
 from edgefl.work.description import Item, Payload, Work
 from edgefl.work.optimizer.learning_rates import at_stage
 
@@ -43,19 +44,25 @@ def part_of(name: str) -> tuple[str, str, int | None]:
 class Stage:
     """One stage of a schedule, or one of several parts that a round offers.
 
-    A tower has its first ``depth[tower]`` blocks.  Of these, blocks ``first[tower]`` to ``until[tower] - 1`` train (to
-    the last one if ``until`` lacks the tower).  The other parts all exist; those named in ``parts`` train.  ``index``
-    counts from 1.  ``rounds`` may be 0.  ``label`` is the stage's name in tables, for schedules that offer several
-    stages in one round.  A schedule that cuts works otherwise derives a stage of its own and overrides ``cut``.
+    A schedule that cuts works in a way of its own derives a stage with further fields and overrides ``cut``, which
+    calls ``super().cut(work)`` first.  So do ``Narrow`` of ``heterofl``, ``Ranked`` of ``flexlora`` and ``Keeping`` of
+    ``frozen-prefix``, each in the file of its schedule.
     """
 
     index: int
+    """Number of the stage, from 1."""
     depth: Mapping[str, int]
+    """Attached blocks of each tower."""
     first: Mapping[str, int]
+    """The first block of each tower that trains."""
     parts: tuple[str, ...]
+    """Other parts that train, of ``embedding``, ``pooler``, ``norm``, ``rep``, ``head``; all of them exist."""
     rounds: int
+    """Rounds of the stage; may be 0."""
     until: Mapping[str, int] = field(default_factory=dict)
+    """The block of each tower at which training ends, itself not trained; if absent, the last block trains too."""
     label: str = ""
+    """Name in tables, where a schedule offers several stages at a time."""
 
     def __str__(self) -> str:
         """The label, or ``stage 2``."""
@@ -134,19 +141,26 @@ class Aggregation(Protocol):
 class Schedule:
     """Stages in order, and the stages that each round offers to clients.
 
-    ``needs`` are sections of a scenario that it requires; ``edgefl.check`` adds them to its federation.  ``averages``
-    says what the server averages: the values of parameters, or the products of LoRA's factors.
+    A subclass calls ``super().__init__(stages, deliver_final=..., offered=...)``, and overrides ``candidates`` if it
+    offers several stages at a time.  The server's models are at ``stage(round)``.
 
     A schedule that ``adapts`` sees each round that ends (``learn``), and may end the stage then (``end_stage``).  The
     rounds of its ``stages`` are the most that they may last: what is priced beforehand is at most what a run costs.
-
-    The server's models are at ``stage(round)``.  ``candidates(round)`` are the stages that a client may train, best
-    first.  ``offered`` lists every stage that a client may ever train, by index; by default these are the ``stages``.
+    What it remembers of earlier rounds belongs into ``written`` and ``restore``, or a resumed run would differ.
     """
 
-    needs: ClassVar[Mapping[str, Any]] = {}
+    stages: tuple[Stage, ...]
+    """The stages in order."""
+    offered: tuple[Stage, ...]
+    """Every stage that a client may ever train, by index; by default the ``stages``."""
+    deliver_final: bool
+    """Whether finished blocks are sent once to every client."""
+    needs: ClassVar[Mapping[str, object]] = {}
+    """Sections of a scenario that the schedule requires; ``edgefl.check`` adds them."""
     averages: ClassVar[Literal["values", "products"]] = "values"
+    """What the server averages: ``values`` of parameters, or ``products`` of LoRA's factors."""
     adapts: ClassVar[bool] = False
+    """Whether it sees the rounds that end, and may end its stages by them; needs training."""
 
     def __init__(
         self, stages: tuple[Stage, ...], *, deliver_final: bool = False, offered: tuple[Stage, ...] | None = None
@@ -188,16 +202,16 @@ class Schedule:
         self._ends[index - 1 :] = [end - saved for end in self._ends[index - 1 :]]
         self._ended[index] = round
 
-    def written(self) -> dict[str, Any]:
+    def written(self) -> dict[str, object]:
         """What later rounds depend on, as plain JSON data for a checkpoint.
 
         A schedule that remembers more adds it: ``{**super().written(), "best": self.best}``.
         """
         return {"ended": [[index, round] for index, round in self._ended.items()]}
 
-    def restore(self, facts: Mapping[str, Any]) -> None:
+    def restore(self, facts: Mapping[str, object]) -> None:
         """Go on from what ``written`` returned, in a schedule that has seen no round."""
-        for index, round in facts["ended"]:
+        for index, round in cast(Sequence[tuple[int, int]], facts["ended"]):
             self._end(index, round)
 
     def fresh(self) -> Self:
@@ -241,9 +255,8 @@ class Schedule:
         return stage if self._ends[stage.index - 1] == round else None
 
 
-class ScheduleOptions(BaseModel):
+class ScheduleOptions(Fields):
     """Options of every schedule."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     name: str
     rounds: PositiveInt | None = Field(None, description="rounds in all (10 if nothing says otherwise)")

@@ -14,12 +14,6 @@ from edgefl.planning.round_options import PolicyOptions, RoundOptions
 class Policy:
     """What a round waits for.
 
-    ``overlapping``: flights may last beyond the round in which they began.  ``at_once``: each update is mixed into the
-    current model when it arrives.  ``refills``: a landed client is replaced at once, else at the next round.
-    ``weighted``: ``round.weighting`` says how updates weigh, else their samples do.  ``waits_for_all``: a round ends
-    with the last of its clients, or at the deadline.  ``by_time``: rounds end by time alone, so that they may have a
-    quorum though they overlap.  ``size`` is the scenario's field that says how many updates a round has at most.
-
     The fields of edgefl's own policies are those of the ``round`` section.  A policy of one's own may have fields: its
     ``Options`` have what a scenario gives beside the name, ``policy: {name: half, share: 30%}``.
     """
@@ -27,18 +21,29 @@ class Policy:
     class Options(PolicyOptions):
         """Fields beside the name: none."""
 
+    options: RoundOptions
+    """The scenario's ``round`` section."""
+    own: Any
+    """The ``Options`` of this policy."""
     overlapping: ClassVar[bool] = False
+    """Whether flights may last longer than the round in which they began."""
     at_once: ClassVar[bool] = False
+    """Whether each update is mixed into the model as it arrives."""
     refills: ClassVar[bool] = False
+    """Whether a client that has returned is replaced at once, else at the next round."""
     weighted: ClassVar[bool] = False
+    """Whether ``round.weighting`` says how updates weigh; else their samples do."""
     waits_for_all: ClassVar[bool] = False
+    """Whether a round ends with the last of its clients, or at the deadline."""
     by_time: ClassVar[bool] = False
+    """Whether rounds end by time alone; overlapping rounds may have a ``quorum`` only then."""
     size: ClassVar[str] = "round.cohort"
+    """The scenario's field that says how many updates a round has at most: ``round.cohort``."""
 
     def __init__(self, options: RoundOptions):
         self.options = options
         own: object = options.policy
-        self.own: Any = own if isinstance(own, self.Options) else self.Options.model_validate({})
+        self.own = own if isinstance(own, self.Options) else self.Options.model_validate({})
 
     def wanted(self, cohort: int, asked: int) -> int | None:
         """Number of updates that ends a round with this cohort and ``asked`` selected clients; None: no number."""

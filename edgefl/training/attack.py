@@ -22,9 +22,7 @@ from edgefl.work import Item, Pass, Payload, Source, TensorSpec
 class Attack:
     """An attack of a client, ``fleet.failures.attack: {kind: NAME, share: 20%}``.
 
-    Subclass, give ``Options``, and override ``changed`` for another update, or ``source`` for other data.  ``classes``
-    is the number of classes of the client's labels, if it changes ``labels``, else 0.  ``seed`` is that of the client's
-    training in this round.
+    Subclass, give ``Options``, and override ``changed`` for another update, or ``source`` for other data.
     """
 
     Options: ClassVar[type[AttackOptions]] = AttackOptions
@@ -33,8 +31,11 @@ class Attack:
     """Whether it changes labels, and so needs clients that classify."""
 
     options: Any
+    """The fields that the scenario gives."""
     classes: int = 0
+    """Number of classes of the client's labels if it changes ``labels``, else 0."""
     seed: int = 0
+    """The seed of the client's training in this round."""
 
     def source(self, source: Source) -> Source:
         """The data that the attacker trains on."""

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypedDict, cast, runtime_checkable
 from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
 
+from edgefl.models.model import ModelDescription
 from edgefl.work.codecs import Codec
 from edgefl.work.slices import Cut
 
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 Address = str
 """Name of a tensor at the server: ``<kind>/<tower>.<part>[.i].<rest>``, or ``table/<name>`` if not a parameter."""
-
-Json = Mapping[str, Any]
 
 DTYPES: dict[str, torch.dtype] = {
     name: getattr(torch, name)
@@ -62,22 +61,28 @@ class TensorSpec:
 class Item:
     """One tensor of a payload.
 
-    ``name`` is the client's own name for it; ``source`` is its address at the server, the only map between client
-    kinds; ``shape`` and ``dtype`` are those of the tensor that arrives, and without a codec of the one that travels.
-    ``cut`` is the part of the server's tensor that it is, None for all of it.  ``like`` names a parameter of the
-    model whose shape the tensor has and whose stages, widths and versions it follows: a client's control variate, its
-    personal copy.  Such a tensor is held beside the model, and is zeros while the server has none at ``source``.
-    ``fixed`` says that no client trains it at any stage: it is sent only where the client's copy is older than the
-    server's, and never back.
+    The address is the only link between kinds: an item ``image.blocks.0.mlp.fc1.partner`` may have the source
+    ``text/text.blocks.0.mlp.fc1.weight``.  An item of ``up`` is looked up by name in the model's parameters, then its
+    buffers, then ``Context.outputs``, and is sent in its dtype.
     """
 
     name: str
+    """The node's own name for it: a parameter or buffer of its model, or the name of a table."""
     shape: tuple[int, ...]
+    """Its shape at the node."""
     dtype: str
+    """``float32``, ``float16``, ``int64``, ...: what arrives, and without a codec what travels."""
     source: Address
+    """Its address at the server: ``KIND/PARAMETER``, or ``table/NAME`` for what is no parameter; an address with
+    another beginning (``lora-KIND/NAME``) is averaged as parameters are, and is in no model that ``read_run`` gives."""
     cut: Cut | None = None
+    """The part of the server's tensor that it is, for a narrower model; None for all of it; set by a schedule."""
     like: str | None = None
+    """A parameter of the model whose shape the tensor has, and whose stages, widths and versions it follows: a
+    client's control variate, its personal copy.  It is zeros while the server has none at ``source``."""
     fixed: bool = False
+    """Whether no client trains it at any stage: then it is sent only where the client's copy is older, and never
+    back."""
 
     @property
     def parameter(self) -> str:
@@ -102,16 +107,16 @@ class Item:
 
 @dataclass(frozen=True)
 class Payload:
-    """Named tensors that travel together: ``model``, ``partner``, ``prototypes``, ...
-
-    ``follows`` says which items go down at a schedule's stage: ``attached`` parameters, or only ``trained`` ones.
-    ``codec`` encodes the tensors; without one they travel unchanged.
-    """
+    """Named tensors that travel together: ``model``, ``partner``, ``prototypes``, ..."""
 
     name: str
+    """Records split bytes by it, and ``Update.payloads`` is keyed by it."""
     items: tuple[Item, ...]
+    """The tensors."""
     follows: Literal["attached", "trained"] = "attached"
+    """Which items go down at a schedule's stage: ``attached`` parameters, or only ``trained`` ones."""
     codec: Codec | None = None
+    """Encodes the tensors; set by the scenario's ``payload`` section, a method leaves it None."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -183,27 +188,60 @@ class Payload:
         return replace(self, items=tuple(item for item in self.items if keep(item)))
 
 
+class MissingRates(TypedDict, total=False):
+    """Shares of samples that lack a modality, by modality; or the shares of samples by ``patterns`` of modalities."""
+
+    image: float
+    text: float
+    audio: float
+    patterns: Mapping[str, float]
+
+
+class StepArgs(TypedDict, total=False):
+    """Arguments of a pass that several steps read, or its batches; those of one step are in a class of its own."""
+
+    fields: Sequence[str]
+    modalities: Sequence[str]
+    samples: int
+    fold: int
+    mask: str
+    missing: Mapping[str, MissingRates]
+    whole: str
+    metrics: Sequence[Mapping[str, object]]
+    scale: float
+    once: bool
+    also: Sequence[str]
+    without: Sequence[str]
+    beside: Mapping[str, object]
+
+
 HELD_OUT = "held-out"
 """The split of a client's own samples that it doesn't train on (``evaluation.clients``)."""
 
 
 @dataclass(frozen=True)
 class Pass:
-    """One sweep over a data split: ``step`` names a registered Step.
+    """One sweep over a split of the node's data.
 
-    ``patterns`` are modality patterns of the samples ("image", "text", "image-text"), visited in this order, one
-    pattern per batch; ``train`` says whether parameters are updated; ``args`` are the step's arguments.  ``around``
-    names registered Wrappers of the step, the innermost first.  A work may contain equal passes; these occurrences are
-    numbered 0, 1, ...
+    A work may contain equal passes; each occurrence has a step object of its own.
     """
 
     step: str
+    """Registered name of the step."""
     data: Literal["private", "held-out", "public", "validation", "test"]
+    """``private``, ``held-out`` (its own samples that it doesn't train on) or ``public`` on a client; ``public``,
+    ``validation`` or ``test`` on the server."""
     patterns: tuple[str, ...]
+    """Modality patterns of the samples, ``image``, ``text``, ``image-text``; visited in this order, one pattern per
+    batch."""
     batch: int
+    """Samples per step."""
     train: bool = True
-    args: Json = field(default_factory=dict)
+    """Whether parameters move; decides gradients, the model's mode, shuffling and the last batch."""
+    args: StepArgs = field(default_factory=StepArgs)
+    """Plain data for the step, and for the data that make its batches."""
     around: tuple[str, ...] = ()
+    """Registered ``Wrapper``s of the step, the innermost first."""
 
     @property
     def steps(self) -> tuple[str, ...]:
@@ -213,29 +251,64 @@ class Pass:
 
 @dataclass(frozen=True)
 class Edit:
-    """A registered change of the model that lasts for one work, such as FedCola's gates: name and arguments."""
+    """A registered change of the model that lasts for one work, such as FedCola's gates."""
 
     name: str
-    args: Json = field(default_factory=dict)
+    """Registered name of the edit."""
+    args: Mapping[str, object] = field(default_factory=dict)
+    """Plain data for it."""
+
+
+class PartRates(TypedDict, total=False):
+    """Learning rate (or one for each stage) and weight decay of a part of the model."""
+
+    lr: float | list[float]
+    weight_decay: float
+
+
+class OptimizerSettings(TypedDict, total=False):
+    """Settings of a work's optimizer, and its scalars (``OPTIMIZER_SCALARS``), which a work holds apart."""
+
+    name: str
+    implementation: str
+    options: Mapping[str, object]
+    accumulation: int
+    clip: float
+    epsilon: float
+    directions: int
+    lr: float
+    weight_decay: float
+    betas: Sequence[float]
+    momentum: float
+    rates: Mapping[str, PartRates]
+    round: int
 
 
 OPTIMIZER_SCALARS = ("lr", "weight_decay", "betas", "momentum", "rates", "round")
 """The scalars that the optimizer reads; all others are weights of loss terms."""
 
 
-class Scalars(dict[str, Any]):
+Scalar = int | float | Sequence[float] | Mapping[str, PartRates]
+
+
+class Scalars(dict[str, Scalar]):
     """Numbers of a work that may change with the round, by name: learning rates and weights of loss terms.
 
+    A method writes ``replace(work, scalars={**work.scalars, "pull": 0.1 * round})``, and a step reads
+    ``ctx.work.scalars["pull"]``.  ``lr``, ``weight_decay``, ``betas``, ``momentum``, ``rates`` and ``round`` are the
+    optimizer's; all others are a method's own.
+
     They don't affect the cost, except that a term with weight zero may be left out of the graph.  So a work's form has
-    their names and which of them are zero (``zeros``), and not their values.
+    their names and which of them are zero (``zeros``), and not their values: the cost is predicted once for all values
+    that aren't zero.  Values in ``Pass.args`` are part of the work: another value there needs another prediction.
     """
 
-    def zeros(self) -> dict[str, Any]:
+    def zeros(self) -> dict[str, object]:
         """Whether each number is nonzero, by name; a list without zeros counts as one number."""
         return {name: _nonzero(value) for name, value in self.items()}
 
 
-def _nonzero(value: Any) -> Any:
+def _nonzero(value: object) -> object:
     if isinstance(value, Mapping):
         return {name: _nonzero(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -246,23 +319,35 @@ def _nonzero(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Description:
-    """What a node does, but for the numbers that may change with the round: what ``Work`` and ``Form`` share.
-
-    ``Work`` says what the fields mean.
-    """
+    """What a node does, but for the numbers that may change with the round: what ``Work`` and ``Form`` share."""
 
     kind: str
-    model: Json
+    """Client kind, or ``server`` for a model of the server's own; in messages and records."""
+    model: ModelDescription
+    """Description of the model (for ``edgefl.models.build``), as ``Kind.model``."""
     trainable: tuple[str, ...]
+    """Parameters that train, those that edits add included."""
     passes: tuple[Pass, ...]
+    """In the order in which they run; a pass that is listed k times runs k times."""
     down: tuple[Payload, ...] = ()
+    """What the node needs at the start."""
     up: tuple[Payload, ...] = ()
+    """What it sends up."""
     edits: tuple[Edit, ...] = ()
-    optimizer: Json = field(default_factory=dict)
+    """Changes of the model that last as long as the work."""
+    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
+    """``name`` (``sgd``, ``adam``, ``adamw``), ``implementation``, ``accumulation``, ``clip``; its state is new in
+    every work, and lasts through its passes."""
     precision: str = "float32"
+    """``float32``, or ``bfloat16`` or ``float16`` for autocast around ``Step.loss``."""
     keep: tuple[str, ...] = ()
+    """Items of ``down`` that stay on the node and never travel.  Their first value is the server's; every later round
+    starts with the value that the node left."""
     reference: bool | tuple[str, ...] = False
+    """Whether ``Context.reference`` has a frozen copy of the model as it starts; or the names of what is copied, of
+    which at a stage those that train at full depth are copied where they train."""
     attention: str = "device"
+    """Which kernel computes attention: ``device``, ``math``, ``flash``, ``efficient``, ``cudnn``."""
 
     @property
     def accumulation(self) -> int:
@@ -278,7 +363,7 @@ class Description:
         """What ``encode`` wrote."""
         raw = json.loads(text)
 
-        def payload(p: Json) -> Payload:
+        def payload(p: Any) -> Payload:
             items = tuple(
                 Item(**{**i, "shape": tuple(i["shape"]), "cut": i["cut"] and _cut(i["cut"])}) for i in p["items"]
             )
@@ -315,37 +400,35 @@ class Description:
 
 @dataclass(frozen=True)
 class Work(Description):
-    """What a node does in one round, as plain data.
+    """What a node does in one round, as plain data; a method writes it for the full depth of the model.
 
-    ``model`` describes the module (edgefl.models.build); ``trainable`` names the parameters that train, after
-    edits; ``optimizer``, ``precision`` and ``attention`` are settings; ``passes`` are in order of execution; ``down``
-    and ``up`` travel; ``reference`` asks for a frozen copy of the model as it starts, or names what is copied.
-
-    ``keep`` names items of ``down`` that stay on the node and never travel.  Their first value is the server's; every
-    later round starts with the value that the node left.  ``scalars`` are learning rates and weights of loss terms,
-    which may change with the round.  Steps read them as ``ctx.work.scalars``; those of the optimizer
-    (``OPTIMIZER_SCALARS``) may also be given in ``optimizer``, from which they are moved.  Works of equal ``form`` cost
-    the same.
+    Works of equal ``form`` cost the same.
     """
 
-    scalars: Json = field(default_factory=Scalars)
+    scalars: Mapping[str, Scalar] = field(default_factory=Scalars)
+    """Numbers that may differ from round to round: learning rates, weights of loss terms.  Those of the optimizer may
+    be given in ``optimizer`` too, from which they are moved."""
 
     def __post_init__(self) -> None:
         given = {name: value for name, value in self.optimizer.items() if name in OPTIMIZER_SCALARS}
         if given or not isinstance(self.scalars, Scalars):
-            object.__setattr__(self, "scalars", Scalars({**self.scalars, **given}))
+            object.__setattr__(self, "scalars", Scalars({**self.scalars, **cast(Mapping[str, Scalar], given)}))
         if given:
             object.__setattr__(self, "optimizer", {n: v for n, v in self.optimizer.items() if n not in given})
 
     @cached_property
     def form(self) -> Form:
-        """This work without the values of its scalars."""
+        """This work without the values of its scalars: its other fields, and which scalars are zero."""
         return Form(**_shared(self), zeros=Scalars(self.scalars).zeros())
 
     @property
-    def loss_weights(self) -> dict[str, Any]:
+    def loss_weights(self) -> dict[str, Scalar]:
         """The scalars that the optimizer doesn't read."""
         return {name: value for name, value in self.scalars.items() if name not in OPTIMIZER_SCALARS}
+
+    def number(self, name: str, default: int | float | None = None) -> int | float:
+        """The scalar of this name that is a single number, such as ``lr``.  Raises KeyError without a ``default``."""
+        return cast(int | float, self.scalars[name] if default is None else self.scalars.get(name, default))
 
     def around(self, wrapper: str, **args: Any) -> Work:
         """This work with a registered Wrapper and its arguments around the step of every pass that trains.
@@ -356,7 +439,7 @@ class Work(Description):
         changed, some_train = {id(p): p for p in self.passes}, any(p.train for p in self.passes)
         for key, p in changed.items():
             if p.train or not some_train:
-                changed[key] = replace(p, around=(*p.around, wrapper), args={**p.args, **args})
+                changed[key] = replace(p, around=(*p.around, wrapper), args=cast(StepArgs, {**p.args, **args}))
         return replace(self, passes=tuple(changed[id(p)] for p in self.passes))
 
     def fitted(self, size: Callable[[Pass], int]) -> Work:
@@ -383,7 +466,7 @@ class Form(Description):
     scalars it can be trained.  Forms of equal content are equal, and ``interned`` gives one object for all of them.
     """
 
-    zeros: Json = field(default_factory=dict)
+    zeros: Mapping[str, object] = field(default_factory=dict)
 
     @cached_property
     def key(self) -> str:
@@ -406,7 +489,7 @@ class Form(Description):
     def __hash__(self) -> int:
         return hash(self.key)
 
-    def bound(self, scalars: Json) -> Work:
+    def bound(self, scalars: Mapping[str, Scalar]) -> Work:
         """The work of this form with these scalars.
 
         Raises ValueError if they have other names than this form's, or others of them are zero.
@@ -461,7 +544,7 @@ class Source(Protocol):
         ...
 
     def size(self, pass_: Pass) -> int:
-        """Samples that one occurrence of the pass draws from, over all its patterns."""
+        """Samples that one occurrence of the pass draws from, over all its patterns; padding isn't counted."""
         ...
 
     def batches(self, pass_: Pass, seed: int) -> Iterator[tuple[str, dict[str, Tensor]]]:

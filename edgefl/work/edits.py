@@ -16,23 +16,29 @@ from edgefl.work.description import Edit, Work
 class EditKind(Protocol):
     """Interface of a registered edit.
 
-    Its life in a work: ``apply`` before the first pass; training; ``upload``, if it has that function; ``fold`` before
-    anything is sent.  After ``fold`` the module must be as it was: it is used again for other works.
+    Its life in a work: ``restrict`` where a schedule cuts the work, before anything runs; ``apply`` after the model has
+    its values and before the copies of ``reference`` are made, in the order of the edits; training; ``upload``, if it
+    has that function (``UploadingEdit``), after the last pass; ``fold`` in reverse order, also if a work fails.  Then
+    the module must have the classes, hooks, parameters and buffers that it had before, or the work fails, because
+    modules are used again.  Values may differ: they are what ``up`` sends of the model's own parameters.
     """
 
     @staticmethod
     def names(edit: Edit) -> set[str]:
-        """Names of the parameters that the edit adds to the model."""
+        """Names of the parameters that it adds to the model; list them in ``Work.trainable`` if they train."""
         ...
 
     @staticmethod
     def restrict(edit: Edit, active: Callable[[str], bool], received: set[str]) -> Edit | None:
-        """The edit for the parameters that are active, given the names received; None if nothing is left."""
+        """The edit at a stage: ``active(name)`` tells what trains, ``received`` are the item names left in ``down``.
+
+        None if nothing is left.  Raises MethodError for what it can't do.
+        """
         ...
 
     @staticmethod
     def apply(edit: Edit, module: nn.Module, received: Mapping[str, Tensor]) -> None:
-        """Change the module in place, before any pass runs."""
+        """Change the module; ``received`` are tensors by item name that are no parameters of the model."""
         ...
 
     @staticmethod
@@ -42,11 +48,18 @@ class EditKind(Protocol):
 
 
 class UploadingEdit(EditKind, Protocol):
-    """An edit that owns part of what goes up: tensors that are gone after ``fold``, such as an adapter's."""
+    """An edit that owns part of what goes up: tensors that are gone after ``fold``, such as an adapter's.
+
+    They have items of their own in ``down`` and ``up``, with a first value in ``Method.initial``.  Under the address
+    ``lora-KIND/PARAMETER.lora_a``, item name ``PARAMETER.lora_a``, stages cut them as parameters, and
+    ``Method.aggregate`` averages them as it is.  To have the adapters of frozen blocks too, ``restrict`` keeps the
+    layers whose items are in ``received``.  Widths can't cut them: ``heterofl`` is refused.  ``evaluate`` needs the
+    same edit and payload as ``work``, and ``export`` merges them.
+    """
 
     @staticmethod
     def upload(edit: Edit, module: nn.Module) -> Mapping[str, Tensor]:
-        """Tensors by the names of the items of ``up`` that are sent from them; called after the last pass."""
+        """Tensors by the names of the items of ``up`` or ``keep`` that are theirs; called after the last pass."""
         ...
 
 

@@ -47,7 +47,7 @@ def spoil_metrics(ctx: Context) -> None:
 
 def own_metrics(pass_: Pass) -> dict[str, Metric]:
     """The metrics that the scenario names, by name."""
-    return {given["name"]: metric(given) for given in pass_.args.get("metrics", ())}
+    return {str(given["name"]): metric(given) for given in pass_.args.get("metrics", ())}
 
 
 @cache
@@ -69,7 +69,7 @@ class ScoreClassify(Step):
 
     Metrics are NaN if the scores of any sample aren't finite.  With several patterns, ``<metric>`` is over all of them,
     and ``<metric>[<pattern>]`` over one.  With the field ``target`` [batch, classes], ``soft_score`` is the mean score
-    of the predicted class (VQA).
+    of the predicted class (VQA).  Writes ``confusion``; ``args.mask`` as for ``classify``.
     """
 
     metrics_of = "classify"
@@ -143,7 +143,8 @@ class ScoreNextToken(Step):
     """Perplexity of a text's tokens given those before them, and how many of them have the highest score.
 
     Perplexity is exp of the mean over all tokens of minus the logarithm of their probability; padding doesn't count.
-    Guessing all tokens alike, it is the size of the vocabulary.  Metrics are NaN if scores aren't finite.
+    Guessing all tokens alike, it is the size of the vocabulary.  Metrics are NaN if scores aren't finite.  Writes
+    ``tokens``.
     """
 
     def start(self, ctx: Context, pass_: Pass) -> None:
@@ -257,7 +258,7 @@ class ScoreRetrieve(Step):
     image counts once, and is a hit if one of its captions is among the first k.  With ``args.fold`` = n and more than
     n pairs, ``<direction>_r@<k>_fold`` is the mean over disjoint folds of n images, each ranked separately, and
     ``r@1_sum_folds`` adds R@1 of both directions, of the folds and of the whole: for n = 1,000 of 5,000 images the
-    papers' R@1_sum on 1K and 5K.
+    papers' R@1_sum on 1K and 5K.  Writes ``embedding.<modality>`` and ``group``.
     """
 
     metrics_of = "retrieve"

@@ -25,35 +25,43 @@ CLIP_SCALE = 1 / 0.07
 
 @dataclass
 class Context:
-    """What a step may read and write while a work runs.
-
-    ``received`` holds tables and tensors like parameters by item name; ``reference`` the model's parameters and buffers
-    as they were at the start (if the work asks for them); ``outputs`` preallocated tensors by name, from which payload
-    items that are no parameters are taken; ``metrics`` scalar tensors; ``notes`` scratch data of steps, which is never
-    cleared.  ``trained`` are the parameters that train, by name; ``optimizer`` is theirs, None if no pass trains;
-    ``updates`` counts its updates so far.
-    """
+    """What a step may read and write: one for the whole work."""
 
     work: Work
+    """The work, as the stage has cut it."""
     model: nn.Module
+    """The model with its edits; in training mode in a pass that trains, else in evaluation mode."""
     source: Source
+    """The node's data: counts and shapes. The interpreter fetches the batches."""
     device: torch.device
+    """Where the tensors are."""
     received: Mapping[str, Tensor] = field(default_factory=dict)
+    """Tables and tensors like parameters, received or kept, by item name; never write into them."""
     reference: Mapping[str, Tensor] = field(default_factory=dict)
+    """Copies of parameters and buffers as they were before the first pass (after edits are applied), by name; empty
+    unless ``Work.reference``."""
     outputs: dict[str, Tensor] = field(default_factory=dict)
+    """What ``output`` and ``outputs_like`` have made, by name: from here come the items of ``up`` and ``keep`` that the
+    model doesn't have."""
     metrics: dict[str, Tensor] = field(default_factory=dict)
+    """Scalar tensors by name. Those of ``Method.evaluate`` become the run's metrics; those of a client's work stand in
+    its record and in ``Update.metrics``."""
     notes: dict[Any, Any] = field(default_factory=dict)
+    """Free for steps to use; it lasts until the work ends."""
     trained: Mapping[str, Tensor] = field(default_factory=dict)
+    """The parameters that train, by name, those of edits included."""
     optimizer: torch.optim.Optimizer | None = None
+    """That of the parameters that train; None if no pass trains."""
     updates: int = 0
+    """Updates of the optimizer so far; with ``accumulation: k``, one for k batches."""
 
     @property
     def client_model(self) -> ClientModel | MultiwayModel:
-        """The model, typed as a client's model."""
+        """The model, typed as a client's model for type checkers."""
         return cast(ClientModel | MultiwayModel, self.model)
 
     def output(self, name: str, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
-        """The output of this name; on first use it is created as zeros of ``shape``."""
+        """The output of this name: zeros of ``shape`` when first asked for, the same tensor afterwards."""
         if name not in self.outputs:
             self.outputs[name] = torch.zeros(shape, dtype=dtype, device=self.device)
         return self.outputs[name]
@@ -87,19 +95,26 @@ class Context:
 
 
 class Step(ABC):
-    """Base class: what runs at the start, for each batch, before each update and at the finish of a pass.
+    """What happens with a batch: what runs at the start, for each batch, before each update and at the end of a pass.
 
-    ``stacks`` says that ``loss`` computes with nothing but the batch, ``ctx.model``, ``ctx.trained``, ``ctx.reference``
-    and the arguments of work and pass, and writes nothing: several clients may be trained at once
-    (``training.stack``).  A class that overrides ``loss`` says it again.
+    The cost is predicted on tensors without data.  So no shape may depend on data: never call ``.item()``,
+    ``.tolist()`` or ``bool(tensor)``, and never index by a mask; use ``where``, ``index_add_``, or a product with 0 and
+    1.  Allocate outputs in ``start`` with ``ctx.output``, and write to them in place afterwards.  Read data from
+    ``batch`` and ``ctx`` only: a step may run in a worker process.  Random numbers may come from torch's global
+    generator, which is seeded for each work by the client and its dispatch.  Numbers that differ between rounds come
+    from ``ctx.work.scalars``.
     """
 
     stacks: bool = False
+    """Whether clients may be trained at once (``training.stack``): ``loss`` reads only the batch, ``ctx.model``,
+    ``ctx.trained``, ``ctx.reference`` and arguments, and writes nothing. Default: False. A class that overrides
+    ``loss`` says it again."""
     metrics_of: str = ""
-    """The task whose metrics it writes, to which ``evaluation.metrics`` adds: ``classify`` or ``retrieve``."""
+    """The task whose metrics it writes, ``classify`` or ``retrieve``: its passes get those of ``evaluation.metrics`` as
+    ``args.metrics``."""
 
     def start(self, ctx: Context, pass_: Pass) -> None:
-        """Allocate outputs; called before the first batch, without gradients."""
+        """Before the first batch, without gradients: allocate outputs here.  By default nothing."""
 
     @abstractmethod
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor | None:
@@ -114,16 +129,18 @@ class Step(ABC):
         return type(self).gradient is not Step.gradient
 
     def gradient(self, ctx: Context, pass_: Pass) -> None:
-        """Change ``parameter.grad`` of ``ctx.trained``; called before each update of the optimizer, before clipping."""
+        """Before each update of the optimizer and before clipping: change ``parameter.grad`` of ``ctx.trained``."""
 
     def finish(self, ctx: Context, pass_: Pass) -> None:
-        """Complete outputs; called after the last batch, without gradients."""
+        """After the last batch and its update, without gradients: complete outputs.  By default nothing."""
 
 
 class Wrapper(Step):
-    """Base class of steps around whatever step a pass has: a term of the loss, a change of gradients.
+    """A step around whatever step a pass has: a proximal term, a penalty, a change of gradients, for every task.
 
-    A pass names it in ``around``.  Override what differs, and call ``super()`` for the step inside.
+    It is made with the step inside, as ``self.step``.  Its functions are the inner step's; override what differs and
+    call ``super()``.  ``Work.around`` puts it around the passes that train, outside of those that are there already.
+    Its arguments stand in ``pass_.args`` beside the step's own, so choose names that no step has.
     """
 
     def __init__(self, step: Step):
@@ -173,7 +190,7 @@ class Classify(Step):
 class NextToken(Step):
     """Cross-entropy of each token of a text given those before it: the mean over the batch's tokens but padding.
 
-    ``next`` [batch, tokens] are the tokens that follow, -1 where there is none.
+    ``next`` [batch, tokens], a field that the pass asks for, are the tokens that follow, -1 where there is none.
     """
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
@@ -195,7 +212,7 @@ def clip_loss(a: Tensor, b: Tensor, scale: float = CLIP_SCALE) -> Tensor:
 
 
 class Contrast(Step):
-    """CLIP's loss between the two modalities of a pair."""
+    """CLIP's loss between the two modalities of a pair; ``args.scale``, or 1 / 0.07, multiplies the similarities."""
 
     stacks = True
 

@@ -15,14 +15,11 @@ Like = Literal["classify", "retrieve", "next-token"]
 
 
 class Task:
-    """What clients of a kind learn.  Subclass, and give ``step``, ``score`` and what they need.
-
-    ``like`` says whose data and models it has: of ``classify`` samples with a class, and a model with a score for each;
-    of ``retrieve`` pairs, and a representation for each modality; of ``next-token`` texts with the tokens that follow,
-    and a causal tower.
-    """
+    """What clients of a kind learn, ``data.tasks: {KIND: NAME}``.  Subclass, and give ``step`` and ``score``."""
 
     like: ClassVar[Like] = "classify"
+    """Whose data and models it has: ``classify`` (samples with a class, a score for each), ``retrieve`` (pairs, a
+    representation for each modality), ``next-token`` (texts with the tokens that follow, a causal tower)."""
     step: ClassVar[str]
     """The registered step that trains it."""
     score: ClassVar[str]

@@ -98,7 +98,7 @@ def test_what_is_sustained_has_a_spread_and_a_small_machine_small_operands() -> 
 
 @pytest.mark.slow
 def test_a_calibrated_machine_predicts_a_step_within_a_factor_of_two() -> None:
-    """tools/bench_time.py has the true errors; a machine that does much else meanwhile must not fail here."""
+    """tools/bench.py steps has the true errors; a machine that does much else meanwhile must not fail here."""
     model = described(blocks=4, width=128)
     work = make_work(passes=(training_pass(batch=128),), model=model)
     source = Toy(512)

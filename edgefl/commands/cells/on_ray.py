@@ -28,6 +28,7 @@ from edgefl.runs.durable import wait_until_free, writing
 from edgefl.scenario import Scenario
 from edgefl.training.on_ray.cluster import (
     START_SECONDS,
+    Greeting,
     check_reachable,
     check_versions,
     connect,
@@ -148,7 +149,7 @@ class Actor:
         self._thread = ThreadPoolExecutor(1)
         self._messages: SimpleQueue[tuple[Any, ...]] = SimpleQueue()
 
-    def hello(self, wanted: tuple[Any, ...]) -> dict[str, Any]:
+    def hello(self, wanted: tuple[Any, ...]) -> Greeting:
         """Where this is, the versions there, its processor's instruction sets, and why cells can't run here, if so."""
         hello = greeting("")
         try:

@@ -14,13 +14,13 @@ from math import isfinite
 from typing import Any, ClassVar
 
 import torch
-from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from edgefl import registry
 from edgefl.errors import MethodError
 from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.methods.state import Update
+from edgefl.registry.fields import Fields
 
 TRIM = 0.1
 """Default share that a trimmed mean drops at each end."""
@@ -30,25 +30,24 @@ _AT_ONCE, _TOGETHER = 2**20, 2**24
 
 
 class Rule:
-    """A rule of ``aggregation.rule``, made for each aggregation: it remembers nothing between rounds.
+    """A rule of ``aggregation.rule``, made for each aggregation: it remembers nothing between rounds."""
 
-    ``options`` is the scenario's ``aggregation`` section, ``own`` the fields that were given beside the rule's name.
-    """
-
-    class Options(BaseModel):
+    class Options(Fields):
         """Fields beside the name: none."""
-
-        model_config = ConfigDict(extra="forbid", frozen=True)
 
         name: str = ""
 
+    options: AggregationOptions
+    """The scenario's ``aggregation`` section."""
+    own: Any
+    """The fields that were given beside the rule's name."""
     adds_up: ClassVar[bool] = False
     """Whether updates are added up as they arrive; only for ``Mean``."""
 
     def __init__(self, options: AggregationOptions):
         given = options.rule
         self.options = options
-        self.own: Any = given if isinstance(given, self.Options) else self.Options.model_validate({})
+        self.own = given if isinstance(given, self.Options) else self.Options.model_validate({})
 
 
 class Mean(Rule):
@@ -84,13 +83,15 @@ class ByUpdate(Rule, ABC):
 class Group:
     """Updates ``[m]`` of one client kind that send the same tensors, or the same slices of them, by client.
 
-    ``weights`` are theirs in a mean, above zero.  An update is what its client changed over all tensors that are
-    averaged, shortened by ``factors``: clipping, and the round policy's.
+    An update is what its client changed over all tensors that are averaged, shortened by ``factors``.
     """
 
     updates: Sequence[Update]
+    """The updates."""
     weights: Sequence[float]
+    """Their weights in a mean, above zero."""
     factors: Sequence[float]
+    """What shortens them: clipping, and the round policy's."""
 
     def __len__(self) -> int:
         return len(self.updates)

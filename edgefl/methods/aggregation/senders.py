@@ -18,10 +18,12 @@ Upload = tuple[Payload, ...]
 
 @dataclass(frozen=True)
 class Cohort:
-    """Sample counts of a round's updates: by kind (participants) and by address (denominator of its mean)."""
+    """What ``mix`` of ``Method.combine`` receives: sums of weights over a round's updates."""
 
     by_kind: Mapping[str, float]
+    """Over the updates of a kind."""
     by_address: Mapping[Address, float]
+    """Over the updates that sent an address: the denominator of its mean."""
 
 
 class Senders:

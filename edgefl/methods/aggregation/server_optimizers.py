@@ -11,13 +11,13 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
-from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from edgefl import registry
 from edgefl.errors import MethodError
 from edgefl.methods.aggregation.combine import Parts, Term, moved
 from edgefl.methods.aggregation.options import AggregationOptions
+from edgefl.registry.fields import Fields
 from edgefl.work import Address
 
 MOMENTUM, BETA2, TAU = 0.9, 0.99, 1e-3
@@ -25,28 +25,28 @@ MOMENTUM, BETA2, TAU = 0.9, 0.99, 1e-3
 
 
 class ServerOptimizer(ABC):
-    """A step of the server along the mean update of a parameter, made for each aggregation.
+    """A step of the server along the mean update of a parameter, made for each aggregation."""
 
-    ``options`` is the scenario's ``aggregation`` section, ``own`` the fields that were given beside the optimizer's
-    name, ``lr`` the learning rate.
-    """
-
-    class Options(BaseModel):
+    class Options(Fields):
         """Fields beside the name: none."""
-
-        model_config = ConfigDict(extra="forbid", frozen=True)
 
         name: str = ""
 
+    options: AggregationOptions
+    """The scenario's ``aggregation`` section."""
+    own: Any
+    """The fields that were given beside the optimizer's name."""
+    lr: float
+    """The learning rate."""
     default_lr: ClassVar[float] = 1.0
-    """The learning rate of ``aggregation.lr: null``."""
+    """The learning rate where ``aggregation.lr`` isn't given."""
     keeps: ClassVar[tuple[str, ...]] = ()
-    """Names of the tensors that it keeps for each parameter from one step to the next."""
+    """Names of the tensors that it keeps for each parameter, at ``table/server-optimizer.NAME/ADDRESS``."""
 
     def __init__(self, options: AggregationOptions):
         given = options.optimizer
         self.options = options
-        self.own: Any = given if isinstance(given, self.Options) else self.Options.model_validate({})
+        self.own = given if isinstance(given, self.Options) else self.Options.model_validate({})
         self.lr = self.default_lr if options.lr is None else options.lr
 
     @abstractmethod

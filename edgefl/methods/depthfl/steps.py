@@ -35,7 +35,7 @@ def mutual(scores: Sequence[Tensor]) -> Tensor:
 def joint_loss(ctx: Context, losses: Sequence[Tensor], scores: Sequence[Sequence[Tensor]]) -> Tensor:
     """The exits' losses and their weighted distillation, summed; ``scores`` are tables with one entry per exit."""
     total = torch.stack(list(losses)).sum()
-    weight = ctx.work.scalars.get(WEIGHT, 0.0)
+    weight = ctx.work.number(WEIGHT, 0.0)
     if not weight or len(losses) < 2:
         return total
     distilled: Tensor = weight * torch.stack([mutual(table) for table in scores]).mean()
@@ -43,7 +43,10 @@ def joint_loss(ctx: Context, losses: Sequence[Tensor], scores: Sequence[Sequence
 
 
 class ClassifyExits(Step):
-    """Cross-entropy of every exit that trains (VQA's loss for batches with soft answers), and distillation."""
+    """Cross-entropy of every exit that trains (VQA's loss for batches with soft answers), and distillation.
+
+    Model ``exits``; ``args.mask`` as for ``classify``; the scalar ``distillation`` is the second term's weight.
+    """
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
         """A sum over exits of means over the batch."""
@@ -59,7 +62,10 @@ class ClassifyExits(Step):
 
 
 class ContrastExits(Step):
-    """CLIP's loss at every exit that trains, and mutual distillation of similarities in both directions."""
+    """CLIP's loss at every exit that trains, and mutual distillation of similarities in both directions.
+
+    Model ``exits``; ``args.scale`` as for ``contrast``; the scalar ``distillation`` is the second term's weight.
+    """
 
     def loss(self, ctx: Context, batch: Mapping[str, Tensor], pattern: str, pass_: Pass) -> Tensor:
         """A sum over exits of means over both directions."""

@@ -11,7 +11,10 @@ from edgefl.work import Context, Pass, Work, Wrapper
 
 
 class Control(Wrapper):
-    """Adds c - c_i to every gradient; at the end c_i+ = c_i - c + (x - y_i) / (K lr) after K updates."""
+    """A wrapper: adds c - c_i to every gradient; at the end c_i+ = c_i - c + (x - y_i) / (K lr) after K updates.
+
+    Reads ``control.<parameter>`` and ``own.<parameter>``, writes ``change.<parameter>`` and ``own.<parameter>``.
+    """
 
     def gradient(self, ctx: Context, pass_: Pass) -> None:
         """g + c - c_i."""
@@ -27,7 +30,7 @@ class Control(Wrapper):
         server, own, change, new = ctx.like("control"), ctx.like("own"), *map(ctx.outputs_like, ("change", "own"))
         for name, parameter in ctx.trained.items():
             if ctx.updates:  # else it saw no gradient, and c_i stays
-                moved = (ctx.reference[name] - parameter) / (ctx.updates * ctx.work.scalars["lr"])
+                moved = (ctx.reference[name] - parameter) / (ctx.updates * ctx.work.number("lr"))
                 change[name].copy_(moved.sub_(server[name]))
             new[name].copy_(own[name] + change[name])
 

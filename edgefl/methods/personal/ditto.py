@@ -11,7 +11,7 @@ from edgefl.work import Context, Pass, Work, Wrapper
 
 
 class Own(Wrapper):
-    """Runs passes on the client's own model ``own.<parameter>`` in place of the received one."""
+    """A wrapper: runs passes on the client's own model ``own.<parameter>`` in place of the received one."""
 
     def start(self, ctx: Context, pass_: Pass) -> None:
         """Put the own model into the module; its optimizer's state begins anew in the first of these passes."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Any
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from edgefl.errors import MethodError, suggestion
+from edgefl.models.model import TowerDescription
 from edgefl.models.towers.vision import import_torchvision
 
 SEQUENCES = ("stages", "layers", "blocks")
@@ -29,10 +29,13 @@ class LastStage(nn.Module):
 
 
 class TimmModel(nn.Module):
-    """A timm model without its classifier: ``[batch, channels, size, size] -> [batch, width]``.
+    """Any model of timm that gives features; by default MobileNetV3-Small.
 
-    Its stages are the blocks, and what comes before them the embedding.  A model of all stages gives what timm's gives;
-    one of fewer gives the mean over the positions of its last maps, padded with zeros to ``width``.
+    That has 1,517,856 parameters.  ``[batch, channels, size, size] -> [batch, width]``, without a classifier.  Its
+    stages are the blocks, where it has them and runs without the last ones (MobileNet, EfficientNet, ConvNeXt, Swin);
+    what follows the last is part of it.  A model of all stages gives what timm's gives; one of fewer gives the mean
+    over the positions of its last maps, padded with zeros to ``width``.  Others (RegNet, LeViT) are one block, which
+    schedules of several stages refuse; plain ViTs can be cut as ``timm-vit``, ResNets as ``resnet``.
     """
 
     blocks = "stages"
@@ -58,7 +61,7 @@ class TimmModel(nn.Module):
         self.stages = nn.ModuleList([*stages[:-1], LastStage(stages[-1], tail)])
 
     @staticmethod
-    def library(description: Mapping[str, Any], classes: int = 0) -> nn.Module:
+    def library(description: TowerDescription, classes: int = 0) -> nn.Module:
         """timm's own model, with a classifier of so many classes."""
         return _created(description["variant"], description["channels"], description["size"], classes)
 
@@ -163,15 +166,14 @@ def _created(variant: str, channels: int, size: int | None, classes: int = 0) ->
         near = suggestion(variant, names)
         near = near if "did you mean" in near else ""
         raise MethodError(f"timm has no model {variant!r}{near}: see timm.list_models()")
-    given: dict[str, Any] = {"in_chans": channels, "num_classes": classes}
-    sized: dict[str, Any] = {} if size is None else {"img_size": size}
+    made = partial(timm.create_model, variant, in_chans=channels, num_classes=classes)
     try:
-        model: nn.Module = timm.create_model(variant, **sized, **given)
+        model: nn.Module = made() if size is None else made(img_size=size)
     except TypeError as error:
         if "img_size" not in str(error):
             raise _refused(variant, channels, size, error) from error
         try:
-            model = timm.create_model(variant, **given)  # of any size
+            model = made()  # of any size
         except Exception as other:  # each model refuses in its own way
             raise _refused(variant, channels, size, other) from other
     except Exception as error:  # each model refuses in its own way

@@ -30,31 +30,35 @@ Booleans = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Candidates:
-    """Clients that a selection may draw from, and the data that it may use.
-
-    ``groups`` has the clients by kind, ascending, including those under way.  Pass the same arrays again while nothing
-    has changed, because results are cached by array.  ``population`` counts all clients of those kinds.  For clients
-    `[n]`, ``samples`` returns their numbers of private samples (constant in a run), ``seconds`` the predicted duration
-    of their round, ``watts`` the highest power that it draws, ``devices`` their devices, and ``ready`` whether they are
-    online, have power and are not under way.
-    """
+    """Clients that a selection may draw from, and what it may know of them; its functions take clients `[n]`."""
 
     groups: Mapping[str, Integers]
+    """Clients by kind, ascending, also those under way.  Pass the same arrays again while nothing has changed, because
+    results are cached by array."""
     population: Mapping[str, int]
+    """Number of all clients by kind."""
     samples: Callable[[Integers], NDArray[Any]]
+    """Their private samples, constant in a run."""
     seconds: Callable[[Integers], NDArray[Any]]
+    """How long their round is predicted to take."""
     watts: Callable[[Integers], NDArray[Any]]
+    """The highest power that their round draws, as of the budget ``power``."""
     devices: Callable[[Integers], Sequence[Device]]
+    """Their devices."""
     ready: Callable[[Integers], NDArray[Any]]
+    """Whether they are available, have enough power and are not under way."""
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """Clients that take part, number of clients asked, and number of those that were not ready."""
+    """What ``pick`` returns."""
 
     clients: Integers
+    """Clients that take part."""
     asked: int
+    """How many were asked."""
     unready: int
+    """How many of these were not ready."""
 
 
 @dataclass(frozen=True)
@@ -62,18 +66,24 @@ class Places:
     """A draw of ``count`` clients from one group; every call of ``generator()`` starts the same random numbers."""
 
     name: str
+    """Name of the group: a kind, or ``""`` for all."""
     clients: Integers
+    """Clients of the group, ascending."""
     count: int
+    """How many are wanted."""
     round: int
+    """The round."""
     candidates: Candidates
+    """What a selection may know about clients."""
     generator: Callable[[], np.random.Generator]
+    """A numpy generator for this draw."""
 
 
 class Selection(ABC):
     """Draws a cohort from each kind of clients, or from their union.
 
     A subclass overrides ``pick``; if it keeps state also ``learn``, ``rows`` and ``restore``; and ``Options``, whose
-    fields a scenario gives beside the ``name``.  ``needs_loss`` says whether it learns from training.
+    fields a scenario gives beside the ``name``.
     """
 
     class Options(BaseModel):
@@ -83,12 +93,19 @@ class Selection(ABC):
 
         name: str = ""
 
+    options: RoundOptions
+    """The scenario's ``round`` section."""
+    own: Any
+    """The ``Options`` of this selection."""
+    seed: int
+    """The scenario's seed."""
     needs_loss: ClassVar[bool] = False
+    """Whether it uses clients' losses."""
 
     def __init__(self, options: RoundOptions, seed: int):
         self.options, self.seed = options, seed
         own: object = options.selection
-        self.own: Any = own if isinstance(own, self.Options) else self.Options.model_validate({})
+        self.own = own if isinstance(own, self.Options) else self.Options.model_validate({})
         self._round, self._call = -1, 0
         self._merged: tuple[tuple[Integers, ...], Integers] = ((), NO_CLIENTS)
 

@@ -1,0 +1,116 @@
+"""Write the pages, tables and pictures of docs/ that are made from the code.
+
+    python tools/pages.py                   all of them, but for the slow ones
+    python tools/pages.py FILE ...          these, for example reference/errors.md; a slow one is made only so
+    python tools/pages.py --check [FILE ...]  writes nothing, says which is out of date, and ends with 1 if one is
+
+They are committed, so that they can be read without building the site; a quick test checks them.  A page is one line of
+``PAGES``.  Its function gives the whole file, or the blocks of a page written by hand, each by the name that stands in
+the page's markers, ``<!-- made: NAME -->`` and ``<!-- /made -->``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tools.pages.command_line import command_line_page
+from tools.pages.data_sets import data_set_blocks
+from tools.pages.devices import device_blocks
+from tools.pages.errors import errors_page
+from tools.pages.fine_tune import fine_tune_blocks
+from tools.pages.front_picture import front_picture, same_picture
+from tools.pages.protocol import protocol_blocks
+from tools.pages.python import python_page
+from tools.pages.scenario import scenario_page, scenario_schema
+from tools.pages.towers import tower_blocks
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+BLOCK = re.compile(r"(<!-- made: ([\w./ -]+) -->\n\n)(.*?)(\n\n<!-- /made -->\n)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Page:
+    """A file below docs/ and what makes it: its text, or the texts of its blocks by their names.
+
+    ``same`` says whether a file is up to date, given its text and the text that it should have.
+    """
+
+    file: str
+    make: Callable[[], str | Mapping[str, str]]
+    slow: bool = False
+    same: Callable[[str, str], bool] = str.__eq__
+
+    def texts(self) -> tuple[str, str]:
+        """What the file holds (nothing if there is none), and what it should hold.
+
+        Raises ValueError if its markers aren't those of the blocks, each once.
+        """
+        path = DOCS / self.file
+        now = path.read_text(encoding="utf-8") if path.exists() else ""
+        made = self.make()
+        return now, made if isinstance(made, str) else filled(now, made, self.file)
+
+
+PAGES = (
+    Page("../scenarios/edgefl.schema.json", scenario_schema),
+    Page("reference/scenario.md", scenario_page),
+    Page("reference/command-line.md", command_line_page),
+    Page("reference/errors.md", errors_page),
+    Page("reference/python.md", python_page),
+    Page("reference/protocol.md", protocol_blocks),
+    Page("reference/devices.md", device_blocks),
+    Page("reference/data-sets.md", data_set_blocks),
+    Page("reference/towers.md", tower_blocks),
+    Page("how-to/fine-tune.md", fine_tune_blocks, slow=True),
+    Page("front-picture.svg", front_picture, same=same_picture),
+)
+
+
+def filled(text: str, blocks: Mapping[str, str], file: str) -> str:
+    """The text of a page with its blocks between their markers."""
+    found = [match[2] for match in BLOCK.finditer(text)]
+    if sorted(found) != sorted(blocks):
+        wrong = sorted({*found} ^ {*blocks}) or "a block that stands there twice"
+        raise ValueError(f"docs/{file}: its markers and what is made for it differ: {wrong}")
+    return BLOCK.sub(lambda match: match[1] + blocks[match[2]].strip("\n") + match[4], text)
+
+
+def chosen(files: Sequence[str]) -> list[Page]:
+    """The pages of these files, or all quick ones.  Raises ValueError for a file that isn't made."""
+    if unknown := {*files} - {page.file for page in PAGES}:
+        raise ValueError(f"not made: {', '.join(sorted(unknown))}; made: {', '.join(page.file for page in PAGES)}")
+    return [page for page in PAGES if (page.file in files if files else not page.slow)]
+
+
+def outdated(files: Sequence[str] = ()) -> list[str]:
+    """The files that aren't what the code says now."""
+    texts = {page: page.texts() for page in chosen(files)}
+    return [page.file for page, (now, made) in texts.items() if not page.same(now, made)]
+
+
+def main() -> int:
+    """Write or check the pages that the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", metavar="FILE", help="file below docs/, as in PAGES")
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    given = parser.parse_args()
+    found = outdated(given.files)
+    for file in found:
+        if given.check:
+            print(f"docs/{file} is out of date: python tools/pages.py {file}")
+        else:
+            (page,) = (page for page in PAGES if page.file == file)
+            (DOCS / file).write_text(page.texts()[1], encoding="utf-8")
+            print(f"docs/{file}")
+    return int(given.check and bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

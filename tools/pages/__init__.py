@@ -1,0 +1,1 @@
+"""What ``tools/pages.py`` writes: a module for each page, table or picture."""

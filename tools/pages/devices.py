@@ -1,0 +1,102 @@
+"""The blocks of the page ``devices.md``: what a profile's numbers are, and every device and link of the library."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import FunctionType
+from typing import Any
+
+from edgefl.devices import Device, Link, device_names, link_names, load_device, load_link
+from edgefl.devices.facts import Fact
+from edgefl.report.library import SHOWN_NUMBERS
+from tools.pages.classes import members
+from tools.pages.markdown import oneline, table
+
+CONFIDENCES = ("measured", "datasheet", "estimated")
+
+
+def device_blocks() -> dict[str, str]:
+    """Each block of the page by its name."""
+    devices = [load_device(name) for name in device_names()]
+    devices.sort(key=lambda device: device.flops_per_second)
+    links = sorted(map(load_link, link_names()), key=lambda link: link.download_bits_per_second)
+    return {
+        "numbers of a device": _meanings(Device, devices),
+        "numbers of a link": _meanings(Link, links),
+        "devices": "\n\n".join([_device_list(devices), *(part for each in devices for part in _device(each))]),
+        "links": "\n\n".join([_link_list(links), *(part for each in links for part in _profile(each))]),
+    }
+
+
+def _meanings(of: type[Any], profiles: Sequence[Device | Link]) -> str:
+    """What each number of a profile is; those that every profile has are needed."""
+    needed = {"title", "kind"}.union(set.intersection(*(set(each.facts) for each in profiles)))
+    rows = [
+        (f"`{each.name}`", oneline(each.text).removesuffix("."), "yes" if each.name in needed else "")
+        for each in members(of)
+        if not isinstance(getattr(of, each.name, None), property | FunctionType) and each.name not in ("name", "facts")
+    ]
+    return table(("Number", "Meaning", "Needed"), rows)
+
+
+def _device_list(devices: list[Device]) -> str:
+    numbers = ("ram_bytes", "usable_memory_bytes", "flops_per_second", "memory_bytes_per_second", "compute_watts")
+    rows = [
+        (
+            f"[`{device.name}`](#{device.name})",
+            device.title,
+            *(_shown(name, device) for name in numbers),
+            "–" if device.battery_joules is None else _shown("battery_joules", device),
+            _counts(device.facts),
+        )
+        for device in devices
+    ]
+    head = ("Device", "What it is", "RAM", "Usable", "Training", "Bandwidth", "Power", "Battery", "m/d/e")
+    return table(head, rows)
+
+
+def _link_list(links: list[Link]) -> str:
+    numbers = ("download_bits_per_second", "upload_bits_per_second", "latency_seconds", "loss")
+    rows = [
+        (f"[`{link.name}`](#{link.name})", link.title, *(_shown(name, link) for name in numbers), _counts(link.facts))
+        for link in links
+    ]
+    return table(("Link", "What it is", "Down", "Up", "Latency", "Loss", "m/d/e"), rows)
+
+
+def _shown(number: str, profile: Device | Link) -> str:
+    """A number of a profile with its unit."""
+    return SHOWN_NUMBERS[number](getattr(profile, number))
+
+
+def _counts(facts: Mapping[str, Fact]) -> str:
+    """How many numbers are measured, from a data sheet, and estimated."""
+    return "/".join(str(sum(fact.confidence == each for fact in facts.values())) for each in CONFIDENCES)
+
+
+def _device(device: Device) -> Iterator[str]:
+    """The section of a device, with the numbers that differ in its power modes."""
+    heading, text, numbers = _profile(device)
+    kind = f"{text} Kind: {device.kind}." + (f" Same numbers in: {device.twin}." if device.twin else "")
+    yield from (heading, kind)
+    rows = []
+    for mode in device.modes:
+        own = load_device(f"{device.name}@{mode}").facts
+        rows += [(f"@{mode}: ", name, fact) for name, fact in own.items() if fact != device.facts.get(name)]
+    yield "\n".join([numbers, *(_row(*row) for row in rows)])
+
+
+def _profile(profile: Device | Link) -> tuple[str, str, str]:
+    rows = [_row("", name, fact) for name, fact in profile.facts.items()]
+    return f"### {profile.name}", f"{profile.title}.", "\n".join([table(HEAD, []), *rows])
+
+
+HEAD = ("Number", "Value", "Range", "Confidence", "Source")
+
+
+def _row(mode: str, name: str, fact: Fact) -> str:
+    show, source = SHOWN_NUMBERS[name], fact.source
+    title = f"[{source.title}]({source.url})" if source.url else source.title
+    low, high = show(fact.low), show(fact.high)
+    cells = (f"{mode}`{name}`", show(fact.value), low if low == high else f"{low} to {high}", fact.confidence, title)
+    return table(cells, []).splitlines()[0]

@@ -1,0 +1,141 @@
+"""The page ``errors.md``: the errors and the exit codes."""
+
+from __future__ import annotations
+
+from edgefl import errors
+from edgefl.cli.app import INTERRUPTED
+from edgefl.commands.profile import cost_diff
+from edgefl.scenario import problems
+from tools.pages.markdown import capital, first_paragraph, page, table
+
+EXIT_CODES = {
+    "new": ("the scenario is written", "", ""),
+    "schema": ("the schema is printed or written", "", ""),
+    "run": (
+        "every run is finished; with `--verify`, every rule holds",
+        "a client's or the server's work failed while it ran; with `--verify`, a rule is broken",
+        "finished rounds are kept: `edgefl run --resume DIR` goes on",
+    ),
+    "validate": ("the scenario can be run", "", ""),
+    "compare": ("the rows are printed", "", ""),
+    "report": ("the page is written", "", ""),
+    "figures": ("the figures are written", "", "those that are drawn are kept"),
+    "explain": ("the round is explained", "", ""),
+    "trace": ("the file is written", "", ""),
+    "export": ("the tables or logs are written", "", "the folder may be incomplete; the same command writes it anew"),
+    "profile": ("the profile was made", "", ""),
+    "cost-diff": ("no cost grew by more than `--fail-above`", "a cost grew by more than `--fail-above`", ""),
+    "sweep": (
+        "every cell has its row",
+        "with `--train`, a work failed while it ran",
+        "with `--output`, the same command goes on",
+    ),
+    "fit": (
+        "every kind fits as it is, or after one of the changes shown",
+        "some kind fits neither as it is nor after any change that was tried "
+        "([what that means](../how-to/fit.md#exit-codes))",
+        "",
+    ),
+    "analyse": ("the analysis is printed and written", "a work failed while it ran", "the same command goes on"),
+    "methods": ("the list is printed; parts that are broken are named on stderr", "", ""),
+    "models": ("the list is printed; parts that are broken are named on stderr", "", ""),
+    "data": ("the list is printed; parts that are broken are named on stderr", "", ""),
+    "schedules": ("the list is printed; parts that are broken are named on stderr", "", ""),
+    "selections": ("the list is printed; parts that are broken are named on stderr", "", ""),
+    "policies": ("the list is printed; parts that are broken are named on stderr", "", ""),
+    "aggregations": ("the list is printed; parts that are broken are named on stderr", "", ""),
+    "metrics": ("the list is printed; parts that are broken are named on stderr", "", ""),
+    "optimizers": ("the list is printed; parts that are broken are named on stderr", "", ""),
+    "check": ("the part keeps every rule", "it breaks a rule", "nothing is left behind"),
+    "calibrate": ("the machine was measured; with `--output`, the profile is written", "", "`--serve` always ends so"),
+    "emulate": (
+        "both runs are finished and held against each other",
+        "the server's work failed while it ran",
+        "clients, links and limits are removed; the emulation can't be resumed",
+    ),
+    "papers": (
+        "every table that was made again is as committed",
+        "a table differs from the committed one",
+        "with `--train`, the same command goes on",
+    ),
+    "doctor": ("no check found an error; there may be warnings", "a check found an error", "nothing is left behind"),
+    "devices": ("the list or the profile is printed; parts that are broken are named on stderr", "", ""),
+}
+"""For each command: the meaning of exit codes 0 and 1, and what an interruption leaves."""
+
+CODES = {
+    0: "The command did what was asked",
+    1: "Something failed, or the answer is no: the next table says what, for each command. Also where the reader of "
+    "stdout closed it, and after an unexpected exception (with a traceback)",
+    2: "The user can mend it: an `EdgeflError` with this code, an unknown command or option, or two profiles that "
+    "`cost-diff` can't compare",
+    INTERRUPTED: "Stopped by Ctrl-C (SIGINT)",
+}
+
+ATTRIBUTES = [
+    ("`EdgeflError`", "`exit_code`", "What the command line ends with: 2, or 1 for `TrainingError` (2 where a CUDA "
+     "device is asked for and there is none)"),
+    ("`ScenarioError`", "`file`, `line`, `key`, `message`", "Where and what; `None` for a part that isn't known. "
+     "`str()` is `file:line: key: message`"),
+    ("`ScenarioErrors`", "`errors`", "All errors of the scenario by line; `file`, `line`, `key` and "
+     "`message` are the first one's"),
+    ("`UnknownName`", "`noun`, `name`, `allowed`", "What was looked up, the unknown name, and the known names, sorted"),
+    ("`RowsDiffer`", "`found`", "The comparison of the rows that both profiles have, as `cost-diff --json` prints"),
+]  # fmt: skip
+"""Attributes of errors besides their message."""
+
+
+def errors_page() -> str:
+    """The page of the errors and the exit codes."""
+    rows = [
+        (
+            f"`{error.__module__}.{error.__name__}`",
+            f"`{error.__bases__[0].__name__}`",
+            str(error.exit_code),
+            first_paragraph(error.__doc__),
+        )
+        for error in error_classes()
+    ]
+    codes = [
+        (f"[`{name}`](command-line.md#edgefl-{name})", *(capital(text) or "–" for text in meanings))
+        for name, meanings in EXIT_CODES.items()
+    ]
+    return page(
+        "Errors and exit codes",
+        [
+            "Every error that edgefl raises on purpose derives from `edgefl.errors.EdgeflError`. The message says what "
+            "is wrong, where, and what is allowed. On the command line it is one line on stderr, without a traceback. "
+            "Any other exception is a fault of edgefl or of a plug-in.",
+            "## Errors",
+            f"```text\n{_tree(errors.EdgeflError)}\n```",
+            table(("Error", "Base", "Exit code", "Meaning"), rows),
+            "## Attributes",
+            table(("Error", "Attribute", "Meaning"), ATTRIBUTES),
+            "## Exit codes",
+            table(("Code", "Meaning"), [(str(code), meaning) for code, meaning in CODES.items()]),
+            table(("Command", "0", "1", f"After {INTERRUPTED}"), codes),
+        ],
+    )
+
+
+ERROR_MODULES = (errors, cost_diff, problems)
+"""The modules that define errors."""
+
+
+def error_classes() -> list[type[errors.EdgeflError]]:
+    """Every error class of edgefl; the base class is first."""
+    return [
+        error
+        for module in ERROR_MODULES
+        for error in vars(module).values()
+        if isinstance(error, type) and issubclass(error, errors.EdgeflError) and error.__module__ == module.__name__
+    ]
+
+
+def _tree(error: type[errors.EdgeflError], indent: str = "") -> str:
+    lines = [error.__name__]
+    children = [child for child in error_classes() if child.__bases__[0] is error]
+    for child in children:
+        inner = _tree(child, indent + ("    " if child is children[-1] else "|   "))
+        lines.append(f"{indent}+-- {inner}")
+    return "\n".join(lines)

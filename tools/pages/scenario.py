@@ -1,0 +1,212 @@
+"""The page ``scenario.md``: every section and field of a scenario."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from edgefl.scenario import json_schema
+from edgefl.scenario.sections import FORMAT, SECTIONS, Section
+from tools.pages.fields import HEAD, QUANTITIES, fields_table, shared_rows
+from tools.pages.markdown import capital, first_paragraph, listed, page, registered, sentence, table
+
+
+def scenario_schema() -> str:
+    """The scenarios' JSON Schema, from which ``edgefl schema`` and its kin answer without importing torch."""
+    return json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"
+
+
+def scenario_page() -> str:
+    """The page of every section and field of a scenario."""
+    policy = (
+        "`round.policy` is one of these names, or a [policy of your own](../how-to/own-schedule.md), which may be a "
+        "mapping with `name` and its fields"
+    )
+    own = "is one of these names, or [one of your own](../how-to/own-aggregation.md) with its fields"
+    return page(
+        "Scenario",
+        [
+            "A scenario is a YAML file. Each top-level key is a section; each section can be left out. A field that is "
+            "left out has its default. An unknown key is an error that names the file, the line and the nearest key.",
+            "`edgefl validate FILE --resolved` prints a scenario with every default written out. "
+            "`--set PATH=VALUE` changes a field, for example `--set training.lr=1e-3`. "
+            "`scenarios/tour.yaml` is an annotated example, and [methods](../explanation/methods.md) explains what the "
+            "methods do.",
+            *_top(),
+            *(part for key, section in SECTIONS.items() for part in _section(key, section)),
+            *_towers(),
+            *_named("selections", "Selections", "round.selection", 3),
+            *_listed("policies", "Round policies", policy, "[`round`](#round)"),
+            *_listed("aggregations", "Aggregation rules", f"`aggregation.rule` {own}", "[`aggregation`](#aggregation)"),
+            *_listed(
+                "server_optimizers",
+                "Server optimizers",
+                f"`aggregation.optimizer` {own}",
+                "[`aggregation`](#aggregation)",
+            ),
+            *_codecs(),
+            *_named("optimizers", "Optimizers", "training.optimizer", 3),
+            *_named("rate_schedules", "Rate schedules", "training.lr_schedule", 3),
+            *_named("attacks", "Attacks", "fleet.failures.attack", 3, "kind"),
+            *_partitions(),
+            *_data_sets(),
+            *_quantities(),
+        ],
+    )
+
+
+def _top() -> list[str]:
+    rows = [
+        ("`edgefl`", f"`{FORMAT}`", "required in a file", "Version of the format"),
+        (
+            "`name`",
+            "text, 1 to 100 characters",
+            "name of the file",
+            "Name of the scenario, and of its folder in `runs/`",
+        ),
+        ("`seed`", "whole number, 0 or more", "`1`", "The only seed: every random draw follows from it"),
+        *(
+            (f"[`{key}`](#{key})", "section", "its defaults", capital(section.title))
+            for key, section in SECTIONS.items()
+        ),
+        (
+            "`compare`",
+            "mapping from path to a list of values",
+            "`null`",
+            "One run for each combination of the values: `compare: {schedule: [end-to-end, layerwise]}`",
+        ),
+    ]
+    return ["## Top level", table(("Key", "Values", "Default", "Meaning"), rows)]
+
+
+def _section(key: str, section: Section) -> Iterator[str]:
+    yield f"## {key}"
+    text = capital(section.title) + "."
+    if section.short:
+        text += f" A bare word stands for `{section.short}`: `{key}: WORD` is `{key}: {{{section.short}: WORD}}`."
+    if section.noun is None:
+        assert section.owner is not None
+        yield text
+        yield from fields_table(section.owner, key)
+        return
+    group = f"{section.noun}s"
+    names = list(registered(group))
+    links = listed([f"[`{name}`](#{name})" for name in names])
+    yield f"{text} The fields depend on `name` (default `{section.default}`): {links}."
+    yield from _named(group, "", key, 3)
+
+
+def _named(group: str, title: str, key: str, level: int, field: str = "name") -> Iterator[str]:
+    """A heading and the fields of each registered name, which stands in ``field``."""
+    if title:
+        yield f"## {title}"
+        short = "a name, or " if field == "name" else ""
+        yield f"`{key}` is {short}a mapping with `{field}` and the fields of that {field}."
+    owners = {
+        name: (owner, sentence(getattr(owner, "summary", "") or first_paragraph(owner.__doc__)) + ".")
+        for name, owner in registered(group).items()
+    }
+    yield from _parts(group, key, level, owners)
+
+
+def _parts(group: str, key: str, level: int, owners: Mapping[str, tuple[Any, str]]) -> Iterator[str]:
+    """The fields that several parts of a kind have, told once, then each part with its text and its own fields."""
+    shared = shared_rows({name: owner.Options for name, (owner, _) in owners.items()}, key)
+    title = f"Fields of several {group.replace('_', ' ')}"
+    if shared:
+        yield f"{'#' * level} {title}"
+        every = [name for name, (owner, _) in owners.items() if len(owner.Options.model_fields) > 1]
+        yield table((*HEAD, "Of"), [(*row, _of(names, every)) for row, names in shared.items()])
+    for name, (owner, text) in owners.items():
+        yield f"{'#' * level} {name}"
+        also = [row[0] for row, names in shared.items() if name in names]
+        link = f"[shared](#{title.lower().replace(' ', '-')})"
+        yield text + (f" Further fields, {link}: {', '.join(also)}." if also else "")
+        yield from fields_table(owner.Options, key, name, shared)
+
+
+def _of(names: Sequence[str], every: Sequence[str]) -> str:
+    """Names of parts, or those that are missing where they are few."""
+    rest = [name for name in every if name not in names]
+    if not rest:
+        return "all"
+    told = [f"`{name}`" for name in (rest if len(rest) < len(every) / 4 else names)]
+    return ("all but " if len(rest) < len(every) / 4 else "") + ", ".join(told)
+
+
+def _towers() -> Iterator[str]:
+    yield "## Towers"
+    yield (
+        "The fields of `model.image`, `model.text` and `model.audio` depend on `tower`. "
+        "[Towers](towers.md) says what each one is."
+    )
+    owners = {name: (owner, f"Fields of the tower `{name}`.") for name, owner in registered("towers").items()}
+    yield from _parts("towers", "model.MODALITY", 3, owners)
+
+
+def _listed(group: str, title: str, text: str, place: str) -> Iterator[str]:
+    """A heading and a line for each registered name; their fields stand in a section, at ``place``."""
+    yield f"## {title}"
+    yield f"{text}. Their fields stand in {place}."
+    rows = [(f"`{name}`", sentence(first_paragraph(owner.__doc__))) for name, owner in registered(group).items()]
+    yield table(("Name", "Meaning"), rows)
+
+
+def _codecs() -> Iterator[str]:
+    yield "## Codecs"
+    yield (
+        "`payload.down` and `payload.up` are one of these names, or a mapping with the name as `dtype` and its fields. "
+        "[A codec of your own](../how-to/own-aggregation.md#a-codec) is named in the same way."
+    )
+    codecs = registered("codecs")
+    rows = [(f"`{name}`", sentence(first_paragraph(owner.__doc__))) for name, owner in codecs.items()]
+    yield table(("Name", "Meaning"), rows)
+    yield "Fields of all of them:"
+    yield from fields_table(codecs["float32"].Options, "payload.up")
+
+
+def _partitions() -> Iterator[str]:
+    yield "## Partitions"
+    yield (
+        "`data.partition` is a name, or a mapping from a name to its argument: `{dirichlet: 0.5}`. "
+        "[Data sets](data-sets.md#partitions) has them all: "
+        + listed([f"`{name}`" for name in registered("partitions")], "and")
+        + "."
+    )
+
+
+def _data_sets() -> Iterator[str]:
+    yield "## Data sets"
+    yield (
+        "`data.source` is one of these names. [Data sets](data-sets.md) says what each one holds, which files it is "
+        "read from, and where to get them. A set that is read from a folder is looked for in `data.folders`, in "
+        "`$EDGEFL_DATA/NAME` and in `data/NAME`."
+    )
+    yield listed([f"`{name}`" for name in registered("datasets")], "and") + "."
+
+
+def _quantities() -> Iterator[str]:
+    yield "## Quantities"
+    yield (
+        "A quantity is a number in its base unit, or text with a unit: `48 MiB`. Prefixes are `k`, `M`, `G`, `T`, `P` "
+        "and `E`; bytes and rates of bits or bytes also take `Ki`, `Mi`, `Gi`, `Ti` and `Pi` (powers of 1024), joules "
+        "and watts `m`, `u` and `n`. A quantity is never negative. A range is written `12..48 MiB` or "
+        "`[12 MiB, 48 MiB]`; each client draws its own value from it, evenly."
+    )
+    rows = []
+    for base, (quantity, _) in QUANTITIES.items():
+        plain = [
+            unit for unit, factor in quantity.factors.items() if unit and not _prefixed(unit, factor, quantity.factors)
+        ]
+        rows.append((base, ", ".join(f"`{unit}`" for unit in plain), f"`{quantity.example}`"))
+    yield table(("Base unit", "Units", "Example"), rows)
+
+
+def _prefixed(unit: str, factor: Any, factors: Mapping[str, Any]) -> bool:
+    """Whether a unit is another unit with a prefix, such as ``kB`` of ``B``."""
+    prefix = r"([kKMGTPE]i?|[numµ])"
+    return bool(
+        (match := re.fullmatch(prefix + r"(\D+)", unit)) and match[2] in factors and factor != factors[match[2]]
+    )

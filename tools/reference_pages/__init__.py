@@ -1,1 +1,0 @@
-"""The generated pages of docs/reference, which ``tools/reference.py`` writes."""
