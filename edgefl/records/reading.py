@@ -39,7 +39,7 @@ def decode(cls: type[R], text: bytes, where: object, error: type[EdgeflError] = 
     except msgspec.ValidationError as wrong:
         raise error(f"{where}: {_told(str(wrong))}") from None
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise error(f"{where}: this line is damaged: {text[:60]!r}") from None
+        raise error(f"{where}: it isn't JSON: {text[:60]!r}") from None
     except RecursionError:
         raise error(f"{where}: it is nested too deeply: {text[:60]!r}") from None
 
@@ -82,6 +82,8 @@ def numbered(path: Path, cls: type[R], skip: Callable[[bytes], bool] | None = No
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
             if last and not isinstance(wrong, msgspec.ValidationError):
                 return
+            if not isinstance(wrong, msgspec.ValidationError | RecursionError):
+                raise RunError(f"{name}:{number}: this line is damaged: {line[:60]!r}") from None
             decode(cls, line, f"{name}:{number}")
             raise
 

@@ -104,14 +104,14 @@ class Member(Record):
     """Name of the combination in tables"""
     folder: str
     """Its folder"""
-    sets: Annotated[Mapping[str, Any], Keys("PATH")]
+    sets: Annotated[Mapping[str, Any], Keys("PATH")] | Maybe = UNSET
     """The value of a field that is compared"""
 
 
 class Comparison(Record):
     """``compare.json``: the runs of a comparison, in order."""
 
-    format: int
+    format: int = 1
     """Version of this file"""
     runs: Sequence[Member]
     """The runs"""

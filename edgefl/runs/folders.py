@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from edgefl.errors import RunError
 from edgefl.files import replacing
-from edgefl.records import Record, part_of
+from edgefl.records import UNSET, Record, part_of
 from edgefl.records.clients import Flight, ScoredClient
 from edgefl.records.eligibility import Verdict
 from edgefl.records.host import HostWork, Scratch
@@ -121,7 +121,7 @@ def _members(path: Path) -> Sequence[Member]:
 def comparison_sets(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
     """``{label: {path: value}}`` of a comparison: the fields that it varies.  Raises RunError as ``comparison``."""
     comparison(path)
-    return {run.label: dict(run.sets) for run in _members(Path(path))}
+    return {run.label: {} if run.sets is UNSET else dict(run.sets) for run in _members(Path(path))}
 
 
 def new_folder(path: str | os.PathLike[str]) -> Path:
