@@ -120,8 +120,8 @@ _state = {"traceback": False}
 
 
 def print_json(value: Any) -> None:
-    """Print a command's result as JSON on stdout."""
-    json.dump(value, sys.stdout, indent=2, allow_nan=False)
+    """Print a command's answer as JSON on stdout."""
+    json.dump(value.as_json() if hasattr(value, "as_json") else value, sys.stdout, indent=2, allow_nan=False)
     sys.stdout.write("\n")
 
 

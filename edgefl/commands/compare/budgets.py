@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
 
-from edgefl.errors import RunError
+from edgefl.report.facts import RoundFacts
 from edgefl.runs import Run
 
 AXES = ("virtual_seconds", "bytes", "energy_joules")
@@ -43,27 +42,20 @@ class Curve:
 
 def curve_of(run: Run) -> Curve:
     """The curve of a finished run.  Raises RunError for records that lack a field."""
-    rounds = run.records("rounds")
-    try:
-        return _curve(rounds, run.scenario["evaluation"])
-    except (KeyError, TypeError) as error:
-        raise RunError(f"{run.path / 'rounds.jsonl'}: a record lacks {error}; the file was changed") from error
-
-
-def _curve(rounds: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> Curve:
+    rounds, options = list(run.read(RoundFacts)), run.settings.evaluation
     spent_by_round = [
         dict(zip(AXES, amounts, strict=True))
         for amounts in zip(
-            (float(r["started_virtual_seconds"] + r["virtual_seconds"]) for r in rounds),
-            accumulate(float(r["download_bytes"] + r["upload_bytes"]) for r in rounds),
-            accumulate(float(r["energy_joules"]) for r in rounds),
+            (r.ended for r in rounds),
+            accumulate(float(r.download_bytes + r.upload_bytes) for r in rounds),
+            accumulate(r.energy_joules for r in rounds),
             strict=True,
         )
     ]
     evaluations = tuple(
-        Evaluation(r["round"], options["final" if r is rounds[-1] else "split"], r["metrics"], spent)
+        Evaluation(r.round, options.final if r is rounds[-1] else options.split, r.metrics, spent)
         for r, spent in zip(rounds, spent_by_round, strict=True)
-        if r["metrics"]
+        if r.metrics
     )
     return Curve(evaluations, spent_by_round[-1] if spent_by_round else dict.fromkeys(AXES, 0.0))
 

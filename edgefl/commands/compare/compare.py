@@ -12,9 +12,10 @@ from edgefl.commands.compare.orderings import ordering_of_rows, ordering_of_stud
 from edgefl.commands.compare.spread import Spread, best_of, with_confidence
 from edgefl.commands.progress import OnProgress, silent
 from edgefl.planning.stop_options import lower_is_better
+from edgefl.records.summary import RunSummary
 from edgefl.report.facts import facts_of, shown_metrics
 
-Facts = Mapping[str, Any]
+Facts = RunSummary
 
 COSTS: dict[str, Callable[[Facts], float]] = {
     "eligible_share_ever": lambda facts: _share(facts["everyone"], "eligible_ever"),
@@ -153,7 +154,7 @@ def _plain(spreads: Sequence[Spread], higher: bool, confidence: bool) -> list[di
 def _equal(groups: Sequence[Group], metrics: Sequence[str], confidence: bool) -> list[dict[str, Any]]:
     """Each group's metrics at the largest budget that all runs reached, for each of ``budgets.AXES``."""
     runs = [member.run for group in groups for member in group.members]
-    splits = list(dict.fromkeys(str(r.scenario["evaluation"][name]) for r in runs for name in ("final", "split")))
+    splits = list(dict.fromkeys(s for r in runs for s in (r.settings.evaluation.final, r.settings.evaluation.split)))
     found = []
     for equal in at_equal([curve_of(run) for run in runs], splits):
         pick = dict(zip((run.path for run in runs), equal.evaluations, strict=True))
@@ -198,5 +199,5 @@ def _orderings(
         }
         for index, group in enumerate(groups)
     }
-    names = dict.fromkeys(str(run.scenario["name"]) for run in runs)
+    names = dict.fromkeys(run.settings.name for run in runs)
     return [ordering_of_rows(", ".join(names), values, metrics)]

@@ -15,7 +15,7 @@ from edgefl.commands.profile.profile import Wanted, check_wanted
 from edgefl.commands.progress import OnProgress, messages, public_command, silent
 from edgefl.commands.sweep.workload import LEFT_OUT, Workload, workload_of
 from edgefl.planning import Demand, Setup, Verdict
-from edgefl.runs.tables import plain
+from edgefl.records import plain
 from edgefl.scenario import Scenario
 
 

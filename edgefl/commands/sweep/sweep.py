@@ -20,10 +20,10 @@ from edgefl.commands.sweep.frontier import frontiers
 from edgefl.commands.sweep.sensitivity import MOST_CELLS, Cell, errors_of, sensitivity
 from edgefl.commands.sweep.store import Rows
 from edgefl.errors import DataError, EdgeflError, RunError, ScenarioError
+from edgefl.records import plain
 from edgefl.report import SWEEP_FORMS, check_figure, draw_sweep
 from edgefl.runs.columns import columns_of
 from edgefl.runs.durable import replace_file
-from edgefl.runs.tables import plain
 from edgefl.scenario import Scenario
 from edgefl.scenario.axes import MOST_COMBINATIONS
 from edgefl.scenario.document import KeyPath
