@@ -20,6 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from tools.pages.answers import answer_blocks
 from tools.pages.bibliography import bibliography_page
 from tools.pages.command_line import command_line_page
 from tools.pages.data_sets import data_set_blocks
@@ -67,6 +68,7 @@ PAGES = (
     Page("reference/command-line.md", command_line_page),
     Page("reference/errors.md", errors_page),
     Page("reference/python.md", python_page),
+    Page("reference/json.md", answer_blocks),
     Page("reference/protocol.md", protocol_blocks),
     Page("reference/devices.md", device_blocks),
     Page("reference/data-sets.md", data_set_blocks),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edgefl import errors
 from edgefl.cli.app import INTERRUPTED
-from edgefl.commands.profile import cost_diff
+from edgefl.commands import cost_diff
 from edgefl.scenario import problems
 from tools.pages.markdown import capital, first_paragraph, page, table
 

@@ -14,13 +14,13 @@ import numpy as np
 from edgefl.commands.devices.factors import Against, classes, corrected, fitted
 from edgefl.commands.devices.published_step import step_cost
 from edgefl.commands.progress import OnProgress, silent
-from edgefl.commands.sweep.orders import kendall_tau
+from edgefl.commands.sweep.sensitivity import kendall_tau
 from edgefl.cost import ComputeCost
 from edgefl.devices.measurements import Measurement, measurements
 from edgefl.devices.profile import Device, device_names, load_device
 from edgefl.errors import DeviceError, EdgeflError, UnknownName
 from edgefl.report import FIGURE_FORMS, check_figure
-from edgefl.report.profile.published import draw_published
+from edgefl.report.published import draw_published
 
 
 def validate_devices(

@@ -8,6 +8,7 @@ from typing import Any
 
 from edgefl.commands.papers.profiles import LIVE, Profiles, highest
 from edgefl.commands.papers.tables import Table, alike, mib, ratio
+from edgefl.records.profile import ProfileRow, Tables
 from edgefl.report import draw_stages
 
 OPTIONS = ("none", "attention", "mlp", "blocks")
@@ -21,10 +22,10 @@ COMPARED = (
 KINDS = {"image": OPTIONS, "text": OPTIONS, "image-text": ("any",)}
 """Client kinds, and the co-layers whose costs differ: clients of pairs have no partners."""
 
-Found = Mapping[str, Mapping[str, Any]]
+Found = Mapping[str, Mapping[str, Tables]]
 
 
-def profiled(profiles: Profiles, option: str) -> dict[str, Any]:
+def profiled(profiles: Profiles, option: str) -> dict[str, Tables]:
     """Profiles by schedule for one co-layer option."""
     return dict(zip(SCHEDULES, profiles.combinations(f"fedcola-layerwise-{option}", COMPARED).values(), strict=True))
 
@@ -47,12 +48,12 @@ def _options(option: str) -> tuple[str, ...]:
 
 
 def _total(found: Found, option: str, schedule: str, kind: str) -> Mapping[str, Any]:
-    (total,) = (t for t in found[option][schedule]["totals"] if t["kind"] == kind)
-    return {**total, LIVE: highest(_stages(found, option, schedule, kind))}
+    (total,) = (t for t in found[option][schedule].totals if t.kind == kind)
+    return {**total.as_json(), LIVE: highest(_stages(found, option, schedule, kind))}
 
 
-def _stages(found: Found, option: str, schedule: str, kind: str) -> list[Mapping[str, Any]]:
-    return [row for row in found[option][schedule]["rows"] if row["kind"] == kind]
+def _stages(found: Found, option: str, schedule: str, kind: str) -> list[ProfileRow]:
+    return [row for row in found[option][schedule].rows if row.kind == kind]
 
 
 def _whole(found: Found) -> Table:

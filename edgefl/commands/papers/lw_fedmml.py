@@ -33,8 +33,8 @@ EFFICIENT = "training.attention=efficient"
 def total(profiles: Profiles, run: str, data: str, *overrides: str) -> Mapping[str, Any]:
     """Costs of the whole schedule for the only client kind, and the peak of its live memory."""
     found = profiles.of(f"{run}-{data}", *overrides)
-    (costs,) = found["totals"]
-    return {**costs, LIVE: highest(found["rows"])}
+    (costs,) = found.totals
+    return {**costs.as_json(), LIVE: highest(found.rows)}
 
 
 def peak(profiles: Profiles, run: str, batch: int = BATCH) -> float:

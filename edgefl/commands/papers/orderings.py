@@ -12,6 +12,7 @@ from edgefl.commands.papers.tables import Table, Tolerance
 from edgefl.commands.progress import OnProgress, silent
 from edgefl.commands.run.run import run
 from edgefl.errors import RunError
+from edgefl.records.compare import Ordering, OrderingFigure
 from edgefl.runs import Run, is_comparison, read_run
 from edgefl.scenario import Scenario, load
 
@@ -89,22 +90,22 @@ def _what_counts(resolved: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in resolved.items() if name != "executor"}
 
 
-def tables_of(section: Section, ordering: Mapping[str, Any]) -> list[Table]:
+def tables_of(section: Section, ordering: Ordering) -> list[Table]:
     """The means of the variants and the verdicts on the claims; ``ordering`` is an entry of ``edgefl.compare``'s."""
-    metrics = {metric: metric.removeprefix("image-text.") for metric in ordering["metrics"]}
+    metrics = {metric: metric.removeprefix("image-text.") for metric in ordering.metrics}
     means = tuple(
-        (row["label"], *(_mean(row["figures"][metric]) for metric in metrics)) for row in ordering["rows"]
+        (row.label, *(_mean(row.figures[metric]) for metric in metrics)) for row in ordering.rows
     )  # fmt: skip
     verdicts = tuple(
         (
-            f"{claim['worse']} < {claim['better']}",
-            metrics[claim["metric"]],
-            f"{claim['gap']:+.3f} ± {claim['gap_deviation']:.3f}",
-            f"{claim['spread']:.3f}",
-            f"{claim['ahead']} of {claim['seeds']}",
-            claim["verdict"],
+            f"{claim.worse} < {claim.better}",
+            metrics[claim.metric],
+            f"{claim.gap:+.3f} ± {claim.gap_deviation:.3f}",
+            f"{claim.spread:.3f}",
+            f"{claim.ahead} of {claim.seeds}",
+            claim.verdict,
         )
-        for claim in ordering["claims"]
+        for claim in ordering.claims
     )
     header = ("claimed", "metric", "gap", "spread", "seeds", "verdict")
     return [
@@ -113,5 +114,5 @@ def tables_of(section: Section, ordering: Mapping[str, Any]) -> list[Table]:
     ]
 
 
-def _mean(cell: Mapping[str, float]) -> str:
-    return f"{cell['mean']:.3f} ± {cell['deviation']:.3f}"
+def _mean(cell: OrderingFigure) -> str:
+    return f"{cell.mean:.3f} ± {cell.deviation:.3f}"

@@ -11,6 +11,7 @@ from edgefl.commands.profile.profile import profile
 from edgefl.commands.profile.subjects import largest, shown_round
 from edgefl.commands.progress import OnProgress, silent
 from edgefl.planning import Planner
+from edgefl.records.profile import Profile, ProfileRow, Tables
 from edgefl.scenario import load
 
 LIVE = "live_memory_bytes"
@@ -31,14 +32,14 @@ class Profiles:
         self.on_progress = on_progress
         self._known: dict[Any, Any] = {}
 
-    def of(self, name: str, *overrides: str, stage: int | None = None, kind: str | None = None) -> dict[str, Any]:
+    def of(self, name: str, *overrides: str, stage: int | None = None, kind: str | None = None) -> Profile:
         """The profile of a scenario, of one stage or kind if they are given."""
         key = (name, overrides, stage, kind)
         if key not in self._known:
             self._known[key] = profile(
                 f"papers/{name}", list(overrides), stage=stage, kind=kind, on_progress=self._named(name)
             )
-        found: dict[str, Any] = self._known[key]
+        found: Profile = self._known[key]
         return found
 
     def live_parts(self, name: str, kind: str, stage: int, *overrides: str) -> dict[str, int]:
@@ -52,10 +53,9 @@ class Profiles:
         source = setup.clients.client(largest(setup, kind))
         return dict(planner.predictor.trace(work.fitted(source.size), source).live_parts)
 
-    def combinations(self, name: str, override: str) -> dict[str, dict[str, Any]]:
+    def combinations(self, name: str, override: str) -> Mapping[str, Tables]:
         """The profiles of what a scenario compares with this override, by label."""
-        found: dict[str, dict[str, Any]] = self.of(name, override)["combinations"]
-        return found
+        return self.of(name, override).combinations or {}
 
     def _named(self, name: str) -> OnProgress:
         def on_event(event: str, facts: Mapping[str, Any]) -> None:
@@ -82,6 +82,6 @@ def parts_of_model(name: str, kind: str, round: int) -> dict[str, int]:
     return dict(sizes)
 
 
-def highest(rows: Sequence[Mapping[str, Any]]) -> int:
+def highest(rows: Sequence[ProfileRow]) -> int:
     """The peak of live memory over the stages that have rounds, in bytes."""
-    return max(int(row[LIVE]) for row in rows if row["rounds"])
+    return max(row.live_memory_bytes for row in rows if row.rounds)

@@ -20,6 +20,7 @@ from edgefl.cost import ClientCost, duration
 from edgefl.devices import load_device, load_link
 from edgefl.errors import EdgeflError, ScenarioError, UnitError, UnknownName
 from edgefl.planning.eligibility import gate
+from edgefl.records.fit import BudgetLimit
 from edgefl.scenario import load
 from edgefl.schedules import Stage
 
@@ -272,7 +273,7 @@ def test_what_fits_is_left_as_it_is(tiny: Tiny) -> None:
     assert list(found["kinds"]) == ["image", "text", "image-text"]
     has = load_device(PI).usable_memory_bytes - load_device(PI).runtime_overhead_bytes
     assert found["budgets"]["memory"]["allowed"] == has and PI in found["budgets"]["memory"]["source"]
-    assert found["budgets"]["joules"] == {"allowed": None, "source": "unlimited"}
+    assert found.budgets["joules"] == BudgetLimit(allowed=None, source="unlimited")
     rows = {row["kind"]: row for row in edgefl.profile(tiny(data=THREE), device=PI)["rows"]}
     for kind, one in found["kinds"].items():
         assert one["fits"] and one["solutions"] == [] and one["predictions"] == 1
@@ -281,7 +282,7 @@ def test_what_fits_is_left_as_it_is(tiny: Tiny) -> None:
         assert now["seconds_per_round"] == row["virtual_seconds"] and now["seconds_ratio"] == 1
         assert now["binding"] == "memory" and now["margins"]["memory"] == has - row["peak_memory_bytes"]
         assert now["margins"]["seconds"] is None
-    json.dumps(found, allow_nan=False)
+    json.dumps(found.as_json(), allow_nan=False)
 
 
 def test_the_stages_that_fit(few: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The rows of a sweep on disk, by label."""
+"""The rows of a sweep on disk, by label, and the fields that rows have."""
 
 from __future__ import annotations
 
@@ -8,18 +8,25 @@ import json
 import shutil
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, fields
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from edgefl import registry
 from edgefl.devices import load_device, load_link, with_runtime
-from edgefl.errors import RunError
+from edgefl.errors import RunError, UnknownName
 from edgefl.files import read_regular, replacing
+from edgefl.records.record import fields_of
+from edgefl.records.sweep import CellCosts, CellRow, RefusedCell, read_cell
 from edgefl.runs.durable import locked, writing
 from edgefl.runs.tables import mend
 from edgefl.scenario import Scenario
 from edgefl.work import digest
+
+Row = CellRow | RefusedCell
+
+ALWAYS = {field.name for field in fields(CellRow) if field.default is MISSING} - {"sets"}
+"""The fields of every row."""
 
 RUNS = "runs"
 """The subfolder of a sweep's folder for the runs of ``--train``."""
@@ -38,7 +45,7 @@ class Rows:
         self,
         folder: Path,
         combinations: Mapping[str, Scenario],
-        fields: Iterable[str],
+        paths: Iterable[str],
         shard: tuple[int, int] | None = None,
     ):
         self.folder, self.path = folder, folder / "sweep.jsonl"
@@ -76,9 +83,9 @@ class Rows:
             self.path.touch()
             read_regular(self.path)  # a pipe or a device might never end
         mend(self.path)
-        self.known: dict[str, dict[str, Any]] = {}
-        self._refused: dict[str, dict[str, Any]] = {}
-        self._wanted = set(fields)
+        self.known: dict[str, CellRow] = {}
+        self._refused: dict[str, RefusedCell] = {}
+        self._paths_of_axes = set(paths)
         self._read()
 
     def _paths(self) -> list[Path]:
@@ -114,19 +121,26 @@ class Rows:
                 f"{path}:{number}: {label!r} is the row of another scenario, or a profile or a plug-in file "
                 "has changed since; choose another folder"
             )
-        if "refused" in row:  # tried again: what was missing may be there now
-            self.known.pop(label, None)
-            self._refused[label] = row
-        elif self._wanted <= row.keys():  # an older version's row lacks fields: it is computed again
-            self._refused.pop(label, None)
-            self.known[label] = row
-        return str(label)
+        if "refused" not in row and not ALWAYS | self._paths_of_axes <= row.keys():
+            return str(label)  # an older version's row lacks fields: it is computed again
+        found = read_cell(row, f"{path}:{number}")
+        self._keep(found)  # a refused one is tried again: what was missing may be there now
+        return found.label
 
-    def merged(self, labels: Sequence[str], *, trained: bool) -> list[dict[str, Any]] | None:
+    def _keep(self, row: Row) -> None:
+        """Take this row as the one of its label."""
+        if isinstance(row, RefusedCell):
+            self.known.pop(row.label, None)
+            self._refused[row.label] = row
+        else:
+            self._refused.pop(row.label, None)
+            self.known[row.label] = row
+
+    def merged(self, labels: Sequence[str], *, trained: bool) -> list[Row] | None:
         """The rows of all ``labels`` if all shards have them, else None; they are then in ``sweep.jsonl``."""
         lines = self._read()
         rows = [self.known.get(label) or self._refused.get(label) for label in labels]
-        found = [row for row in rows if row is not None and ("refused" in row or not trained or "metrics" in row)]
+        found = [row for row in rows if isinstance(row, RefusedCell) or (row and (row.trained or not trained))]
         if len(found) < len(labels):
             return None
         order = [*labels, *(label for label in lines if label not in set(labels))]
@@ -138,30 +152,28 @@ class Rows:
         shutil.rmtree(self.folder / SHARDS, ignore_errors=True)
         return found
 
-    def add(self, row: Mapping[str, Any]) -> None:
+    def add(self, row: Row) -> None:
         """Append a row to ``sweep.jsonl``, unless it is the same refusal again."""
-        if self._refused.get(row["label"]) == row:
+        if self._refused.get(row.label) == row:
             return
-        line = json.dumps({**row, "scenario_digest": self._keys[row["label"]]}, allow_nan=False)
+        line = json.dumps({**row.as_json(), "scenario_digest": self._keys[row.label]}, allow_nan=False)
         with writing(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
-        rows, others = (self._refused, self.known) if "refused" in row else (self.known, self._refused)
-        rows[row["label"]] = dict(row)
-        others.pop(row["label"], None)
+        self._keep(row)
 
-    def write_csv(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    def write_csv(self, rows: Iterable[Row]) -> None:
         """Write all rows of the folder to ``sweep.csv``, those of this sweep first."""
         rows = list(rows)
-        labels = {row["label"] for row in rows}
-        stored = {**self.known, **self._refused}
+        labels = {row.label for row in rows}
+        stored: dict[str, Row] = {**self.known, **self._refused}
         text = sweep_csv([*rows, *(row for label, row in stored.items() if label not in labels)])
         with writing(path := self.folder / "sweep.csv"), replacing(path) as draft:  # two shards may end together
             draft.write_bytes(text.encode())
 
 
-def sweep_csv(rows: Iterable[Mapping[str, Any]]) -> str:
+def sweep_csv(rows: Iterable[Row]) -> str:
     """Rows as CSV; the names of nested fields are joined by dots."""
-    flat = [flattened(row) for row in rows]
+    flat = [flattened(row.as_json()) for row in rows]
     columns = list(dict.fromkeys(name for row in flat for name in row))
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, restval="")
@@ -170,11 +182,11 @@ def sweep_csv(rows: Iterable[Mapping[str, Any]]) -> str:
     return text.getvalue()
 
 
-def flattened(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flattened(value: Mapping[str, object], prefix: str = "") -> dict[str, object]:
     """A row without nesting: ``stage2.kinds.image.eligible_share``; lists are JSON."""
-    flat: dict[str, Any] = {}
+    flat: dict[str, object] = {}
     for name, item in value.items():
-        if name == "stages" and not prefix:
+        if name == "stages" and not prefix and isinstance(item, list):
             for stage in item:
                 flat |= flattened(stage, f"stage{stage['stage']}.")
         elif isinstance(item, Mapping):
@@ -182,3 +194,38 @@ def flattened(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[prefix + name] = json.dumps(item) if isinstance(item, list) else item
     return flat
+
+
+NUMBERS = tuple(
+    row.name for row in fields_of(CellCosts) if row.type in ("integer", "number") and not set(row.name) & set(".[")
+)
+"""The numbers of every row."""
+TRAINED = ("metrics.", "trained.")
+_INNER = (
+    *("eligible_share_ever_by_kind.", "modality_samples_share_ever.", "refused_by.", "refused_memory_by.", "stage"),
+    *TRAINED,
+)
+"""Prefixes of the names of nested fields, which differ between cells."""
+
+
+def check_value(name: str, *, train: bool) -> None:
+    """Raise UnknownName for a value that no row can have, RunError for one that only a trained cell has."""
+    if name.startswith(TRAINED) and not train:
+        raise RunError(f"{name} is known for trained cells only: add --train")
+    if name not in NUMBERS and not name.startswith(_INNER):
+        raise UnknownName("value", name, (*NUMBERS, "metrics.image.accuracy", "stage1.kinds.image.eligible_share"))
+
+
+def values_of(rows: Sequence[Row], name: str) -> list[float | None]:
+    """The field of each row, None if a row lacks it.  Raises UnknownName if no row has it as a number."""
+    flat = [flattened(row.as_json()) for row in rows]
+    if not any(_number(row.get(name)) is not None for row in flat):
+        known = dict.fromkeys(key for row in flat for key, value in row.items() if _number(value) is not None)
+        if name in NUMBERS:
+            return [None] * len(flat)
+        raise UnknownName("value", name, known)
+    return [_number(row.get(name)) for row in flat]
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -11,6 +11,7 @@ from typing import Any
 
 from edgefl.errors import RunError, ScenarioError, UnitError
 from edgefl.files import read_regular
+from edgefl.records.profile import ChangedFigure, CostDifference
 
 TABLES: dict[str, tuple[str, ...]] = {
     "rows": ("stage", "kind", "variant"),
@@ -47,7 +48,7 @@ SAME = 1e-9
 class RowsDiffer(ScenarioError):
     """Two profiles have different rows or figures; ``found`` is the comparison of what both have."""
 
-    def __init__(self, message: str, found: dict[str, Any]):
+    def __init__(self, message: str, found: CostDifference):
         super().__init__(message)
         self.found = found
 
@@ -63,7 +64,7 @@ def share_of(text: str) -> float:
     return value
 
 
-def cost_diff(old: str | os.PathLike[str], new: str | os.PathLike[str], *, fail_above: float = 0.0) -> dict[str, Any]:
+def cost_diff(old: str | os.PathLike[str], new: str | os.PathLike[str], *, fail_above: float = 0.0) -> CostDifference:
     """Compare two files that ``edgefl profile --json`` printed, row by row.
 
     ``changed`` lists the figures that differ, each with ``growth``, relative to the old (None where that was 0), and
@@ -87,25 +88,18 @@ def cost_diff(old: str | os.PathLike[str], new: str | os.PathLike[str], *, fail_
                 growth = (new_value - old_value) / old_value if old_value else None
                 grew = new_value > old_value and (growth is None or growth > fail_above)
                 changed.append(
-                    {
-                        "where": name,
-                        "figure": figure,
-                        "old": old_value,
-                        "new": new_value,
-                        "growth": growth,
-                        "grew": grew,
-                    }
+                    ChangedFigure(where=name, figure=figure, old=old_value, new=new_value, growth=growth, grew=grew)
                 )
     removed, added = [name for name in before if name not in after], [name for name in after if name not in before]
-    comparison = {
-        "fail_above": fail_above,
-        "figures": figures,
-        "changed": changed,
-        "removed": removed,
-        "added": added,
-        "lost": lost,
-        "grew": any(change["grew"] for change in changed),
-    }
+    comparison = CostDifference(
+        fail_above=fail_above,
+        figures=figures,
+        changed=changed,
+        removed=removed,
+        added=added,
+        lost=lost,
+        grew=any(change.grew for change in changed),
+    )
     if removed or added or lost:
         sides = ((f"only {old} has", removed), (f"only {new} has", added), (f"{new} lacks", lost))
         raise RowsDiffer(

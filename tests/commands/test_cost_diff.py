@@ -14,7 +14,7 @@ import yaml
 
 import edgefl
 from edgefl.cli import main
-from edgefl.commands.profile.cost_diff import cost_diff, share_of
+from edgefl.commands.cost_diff import cost_diff, share_of
 from edgefl.errors import UnitError
 
 Tiny = Callable[..., dict[str, Any]]
@@ -31,7 +31,7 @@ def scenario(tiny: Tiny) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def profiled(scenario: dict[str, Any]) -> dict[str, Any]:
-    return edgefl.profile(scenario)
+    return edgefl.profile(scenario).as_json()
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_what_comes_out_of_nothing_has_grown(profiled: dict[str, Any], tmp_path:
     old["server_rows"][0]["backward_flops"], profiled = 0, copy.deepcopy(profiled)
     profiled["server_rows"][0]["backward_flops"] = 7
     found = cost_diff(write(tmp_path / "a", old), write(tmp_path / "b", profiled), fail_above=9.0)
-    assert found["grew"] and [c["growth"] for c in found["changed"]] == [None]
+    assert found.grew and [change.growth for change in found.changed] == [None]
 
 
 def test_rows_that_only_one_has_are_named_and_end_with_2(call: Call, profiled: dict[str, Any], tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_combinations_are_compared_by_label(profiled: dict[str, Any], tmp_path: 
     other = json.loads(json.dumps(one))  # as from a file: nothing is shared
     other["combinations"]["b"]["totals"][0]["download_bytes"] += 10**9
     found = cost_diff(write(tmp_path / "one", one), write(tmp_path / "other", other))
-    assert [c["where"] for c in found["changed"]] == ["b: totals, image"]
+    assert [change.where for change in found.changed] == ["b: totals, image"]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_shares() -> None:
 def test_the_options_of_a_profile(call: Call, scenario: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(yaml.safe_dump({"edgefl": 1, **scenario}))
     code, out, _ = call("profile", "s.yaml", "--stage", "2", "--kind", "image", "--csv")
-    assert code == 0 and out.count("\n") == 2 and out.startswith("kind,stage,rounds,peak_memory_bytes,")
+    assert code == 0 and out.count("\n") == 2 and out.startswith("kind,stage,peak_memory_bytes,")
     code, out, _ = call("profile", "--compare", "s.yaml", "s.yaml", "--kind", "image")
     assert code == 0 and "s.yaml (2)" in out and "(1.00)" in out
     for words, message in (

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, log10
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from edgefl import units
-from edgefl.report.console import DIVERGED, NOTHING, TITLES, Facts, csv_text, new_table, print_table, screen
+from edgefl.records.compare import ComparedRow, ComparedRuns, EqualCosts, EqualRow, Figure
+from edgefl.report.console import DIVERGED, NOTHING, TITLES, csv_text, new_table, print_table, screen
 from edgefl.report.facts import own_metrics
 
 HEADLINE = ("accuracy", "soft_score", "r@10")
@@ -49,45 +49,49 @@ class Column:
     """A column of figures: its title (lines), a cell for each row, and whether more is better."""
 
     title: str
-    cells: Sequence[Facts]
+    cells: Sequence[Figure]
     factor: float
     decimals: int
 
     def texts(self, *, confidence: bool) -> list[str]:
         """The cells as text; the best one ends in ``*``."""
-        reach = "half_width" if confidence else "deviation"
-        spread = any(cell[reach] for cell in self.cells)
-        marked = any(cell["best"] for cell in self.cells)
-        return [self._text(cell, reach if spread else "", marked) for cell in self.cells]
+        reaches = [cell.half_width if confidence else cell.deviation for cell in self.cells]
+        marked = any(cell.best for cell in self.cells)
+        spread = any(reaches)
+        return [
+            self._text(cell, reach if spread else None, marked) for cell, reach in zip(self.cells, reaches, strict=True)
+        ]
 
-    def _text(self, cell: Facts, reach: str, marked: bool) -> str:
-        mark = ("*" if cell["best"] else " ") if marked else ""
-        if cell["mean"] is None:
-            return (DIVERGED if cell["diverged"] else NOTHING) + mark
-        text = f"{cell['mean'] / self.factor:.{self.decimals}f}"
-        if reach and cell[reach] is not None:
-            text += f" ± {cell[reach] / self.factor:.{self.decimals}f}"
+    def _text(self, cell: Figure, reach: float | None, marked: bool) -> str:
+        mark = ("*" if cell.best else " ") if marked else ""
+        if cell.mean is None:
+            return (DIVERGED if cell.diverged else NOTHING) + mark
+        text = f"{cell.mean / self.factor:.{self.decimals}f}"
+        if reach is not None:
+            text += f" ± {reach / self.factor:.{self.decimals}f}"
         return text + mark
 
 
-def print_comparison(result: Facts, *, full: bool = False, equal: bool = True, console: Console | None = None) -> None:
+def print_comparison(
+    result: ComparedRuns, *, full: bool = False, equal: bool = True, console: Console | None = None
+) -> None:
     """Print the result of ``edgefl.compare``: a row for each group of runs that differ in their seeds only.
 
     ``full`` adds the other metrics and costs.  ``equal`` adds the metrics at equal time, bytes and joules.
     """
     console = console or screen()
-    rows, confidence = result["rows"], result["spread"] != "standard deviation"
+    rows, confidence = result.rows, result.spread != "standard deviation"
     labels = _labels(rows)
     console.print(Text(_heading(rows, confidence), style="bold"))
-    metrics = shown_metrics(result["metrics"], full=full)
-    columns = [_metric_column(rows, metric, result["chance"].get(metric)) for metric in metrics]
+    metrics = shown_metrics(result.metrics, full=full)
+    columns = [_metric_column(rows, metric, result.chance.get(metric)) for metric in metrics]
     columns += [_cost_column(rows, name, title) for name, title in (COSTS | (MORE_COSTS if full else {})).items()]
     _print_blocks(console, labels, columns, confidence)
     for line in _notes(result, columns):
         console.print(Text(line))
     console.print()
     if equal and len(rows) > 1:
-        for part in result["equal"]:
+        for part in result.equal:
             _print_equal(console, result, part, labels, metrics, confidence)
 
 
@@ -97,8 +101,8 @@ def shown_metrics(metrics: Sequence[str], *, full: bool) -> list[str]:
     return list(metrics) if full or not headline else headline
 
 
-def _heading(rows: Sequence[Facts], confidence: bool) -> str:
-    seeds = [row["seeds"] for row in rows]
+def _heading(rows: Sequence[ComparedRow], confidence: bool) -> str:
+    seeds = [row.seeds for row in rows]
     if max(map(len, seeds)) == 1:
         return (
             f"Comparison of runs with {_seeds(seeds[0])}" if _alike(seeds) else "Comparison of runs with one seed each"
@@ -117,25 +121,25 @@ def _seeds(seeds: Sequence[int], most: int = 8) -> str:
     return f"seeds {', '.join(map(str, seeds))}" if len(seeds) <= most else f"{len(seeds)} seeds"
 
 
-def _labels(rows: Sequence[Facts]) -> list[str]:
+def _labels(rows: Sequence[ComparedRow]) -> list[str]:
     """The rows' labels, with their seeds where rows have different ones."""
-    if _alike([row["seeds"] for row in rows]):
-        return [row["label"] for row in rows]
-    return [f"{row['label']} ({_seeds(row['seeds'], 4)})" for row in rows]
+    if _alike([row.seeds for row in rows]):
+        return [row.label for row in rows]
+    return [f"{row.label} ({_seeds(row.seeds, 4)})" for row in rows]
 
 
-def _metric_column(rows: Sequence[Facts], metric: str, chance: float | None) -> Column:
+def _metric_column(rows: Sequence[ComparedRow] | Sequence[EqualRow], metric: str, chance: float | None) -> Column:
     kind, name = metric.split(".", 1)
     base, bracket, pattern = name.partition("[")
     title = f"{kind}{bracket}{pattern}\n{TITLES.get(base, base)}"
     if chance is not None:
         title += f"\n(chance {chance:.3f})"
-    return Column(title, [row["figures"][metric] for row in rows], 1.0, 3)
+    return Column(title, [row.figures[metric] for row in rows], 1.0, 3)
 
 
-def _cost_column(rows: Sequence[Facts], name: str, title: str) -> Column:
-    cells = [row["figures"][name] for row in rows]
-    factor, unit, decimals = _scale(name, max((cell["mean"] or 0.0 for cell in cells), default=0.0))
+def _cost_column(rows: Sequence[ComparedRow], name: str, title: str) -> Column:
+    cells = [row.figures[name] for row in rows]
+    factor, unit, decimals = _scale(name, max((cell.mean or 0.0 for cell in cells), default=0.0))
     return Column(f"{title}\n{unit}" if unit else title, cells, factor, decimals)
 
 
@@ -172,61 +176,66 @@ def _print_blocks(console: Console, labels: Sequence[str], columns: Sequence[Col
         start = end
 
 
-def _notes(result: Facts, columns: Sequence[Column]) -> list[str]:
-    rows, notes = result["rows"], []
-    if any(cell["best"] for column in columns for cell in column.cells):
+def _notes(result: ComparedRuns, columns: Sequence[Column]) -> list[str]:
+    rows, notes = result.rows, []
+    if any(cell.best for column in columns for cell in column.cells):
         notes.append("*: the best, and its interval (mean ± what is shown) is apart from every other row's")
-    elif len(rows) > 1 and min(len(row["seeds"]) for row in rows) == 1:
+    elif len(rows) > 1 and min(len(row.seeds) for row in rows) == 1:
         notes.append("a row with one seed has no spread, so no best is marked")
     elif len(rows) > 1:
         notes.append("no row's interval (mean ± what is shown) is apart from all others', so no best is marked")
-    splits = sorted({split for row in rows for split in row["splits"]})
+    splits = sorted({split for row in rows for split in row.splits})
     notes.append(f"metrics: {' and '.join(splits)} split, last evaluation; costs: all clients together, whole run")
-    if result["also_differ"]:
-        notes.append(f"the rows differ in these fields too: {', '.join(result['also_differ'])}")
-    notes += result["stopped"]
+    if result.also_differ:
+        notes.append(f"the rows differ in these fields too: {', '.join(result.also_differ)}")
+    notes += result.stopped
     return notes
 
 
 def _print_equal(
-    console: Console, result: Facts, part: Facts, labels: Sequence[str], metrics: Sequence[str], confidence: bool
+    console: Console,
+    result: ComparedRuns,
+    part: EqualCosts,
+    labels: Sequence[str],
+    metrics: Sequence[str],
+    confidence: bool,
 ) -> None:
     """Print the metrics at the largest budget of one axis that all runs reached."""
-    noun, show = AXES[part["axis"]]
-    title = f"At equal {noun}: {show(part['budget'])}, the most that all runs reached"
-    rows = part["rows"]
-    figures = [row["figures"][metric] for row in rows for metric in metrics]
-    if all(cell["mean"] is None for cell in figures):
+    noun, show = AXES[part.axis]
+    title = f"At equal {noun}: {show(part.budget)}, the most that all runs reached"
+    rows = part.rows
+    figures = [row.figures[metric] for row in rows for metric in metrics]
+    if all(cell.mean is None for cell in figures):
         console.print(Text(f"{title}: not every run was evaluated by then (evaluation.every)\n"))
         return
-    if [row["figures"] for row in rows] == [{m: r["figures"][m] for m in row["figures"]}
-                                            for r, row in zip(result["rows"], rows, strict=True)]:  # fmt: skip
+    if [row.figures for row in rows] == [{m: r.figures[m] for m in row.figures}
+                                            for r, row in zip(result.rows, rows, strict=True)]:  # fmt: skip
         console.print(Text(f"{title}: as above\n"))
         return
     console.print(Text(title, style="bold"))
     _print_blocks(console, labels, [_metric_column(rows, metric, None) for metric in metrics], confidence)
-    console.print(Text(f"{part['split']} split; the last evaluation within the budget (a step function)\n"))
+    console.print(Text(f"{part.split} split; the last evaluation within the budget (a step function)\n"))
 
 
 # --- CSV -------------------------------------------------------------------------------------------------------------
 
 
-def comparison_csv(result: Facts) -> str:
+def comparison_csv(result: ComparedRuns) -> str:
     """A line for each row: its label, fields and seeds, figures, and metrics at equal budgets (``at_AXIS.METRIC``)."""
     lines = []
-    for index, row in enumerate(result["rows"]):
-        line: dict[str, Any] = {"label": row["label"], **row["sets"], "seeds": " ".join(map(str, row["seeds"]))}
-        line |= _cells("", row["figures"])
-        for part in result["equal"]:
-            line[f"at_{part['axis']}.budget"] = part["budget"]
-            line |= _cells(f"at_{part['axis']}.", part["rows"][index]["figures"])
+    for index, row in enumerate(result.rows):
+        line: dict[str, object] = {"label": row.label, **row.sets, "seeds": " ".join(map(str, row.seeds))}
+        line |= _cells("", row.figures)
+        for part in result.equal:
+            line[f"at_{part.axis}.budget"] = part.budget
+            line |= _cells(f"at_{part.axis}.", part.rows[index].figures)
         lines.append(line)
     return csv_text(lines)
 
 
-def _cells(prefix: str, figures: Mapping[str, Facts]) -> dict[str, Any]:
+def _cells(prefix: str, figures: Mapping[str, Figure]) -> dict[str, object]:
     return {
-        f"{prefix}{name}.{part}": cell[part]
+        f"{prefix}{name}.{part}": getattr(cell, part)
         for name, cell in figures.items()
         for part in ("mean", "deviation", "half_width", "best")
     }

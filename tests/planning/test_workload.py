@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from edgefl.commands.compose import compose, predictor_of
-from edgefl.commands.sweep.workload import LEFT_OUT, Workload, evaluated, workload_of
 from edgefl.devices import load_device, load_link
 from edgefl.devices.budgets import BUDGETS
 from edgefl.planning import Prices
+from edgefl.planning.workload import LEFT_OUT, Workload, evaluated, workload_of
 from edgefl.scenario import load
 
 DECLARED = {"source": "declared", "clients": {"image": 30, "text": 20}, "samples": {"image": "8..60", "text": 20},

@@ -1,4 +1,4 @@
-"""Gradients of a trained federation's blocks, and the drift of client kinds' updates."""
+"""A trained federation: gradients of its blocks, drift of client kinds' updates, and matching by prototypes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from torch import Tensor
 from edgefl import seeds
 from edgefl.commands.compose import compose, federation_of, predictor_of
 from edgefl.errors import RunError
-from edgefl.methods import ServerState
+from edgefl.methods import Method, ServerState
+from edgefl.methods.prototypes.matching import DISTANCES, MATCHED, MODELS
 from edgefl.planning import Planner, Setup
+from edgefl.records.analyse import Drift, DriftBetween, DriftWithin, GradientRow, Gradients, Matching, MatchingRow
 from edgefl.runs import Run, checkpoints
 from edgefl.runs.kept import Values
 from edgefl.scenario import Scenario
@@ -153,7 +155,7 @@ def gradient(trained: Trained, kind: str, client: int, round: int) -> tuple[Tens
     return {name: value / total for name, value in sums.items()}, weights
 
 
-def gradients(trained: Trained, kinds: Sequence[str], count: int, on_message: Callable[[str], None]) -> dict[str, Any]:
+def gradients(trained: Trained, kinds: Sequence[str], count: int, on_message: Callable[[str], None]) -> Gradients:
     """By kind, tower and part: the norm of a client's mean gradient (mean over clients), and its ratio to the weights'.
 
     ``weights`` is the norm of the weights: the kind's, or the mean over clients that keep their own.
@@ -170,10 +172,17 @@ def gradients(trained: Trained, kinds: Sequence[str], count: int, on_message: Ca
         for (tower, part), pairs in norms.items():
             norm, weight = (fmean(values) for values in zip(*pairs, strict=True))
             rows.append(
-                {"kind": kind, "tower": tower, "part": part, "clients": len(pairs), "norm": norm, "weights": weight,
-                 "relative": norm / weight if weight else None}
-            )  # fmt: skip
-    return {"rows": rows}
+                GradientRow(
+                    kind=kind,
+                    tower=tower,
+                    part=part,
+                    clients=len(pairs),
+                    norm=norm,
+                    weights=weight,
+                    relative=norm / weight if weight else None,
+                )
+            )
+    return Gradients(rows=rows)
 
 
 # --- drift -----------------------------------------------------------------------------------------------------------
@@ -237,7 +246,7 @@ def cosine(a: Mapping[str, Tensor], b: Mapping[str, Tensor], names: Sequence[str
     return sum(float((a[n] * b[n]).sum()) for n in names) / lengths if lengths else None
 
 
-def drift(trained: Trained, kinds: Sequence[str], count: int, on_message: Callable[[str], None]) -> dict[str, Any]:
+def drift(trained: Trained, kinds: Sequence[str], count: int, on_message: Callable[[str], None]) -> Drift:
     """Agreement of updates among the clients of a kind, and between kinds that have the same tower.
 
     ``within``: by kind and part, ``moved`` (mean norm of a client's update over the weights' norm) and ``consistency``
@@ -255,21 +264,30 @@ def drift(trained: Trained, kinds: Sequence[str], count: int, on_message: Callab
         for group, names in _groups(list(pulled.mean)).items():
             weights, mean = pulled.weights[group], pulled.norms[group]
             within.append(
-                {"kind": kind, "tower": group[0], "part": group[1], "clients": pulled.clients,
-                 "moved": mean / weights if weights else None,
-                 "consistency": _norm(pulled.mean, names) / mean if mean else None}
-            )  # fmt: skip
+                DriftWithin(
+                    kind=kind,
+                    tower=group[0],
+                    part=group[1],
+                    clients=pulled.clients,
+                    moved=mean / weights if weights else None,
+                    consistency=_norm(pulled.mean, names) / mean if mean else None,
+                )
+            )
     between = []
     for a, b in combinations(pulls, 2):
         for group, names in _groups(_shared(trained, a, b)).items():
             common = [n for n in names if n in pulls[a].mean and n in pulls[b].mean]
             common = [n for n in common if pulls[a].mean[n].shape == pulls[b].mean[n].shape]
             between.append(
-                {"kinds": [a, b], "tower": group[0], "part": group[1],
-                 "cosine": cosine(pulls[a].mean, pulls[b].mean, common) if common else None,
-                 "distance": _distance(trained, a, b, names)}
-            )  # fmt: skip
-    return {"within": within, "between": between}
+                DriftBetween(
+                    kinds=[a, b],
+                    tower=group[0],
+                    part=group[1],
+                    cosine=cosine(pulls[a].mean, pulls[b].mean, common) if common else None,
+                    distance=_distance(trained, a, b, names),
+                )
+            )
+    return Drift(within=within, between=between)
 
 
 def _shared(trained: Trained, a: str, b: str) -> list[str]:
@@ -294,3 +312,60 @@ def _sent(trained: Trained, kind: str) -> bool:
     method = trained.setup.method
     works = [] if round is None else [method.client_work(kind, round, variant) for variant in method.variants[kind]]
     return any(not i.beside for work in works for p in work.up for i in p.items)
+
+
+def matches_nothing(method: Method, name: str) -> str | None:
+    """Why a method has no matching to analyse, None if it has."""
+    return None if hasattr(method.options, "inference") else f"{name} matches no prototypes (pmcmfl does)"
+
+
+def no_prototypes(trained: Trained) -> str | None:
+    """Why a run of a method that matches has no prototypes to match with, None if it has."""
+    wanted = [f"table/prototypes.{modality}" for modality in getattr(trained.setup.method, "modalities", ())]
+    if wanted and all(address in trained.state.tensors for address in wanted):
+        return None
+    return f"{trained.scenario.method_name} made no prototypes in this run: its options don't need them"
+
+
+def matching(trained: Trained, kinds: Sequence[str], split: str, on_message: Callable[[str], None]) -> Matching:
+    """The run's final state, evaluated with each ``inference`` that completes samples with one modality.
+
+    By kind, ``inference`` and ``pattern``: the accuracy, and how often the true class is among the 1, 5, 10 and 20 best
+    matches (None for zeros, noise and the oracle, which match nothing).  The run's own matching is ``own``.
+    """
+    method, setup = trained.setup.method, trained.setup
+    own = method.options.inference
+    stage = setup.schedule.stage(setup.schedule.rounds)
+    rows: list[MatchingRow] = []
+    for inference in dict.fromkeys(("zero", *DISTANCES, own, "oracle")):
+        on_message(f"matching by {inference}")
+        change: dict[str, object] = {"inference": inference}
+        if inference not in MODELS:
+            change["matching"] = None
+            if inference not in DISTANCES:
+                change["mix"] = 1
+        completed = type(method)(method.options.model_copy(update=change), method.setting)
+        evaluated: list[tuple[Any, dict[str, float]]] = []
+        for kind in kinds:
+            work = setup.staged(completed.evaluate(kind, split), stage)
+            metrics = next((known_metrics for known, known_metrics in evaluated if known == work), None)
+            if metrics is None:
+                metrics = dict(trained.do(work, trained.state.wire(work), None, f"matching {inference}").metrics)
+                evaluated.append((work, metrics))
+            for pattern in dict.fromkeys(pattern for pass_ in work.passes for pattern in pass_.patterns):
+                alone = len({p for pass_ in work.passes for p in pass_.patterns}) == 1
+                whole = pattern == method.setting.kinds[kind].pattern
+                accuracy = metrics.get(f"accuracy[{pattern}]", metrics.get("accuracy") if whole or alone else None)
+                if accuracy is None:
+                    continue
+                rows.append(
+                    MatchingRow(
+                        kind=kind,
+                        inference=inference,
+                        own=inference == own,
+                        pattern=pattern,
+                        accuracy=accuracy,
+                        matched={str(k): metrics.get(f"matched@{k}[{pattern}]") for k in MATCHED},
+                    )
+                )
+    return Matching(split=split, own=own, rows=rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ from edgefl.commands.compose import scenario_of
 from edgefl.commands.profile.profile import profile
 from edgefl.commands.progress import OnProgress, silent
 from edgefl.errors import ScenarioError
+from edgefl.records.profile import Compared, ComparedProfiles, ComparedRow, ProfileRow, Tables, TotalsRow
+from edgefl.records.record import UNSET, Maybe
 from edgefl.report import FIGURE_FORMS, check_figure, draw_stages
 
 COMPARED = ("peak_memory_bytes", "fvcore_macs_per_sample", "flops", "traffic_bytes", "virtual_seconds", "energy_joules")
@@ -27,7 +29,7 @@ def compare_profiles(
     kind: str | None = None,
     figure: str | os.PathLike[str] | None = None,
     on_progress: OnProgress = silent,
-) -> dict[str, Any]:
+) -> ComparedProfiles:
     """Profiles of several scenarios, and ``rows`` with the costs COMPARED by scenario and client kind.
 
     Costs are of the whole schedule for a client in every round (``fvcore_macs_per_sample`` over all rounds too), or of
@@ -43,29 +45,41 @@ def compare_profiles(
     if sum(len(scenario.combinations()) for scenario in loaded) < 2:
         raise ScenarioError("--compare takes two scenarios or more, or one with a compare section")
     names = Counter(scenario.name for scenario in loaded)
-    profiles: dict[str, dict[str, Any]] = {}
+    profiles: dict[str, Tables] = {}
     refused: dict[str, str] = {}
     for given, scenario in zip(scenarios, loaded, strict=True):
         label = scenario.name if names[scenario.name] == 1 else str(given) if isinstance(given, str) else scenario.name
         result = profile(scenario, device=device, link=link, stage=stage, kind=kind, on_progress=on_progress)
-        parts = result.pop("combinations", None) or {"": result}
 
         def named(combination: str, label: str = label) -> str:
             return combination if len(loaded) == 1 else ": ".join(filter(None, (label, combination)))
 
-        for combination, part in parts.items():
+        for combination, part in (result.combinations or {"": result}).items():
             profiles[_free_label(named(combination), profiles)] = part
-        refused |= {named(combination): why for combination, why in result.pop("refused", {}).items()}
+        refused |= {named(combination): why for combination, why in (result.refused or {}).items()}
     reference = next(iter(profiles))
-    rows = [row for label, part in profiles.items() for row in _rows(label, part, stage)]
-    first = {(row["kind"], row.get("variant")): row for row in rows if row["label"] == reference}
-    for row in rows:
-        other = first.get((row["kind"], row.get("variant")), {})
-        row["ratios"] = {name: row[name] / other[name] if other.get(name) else None for name in COMPARED}
+    figures = {
+        (label, whose): compared for label, part in profiles.items() for whose, compared in _figures(part, stage)
+    }
+    rows = []
+    for (label, whose), compared in figures.items():
+        other = figures.get((reference, whose))
+        rows.append(
+            ComparedRow(
+                label=label,
+                kind=whose[0],
+                variant=whose[1],
+                **vars(compared),
+                ratios={name: _ratio(getattr(compared, name), getattr(other, name, None)) for name in COMPARED},
+            )
+        )
     if figure is not None:
         draw_stages(profiles, Path(figure))
-    more = {"refused": refused} if refused else {}
-    return {"reference": reference, "stage": stage, "rows": rows, "profiles": profiles, **more}
+    return ComparedProfiles(reference=reference, stage=stage, rows=rows, profiles=profiles, refused=refused or UNSET)
+
+
+def _ratio(value: float, other: float | None) -> float | None:
+    return value / other if other else None
 
 
 def _free_label(label: str, taken: Mapping[str, Any]) -> str:
@@ -75,19 +89,22 @@ def _free_label(label: str, taken: Mapping[str, Any]) -> str:
     return next(f"{label} ({n})" for n in range(2, len(taken) + 3) if f"{label} ({n})" not in taken)
 
 
-def _rows(label: str, part: Mapping[str, Any], stage: int | None) -> list[dict[str, Any]]:
-    macs = "fvcore_macs_per_sample" if stage else "fvcore_macs_per_sample_all_rounds"
-    return [
-        {
-            "label": label,
-            "kind": row["kind"],
-            **({"variant": row["variant"]} if "variant" in row else {}),
-            "peak_memory_bytes": row["peak_memory_bytes"],
-            "fvcore_macs_per_sample": row[macs],
-            "flops": row["forward_flops"] + row["backward_flops"],
-            "traffic_bytes": row["download_bytes"] + row["upload_bytes"],
-            "virtual_seconds": row["virtual_seconds"],
-            "energy_joules": row["energy_joules"],
-        }
-        for row in part["rows" if stage else "totals"]
-    ]
+def _figures(part: Tables, stage: int | None) -> Iterator[tuple[tuple[str, str | Maybe], Compared]]:
+    """The figures of one round of the stage, or of the whole schedule, with the kind and variant."""
+    rows: Iterable[tuple[ProfileRow | TotalsRow, float]] = (
+        ((row, row.fvcore_macs_per_sample) for row in part.rows)
+        if stage
+        else ((total, total.fvcore_macs_per_sample_all_rounds) for total in part.totals)
+    )
+    for row, macs in rows:
+        yield (
+            (row.kind, row.variant),
+            Compared(
+                peak_memory_bytes=row.peak_memory_bytes,
+                fvcore_macs_per_sample=macs,
+                flops=row.flops,
+                traffic_bytes=row.download_bytes + row.upload_bytes,
+                virtual_seconds=row.virtual_seconds,
+                energy_joules=row.energy_joules,
+            ),
+        )
