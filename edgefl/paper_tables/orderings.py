@@ -8,10 +8,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from edgefl.commands.papers.tables import Table, Tolerance
 from edgefl.commands.progress import OnProgress, silent
 from edgefl.commands.run.run import run
 from edgefl.errors import RunError
+from edgefl.paper_tables.page_tables import Table, Tolerance
 from edgefl.runs import Run, is_comparison, read_run
 from edgefl.scenario import Scenario, load
 
