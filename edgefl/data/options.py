@@ -19,7 +19,7 @@ from pydantic import (
 from edgefl import registry
 from edgefl.data.missing import parse_missing
 from edgefl.errors import suggestion
-from edgefl.registry.fields import NamesOf
+from edgefl.registry.part_fields import NamesOf
 from edgefl.work.tasks import Like, like
 
 Kind = Literal["image", "text", "image-text", "audio", "image-audio"]

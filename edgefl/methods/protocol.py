@@ -21,8 +21,8 @@ from edgefl.methods.aggregation.arrivals import Arrivals
 from edgefl.methods.aggregation.combine import Mix, parts_of
 from edgefl.methods.aggregation.products import combined
 from edgefl.methods.aggregation.server_optimizers import stepped
-from edgefl.methods.answers import check_answers
-from edgefl.methods.personal.parts import check_parts, keep_personal
+from edgefl.methods.checked_answers import check_answers
+from edgefl.methods.personal.personal_parts import check_parts, keep_personal
 from edgefl.methods.setting import ClientFacts, Setting
 from edgefl.methods.state import ServerState, Update
 from edgefl.work import Address, Item, Pass, Payload, Result, Work

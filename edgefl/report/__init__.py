@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from edgefl.report.console import screen
     from edgefl.report.facts import compared, facts_of, summary
     from edgefl.report.figures import FIGURE_FORMS, TIMELINE_FORMS, check_figure, draw_stages
-    from edgefl.report.library import print_devices
     from edgefl.report.measured import print_counts, print_measured
     from edgefl.report.profile import (
         draw_device_check,
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
         print_profile,
         profile_csv,
     )
+    from edgefl.report.profile_library import print_devices
     from edgefl.report.progress import Lines, Live, make_progress
     from edgefl.report.sweep import print_sweep
     from edgefl.report.sweep_figure import SWEEP_FORMS, draw_sweep

@@ -13,7 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import edgefl
-from edgefl.commands.devices.validate import validate_devices
+from edgefl.commands.devices.published import validate_devices
 from edgefl.commands.doctor import doctor, package_check
 from edgefl.commands.profile.compare import compare_profiles
 from edgefl.commands.profile.cost_diff import cost_diff

@@ -26,8 +26,8 @@ from edgefl.commands.parts import parts
 from edgefl.devices.browsing import browse, describe
 from edgefl.report.console import new_table, print_table, screen
 from edgefl.report.fit import print_fit
-from edgefl.report.library import print_devices
 from edgefl.report.profile import print_profile
+from edgefl.report.profile_library import print_devices
 from edgefl.report.sweep import print_sweep
 from edgefl.report.tables import print_methods, print_parts
 

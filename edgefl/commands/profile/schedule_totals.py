@@ -24,7 +24,7 @@ from edgefl.planning import (
     shapes_alone,
     stale,
 )
-from edgefl.planning.places import places
+from edgefl.planning.cohort_places import places
 from edgefl.planning.versions import computed_once
 from edgefl.schedules import Stage, keeps
 from edgefl.work import Work

@@ -22,8 +22,8 @@ from edgefl.commands.sweep.workload import (
     memory_limit_counts,
 )
 from edgefl.planning import DataCoverage, Setup
+from edgefl.planning.cohort_places import places
 from edgefl.planning.coverage import share
-from edgefl.planning.places import places
 
 TRAVELLING = ("download_bytes", "upload_bytes", "flops")
 """Costs that a row gives as means over eligible clients' rounds and as totals of the schedule."""

@@ -14,7 +14,7 @@ import orjson
 
 from edgefl import registry
 from edgefl.commands.run.resume import scenario_of_run
-from edgefl.commands.verify.rules import Check, Facts, Ledger, Record, check_scored
+from edgefl.commands.verify.conservation import Check, Facts, Ledger, Record, check_scored
 from edgefl.devices import available_memory_bytes, load_device, load_link, with_runtime
 from edgefl.errors import RunError
 from edgefl.runs import TABLES, Run, checkpoints, kept, read_run

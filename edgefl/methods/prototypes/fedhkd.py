@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
-from edgefl.methods.prototypes.base import LibraryMethod
+from edgefl.methods.prototypes.prototype_method import LibraryMethod
 
 
 class FedHKD(LibraryMethod):

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from edgefl.errors import MethodError
 from edgefl.methods.protocol import Method
-from edgefl.methods.representations.base import Exchange, Sent, mixed
+from edgefl.methods.representations.representation_method import Exchange, Sent, mixed
 from edgefl.methods.setting import Kind, Setting
 from edgefl.methods.state import ServerState, Update
 from edgefl.work import Pass, Work
