@@ -29,7 +29,7 @@ from edgefl import registry
 from edgefl.commands.compose import compose, predictor_of
 from edgefl.methods import ServerState
 from edgefl.planning import Setup
-from edgefl.runs import RunDirectory, read_run
+from edgefl.runs import RunDirectory, environment, read_run
 from edgefl.scenario import load
 from edgefl.simulation import Simulation
 from edgefl.training import Report, Task
@@ -92,7 +92,7 @@ def play(folder: Path, options: argparse.Namespace, rounds: int) -> None:
     setup = replace(setup, method=method_of(setup, options.kilobytes * 250))
     new = not (folder / "scenario.yaml").exists()
     models = {name: kind.model for name, kind in setup.method.setting.kinds.items()}
-    made = {"scenario_yaml": loaded.to_yaml(), "environment": {}, "models": models}
+    made = {"scenario_yaml": loaded.to_yaml(), "environment": environment(), "models": models}
     with RunDirectory.create(folder, **made) if new else RunDirectory.open(folder) as directory:  # type: ignore[arg-type]
         began = time.perf_counter()
         latest = directory.latest()

@@ -17,10 +17,10 @@ from typing import Any
 from edgefl import registry
 from edgefl.commands.compose import compose, federation_of, predictor_of
 from edgefl.data import Federation
-from edgefl.emulation.client import Data
+from edgefl.emulation.client_process import Data
+from edgefl.emulation.emulator import Emulator, Flown, Machine
 from edgefl.emulation.kernel import check
 from edgefl.emulation.links import Rates
-from edgefl.emulation.server import Emulator, Flown, Machine
 from edgefl.planning import Plan, Planner
 from edgefl.scenario import Scenario, load
 from edgefl.training import Task

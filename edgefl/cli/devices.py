@@ -154,7 +154,7 @@ def validate(
     from edgefl.report.published import print_published
 
     with observing() as on_progress:
-        from edgefl.commands.devices.validate import validate_devices
+        from edgefl.commands.devices.published import validate_devices
 
         result = validate_devices(devices=device or (), plot=plot, on_progress=on_progress)
     print_json(result) if as_json else print_published(result)

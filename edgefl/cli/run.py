@@ -28,6 +28,7 @@ from edgefl.errors import DivergedError, EdgeflError
 
 if TYPE_CHECKING:
     from edgefl.records.compare import ComparedRuns
+    from edgefl.records.summary import RunSummary
     from edgefl.runs import Run
 
 BROKEN = 1
@@ -112,9 +113,8 @@ def run(
             raise diverged
         return
     result = summary(finished, _samples_of)
-    over_seeds = _over_seeds(finished, result["runs"])
-    if over_seeds is not None:
-        result["over_seeds"] = over_seeds.as_json()
+    over_seeds = _over_seeds(finished, result.runs)
+    told = result.as_json() | ({} if over_seeds is None else {"over_seeds": over_seeds.as_json()})
     if not as_json:
         if over_seeds is None or full:
             print_summary(result)
@@ -125,9 +125,9 @@ def run(
             )
         say(f"records, weights and figures: {finished.path}")
     if verify:
-        _verify(str(finished.path), as_json, result)
+        _verify(str(finished.path), as_json, told)
     elif as_json:
-        print_json(result)
+        print_json(told)
     if diverged is not None:
         say(f"to go on all the same: edgefl run --resume {finished.path} --set training.on_divergence=continue")
         raise diverged
@@ -192,9 +192,9 @@ def _whole(folder: str | None) -> Run | None:
     return read_run(parent if is_comparison(parent) else folder)
 
 
-def _over_seeds(run: Run, facts: Mapping[str, Any]) -> ComparedRuns | None:
+def _over_seeds(run: Run, facts: Mapping[str, RunSummary]) -> ComparedRuns | None:
     """The means over seeds, from the facts of runs by label; None for a single seed or an unfinished run."""
-    if not run.finished or len({member.scenario["seed"] for member in run.runs.values()}) < 2:
+    if not run.finished or len({member.settings.seed for member in run.runs.values()}) < 2:
         return None
     from edgefl.commands.compare.compare import compared_runs
     from edgefl.commands.compare.members import members_of
@@ -212,10 +212,10 @@ def _verify(folder: str, as_json: bool, summary: Mapping[str, Any] | None = None
 
     result = verify(folder)
     if as_json:
-        print_json({**(summary or {}), "verified": result})
+        print_json({**(summary or {}), "verified": result.as_json()})
     else:
         print_verified(result)
-    if not result["valid"]:
+    if not result.valid:
         raise typer.Exit(BROKEN)
 
 

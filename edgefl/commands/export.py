@@ -11,17 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from edgefl.commands.progress import OnProgress, public_command, silent
-from edgefl.commands.recorded_rounds import finished_at
 from edgefl.errors import RunError, install_hint, suggestion
 from edgefl.files import replacing
-from edgefl.report.facts import damage
+from edgefl.records.explained import Exported
+from edgefl.records.reading import of_data
+from edgefl.records.rounds import Round
+from edgefl.records.run import Result
 from edgefl.runs import Run, is_comparison, read_run
+from edgefl.runs.changed import guarded
 from edgefl.runs.durable import writing
 
 if TYPE_CHECKING:
     import pandas as pd
-
-Record = Mapping[str, Any]
 
 FORMS = ("csv", "parquet", "tensorboard", "mlflow")
 EXPORTED = ("rounds", "clients", "client_evaluations", "client_metrics", "eligibility", "scratch", "host")
@@ -35,7 +36,7 @@ def export(
     output: str | os.PathLike[str],
     *,
     on_progress: OnProgress = silent,
-) -> dict[str, Any]:
+) -> Exported:
     """Write the records of a run or of a comparison for another program.
 
     ``csv`` and ``parquet`` write a file for each table of ``read_run`` and one, ``runs``, with a row for each run.
@@ -49,7 +50,7 @@ def export(
         on_progress: Called with the name of an event and its facts.
 
     Returns:
-        Plain data: ``to``, ``output``, ``files`` and ``runs`` (labels).
+        ``to``, ``output``, ``files`` and ``runs`` (labels).
 
     Raises:
         RunError: There is no such run, its records were changed, a package is missing, or the folder can't be written.
@@ -63,21 +64,18 @@ def export(
     if to == "parquet":
         _check_pyarrow()
     check_installed(to)
-    members = folder.runs if is_comparison(folder.path) else {str(folder.scenario.get("name")): folder}
+    members = folder.runs if is_comparison(folder.path) else {folder.settings.name: folder}
     if not members:
         raise RunError(f"no run of {folder.path} has begun")
     with writing(target):
         target.mkdir(parents=True, exist_ok=True)
     on_progress("prepare", {"what": f"exporting {folder.path} to {to}"})
-    try:
-        if to in ("csv", "parquet"):
-            files = _tables(folder, members, target, to)
-        else:
-            files = [_log(member, label, target, to, len(members) > 1) for label, member in members.items()]
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise RunError(damage(next(iter(members.values())), error)) from error
+    if to in ("csv", "parquet"):
+        files = _tables(folder, members, target, to)
+    else:
+        files = [_log(member, label, target, to, len(members) > 1) for label, member in members.items()]
     on_progress("done", {"folder": str(target)})
-    return {"to": to, "output": str(target), "files": list(dict.fromkeys(files)), "runs": list(members)}
+    return Exported(to=to, output=str(target), files=list(dict.fromkeys(files)), runs=list(members))
 
 
 def _check_pyarrow() -> None:
@@ -87,6 +85,7 @@ def _check_pyarrow() -> None:
         raise RunError(f"parquet needs a package that isn't installed: pip install pyarrow (or, {install_hint('hub')})")
 
 
+@guarded
 def _tables(folder: Run, members: Mapping[str, Run], target: Path, form: str) -> list[str]:
     """Write each table that has rows; return the files."""
     import pandas as pd
@@ -105,17 +104,18 @@ def _tables(folder: Run, members: Mapping[str, Run], target: Path, form: str) ->
     return files
 
 
-def _summary(label: str, run: Run) -> dict[str, Any]:
+def _summary(label: str, run: Run) -> dict[str, object]:
     """One run as a row: its names, whether it is finished, its final metrics and totals."""
-    row: dict[str, Any] = {"run": label, "folder": str(run.path), "finished": run.finished}
-    for name in ("method", "schedule"):
-        row[name] = run.scenario[name]["name"]
-    row["seed"] = run.scenario["seed"]
-    result = run.result
-    for name in ("rounds", "virtual_seconds"):
-        row[name] = result.get(name)
-    row |= {f"metrics.{k}.{n}": value for k, each in result.get("metrics", {}).items() for n, value in each.items()}
-    return row | {f"totals.{name}": value for name, value in result.get("totals", {}).items()}
+    settings, result = run.settings, run.read_file(Result)
+    row: dict[str, object] = {
+        "run": label, "folder": str(run.path), "finished": run.finished, "method": settings.method.name,
+        "schedule": settings.schedule.name, "seed": settings.seed, "rounds": None, "virtual_seconds": None,
+    }  # fmt: skip
+    if result is None:
+        return row
+    row |= {"rounds": result.rounds, "virtual_seconds": result.virtual_seconds}
+    row |= {f"metrics.{kind}.{name}": value for kind, of in result.metrics.items() for name, value in of.items()}
+    return row | {f"totals.{name}": value for name, value in result.totals.as_json().items()}
 
 
 def _flat_cells(frame: pd.DataFrame) -> pd.DataFrame:
@@ -126,6 +126,7 @@ def _flat_cells(frame: pd.DataFrame) -> pd.DataFrame:
     return frame
 
 
+@guarded
 def _log(run: Run, label: str, target: Path, to: str, several: bool) -> str:
     """Write one run's log; return its file or folder."""
     scenario = run.scenario
@@ -135,7 +136,7 @@ def _log(run: Run, label: str, target: Path, to: str, several: bool) -> str:
     else:
         place = target / MLFLOW
         log = MlflowLog(place, label, scenario)
-    for record in run.each("rounds"):
+    for record in run.read(Round):
         log.round(record)
     log.close(finished=run.finished)
     return str(place)
@@ -155,7 +156,7 @@ class Log(Protocol):
     equals the one that ``edgefl export`` writes afterwards.
     """
 
-    def round(self, record: Record) -> None:
+    def round(self, record: Round) -> None:
         """Add a round's record."""
         ...
 
@@ -164,7 +165,7 @@ class Log(Protocol):
         ...
 
 
-def scalars(record: Record) -> dict[str, float]:
+def scalars(record: Round) -> dict[str, float]:
     """The numbers of a round's record by their path (``metrics.image.accuracy``), lists and the round left out."""
 
     def walk(value: Any, path: str) -> Iterator[tuple[str, float]]:
@@ -176,7 +177,7 @@ def scalars(record: Record) -> dict[str, float]:
 
     return {
         path: value
-        for name, item in {**record, "finished_virtual_seconds": finished_at(record)}.items()
+        for name, item in {**record.as_json(), "finished_virtual_seconds": record.ended}.items()
         if name != "round"
         for path, value in walk(item, name)
     }
@@ -226,12 +227,12 @@ class TensorBoardLog:
         text = "\n".join(f"    {path}: {value}" for path, value in options_of(scenario).items())
         self._writer.add_text("scenario", f"{label}\n\n{text}", 0, walltime=0.0)
 
-    def round(self, record: Record) -> None:
+    def round(self, record: Round) -> None:
         """Add a round's record."""
         with writing(self.folder):
-            at = finished_at(record)
+            at = record.ended
             for path, value in scalars(record).items():
-                self._writer.add_scalar(path.replace(".", "/"), value, record["round"], walltime=at)
+                self._writer.add_scalar(path.replace(".", "/"), value, record.round, walltime=at)
             self._writer.flush()
 
     def close(self, *, finished: bool) -> None:
@@ -274,12 +275,10 @@ class MlflowLog:
                 self._client.log_batch(self.run_id, params=params[first : first + 100], tags=tags)
         self._last = 0
 
-    def round(self, record: Record) -> None:
+    def round(self, record: Round) -> None:
         """Add a round's record."""
-        at = self._last = round(1000 * finished_at(record))
-        metrics = [
-            self._metric(mlflow_name(path), value, at, record["round"]) for path, value in scalars(record).items()
-        ]
+        at = self._last = round(1000 * record.ended)
+        metrics = [self._metric(mlflow_name(path), value, at, record.round) for path, value in scalars(record).items()]
         with _quiet():
             for first in range(0, len(metrics), 500):
                 self._client.log_batch(self.run_id, metrics=metrics[first : first + 500])
@@ -336,10 +335,10 @@ class Tracked:
     def __call__(self, event: str, facts: Mapping[str, Any]) -> None:
         """Log a finished round, then pass the event on."""
         if event == "record":
-            self.round(facts)
+            self.round(of_data(Round, facts, "the round's record"))
         self._on_progress(event, facts)
 
-    def round(self, record: Record) -> None:
+    def round(self, record: Round) -> None:
         """Log a finished round."""
         self._do(lambda log: log.round(record))
 

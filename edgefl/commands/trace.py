@@ -15,11 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.commands.progress import OnProgress, public_command, silent
-from edgefl.commands.recorded_rounds import finished_at, one_run, phases_of, server_spans, window_of
+from edgefl.commands.recorded_rounds import PlayedFlight, PlayedRound, one_run, phases_of, server_spans, window_of
 from edgefl.errors import RunError
 from edgefl.files import replacing
-from edgefl.report.facts import damage
+from edgefl.records import UNSET, ByKind, Maybe, part_of
+from edgefl.records.clients import Flight
+from edgefl.records.explained import Traced
+from edgefl.records.rounds import Metrics, Round
 from edgefl.runs import Run
+from edgefl.runs.changed import guarded
 from edgefl.runs.durable import writing
 
 Event = dict[str, Any]
@@ -40,13 +44,47 @@ FACTS = (
 """Fields of a client's record that its flight shows."""
 
 
+@part_of(Round)
+class TracedRound(PlayedRound):
+    """What a trace shows of a round."""
+
+    finished: int
+    late: int
+    failed: int
+    energy_joules: float
+    losses: ByKind[float | None]
+    metrics: Metrics
+
+
+@part_of(Flight)
+class TracedFlight(PlayedFlight):
+    """What a trace shows of a flight."""
+
+    stage: int
+    part: str | Maybe = UNSET
+    samples: int
+    staleness: int
+    weight_factor: float | Maybe = UNSET
+    loss: float | None
+    attack: str | Maybe | None = UNSET
+    peak_memory_bytes: int
+    forward_flops: int
+    backward_flops: int
+    carried_download_bytes: int
+    carried_upload_bytes: int
+
+    def carried(self, phase: str) -> int:
+        """Serialised bytes that crossed the link in the ``download`` or the ``upload``."""
+        return self.carried_download_bytes if phase == "download" else self.carried_upload_bytes
+
+
 @public_command
 def trace(
     run: str | os.PathLike[str],
     *,
     output: str | os.PathLike[str] | None = None,
     on_progress: OnProgress = silent,
-) -> dict[str, Any]:
+) -> Traced:
     """Write a run's virtual time as a Chrome trace (JSON), which https://ui.perfetto.dev opens.
 
     It has a track for each client, for each client's link and for the server's rounds and works, and counters of the
@@ -59,7 +97,7 @@ def trace(
         on_progress: Called with the name of an event and its facts.
 
     Returns:
-        Plain data: ``file``, ``events``, ``clients``, ``rounds`` and ``virtual_seconds``.
+        ``file``, ``events``, ``clients``, ``rounds`` and ``virtual_seconds``.
 
     Raises:
         RunError: There is no such run, it is a comparison, no round has ended, its records were changed, or the file
@@ -70,96 +108,88 @@ def trace(
     if path.is_dir():
         raise RunError(f"can't write {path}: it is a folder")
     on_progress("prepare", {"what": f"writing {path}"})
-    try:
-        facts = _write(folder, path)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise RunError(damage(folder, error)) from error
+    facts = _write(folder, path)
     on_progress("done", {"folder": str(path.parent)})
     return facts
 
 
-def _write(run: Run, path: Path) -> dict[str, Any]:
-    rounds = run.records("rounds")
+@guarded
+def _write(run: Run, path: Path) -> Traced:
+    rounds = list(run.read(TracedRound))
     if not rounds:
         raise RunError(f"the run at {run.path} has no trace yet: no round has ended")
     counters: Steps = defaultdict(lambda: defaultdict(lambda: defaultdict(float)))
-    clients: dict[int, Mapping[str, Any]] = {}
+    clients: dict[int, TracedFlight] = {}
     count = 0
     with writing(path), replacing(path, durable=False) as partial, partial.open("w", encoding="utf-8") as file:
         file.write('{"displayTimeUnit": "ms", "otherData": ')
-        json.dump({"scenario": run.scenario.get("name"), "clock": "virtual time since the run began"}, file)
+        json.dump({"scenario": run.settings.name, "clock": "virtual time since the run began"}, file)
         file.write(',\n"traceEvents": [\n')
         for event in _events(run, rounds, clients, counters):
             file.write(("" if count == 0 else ",\n") + json.dumps(event, allow_nan=False))
             count += 1
         file.write("\n]}\n")
-    return {
-        "file": str(path),
-        "events": count,
-        "clients": len(clients),
-        "rounds": len(rounds),
-        "virtual_seconds": finished_at(rounds[-1]),
-    }
+    return Traced(
+        file=str(path), events=count, clients=len(clients), rounds=len(rounds), virtual_seconds=rounds[-1].ended
+    )
 
 
-def _events(
-    run: Run, rounds: list[dict[str, Any]], clients: dict[int, Mapping[str, Any]], counters: Steps
-) -> Iterator[Event]:
+def _events(run: Run, rounds: list[TracedRound], clients: dict[int, TracedFlight], counters: Steps) -> Iterator[Event]:
     last: dict[int, float] = {}
-    for flight in run.flights():
-        clients.setdefault(flight["client"], flight)
-        last[flight["round"]] = max(last.get(flight["round"], 0.0), flight["ended_virtual_seconds"])
+    for flight in run.read(TracedFlight):
+        clients.setdefault(flight.client, flight)
+        last[flight.round] = max(last.get(flight.round, 0.0), flight.ended_virtual_seconds)
         yield from flight_events(flight)
         count_flight(flight, counters)
     window = window_of(run)
     for record in rounds:
-        yield from round_events(record, last.get(record["round"]), window)
-    yield from counter_events(counters, finished_at(rounds[-1]) * MICRO)
+        yield from round_events(record, last.get(record.round), window)
+    yield from counter_events(counters, rounds[-1].ended * MICRO)
     yield from names(clients)
 
 
-def flight_events(flight: Mapping[str, Any]) -> Iterator[Event]:
+def flight_events(flight: TracedFlight) -> Iterator[Event]:
     """Slices of a flight: the whole of it and its phases on the client's track, its transfers on the link's."""
-    tid = flight["client"] + 1
-    facts = {name: flight[name] for name in FACTS if flight.get(name) is not None}
-    begins, ends = flight["dispatched_virtual_seconds"], flight["ended_virtual_seconds"]
-    yield _slice(CLIENTS, tid, f"round {flight['base_round']}: {flight['outcome']}", "flight", begins, ends, facts)
+    tid = flight.client + 1
+    facts = {name: value for name in FACTS if (value := getattr(flight, name)) not in (None, UNSET)}
+    begins, ends = flight.dispatched_virtual_seconds, flight.ended_virtual_seconds
+    yield _slice(CLIENTS, tid, f"round {flight.base_round}: {flight.outcome}", "flight", begins, ends, facts)
     for span in phases_of(flight):
         yield _slice(CLIENTS, tid, span.name, "phase", span.start, min(span.end, ends), {})
         if span.name != "compute":
-            carried = flight[f"carried_{span.name}_bytes"]
+            carried = flight.carried(span.name)
             bits = {"carried_bytes": carried, "bits_per_second": 8 * carried / (span.end - span.start)}
             yield _slice(LINKS, tid, span.name, "transfer", span.start, min(span.end, ends), bits)
 
 
-def round_events(record: Mapping[str, Any], landed: float | None, window: float | None) -> Iterator[Event]:
+def round_events(record: TracedRound, landed: float | None, window: float | None) -> Iterator[Event]:
     """Slices of a round and of the server's works in it, and an instant with its metrics."""
-    begins, ends = record["started_virtual_seconds"], finished_at(record)
+    begins, ends = record.started_virtual_seconds, record.ended
     names = ("stage", "outcome", "selected", "finished", "late", "failed", "energy_joules")
-    facts = {name: record[name] for name in names} | {"losses": record["losses"], "metrics": record["metrics"]}
-    yield _slice(SERVER, ROUNDS, f"round {record['round']}", "round", begins, ends, facts)
+    facts = {name: getattr(record, name) for name in names} | {"losses": record.losses, "metrics": record.metrics}
+    yield _slice(SERVER, ROUNDS, f"round {record.round}", "round", begins, ends, facts)
     for span in server_spans(record, landed, window):
         yield _slice(SERVER, WORKS, span.name, "server", span.start, span.end, {})
-    if record["metrics"]:
-        scores = {"name": f"metrics of round {record['round']}", "cat": "metrics", "args": record["metrics"]}
+    if record.metrics:
+        scores = {"name": f"metrics of round {record.round}", "cat": "metrics", "args": record.metrics}
         yield {**scores, "ph": "i", "s": "p", "ts": ends * MICRO, "pid": SERVER, "tid": ROUNDS}
 
 
-def count_flight(flight: Mapping[str, Any], counters: Steps) -> None:
+def count_flight(flight: TracedFlight, counters: Steps) -> None:
     """Add a flight to the counters: its memory while it computes, its bits while it transfers, its mean power."""
     for span in phases_of(flight):
         start, end = span.start * MICRO, span.end * MICRO
         if end <= start:
             continue
         if span.name == "compute":
-            _add(counters, "memory, bytes", flight["kind"], start, end, flight["peak_memory_bytes"])
+            _add(counters, "memory, bytes", flight.kind, start, end, flight.peak_memory_bytes)
         else:
-            rate = 8 * flight[f"carried_{span.name}_bytes"] / (span.end - span.start)
+            rate = 8 * flight.carried(span.name) / (span.end - span.start)
             _add(counters, "traffic, bits per second", span.name, start, end, rate)
-    begins, ends = flight["dispatched_virtual_seconds"], flight["ended_virtual_seconds"]
+    begins, ends = flight.dispatched_virtual_seconds, flight.ended_virtual_seconds
     if ends > begins:
-        watts = flight["energy_joules"] / (ends - begins)
-        _add(counters, "power, watts", flight["kind"], begins * MICRO, ends * MICRO, watts)
+        watts = flight.energy_joules / (ends - begins)
+        _add(counters, "power, watts", flight.kind, begins * MICRO, ends * MICRO, watts)
 
 
 def _add(counters: Steps, counter: str, series: str, start: float, end: float, amount: float) -> None:
@@ -189,15 +219,15 @@ def _counter(name: str, at: float, values: Mapping[str, float]) -> Event:
     return {"name": name, "ph": "C", "ts": at, "pid": SERVER, "tid": 0, "args": dict(values)}
 
 
-def names(clients: Mapping[int, Mapping[str, Any]]) -> Iterator[Event]:
+def names(clients: Mapping[int, TracedFlight]) -> Iterator[Event]:
     """Metadata: the names of processes and tracks, and their order."""
     for order, (pid, name) in enumerate(((SERVER, "server"), (CLIENTS, "clients"), (LINKS, "links"))):
         yield _metadata("process_name", pid, 0, {"name": name})
         yield _metadata("process_sort_index", pid, 0, {"sort_index": order})
     tracks: list[tuple[int, int, str]] = [(SERVER, ROUNDS, "rounds"), (SERVER, WORKS, "works")]
     for client, flight in sorted(clients.items()):
-        tracks.append((CLIENTS, client + 1, f"client {client}: {flight['kind']}, {flight['device']}"))
-        tracks.append((LINKS, client + 1, f"client {client}: {flight['link']}"))
+        tracks.append((CLIENTS, client + 1, f"client {client}: {flight.kind}, {flight.device}"))
+        tracks.append((LINKS, client + 1, f"client {client}: {flight.link}"))
     yield from _tracks(tracks)
 
 

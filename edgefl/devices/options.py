@@ -31,7 +31,7 @@ from edgefl.devices.fleet_profile import FleetProfile, fleet_profile
 from edgefl.devices.profile import load_device, load_link
 from edgefl.devices.runtime import PYTORCH, check_runtime, load_runtime, runtime_names
 from edgefl.errors import EdgeflError, UnitError, suggestion
-from edgefl.registry.fields import Fields
+from edgefl.registry.part_fields import Fields
 
 OF_DEVICE = "of device"
 

@@ -20,7 +20,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from edgefl import registry
 from edgefl.errors import MethodError, suggestion
 from edgefl.models.model import AdapterDescription, ModelDescription
-from edgefl.registry.fields import Fields
+from edgefl.registry.part_fields import Fields
 
 READ_OUT = ("head", "rep")
 """Parts that a task adds to a tower."""

@@ -97,10 +97,10 @@ class Setup:
         """Whether clients of this kind may be drawn in this round."""
         return kind not in self.round.leave_out and self.method.participates(kind, round)
 
-    def rate_record(self, round: int) -> dict[str, float]:
-        """``lr``, the learning rate of a round without scaling by batch size; empty where no schedule varies it."""
+    def rate_of(self, round: int) -> float:
+        """The learning rate of a round without scaling by batch size."""
         training = self.method.setting.training
-        return {"lr": training.lr * training.lr_factor(round)} if training.lr_schedule.varies else {}
+        return training.lr * training.lr_factor(round)
 
     def staged(self, work: Work, stage: Stage) -> Work:
         """Restrict a work on a client kind's model to the stage; a work on the server's own model stays as it is."""

@@ -14,9 +14,11 @@ from edgefl.records.record import (
     Row,
     Samples,
     Share,
+    Since,
     Unit,
     fields_of,
     part_of,
+    plain,
 )
 
 __all__ = [
@@ -31,7 +33,9 @@ __all__ = [
     "Row",
     "Samples",
     "Share",
+    "Since",
     "Unit",
     "fields_of",
     "part_of",
+    "plain",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,9 +39,17 @@ def decode(cls: type[R], text: bytes, where: object, error: type[EdgeflError] = 
     except msgspec.ValidationError as wrong:
         raise error(f"{where}: {_told(str(wrong))}") from None
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise error(f"{where}: this line is damaged: {text[:60]!r}") from None
+        raise error(f"{where}: it isn't JSON: {text[:60]!r}") from None
     except RecursionError:
         raise error(f"{where}: it is nested too deeply: {text[:60]!r}") from None
+
+
+def of_data(cls: type[R], data: object, where: object, error: type[EdgeflError] = RunError) -> R:
+    """The record in this JSON data.  Raises ``error`` as ``decode`` does."""
+    try:
+        return msgspec.convert(data, cls)
+    except msgspec.ValidationError as wrong:
+        raise error(f"{where}: {_told(str(wrong))}") from None
 
 
 def _told(message: str) -> str:
@@ -61,15 +69,31 @@ def each(path: Path, cls: type[R]) -> Iterator[R]:
     An incomplete last line is ignored, because a run may be writing it.  Raises RunError, with the line's number, for a
     line that isn't a record of this class, and if the file can't be read.
     """
-    decode_line, name = _decoder(cls).decode, str(path)
+    return (record for record, _ in numbered(path, cls))
+
+
+def numbered(path: Path, cls: type[R], skip: Callable[[bytes], bool] | None = None) -> Iterator[tuple[R, str]]:
+    """The same with the place of each record, ``clients.jsonl:3``; lines to ``skip`` are of other records."""
+    decode_line, name, file = _decoder(cls).decode, str(path), path.name
     for number, line, last in lines(path):
         try:
-            yield decode_line(line)
+            if skip is None or not skip(line):
+                yield decode_line(line), f"{file}:{number}"
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
             if last and not isinstance(wrong, msgspec.ValidationError):
                 return
+            if not isinstance(wrong, msgspec.ValidationError | RecursionError):
+                raise RunError(f"{name}:{number}: this line is damaged: {line[:60]!r}") from None
             decode(cls, line, f"{name}:{number}")
             raise
+
+
+def data(text: bytes) -> Any:
+    """JSON data, with whole numbers of any size.  Raises ValueError."""
+    try:
+        return msgspec.json.decode(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def lines(path: Path) -> Iterator[tuple[int, bytes, bool]]:

@@ -41,14 +41,15 @@ from typing import (
     get_type_hints,
 )
 
+import msgspec
+import numpy as np
 from msgspec import UNSET, UnsetType
 
 from edgefl.errors import suggestion
-from edgefl.records import writing
 
 __all__ = [
-    "UNSET", "ByKind", "Clients", "Flights", "Keys", "Maybe", "Record", "Rounds", "Row", "Samples", "Share", "Unit",
-    "fields_of", "part_of",
+    "UNSET", "ByKind", "Clients", "Flights", "Keys", "Maybe", "Record", "Rounds", "Row", "Samples", "Share", "Since",
+    "Unit", "fields_of", "part_of", "plain",
 ]  # fmt: skip
 
 Maybe = UnsetType
@@ -72,6 +73,13 @@ class Keys:
     name: str
 
 
+@dataclass(frozen=True)
+class Since:
+    """Annotation of a Maybe that every run has since this format; folders of earlier ones lack it."""
+
+    run_format: int
+
+
 Share = Annotated[float, Unit("share")]
 Clients = Annotated[int, Unit("clients")]
 Flights = Annotated[int, Unit("flights")]
@@ -84,6 +92,24 @@ UNITS = {
     "macs_per_sample": "MACs", "grams": "g", "share": "share", "samples": "samples", "percent": "%",
 }  # fmt: skip
 """Units by the last words of a field's name."""
+
+
+def _numbers(value: object) -> object:
+    """What numpy's values are written as."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    raise TypeError(f"a record can't hold a value of type {type(value).__name__}: {value!r:.80}")
+
+
+ENCODER = msgspec.json.Encoder(enc_hook=_numbers)
+
+
+def plain(record: object) -> Any:
+    """A record as JSON data: dictionaries, lists, text, numbers; NaN and infinity are None, what is UNSET is left out.
+
+    Raises TypeError for a value that JSON can't represent.
+    """
+    return msgspec.json.decode(ENCODER.encode(record))
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -100,7 +126,7 @@ class Record:
 
     def as_json(self) -> dict[str, Any]:
         """The record as JSON data.  NaN and infinity are None; what is UNSET is left out."""
-        found: dict[str, Any] = writing.plain(self)
+        found: dict[str, Any] = plain(self)
         return found
 
     def __getitem__(self, name: str) -> Any:
@@ -125,6 +151,12 @@ def types_of(cls: type[Record]) -> Mapping[str, Any]:
 _TYPES: dict[type, Mapping[str, Any]] = {}
 
 
+def whole_of(cls: type[Record]) -> type[Record]:
+    """The class of which this is a part, or the class itself."""
+    whole: type[Record] = getattr(cls, "__part_of__", cls)
+    return whole
+
+
 def part_of(whole: type[Record]) -> Callable[[type[R]], type[R]]:
     """The decorator of a Record that has some of the fields of ``whole``, for a reader that needs no others.
 
@@ -145,18 +177,24 @@ def part_of(whole: type[Record]) -> Callable[[type[R]], type[R]]:
 
 
 def _fits(part: Any, whole: Any) -> bool:
-    """Whether values of the type ``whole`` can be read as ``part``."""
-    part, whole = _bare(part), _bare(whole)
+    """Whether values of the type ``whole`` can be read as ``part``, which may have fewer annotations."""
+    of_part, of_whole = _arms(part), _arms(whole)
+    return len(of_part) == len(of_whole) and all(any(_fits_one(a, b) for a in of_part) for b in of_whole)
+
+
+def _fits_one(part: Any, whole: Any) -> bool:
     if part == whole or (isinstance(part, type) and getattr(part, "__part_of__", None) is whole):
         return True
-    if _is_union(part) and _is_union(whole):
-        of_part = get_args(part)
-        return all(any(_fits(each, other) for each in of_part) for other in get_args(whole))
-    origin = get_origin(part)
-    if origin is None or origin is not get_origin(whole):
+    of_part, of_whole = get_args(part), get_args(whole)
+    if get_origin(part) is None or get_origin(part) is not get_origin(whole) or len(of_part) != len(of_whole):
         return False
-    pairs = list(zip(get_args(part), get_args(whole)))
-    return len(pairs) == len(get_args(whole)) and all(_fits(a, b) for a, b in pairs)
+    return all(_fits(a, b) for a, b in zip(of_part, of_whole))
+
+
+def _arms(kind: Any) -> list[Any]:
+    """The types that a union is of, or the type itself, without annotations."""
+    kind = _bare(kind)
+    return [arm for each in get_args(kind) for arm in _arms(each)] if _is_union(kind) else [kind]
 
 
 def _is_union(kind: Any) -> bool:
@@ -185,6 +223,8 @@ class Row(NamedTuple):
     """Whether it may be null"""
     always: bool
     """Whether every record has it"""
+    since: int = 1
+    """The first format of run folders that has it"""
 
 
 def fields_of(cls: type[Record]) -> list[Row]:
@@ -200,6 +240,7 @@ def _rows(cls: type[Record], name: str, kind: Any) -> Iterator[Row]:
     if not meaning:
         raise TypeError(f"{cls.__name__}.{name} has no meaning: write a text under the field")
     shown, inside, unit, nullable, always = name, kind, "", False, True
+    since = since_of(kind)
     while True:  # from the field's own type to that of its innermost values
         origin, args = get_origin(inside), get_args(inside)
         if origin is Annotated:
@@ -213,7 +254,7 @@ def _rows(cls: type[Record], name: str, kind: Any) -> Iterator[Row]:
                     inside = get_args(_bare(inside))[1]
         elif _is_union(inside):
             nullable |= type(None) in args
-            always &= UnsetType not in args
+            always &= UnsetType not in args or since > 1
             rest = tuple(each for each in args if each not in (type(None), UnsetType))
             if len(rest) > 1:
                 break
@@ -224,9 +265,20 @@ def _rows(cls: type[Record], name: str, kind: Any) -> Iterator[Row]:
             break
     if isinstance(inside, type) and issubclass(inside, Record):
         for row in fields_of(inside):
-            yield row._replace(name=f"{shown}.{row.name}", nullable=row.nullable, always=row.always and always)
+            yield row._replace(name=f"{shown}.{row.name}", always=row.always and always)
         return
-    yield Row(shown, _json_type(inside), unit or _unit_of(name, inside), meaning, nullable, always)
+    yield Row(shown, _json_type(inside), unit or _unit_of(name, inside), meaning, nullable, always, since)
+
+
+def since_of(kind: Any) -> int:
+    """The first run format that has a field of this type."""
+    marks = [mark for arm in (kind, *get_args(kind)) if get_origin(arm) is Annotated for mark in get_args(arm)[1:]]
+    return next((mark.run_format for mark in marks if isinstance(mark, Since)), 1)
+
+
+def always(kind: Any) -> bool:
+    """Whether every record that is written today has a field of this type."""
+    return UnsetType not in get_args(kind) or since_of(kind) > 1
 
 
 def _unit_of(name: str, kind: Any) -> str:

@@ -6,24 +6,13 @@ NaN and infinity are written as null, so that any JSON parser can read a file; f
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields
 from typing import Any
 
-import msgspec
 import numpy as np
 import orjson
 
 from edgefl.errors import suggestion
-
-
-def _numbers(value: object) -> object:
-    """What numpy's values are written as."""
-    if isinstance(value, np.ndarray | np.generic):
-        return value.tolist()
-    raise TypeError(f"a record can't hold a value of type {type(value).__name__}: {value!r:.80}")
-
-
-_ENCODER = msgspec.json.Encoder(enc_hook=_numbers)
+from edgefl.records.record import ENCODER, Record, always, types_of
 
 
 def line(record: object) -> bytes:
@@ -31,20 +20,12 @@ def line(record: object) -> bytes:
 
     Raises TypeError for a value that JSON can't represent.
     """
-    return _ENCODER.encode(record) + b"\n"
+    return ENCODER.encode(record) + b"\n"
 
 
 def inner(record: object) -> bytes:
     """The fields of a record as JSON without the brackets: part of a line that many records share."""
-    return _ENCODER.encode(record)[1:-1]
-
-
-def plain(record: object) -> Any:
-    """A record as JSON data: dictionaries, lists, text, numbers; NaN and infinity are None, what is UNSET is left out.
-
-    Raises TypeError for a value that JSON can't represent.
-    """
-    return msgspec.json.decode(_ENCODER.encode(record))
+    return ENCODER.encode(record)[1:-1]
 
 
 def texts(numbers: Any) -> list[bytes]:
@@ -61,15 +42,15 @@ class Columns:
     class is checked once, here: TypeError for one that it hasn't, or that is missing and isn't a Maybe.
     """
 
-    def __init__(self, cls: type, own: Sequence[str], groups: Sequence[type] = ()):
-        known = {f.name: f.default for f in fields(cls)}
-        given = [*own, *(f.name for group in groups for f in fields(group))]
+    def __init__(self, cls: type[Record], own: Sequence[str], groups: Sequence[type[Record]] = ()):
+        known = types_of(cls)
+        given = [*own, *(name for group in groups for name in types_of(group))]
         for name in given:
             if name not in known:
                 raise TypeError(f"{cls.__name__} has no field {name!r}{suggestion(name, known)}")
         if twice := {name for name in given if given.count(name) > 1}:
             raise TypeError(f"{cls.__name__}: {', '.join(sorted(twice))} would be written twice")
-        if missing := [n for n, default in known.items() if default is MISSING and n not in given]:
+        if missing := [name for name, kind in known.items() if name not in given and always(kind)]:
             raise TypeError(f"{cls.__name__}: nothing writes {', '.join(missing)}")
         self.own = tuple(own)
         parts = [*(b'"%b":%%b' % name.encode() for name in own), *(b"%b" for _ in groups)]

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from edgefl import units
+from edgefl.records import UNSET
+from edgefl.records.rounds import CARBON, Sums
 
 
-def carbon_of(totals: Mapping[str, Any]) -> dict[str, float]:
+def carbon_of(totals: Sums) -> dict[str, float]:
     """Grams by phase, of a run's totals; empty without an intensity."""
-    from edgefl.runs import CARBON
+    found = {name.split("_")[0]: getattr(totals, name) for name in CARBON}
+    return {phase: grams for phase, grams in found.items() if grams is not UNSET}
 
-    return {name.split("_")[0]: totals[name] for name in CARBON if name in totals}
 
-
-def carbon_words(totals: Mapping[str, Any]) -> str:
+def carbon_words(totals: Sums) -> str:
     """One line: "CO2 equivalent of the clients' energy: 1.2 g (download 0.1 g, ...)"; empty without an intensity."""
     grams = carbon_of(totals)
     if not grams:

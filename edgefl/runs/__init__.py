@@ -14,11 +14,8 @@ from edgefl.runs.folders import (
     is_comparison,
 )
 from edgefl.runs.reading import Run, read_run
-from edgefl.runs.tables import CARBON, SUMMED
 
 __all__ = [
-    "CARBON",
-    "SUMMED",
     "TABLES",
     "Run",
     "RunDirectory",

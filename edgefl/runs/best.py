@@ -11,11 +11,12 @@ import os
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError
 
 from edgefl.files import sync
+from edgefl.records.run import Best
 from edgefl.runs import checkpoints
 from edgefl.runs.durable import writing
 
@@ -29,11 +30,11 @@ FACTS = "edgefl"
 """The key of a file's metadata that has ``round``, ``metric`` and ``value``, as JSON."""
 
 
-def write(folder: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+def write(folder: Path, tensors: Mapping[str, Tensor], facts: Best) -> None:
     """Write the new best weights, ``{address: tensor}``.  Raises RunError if the file can't be written."""
     # clones prevent aliases: the file must hold every address, so that other tools can read it
     weights = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
-    checkpoints.write_tensors(folder / NEXT, weights, {FACTS: json.dumps(facts, sort_keys=True)})
+    checkpoints.write_tensors(folder / NEXT, weights, {FACTS: json.dumps(facts.as_json(), sort_keys=True)})
 
 
 def settle(folder: Path) -> None:

@@ -71,11 +71,19 @@ def check_folder_name(name: Any, where: Path) -> str:
     return str(name)
 
 
+def read_bytes(path: Path) -> bytes:
+    """What this file holds.  Raises RunError if it can't be read."""
+    try:
+        return read_regular(path)
+    except OSError as error:
+        raise RunError(f"can't read {path}: {error}") from error
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in this file.  Raises RunError if it can't be read or holds something else."""
     try:
-        value = json.loads(read_regular(path))
-    except (OSError, ValueError, RecursionError) as error:
+        value = json.loads(read_bytes(path))
+    except (ValueError, RecursionError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
         raise RunError(f"can't read {path}: {reason}") from error
     if not isinstance(value, dict):

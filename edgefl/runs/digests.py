@@ -51,6 +51,10 @@ class TableDigest:
         return {"lines": self.lines, "bytes": self.size, "blake2b": self.hashed.hexdigest()}
 
 
+EMPTY = TableDigest().record()
+"""The record of a table that holds nothing, or that a checkpoint of an earlier format doesn't know."""
+
+
 def table_difference(path: Path, written: Mapping[str, Any], round: int) -> str | None:
     """How a table differs from what it held when the checkpoint of ``round`` was written; None if it doesn't.
 

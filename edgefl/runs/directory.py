@@ -8,7 +8,7 @@
     evaluation.json      samples of each server split by client kind, and the chance level of each metric
     preprocessing.json   {kind: how raw samples become the inputs of its model}
     tokenizer.json       if text is trained
-    rounds.jsonl clients.jsonl eligibility.jsonl
+    rounds.jsonl clients.jsonl scored.jsonl eligibility.jsonl
     scratch.jsonl        what kernels take, which predictions used: a resumed run takes it from here
     host.jsonl           wall time, memory and ids of processes: differ between equal runs
     checkpoints/round-000012/{state.safetensors,state.json}
@@ -25,7 +25,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -34,11 +34,14 @@ from typing import TYPE_CHECKING, Any
 
 from edgefl.errors import RunError
 from edgefl.files import sync
+from edgefl.records import Record, plain
+from edgefl.records.run import Best, Environment, Evaluation, Result, Resumed
+from edgefl.records.writing import line
 from edgefl.runs import best, checkpoints, digests, kept, tables, unfinished
 from edgefl.runs.background import Background
 from edgefl.runs.contents import CHECKPOINTS, KEPT, PREPROCESSING, read_json
 from edgefl.runs.durable import boot, locked, replace_file, writing
-from edgefl.runs.folders import FILES, FORMAT, TABLES, Table, check_format, check_run_folder, json_text, new_folder
+from edgefl.runs.folders import FILES, RECORDS, TABLES, Table, check_format, check_run_folder, json_text, new_folder
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -82,7 +85,7 @@ class RunDirectory:
         path: str | os.PathLike[str],
         *,
         scenario_yaml: str,
-        environment: Mapping[str, Any],
+        environment: Environment,
         models: Mapping[str, Any],
     ) -> RunDirectory:
         """Begin a run in a folder that doesn't exist or is empty.
@@ -92,7 +95,7 @@ class RunDirectory:
         path = new_folder(path)
         run = cls(path)
         replace_file(path / "scenario.yaml", scenario_yaml.encode())
-        replace_file(path / "environment.json", json_text({"run_format": FORMAT, **environment}))
+        replace_file(path / "environment.json", json_text(environment.as_json()))
         for table in TABLES:
             with writing(path):
                 run.table(table).touch()
@@ -114,9 +117,7 @@ class RunDirectory:
         return run
 
     def table(self, name: Table) -> Path:
-        """The path of a table's file.  Raises ValueError for an unknown table."""
-        if name not in TABLES:
-            raise ValueError(f"unknown table {name!r}; allowed: {', '.join(TABLES)}")
+        """The path of a table's file."""
         return self.path / f"{name}.jsonl"
 
     @property
@@ -140,31 +141,27 @@ class RunDirectory:
         models: dict[str, Any] = json.loads((self.path / "models.json").read_bytes())
         return models
 
-    def record_resume(
-        self, round: int, scenario_yaml: str, overrides: Sequence[str], environment: Mapping[str, Any]
-    ) -> None:
+    def record_resume(self, round: int, scenario_yaml: str, overrides: Sequence[str], environment: Environment) -> None:
         """Record that the run goes on after ``round``: with which changes, and on which versions and hardware.
 
         ``environment.json`` gets an entry under ``resumed``, and ``scenario.yaml`` the changed scenario.
         Raises RunError if a file can't be written.
         """
         first = read_json(self.path / "environment.json")
-        changed = {name: value for name, value in environment.items() if first.get(name) != value}
-        entry = {"round": round, "set": list(overrides), "environment": changed}
+        now = environment.as_json()
+        changed = {name: value for name, value in now.items() if first.get(name) != value and name != "run_format"}
+        entry = Resumed(round=round, set=overrides, environment=changed).as_json()
         if overrides:
             replace_file(self.path / "scenario.yaml", scenario_yaml.encode())
         resumed = [*first.get("resumed", []), entry]
         replace_file(self.path / "environment.json", json_text({**first, "resumed": resumed}))
 
-    def write_evaluation(
-        self, samples: Mapping[str, Mapping[str, int]], chance: Mapping[str, Mapping[str, Mapping[str, float]]]
-    ) -> None:
+    def write_evaluation(self, evaluation: Evaluation) -> None:
         """Write the number of evaluation samples and the chance levels, which tables show when the data are absent.
 
-        ``samples`` is ``{split: {kind: samples}}``, ``chance`` is ``{split: {kind: {metric: chance level}}}``.
         Raises RunError if the file can't be written.
         """
-        replace_file(self.path / "evaluation.json", json_text(tables.plain({"samples": samples, "chance": chance})))
+        replace_file(self.path / "evaluation.json", json_text(evaluation.as_json()))
 
     def write_preprocessing(self, of_kinds: Mapping[str, Preprocessing]) -> None:
         """Write how raw samples become the inputs of each kind's model.  Raises RunError if it can't be written."""
@@ -176,19 +173,20 @@ class RunDirectory:
         """Whether ``finish`` has completed."""
         return (self.path / "result.json").exists()
 
-    def append(self, table: Table, records: Iterable[Mapping[str, Any]]) -> None:
-        """Append records to a table.  Each needs a ``round``; values may be numpy's, infinite ones become null.
+    def append(self, *records: Record) -> None:
+        """Append records to their table: all of one class, one of ``RECORDS``.  What isn't finite becomes null.
 
-        Raises RunError if the file can't be written, ValueError for a record without a round, and TypeError for a value
-        that JSON can't represent.
+        Raises RunError if the file can't be written, and TypeError for a value that JSON can't represent.
         """
-        self.append_lines(table, tables.encoded(self.table(table).name, records))
+        if records:
+            self.append_lines(type(records[0]), [line(record) for record in records])
 
-    def append_lines(self, table: Table, lines: Sequence[bytes]) -> None:
-        """Append records that are encoded already: each a line of JSON with its ``round`` and a final newline.
+    def append_lines(self, cls: type[Record], lines: Sequence[bytes]) -> None:
+        """Append records of a class that are lines of JSON already, with a final newline (``Columns``).
 
         Raises RunError if the file can't be written.
         """
+        table = RECORDS[cls]
         digest = self._digest(table)
         tables.append_lines(self.table(table), lines)
         digest.add(b"".join(lines))
@@ -230,7 +228,7 @@ class RunDirectory:
         else:
             facts = {**facts, "written_since_boot": boot()}
         checkpoints.write(
-            self.path / CHECKPOINTS, round, tensors, state, tables.plain(facts), max(self.keep, checkpoints.KEEP),
+            self.path / CHECKPOINTS, round, tensors, state, plain(facts), max(self.keep, checkpoints.KEEP),
             synced=synced, besides=self._synced_round,
         )  # fmt: skip
         if synced:
@@ -261,16 +259,16 @@ class RunDirectory:
         return unfinished.read(self.path, round, self._facts())
 
     def _facts(self) -> dict[str, Any]:
-        facts: dict[str, Any] = tables.plain({"made_of": self.made_of, "inputs": self.inputs})
+        facts: dict[str, Any] = plain({"made_of": self.made_of, "inputs": self.inputs})
         return facts
 
-    def keep_best(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    def keep_best(self, tensors: Mapping[str, Tensor], facts: Best) -> None:
         """Write the best weights so far, ``{address: tensor}``; they count from the next checkpoint on.
 
-        ``facts`` are their ``metric``, ``value`` and ``round``.  Raises RunError if the file can't be written.
+        Raises RunError if the file can't be written.
         """
         self.settle()
-        best.write(self.path, tensors, tables.plain(facts))
+        best.write(self.path, tensors, facts)
 
     def latest(self) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
         """``(round, tensors, state)`` of the newest undamaged checkpoint, or None if there is none.
@@ -286,7 +284,7 @@ class RunDirectory:
         """Which records of a checkpoint that was written but not synced before a boot are missing, "" if none is."""
         manifest = checkpoints.manifest_of(self.path / CHECKPOINTS / checkpoints.name(round))
         for table in () if manifest.get("written_since_boot", boot()) == boot() else TABLES:
-            path, written = self.table(table), manifest["records"][table]
+            path, written = self.table(table), manifest["records"].get(table, digests.EMPTY)
             if (path.stat().st_size if path.exists() else 0) < written["bytes"]:
                 return f"{path} lacks records of its rounds"
         return ""
@@ -300,9 +298,10 @@ class RunDirectory:
         """
         manifest = checkpoints.manifest_of(self.path / CHECKPOINTS / checkpoints.name(round))
         for table in TABLES:
-            if difference := digests.table_difference(self.table(table), manifest["records"][table], round):
+            written = manifest["records"].get(table, digests.EMPTY)
+            if difference := digests.table_difference(self.table(table), written, round):
                 raise RunError(f"{difference}; restore that file from a copy, or start a new run")
-        digests.check_unchanged(self.path, manifest["made_of"], tables.plain(self.made_of), round)
+        digests.check_unchanged(self.path, manifest["made_of"], plain(self.made_of), round)
         inputs: dict[str, Any] = manifest["inputs"]
         return inputs
 
@@ -328,14 +327,14 @@ class RunDirectory:
         self._kept_files.clear()
         self._sweep()
 
-    def finish(self, tensors: Mapping[str, Tensor], result: Mapping[str, Any]) -> None:
+    def finish(self, tensors: Mapping[str, Tensor], result: Result) -> None:
         """Write the final weights, ``{address: tensor}``, then the result, which marks the run as finished.
 
         Of its checkpoints the newest ``keep`` remain; the last one leaves what equals the weights to their file.
-        Raises RunError if a file can't be written, TypeError for a result that JSON can't represent.
+        Raises RunError if a file can't be written.
         """
         self.settle()
-        text = json_text(tables.plain(result))
+        text = json_text(result.as_json())
         # clones prevent aliases: the file must hold every address, so that other tools can read it
         weights = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
         checkpoints.write_tensors(self.path / "weights.safetensors", weights)

@@ -6,16 +6,18 @@ import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from edgefl import registry
+from edgefl.records import UNSET
+from edgefl.records.run import Environment, PlugInFile
+from edgefl.runs.folders import FORMAT
 
 PACKAGES = ("torch", "numpy", "simpy", "safetensors", "tokenizers", "pydantic", "pandas", "pillow", "matplotlib")
 
 
-def environment() -> dict[str, Any]:
+def environment() -> Environment:
     """Versions of Python, edgefl and the packages that results depend on; processor, memory in bytes, GPU or None.
 
     ``plug_ins`` has name and SHA-256 of the files that registered parts; it is left out if there are none.
@@ -25,20 +27,21 @@ def environment() -> dict[str, Any]:
     import edgefl
 
     cuda = torch.cuda.is_available()
-    files = [{"file": name, "sha256": sha256} for name, sha256 in sorted(registry.plug_in_files().items())]
-    return {
-        **({"plug_ins": files} if files else {}),
-        "edgefl": edgefl.__version__,
-        "python": platform.python_version(),
-        "packages": {name: _version(name) for name in PACKAGES},
-        "system": platform.system(),
-        "machine": platform.machine(),
-        "cpu": _cpu(),
-        "cpu_cores": os.cpu_count(),
-        "ram_bytes": psutil.virtual_memory().total,
-        "gpu": torch.cuda.get_device_name(0) if cuda else None,
-        "cuda": torch.version.cuda if cuda else None,
-    }
+    files = [PlugInFile(file=name, sha256=sha256) for name, sha256 in sorted(registry.plug_in_files().items())]
+    return Environment(
+        run_format=FORMAT,
+        plug_ins=files or UNSET,
+        edgefl=edgefl.__version__,
+        python=platform.python_version(),
+        packages={name: _version(name) for name in PACKAGES},
+        system=platform.system(),
+        machine=platform.machine(),
+        cpu=_cpu(),
+        cpu_cores=os.cpu_count(),
+        ram_bytes=psutil.virtual_memory().total,
+        gpu=torch.cuda.get_device_name(0) if cuda else None,
+        cuda=torch.version.cuda if cuda else None,
+    )
 
 
 def _version(package: str) -> str | None:

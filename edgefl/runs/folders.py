@@ -6,26 +6,41 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from edgefl.errors import RunError
 from edgefl.files import replacing
+from edgefl.records import UNSET, Record, part_of
+from edgefl.records.clients import Flight, ScoredClient
+from edgefl.records.eligibility import Verdict
+from edgefl.records.host import HostWork, Scratch
+from edgefl.records.reading import decode
+from edgefl.records.rounds import Round
+from edgefl.records.run import Comparison, Environment, Member
 from edgefl.runs import digests
-from edgefl.runs.contents import check_contents, check_folder_name, read_json
+from edgefl.runs.contents import check_contents, check_folder_name, read_bytes, read_json
 from edgefl.runs.durable import replace_file, writing
 from edgefl.runs.kept import is_file
 
-Table = Literal["rounds", "clients", "eligibility", "scratch", "host"]
-TABLES: tuple[Table, ...] = ("rounds", "clients", "eligibility", "scratch", "host")
+Table = Literal["rounds", "clients", "scored", "eligibility", "scratch", "host"]
+RECORDS: Mapping[type[Record], Table] = {
+    Round: "rounds", Flight: "clients", ScoredClient: "scored", Verdict: "eligibility", Scratch: "scratch",
+    HostWork: "host",
+}  # fmt: skip
+"""The table of each class of record."""
+TABLES = tuple(RECORDS.values())
 FIRST = ("scenario.yaml", "environment.json", "models.json")
 
-FORMAT = 4
+FORMAT = 5
 """Version of a run's folder, ``run_format`` in environment.json; folders without it have version 1.
 
-It rises when a file, a field's meaning or a scenario's default changes, so that no run is continued as another.
+It rises when a file, a field's meaning or a scenario's default changes, so that no run is continued as another.  Runs
+of CONTINUED formats go on in their own: what a run of format 4 has scored on clients stays in clients.jsonl.
 """
+
+CONTINUED = (4, 5)
 
 FILES = (
     *FIRST, "evaluation.json", "preprocessing.json", "tokenizer.json", "partition.png", "curves.png",
@@ -52,8 +67,9 @@ def create_comparison(
         while folder.lower() in {taken.lower() for taken in folders.values()}:
             folder, number = f"{slug}-{number}", number + 1
         folders[label] = folder
-    entries = [{"label": label, "folder": folders[label], "sets": overrides} for label, overrides in runs.items()]
-    files = {"scenario.yaml": scenario_yaml.encode(), "compare.json": json_text({"format": 1, "runs": entries})}
+    entries = [Member(label=label, folder=folders[label], sets=overrides) for label, overrides in runs.items()]
+    text = json_text(Comparison(format=1, runs=entries).as_json())
+    files = {"scenario.yaml": scenario_yaml.encode(), "compare.json": text}
     for name, content in files.items():
         if not shared:
             replace_file(path / name, content)
@@ -94,23 +110,18 @@ def comparison(path: str | os.PathLike[str]) -> dict[str, Path]:
     """
     path = Path(path)
     check_contents(path)
-    try:
-        entries = read_json(path / "compare.json")["runs"]
-        labels = [(str(run["label"]), run["folder"]) for run in entries]
-    except (KeyError, TypeError) as error:
-        reason = f"a run has no {error}" if isinstance(error, KeyError) else error
-        raise RunError(f"{path} is not the folder of a comparison: can't read compare.json ({reason})") from error
-    return {label: path / check_folder_name(folder, path) for label, folder in labels}
+    return {run.label: path / check_folder_name(run.folder, path) for run in _members(path)}
+
+
+def _members(path: Path) -> Sequence[Member]:
+    file = path / "compare.json"
+    return decode(Comparison, read_bytes(file), file).runs
 
 
 def comparison_sets(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
     """``{label: {path: value}}`` of a comparison: the fields that it varies.  Raises RunError as ``comparison``."""
-    labels = list(comparison(path))
-    entries = read_json(Path(path) / "compare.json")["runs"]
-    sets = [run.get("sets", {}) for run in entries]
-    if not all(isinstance(each, dict) for each in sets):
-        raise RunError(f"{Path(path) / 'compare.json'}: the sets of a run must be an object")
-    return dict(zip(labels, sets, strict=True))
+    comparison(path)
+    return {run.label: {} if run.sets is UNSET else dict(run.sets) for run in _members(Path(path))}
 
 
 def new_folder(path: str | os.PathLike[str]) -> Path:
@@ -182,18 +193,26 @@ def check_run_folder(path: Path) -> None:
 
 def check_format(path: Path, *, resume: bool = False) -> None:
     """Raise RunError for the folder of a newer edgefl or, to ``resume``, of another format."""
-    environment = read_json(path / "environment.json")
-    written = environment.get("run_format", 1)
-    if not isinstance(written, int) or written > FORMAT:
-        raise RunError(
-            f"{path} has run format {written!r:.40}, written by edgefl {environment.get('edgefl')!r:.40}; this version "
-            f"reads formats 1 to {FORMAT}"
-        )
-    if resume and written != FORMAT:
-        raise RunError(
-            f"{path} has run format {written}, written by edgefl {environment.get('edgefl')!r:.40}; this version "
-            f"continues runs of format {FORMAT} only: continue it with that version, or run its scenario.yaml anew"
-        )
+    written = run_format(path)
+    if written <= FORMAT and (written in CONTINUED or not resume):
+        return
+    edgefl = read_json(path / "environment.json").get("edgefl")
+    who = f"{path} has run format {written}, written by edgefl {edgefl!r:.40}; this version"
+    if written > FORMAT:
+        raise RunError(f"{who} reads formats 1 to {FORMAT}")
+    only = f"continues runs of formats {' and '.join(map(str, CONTINUED))} only"
+    raise RunError(f"{who} {only}: continue it with that version, or run its scenario.yaml anew")
+
+
+@part_of(Environment)
+class _Format(Record):
+    run_format: int = 1
+
+
+def run_format(path: Path) -> int:
+    """The format of a run's folder.  Raises RunError if it can't be read."""
+    file = path / "environment.json"
+    return decode(_Format, read_bytes(file), file).run_format
 
 
 def finished_differences(path: Path) -> list[str]:
@@ -201,7 +220,7 @@ def finished_differences(path: Path) -> list[str]:
 
     Folders of format 1 have no digests, and no differences.  Raises RunError if ``files.json`` can't be read.
     """
-    if read_json(path / "environment.json").get("run_format", 1) == 1:
+    if run_format(path) == 1:
         return []
     if not (path / "files.json").is_file():
         return ["files.json is missing"]

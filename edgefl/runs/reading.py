@@ -7,18 +7,26 @@ from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from html import escape
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import ValidationError
 from safetensors import SafetensorError
 
 from edgefl.errors import RunError, UnknownName
 from edgefl.files import read_regular
+from edgefl.records import Record
+from edgefl.records.reading import data, numbered, of_data
+from edgefl.records.reading import decode as decode_record
+from edgefl.records.record import whole_of
+from edgefl.records.run import Environment, Evaluation, Result
+from edgefl.records.settings import Settings
 from edgefl.runs import tables
 from edgefl.runs.columns import flatten, joined, varied_columns
-from edgefl.runs.contents import CHECKPOINTS, PREPROCESSING, check_contents, read_json
+from edgefl.runs.contents import CHECKPOINTS, PREPROCESSING, check_contents, read_bytes, read_json
 from edgefl.runs.folders import (
+    RECORDS,
     TABLES,
     Table,
     begun,
@@ -27,6 +35,7 @@ from edgefl.runs.folders import (
     comparison,
     comparison_sets,
     is_comparison,
+    run_format,
 )
 from edgefl.units import show_bytes, show_seconds
 from edgefl.yaml_lines import KeyPath, decode
@@ -37,6 +46,24 @@ if TYPE_CHECKING:  # a finished run is shown without them
     from torch import Tensor, nn
 
     from edgefl.models.preprocessing import Preprocessing
+
+
+R = TypeVar("R", bound=Record)
+SPLIT = 5
+"""The first format that has clients' evaluations in a table of their own."""
+
+_FILES: Mapping[type[Record], str] = {
+    Result: "result.json", Evaluation: "evaluation.json", Environment: "environment.json"
+}  # fmt: skip
+
+
+def _scored(line: bytes) -> bool:
+    """Whether a line of ``clients.jsonl`` is of an evaluation, as in folders of formats up to 4."""
+    return b'"' + tables.SCORED.encode() + b'"' in line and data(line).get("when") == tables.SCORED
+
+
+def _not_scored(line: bytes) -> bool:
+    return not _scored(line)
 
 
 Frame = Table | Literal["client_evaluations", "client_metrics"]
@@ -84,6 +111,11 @@ class Run:
         return scenario
 
     @cached_property
+    def settings(self) -> Settings:
+        """What the scenario says of the run, as far as its records are read with it.  Raises RunError."""
+        return of_data(Settings, self.scenario, self.path / "scenario.yaml")
+
+    @cached_property
     def environment(self) -> dict[str, Any]:
         """What the run ran on: versions and hardware.  Raises RunError if it can't be read."""
         return self._json("environment.json")
@@ -125,19 +157,47 @@ class Run:
 
         ``table`` is one of ``TABLES``, such as ``"rounds"``.  Raises RunError for a damaged file.
         """
-        return tables.read(self.path / f"{table}.jsonl")
+        return list(self.each(table))
 
     def each(self, table: Table) -> Iterator[dict[str, Any]]:
         """The same records one after the other, for a table that is larger than memory.  Raises RunError."""
-        return tables.each(self.path / f"{table}.jsonl")
+        if self.format >= SPLIT or table not in ("clients", "scored"):
+            return tables.each(self.path / f"{table}.jsonl")
+        both = tables.each(self.path / "clients.jsonl")
+        if table == "clients":
+            return (record for record in both if record.get("when") != tables.SCORED)
+        return chain((r for r in both if r.get("when") == tables.SCORED), tables.each(self.path / "scored.jsonl"))
 
-    def flights(self) -> Iterator[dict[str, Any]]:
-        """The records of ``clients.jsonl`` that are of training, one after the other.  Raises RunError."""
-        return (record for record in self.each("clients") if record.get("when") != tables.SCORED)
+    def read(self, cls: type[R]) -> Iterator[R]:
+        """The records of a class, or of a part of one (``edgefl.records``), one after the other, from their table.
 
-    def scored_clients(self) -> Iterator[dict[str, Any]]:
-        """The records of ``clients.jsonl`` that are of evaluations on held-out samples.  Raises RunError."""
-        return (record for record in self.each("clients") if record.get("when") == tables.SCORED)
+        Raises RunError, with file, line and field, for a record that isn't one.
+        """
+        return (record for record, _ in self.read_lines(cls))
+
+    def read_lines(self, cls: type[R]) -> Iterator[tuple[R, str]]:
+        """The same with the place of each, ``clients.jsonl:3``."""
+        table = RECORDS[whole_of(cls)]
+        path = self.path / f"{table}.jsonl"
+        if self.format >= SPLIT or table not in ("clients", "scored"):
+            yield from numbered(path, cls)
+            return
+        yield from numbered(self.path / "clients.jsonl", cls, skip=_scored if table == "clients" else _not_scored)
+        if table == "scored":
+            yield from numbered(path, cls)
+
+    def read_file(self, cls: type[R]) -> R | None:
+        """The record in a file of its own: a Result, an Evaluation, an Environment; None if it isn't there.
+
+        Raises RunError, with file and field, for one that holds something else.
+        """
+        path = self.path / _FILES[whole_of(cls)]
+        return decode_record(cls, read_bytes(path), path) if path.exists() else None
+
+    @cached_property
+    def format(self) -> int:
+        """The format of the folder.  Raises RunError if it can't be read."""
+        return run_format(self.path)
 
     @property
     def rounds(self) -> pd.DataFrame:
@@ -375,10 +435,8 @@ class Run:
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
     def _of_frame(self, table: Frame) -> Iterable[dict[str, Any]]:
-        if table == "clients":
-            return self.flights()
         if table == "client_evaluations":
-            return self.scored_clients()
+            return self.each("scored")
         if table == "client_metrics":
             return (
                 {"round": record["round"], **row}

@@ -17,6 +17,8 @@ from torch import Tensor
 from edgefl.devices.options import ServerLinkOptions
 from edgefl.errors import RunError
 from edgefl.methods import ServerState
+from edgefl.records.reading import of_data
+from edgefl.records.rounds import Stopped
 from edgefl.runs.kept import FACTS, ROWS
 from edgefl.simulation.inflight.clock import Clock
 from edgefl.simulation.inflight.closed_form import Dispatch
@@ -64,7 +66,7 @@ def checkpoint_of(run: Run) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if progress.watch is not None:
         state["watch"] = progress.watch.state()
     if progress.asked_to_stop is not None:
-        state["asked_to_stop"] = progress.asked_to_stop
+        state["asked_to_stop"] = progress.asked_to_stop.as_json()
     if air is not None:
         state["flights"], started = _rows(air, learning)
         for number, held in enumerate(started):
@@ -143,7 +145,9 @@ def restore(run: Run, round: int, tensors: Mapping[str, Tensor], state: Mapping[
         progress.scored_versions.restore(arrays["scored"], state["scored"])
     run.at = Moment(round, state["now"], state["version"], state["dispatches"])
     progress.totals, progress.metrics = Counter(state["totals"]), state["metrics"]
-    progress.diverged, progress.asked_to_stop = state["diverged"], state.get("asked_to_stop")
+    progress.diverged = state["diverged"]
+    if "asked_to_stop" in state:
+        progress.asked_to_stop = of_data(Stopped, state["asked_to_stop"], "the checkpoint")
     if progress.watch is not None:
         progress.watch.restore(state["watch"])
     parts.selection.restore(state["selection"])

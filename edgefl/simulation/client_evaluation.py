@@ -13,13 +13,15 @@ from math import ceil
 from typing import Any
 
 import numpy as np
-import orjson
 from torch import Tensor
 
 from edgefl import seeds
 from edgefl.planning.client_evaluation import Scored, Scoring, ScoringPlanner
 from edgefl.planning.versions import frozen, older, preinstalled
-from edgefl.runs.tables import plain
+from edgefl.records import UNSET
+from edgefl.records.clients import ScoredClient
+from edgefl.records.record import Maybe
+from edgefl.records.rounds import ClientMetrics, Distribution
 from edgefl.schedules import Stage
 from edgefl.simulation.finite import finite_metrics
 from edgefl.simulation.learning import Training
@@ -32,9 +34,6 @@ from edgefl.work.description import Scalar
 
 WAITING = 32
 """Works that are submitted before the oldest one's report is awaited: each holds a copy of the model."""
-SUMS = ("download_bytes", "serialised_download_bytes", "forward_flops", "energy_joules")
-"""Fields of the clients' records that are summed in each group."""
-
 Group = tuple[str, str]
 """What clients are grouped by, and the group's name: ("kind", "image")."""
 
@@ -44,17 +43,16 @@ def score_clients(run: Run, planner: ScoringPlanner, round: int) -> ScoredClient
     parts, roster = run.parts, run.parts.roster
     trains = roster.eligible & (roster.cell >= 0)
     scored = planner.plan(round, trains, roster.stage, _Stale(run))
-    records: list[dict[str, Any]] = []
+    records: list[ScoredClient] = []
     bad = parts.learning.non_finite()
     for client, scoring, report in _reports(run, planner, scored, round):
-        record = scored_record(parts.setup, scoring, round, client, bool(trains[client]), report)
+        metrics: Mapping[str, float | None] | Maybe = UNSET
         if report is not None:
             received = replace(scoring.form, down=_without(scoring.form))
-            record["metrics"] = finite_metrics(received, report.result.metrics, bad)
-        records.append(record)
+            metrics = finite_metrics(received, report.result.metrics, bad)
+        records.append(scored_record(parts.setup, scoring, round, client, bool(trains[client]), report, metrics))
     _note_received(run, scored)
-    lines = [orjson.dumps(plain(record)) + b"\n" for record in records]
-    return ScoredClients(lines, sums_of(groups_of(run, scored, trains), records))
+    return ScoredClients(records, sums_of(groups_of(run, scored, trains), records))
 
 
 def _without(work: Form) -> tuple[Any, ...]:
@@ -188,44 +186,48 @@ def _groups(kind: str, device: str, eligible: bool) -> list[Group]:
 _ORDER = ("all", "eligibility", "kind", "device", "modality")
 
 
-def sums_of(groups: Mapping[Group, Mapping[str, int]], records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def sums_of(groups: Mapping[Group, Mapping[str, int]], records: Sequence[ScoredClient]) -> list[ClientMetrics]:
     """A row for each group: its counts, its clients' costs, and each metric's distribution over its clients."""
-    members: dict[Group, list[Mapping[str, Any]]] = {}
+    members: dict[Group, list[ScoredClient]] = {}
     for record in records:
-        for group in _groups(record["kind"], record["device"], record["eligible"]):
+        for group in _groups(record.kind, record.device, record.eligible):
             members.setdefault(group, []).append(record)
     rows = []
     for group in sorted(groups, key=lambda group: (_ORDER.index(group[0]), group[1])):
         own = members.get(group, [])
-        names = dict.fromkeys(name for record in own for name in record.get("metrics", {}))
+        names = dict.fromkeys(name for record in own if record.metrics is not UNSET for name in record.metrics)
         rows.append(
-            {
-                "by": group[0],
-                "group": group[1],
+            ClientMetrics(
+                by=group[0],
+                group=group[1],
                 **groups[group],
-                "samples": sum(record["samples"] for record in own),
-                **{name: sum(record[name] for record in own) for name in SUMS},
-                "longest_virtual_seconds": max((record["virtual_seconds"] for record in own), default=0.0),
-                "metrics": {name: distribution(own, name) for name in names},
-            }
+                samples=sum(record.samples for record in own),
+                download_bytes=sum(record.download_bytes for record in own),
+                serialised_download_bytes=sum(record.serialised_download_bytes for record in own),
+                forward_flops=sum(record.forward_flops for record in own),
+                energy_joules=sum(record.energy_joules for record in own),
+                longest_virtual_seconds=max((record.virtual_seconds for record in own), default=0.0),
+                metrics={name: distribution(own, name) for name in names},
+            )
         )
     return rows
 
 
-def distribution(records: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any]:
+def distribution(records: Sequence[ScoredClient], name: str) -> Distribution:
     """A metric over clients: mean, mean by samples, standard deviation, and mean of the worst tenth.
 
     Clients weigh alike, except in ``weighted_mean``; the worst are the lowest, ceil(clients / 10) of them.  Scores that
     aren't finite are left out; ``clients`` counts the others.
     """
-    found = [(r["metrics"][name], r["samples"]) for r in records if r.get("metrics", {}).get(name) is not None]
+    scores = [(r.metrics.get(name), r.samples) for r in records if r.metrics is not UNSET]
+    found = [(value, samples) for value, samples in scores if value is not None]
     if not found:
-        return {"clients": 0, "mean": None, "weighted_mean": None, "deviation": None, "worst_decile": None}
+        return Distribution(clients=0, mean=None, weighted_mean=None, deviation=None, worst_decile=None)
     values, samples = np.array(found, float).T
-    return {
-        "clients": len(values),
-        "mean": float(values.mean()),
-        "weighted_mean": float(np.average(values, weights=samples)),
-        "deviation": float(values.std()),
-        "worst_decile": float(np.sort(values)[: ceil(len(values) / 10)].mean()),
-    }
+    return Distribution(
+        clients=len(values),
+        mean=float(values.mean()),
+        weighted_mean=float(np.average(values, weights=samples)),
+        deviation=float(values.std()),
+        worst_decile=float(np.sort(values)[: ceil(len(values) / 10)].mean()),
+    )

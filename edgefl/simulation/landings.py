@@ -12,15 +12,16 @@ import numpy as np
 from edgefl.planning.planner import Plan
 from edgefl.planning.staleness import mixed
 from edgefl.planning.versions import computed_once
+from edgefl.records.host import HostWork
 from edgefl.schedules import Stage
 from edgefl.simulation.inflight.closed_form import EMPTY, FINISHED, REJECTED, Dispatch, Landings
 from edgefl.simulation.inflight.events import Flight, landings
 from edgefl.simulation.learning import Arrival, Training
-from edgefl.simulation.records import UNMEASURED, Learnt, outcomes, sums
+from edgefl.simulation.records import Learnt, outcomes, sums
 from edgefl.simulation.run_state import Run
 from edgefl.simulation.tally import Tally
 
-UNTRAINED = Learnt(None, UNMEASURED)
+UNTRAINED = Learnt(None)
 
 PART_SECONDS = 60.0
 """Wall time between two times that a round under way is written."""
@@ -157,7 +158,7 @@ def await_report(run: Run, client: int, plan: Plan, arrived: bool, round: int, t
     if report is None:
         return UNTRAINED
     loss = report.result.loss
-    tally.hosts.append({"round": round, "client": client, **report.host})
+    tally.hosts.append(HostWork(round=round, client=client, **report.host))
     run.parts.on_progress("client", {"round": round, "client": client, "loss": loss})
     measured = run.progress.lines.measured(client, plan, report)
     return Learnt(loss, measured, report.result.metrics) if arrived else Learnt(None, measured)

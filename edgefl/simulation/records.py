@@ -17,34 +17,37 @@ from edgefl.planning.client_evaluation import Scoring
 from edgefl.planning.eligibility import Verdict
 from edgefl.planning.planner import PLANNED, Plan
 from edgefl.planning.setup import Setup
-from edgefl.runs.tables import CARBON, SCORED, plain
+from edgefl.records import UNSET, Maybe, Record
+from edgefl.records import clients as written
+from edgefl.records.clients import UNMEASURED, Measured, ScoredClient
+from edgefl.records.eligibility import Verdict as VerdictRecord
+from edgefl.records.record import types_of
+from edgefl.records.rounds import CARBON, SUMMED, ServerWork
+from edgefl.records.writing import Columns, inner, texts
 from edgefl.simulation.attackers import attack_column
 from edgefl.simulation.inflight.closed_form import OUTCOMES, PHASES, Integers, Landings
 from edgefl.simulation.roster import CHUNK, Roster
 from edgefl.training import Report
 from edgefl.work import Description, Source, Work
 
-MEASURED = ("measured_peak_memory_bytes", "measured_forward_flops", "measured_backward_flops", "memory_error")
-"""Measured counterparts of predicted fields: None for works that weren't measured."""
-
-UNMEASURED: Mapping[str, Any] = dict.fromkeys(MEASURED)
-"""The MEASURED fields of a work that wasn't measured."""
-
-PASSED = ("download_seconds", "compute_seconds", "load_seconds", "upload_seconds", "virtual_seconds", "energy_joules")
-"""Fields of a plan's record that are replaced by the flight's own."""
-
-CARRIED = ("carried_download_bytes", "carried_upload_bytes", "lost_download_bytes", "lost_upload_bytes")
-"""Serialised bytes that crossed a link, and those of them that were of no use."""
-
 JOULES_PER_KWH = 3.6e6
 
 
 class Learnt(NamedTuple):
-    """Training part of a flight's record: the loss, the MEASURED fields, and the metrics that steps wrote."""
+    """Training part of a flight's record: the loss, what was measured, and the metrics that steps wrote."""
 
     loss: float | None
-    measured: Mapping[str, Any]
+    measured: Measured = UNMEASURED
     metrics: Mapping[str, float] = {}
+
+    def text(self) -> bytes:
+        """JSON of the measured fields and the metrics, without brackets."""
+        if self.measured is UNMEASURED and not self.metrics:
+            return _UNMEASURED
+        return inner(written.Learnt(**_fields(self.measured), metrics=self.metrics or UNSET))
+
+
+_UNMEASURED = inner(UNMEASURED)
 
 
 MOST_VERDICTS = 10_000
@@ -54,7 +57,7 @@ MOST_VERDICTS = 10_000
 # --- verdicts --------------------------------------------------------------------------------------------------------
 
 
-def verdict_records(roster: Roster, clients: Integers, round: int) -> list[dict[str, Any]]:
+def verdict_records(roster: Roster, clients: Integers, round: int) -> list[VerdictRecord]:
     """Records of whether these clients may take part, and of the predicted cost of their round.
 
     In a fleet above MOST_VERDICTS one record stands for all ``clients`` of one cell and verdict, and shows the client
@@ -108,21 +111,21 @@ def _remaining_share(roster: Roster, clients: Integers) -> NDArray[np.float64]:
     return least
 
 
-def _verdict_record(roster: Roster, client: int, verdict: Verdict, round: int, clients: int) -> dict[str, Any]:
+def _verdict_record(roster: Roster, client: int, verdict: Verdict, round: int, clients: int) -> VerdictRecord:
     plan = roster.plan(client)
-    return {
-        "round": round,
-        "client": client,
-        "clients": clients,
-        **_plan_fields(plan),
-        "eligible": verdict.eligible,
-        "binding": verdict.binding,
-        "memory_limit": verdict.memory_limit,
-        **({"joules_limit": verdict.joules_limit} if roster.spent is not None else {}),
-        "margins": dict(verdict.margins),
-        "reason": verdict.reason,
-        "costs": plan.cost.budgets(roster.names),
-    }
+    return VerdictRecord(
+        round=round,
+        client=client,
+        clients=clients,
+        **_assigned(plan),
+        eligible=verdict.eligible,
+        binding=verdict.binding,
+        memory_limit=verdict.memory_limit,
+        joules_limit=UNSET if roster.spent is None else verdict.joules_limit,
+        margins=verdict.margins,
+        reason=verdict.reason,
+        costs=plan.cost.budgets(roster.names),
+    )
 
 
 # --- clients ---------------------------------------------------------------------------------------------------------
@@ -134,6 +137,12 @@ class ClientLines:
     def __init__(self, setup: Setup):
         self.setup = setup
         self._texts: dict[int, tuple[Plan, bytes]] = {}
+        own = [
+            "round", "base_round", "outcome", "phase", "staleness", "weight_factor", *OF_LANDINGS, "loss",
+            *attack_column(setup, np.empty(0, np.int64)), *self._rates([], []),
+            *(CARBON if setup.fleet.carbon_intensity is not None else ()),
+        ]  # fmt: skip
+        self._columns = Columns(written.Flight, own, [written.Learnt, written.Planned])
 
     def lines(
         self,
@@ -149,30 +158,20 @@ class ClientLines:
 
         A line has ``metrics`` if a step of the client's work wrote some.
         """
-        unmeasured = orjson.dumps(UNMEASURED)[1:-1]
-        measured = [unmeasured if of.measured is UNMEASURED else _inner(of.measured) for of in learnt]
-        measured = [m + b"," + _inner({"metrics": of.metrics}) if of.metrics else m
-                    for m, of in zip(measured, learnt, strict=True)]  # fmt: skip
         columns: dict[str, Sequence[bytes]] = {
             "round": [b"%d" % round] * len(plans),
-            "base_round": _texts(base_rounds),
-            "client": _texts(landings.client),
+            "base_round": texts(base_rounds),
             "outcome": [_OUTCOMES[outcome] for outcome in landings.outcome.tolist()],
             "phase": [_PHASES[phase] for phase in landings.phase.tolist()],
-            "staleness": _texts(staleness),
-            "weight_factor": _texts(weight_factors),
-            "slow_down": _texts(landings.slow),
+            "staleness": texts(staleness),
+            "weight_factor": texts(weight_factors),
+            **{name: texts(getattr(landings, of)) for name, of in OF_LANDINGS.items()},
+            "loss": [b"null" if of.loss is None else orjson.dumps(of.loss) for of in learnt],
             **attack_column(self.setup, landings.client),
             **self._rates(plans, base_rounds),
-            "dispatched_virtual_seconds": _texts(landings.began),
-            "ended_virtual_seconds": _texts(landings.ended),
-            **{name: _texts(getattr(landings, name)) for name in (*_SECONDS, "energy_joules", *CARRIED)},
-            **{name: _texts(grams) for name, grams in carbon(self.setup, landings).items()},
-            "loss": [b"null" if of.loss is None else orjson.dumps(of.loss) for of in learnt],
+            **{name: texts(grams) for name, grams in carbon(self.setup, landings).items()},
         }
-        names = b",".join(b'"%b":%%b' % name.encode() for name in columns)
-        line = b"{" + names + b",%b,%b\n"
-        return [line % fields for fields in zip(*columns.values(), measured, map(self._text, plans), strict=True)]
+        return self._columns.lines(columns, [of.text() for of in learnt], [self._text(plan) for plan in plans])
 
     def _rates(self, plans: Sequence[Plan], base_rounds: Sequence[int]) -> dict[str, Sequence[bytes]]:
         """The learning rate of each landing, that of the round in which it began; only where a schedule varies it."""
@@ -186,19 +185,16 @@ class ClientLines:
                 known[key] = orjson.dumps(setting.training.scalars_of(key[1], pattern)["lr"])
         return {"lr": [known[plan.kind, int(round)] for plan, round in zip(plans, base_rounds, strict=True)]}
 
-    def measured(self, client: int, plan: Plan, report: Report) -> Mapping[str, Any]:
-        """The MEASURED fields of a client's work; UNMEASURED if it wasn't measured."""
+    def measured(self, client: int, plan: Plan, report: Report) -> Measured:
+        """What was measured of a client's work; UNMEASURED if nothing was."""
         return _measured(plan.form, self.setup.clients.client(client), plan.cost.compute, report)
 
     def _text(self, plan: Plan) -> bytes:
-        """JSON of the fields that all clients of a plan share, without the opening bracket."""
+        """JSON of the fields that all clients of a plan share, without brackets."""
         entry = self._texts.get(id(plan))
         if entry is None:
-            cost = {name: value for name, value in plan.cost.record().items() if name not in PASSED}
-            entry = self._texts[id(plan)] = (
-                plan,
-                orjson.dumps({**_plan_fields(plan), **cost}, option=orjson.OPT_SERIALIZE_NUMPY)[1:],
-            )
+            planned = written.Planned(**_assigned(plan), **_costs(plan), **_downloads(plan), **_uploads(plan))
+            entry = self._texts[id(plan)] = (plan, inner(planned))
         return entry[1]
 
     def keep_only(self, plans: Iterable[Plan]) -> None:
@@ -209,18 +205,16 @@ class ClientLines:
 
 _OUTCOMES = [orjson.dumps(name) for name in OUTCOMES]
 _PHASES = [orjson.dumps(name) for name in PHASES]
-_SECONDS = ("download_seconds", "compute_seconds", "upload_seconds", "virtual_seconds")
-
-
-def _inner(fields: Mapping[str, Any]) -> bytes:
-    """JSON text of these fields without the brackets."""
-    return orjson.dumps(plain(fields))[1:-1]
-
-
-def _texts(numbers: Any) -> list[bytes]:
-    """JSON text of each number."""
-    text = orjson.dumps(np.ascontiguousarray(numbers), option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
-    return text.split(b",") if text else []
+OF_LANDINGS = {
+    "client": "client", "slow_down": "slow", "dispatched_virtual_seconds": "began", "ended_virtual_seconds": "ended",
+    **{
+        name: name for name in (
+            "download_seconds", "compute_seconds", "upload_seconds", "virtual_seconds", "energy_joules",
+            "carried_download_bytes", "carried_upload_bytes", "lost_download_bytes", "lost_upload_bytes",
+        )
+    },
+}  # fmt: skip
+"""Fields of a record that are columns of ``Landings``, with their names there."""
 
 
 def carbon(setup: Setup, landings: Landings) -> dict[str, NDArray[np.float64]]:
@@ -231,9 +225,10 @@ def carbon(setup: Setup, landings: Landings) -> dict[str, NDArray[np.float64]]:
     return {name: joules * (intensity / JOULES_PER_KWH) for name, joules in zip(CARBON, landings.joules, strict=True)}
 
 
-def sums(setup: Setup, landings: Landings, plans: Sequence[Plan]) -> dict[str, Any]:
+def sums(setup: Setup, landings: Landings, plans: Sequence[Plan]) -> dict[str, float]:
     """Sums of the clients' records over these landings, by field."""
-    totals: dict[str, Any] = {name: getattr(landings, name).sum().item() for name in (*CARRIED, "energy_joules")}
+    own = [name for name in SUMMED if name in OF_LANDINGS]
+    totals: dict[str, float] = {name: getattr(landings, name).sum().item() for name in own}
     totals |= {name: grams.sum().item() for name, grams in carbon(setup, landings).items()}
     planned = [plan.sums for plan in plans]
     # FLOPs of a large cohort may exceed 63 bits
@@ -253,52 +248,116 @@ def outcomes(landings: Landings) -> dict[str, int]:
 
 def server_record(
     setup: Setup, work: Work, when: str, computed: ComputeCost, seconds: float, report: Report | None
-) -> dict[str, Any]:
+) -> ServerWork:
     """Record of a work of the server; ``when`` names the point of the round at which it runs."""
-    return {
-        "when": when,
-        "kind": work.kind,
-        "steps": [p.step for p in work.passes],
-        "seconds": seconds,
-        "peak_memory_bytes": computed.peak_memory_bytes,
-        "live_memory_bytes": computed.live_memory_bytes,
-        "forward_flops": computed.forward_flops,
-        "backward_flops": computed.backward_flops,
-        **_measured(work, setup.clients.server(), computed, report),
-    }
+    return ServerWork(
+        when=when,
+        kind=work.kind,
+        steps=[p.step for p in work.passes],
+        seconds=seconds,
+        peak_memory_bytes=computed.peak_memory_bytes,
+        live_memory_bytes=computed.live_memory_bytes,
+        forward_flops=computed.forward_flops,
+        backward_flops=computed.backward_flops,
+        **_fields(_measured(work, setup.clients.server(), computed, report)),
+    )
 
 
 def scored_record(
-    setup: Setup, scoring: Scoring, round: int, client: int, eligible: bool, report: Report | None
-) -> dict[str, Any]:
-    """Record of a client's work on its own held-out samples, without metrics; ``when`` tells it from training."""
-    cost = scoring.cost.record()
-    return {
-        "round": round,
-        "when": SCORED,
-        "client": client,
-        "eligible": eligible,
-        **_plan_fields(scoring),
-        **_measured(scoring.form, setup.clients.client(client), scoring.cost.compute, report),
-        **{name: value for name, value in cost.items() if "upload" not in name and name != "load_seconds"},
-    }
+    setup: Setup,
+    scoring: Scoring,
+    round: int,
+    client: int,
+    eligible: bool,
+    report: Report | None,
+    metrics: Mapping[str, float | None] | Maybe,
+) -> ScoredClient:
+    """Record of a client's work on its own held-out samples."""
+    spent = scoring.cost.duration
+    return ScoredClient(
+        round=round,
+        client=client,
+        eligible=eligible,
+        **_assigned(scoring),
+        **_fields(_measured(scoring.form, setup.clients.client(client), scoring.cost.compute, report)),
+        **_costs(scoring),
+        **_downloads(scoring),
+        download_seconds=spent.download_seconds,
+        compute_seconds=spent.compute_seconds,
+        virtual_seconds=spent.virtual_seconds,
+        energy_joules=spent.energy_joules,
+        metrics=metrics,
+    )
 
 
-def _plan_fields(plan: Plan | Scoring) -> dict[str, Any]:
-    return {
-        "kind": plan.kind,
-        "device": plan.device.name,
-        "link": plan.link.name,
-        "stage": plan.stage.index,
-        **({"part": plan.stage.label} if plan.stage.label else {}),
-        "samples": plan.samples,
-    }
+# --- groups of fields ------------------------------------------------------------------------------------------------
 
 
-def _measured(work: Description, source: Source, predicted: ComputeCost, report: Report | None) -> Mapping[str, Any]:
+def _fields(record: Record) -> dict[str, Any]:
+    """The fields of a record, for one that inherits from its class."""
+    return {name: getattr(record, name) for name in types_of(type(record))}
+
+
+def _assigned(plan: Plan | Scoring) -> dict[str, Any]:
+    return _fields(
+        written.Assigned(
+            kind=plan.kind,
+            device=plan.device.name,
+            link=plan.link.name,
+            stage=plan.stage.index,
+            part=plan.stage.label or UNSET,
+            samples=plan.samples,
+        )
+    )
+
+
+def _costs(plan: Plan | Scoring) -> dict[str, Any]:
+    cost = plan.cost.compute
+    return _fields(
+        written.ClientCost(
+            peak_memory_bytes=cost.peak_memory_bytes,
+            live_memory_bytes=cost.live_memory_bytes,
+            memory_bytes=written.MemoryParts(**cost.memory_bytes),
+            forward_flops=cost.forward_flops,
+            backward_flops=cost.backward_flops,
+            fvcore_macs=cost.fvcore_macs,
+            fvcore_macs_per_sample=cost.fvcore_macs_per_sample,
+        )
+    )
+
+
+def _downloads(plan: Plan | Scoring) -> dict[str, Any]:
+    moved = plan.cost.traffic
+    return _fields(
+        written.Downloads(
+            download_bytes=moved.download_bytes,
+            download_bytes_by_payload=moved.download_bytes_by_payload,
+            download_bytes_by_part=moved.download_bytes_by_part,
+            serialised_download_bytes=moved.serialised_download_bytes,
+        )
+    )
+
+
+def _uploads(plan: Plan) -> dict[str, Any]:
+    moved = plan.cost.traffic
+    return _fields(
+        written.Uploads(
+            upload_bytes=moved.upload_bytes,
+            upload_bytes_by_payload=moved.upload_bytes_by_payload,
+            upload_bytes_by_part=moved.upload_bytes_by_part,
+            serialised_upload_bytes=moved.serialised_upload_bytes,
+        )
+    )
+
+
+def _measured(work: Description, source: Source, predicted: ComputeCost, report: Report | None) -> Measured:
     if report is None or report.measured is None:
         return UNMEASURED
     peak = report.measured.peak_memory_bytes
     measured = compute_cost(work, source, report.measured.trace)
-    error = predicted.peak_memory_bytes / peak - 1 if peak else None
-    return dict(zip(MEASURED, (peak, measured.forward_flops, measured.backward_flops, error), strict=True))
+    return Measured(
+        measured_peak_memory_bytes=peak,
+        measured_forward_flops=measured.forward_flops,
+        measured_backward_flops=measured.backward_flops,
+        memory_error=predicted.peak_memory_bytes / peak - 1 if peak else None,
+    )

@@ -18,6 +18,10 @@ from edgefl.planning.client_evaluation import ScoringPlanner
 from edgefl.planning.planner import Planner
 from edgefl.planning.setup import Setup
 from edgefl.planning.versions import ClientVersions
+from edgefl.records import Record
+from edgefl.records.host import Scratch
+from edgefl.records.rounds import Round, Stopped
+from edgefl.records.run import Best
 from edgefl.simulation.inflight.clock import Clock
 from edgefl.simulation.inflight.closed_form import Dispatch, Flights, Landings
 from edgefl.simulation.inflight.events import EventEngine, Flight
@@ -31,7 +35,7 @@ from edgefl.simulation.tally import Tally
 from edgefl.simulation.watch import Watch
 
 OnProgress = Callable[[str, Mapping[str, Any]], None]
-OnRound = Callable[[Mapping[str, Any]], str | None]
+OnRound = Callable[[Round], str | None]
 """Called with the record of each round; may return "stop"."""
 Events = Generator[simpy.Event, Any, Any]
 
@@ -44,15 +48,15 @@ class Journal(Protocol):
         """The folder of what clients keep, to whose files checkpoints refer; it needn't be there."""
         ...
 
-    def append(self, table: Any, records: Sequence[Mapping[str, Any]]) -> None:
-        """Append records to a table."""
+    def append(self, *records: Record) -> None:
+        """Append records of one class to its table."""
         ...
 
-    def append_lines(self, table: Any, lines: Sequence[bytes]) -> None:
-        """Append records that are already lines of JSON."""
+    def append_lines(self, cls: type[Record], lines: Sequence[bytes]) -> None:
+        """Append records of a class that are already lines of JSON."""
         ...
 
-    def keep_best(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    def keep_best(self, tensors: Mapping[str, Tensor], facts: Best) -> None:
         """Write the best weights so far, which count from the next checkpoint on."""
         ...
 
@@ -116,13 +120,13 @@ class Progress:
     totals: Counter[str] = field(default_factory=Counter)
     metrics: dict[str, dict[str, float | None]] = field(default_factory=dict)
     diverged: str | None = None
-    asked_to_stop: dict[str, Any] | None = None
+    asked_to_stop: Stopped | None = None
     cohorts: dict[tuple[str, ...], int] = field(default_factory=dict)
     weight_factors: dict[int, float] = field(default_factory=dict)
 
     @property
-    def stopped(self) -> dict[str, Any] | None:
-        """Why the run ends early, once it does: ``round``, ``metric``, ``value``, ``reason`` and ``text``."""
+    def stopped(self) -> Stopped | None:
+        """Why the run ends early, once it does."""
         return (self.watch.stopped if self.watch is not None else None) or self.asked_to_stop
 
 
@@ -192,7 +196,7 @@ class Run:
         cells = roster.cells
         new = roster.judge(round, self.state.versions)
         if len(new):
-            self.parts.journal.append("eligibility", verdict_records(roster, new, round))
+            self.parts.journal.append(*verdict_records(roster, new, round))
         self.record_scratch(round)
         if roster.cells is not cells:
             self.progress.lines.keep_only(roster.cells)
@@ -201,7 +205,7 @@ class Run:
         """Record what kernels take, as far as predictions asked for it since the last call."""
         scratch = self.parts.planner.predictor.scratch
         if scratch is not None:
-            self.parts.journal.append("scratch", [{"round": round, **row} for row in scratch.new_rows()])
+            self.parts.journal.append(*(Scratch(round=round, **row) for row in scratch.new_rows()))
 
     def under_way(self) -> int:
         """Number of clients that were dispatched and have no record yet."""

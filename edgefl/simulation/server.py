@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from edgefl.cost import ComputeCost, duration, numbers_of, priced, traffic
 from edgefl.planning.versions import final_blocks
+from edgefl.records.rounds import ServerWork as ServerRecord
 from edgefl.simulation.finite import finite_metrics
 from edgefl.simulation.inflight.clock import Clock
 from edgefl.simulation.records import server_record
@@ -30,7 +30,7 @@ class ServerWork:
 
 
 def run_server_works(
-    run: Run, env: Clock, works: Sequence[Work], round: int, when: str, server: list[dict[str, Any]]
+    run: Run, env: Clock, works: Sequence[Work], round: int, when: str, server: list[ServerRecord]
 ) -> Events:
     """Run works of the server in sequence, charged to its device; each changes the state."""
     setup = run.parts.setup
@@ -47,7 +47,7 @@ def submit(run: Run, work: Work, round: int, when: str, index: int) -> ServerWor
     return ServerWork(work, when, computed, run.parts.learning.submit(work, when, round, index))
 
 
-def server_work(run: Run, env: Clock, under_way: ServerWork, server: list[dict[str, Any]]) -> Events:
+def server_work(run: Run, env: Clock, under_way: ServerWork, server: list[ServerRecord]) -> Events:
     """Charge a work to the server's device; return its report."""
     work, computed = under_way.work, under_way.compute
     spent = duration(computed, traffic((), ()), run.parts.setup.fleet.server, None)
@@ -57,7 +57,7 @@ def server_work(run: Run, env: Clock, under_way: ServerWork, server: list[dict[s
     return report
 
 
-def evaluate(run: Run, env: Clock, round: int, split: str, server: list[dict[str, Any]]) -> Events:
+def evaluate(run: Run, env: Clock, round: int, split: str, server: list[ServerRecord]) -> Events:
     """Evaluate every kind's model; return the metrics by kind, None where a model or its scores aren't finite.
 
     Without training the result is empty.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf, isfinite
 from time import monotonic
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -24,8 +24,13 @@ from edgefl.planning.coverage import DataCoverage
 from edgefl.planning.planner import Planner
 from edgefl.planning.setup import Setup
 from edgefl.planning.versions import ClientVersions
-from edgefl.runs import CARBON, SUMMED
-from edgefl.runs.tables import plain
+from edgefl.records import UNSET, Maybe
+from edgefl.records.clients import Flight
+from edgefl.records.reading import decode
+from edgefl.records.record import always, types_of
+from edgefl.records.rounds import CARBON, SUMMED, Excluded, Round, ServerWork, Stopped, Sums
+from edgefl.records.run import Result
+from edgefl.records.writing import line
 from edgefl.schedules import Seen, Stage, movement
 from edgefl.simulation.checkpoint import checkpoint_of, restore
 from edgefl.simulation.client_evaluation import score_clients
@@ -47,6 +52,13 @@ from edgefl.training import Executor
 
 UNTRAINED_SECONDS = 5.0
 """Wall time between checkpoints without training, as a large fleet's takes longer to write than a round to play."""
+
+
+class Watched(NamedTuple):
+    """What the followed metrics say in a round: their values, and why the run ends; UNSET without any to follow."""
+
+    values: Mapping[str, float | None] | Maybe = UNSET
+    stopped: Stopped | Maybe | None = UNSET
 
 
 class Simulation:
@@ -113,7 +125,7 @@ class Simulation:
         self._checkpoint_seconds = pause if checkpoint_seconds is None else checkpoint_seconds
         self._last_round: int | None = None
         self._coverage = DataCoverage.of(setup)
-        self._lost: tuple[Any, dict[str, Any]] = (None, {})
+        self._lost: tuple[Any, Excluded | None] = (None, None)
 
     @property
     def state(self) -> ServerState:
@@ -145,7 +157,7 @@ class Simulation:
         if isinstance(self.run.parts.learning, Training):
             self.run.parts.learning.resume_part(tensors, state)
 
-    def play(self, rounds: int | None = None) -> dict[str, Any]:
+    def play(self, rounds: int | None = None) -> Result:
         """Play the remaining rounds, up to the number ``rounds`` if it is given; return final metrics and totals."""
         run, progress = self.run, self.run.progress
         self._last_round = rounds
@@ -155,16 +167,15 @@ class Simulation:
             env = Clock(initial_time=run.at.now) if run.air is None else run.air.engine.env
             env.run(env.process(self._rounds(env)))
         run.parts.learning.leave()
-        watched: dict[str, Any] = {} if progress.watch is None else {"stopped": None, "best": progress.watch.best}
-        if progress.stopped is not None:
-            watched["stopped"] = progress.stopped
-        return {
-            "rounds": run.at.round,
-            "virtual_seconds": run.at.now,
-            "metrics": progress.metrics,
-            "totals": dict(progress.totals),
-            **watched,
-        }
+        watch, stopped, totals = progress.watch, progress.stopped, progress.totals
+        return Result(
+            rounds=run.at.round,
+            virtual_seconds=run.at.now,
+            metrics=progress.metrics,
+            totals=Sums(**{n: totals[n] for n, kind in types_of(Sums).items() if always(kind) or n in totals}),
+            stopped=UNSET if watch is None and stopped is None else stopped,
+            best=UNSET if watch is None else watch.best,
+        )
 
     def _rounds(self, env: Clock) -> Events:
         run, written = self.run, monotonic()
@@ -200,10 +211,10 @@ class Simulation:
         if outcome == "completed":
             yield from run_server_works(run, env, setup.method.after(run.state, round), round, "after", tally.server)
         metrics: dict[str, dict[str, float | None]] = {}
-        watched: dict[str, Any] = {} if run.progress.watch is None else {"watched": {}, "stopped": None}
+        watched = Watched() if run.progress.watch is None else Watched({}, None)
         evaluates = round == setup.schedule.rounds or round % setup.evaluation.every == 0
         if evaluates:
-            metrics = yield from self._evaluated(env, round, tally.server, watched)
+            metrics, watched = yield from self._evaluated(env, round, tally.server)
             self._score(round, tally, metrics)
         self._note_divergence(round, tally, metrics)
         final = yield from deliver_final(run, env, round)
@@ -212,7 +223,7 @@ class Simulation:
         tally.sums["carried_download_bytes"] += final[1]
         record = self._record(round, stage, kinds, outcome, started, tally, metrics, final[0], watched)
         if self._asks_to_stop(record):
-            watched["stopped"] = run.progress.asked_to_stop
+            watched = watched._replace(stopped=run.progress.asked_to_stop)
             # the last round is evaluated on the split of last rounds
             if not evaluates or setup.evaluation.final != setup.evaluation.split:
                 metrics = yield from evaluate(run, env, round, setup.evaluation.final, tally.server)
@@ -223,14 +234,14 @@ class Simulation:
         if setup.schedule.adapts:
             setup.schedule.learn(Seen(round, metrics, _mean_losses(tally), movement(before, self.state.tensors)))
 
-    def _asks_to_stop(self, record: Mapping[str, Any]) -> bool:
+    def _asks_to_stop(self, record: Round) -> bool:
         """Give ``on_round`` a copy of the record; whether it ends a run that would go on.
 
         Raises RunError for an answer that is neither None nor "stop".
         """
         if self._on_round is None:
             return False
-        round, answer = record["round"], self._on_round(plain(record))
+        round, answer = record.round, self._on_round(decode(Round, line(record), "the round's record"))
         if answer is None:
             return False
         if not (isinstance(answer, str) and answer == "stop"):
@@ -238,34 +249,33 @@ class Simulation:
         progress = self.run.progress
         if progress.stopped is not None or round in (self.run.parts.setup.schedule.rounds, self._last_round):
             return False
-        progress.asked_to_stop = {
-            "round": round, "metric": None, "value": None, "reason": "on_round",
-            "text": f"stopped after round {round}: on_round asked for it",
-        }  # fmt: skip
+        text = f"stopped after round {round}: on_round asked for it"
+        progress.asked_to_stop = Stopped(round=round, metric=None, value=None, reason="on_round", text=text)
         return True
 
     def _score(self, round: int, tally: Tally, metrics: dict[str, dict[str, float | None]]) -> None:
         """Note these metrics of the round, and score the clients that aren't scored yet."""
         run = self.run
         run.progress.metrics = metrics
-        if run.parts.scoring is not None and not tally.scored.sums:
+        if run.parts.scoring is not None and not tally.scored.groups:
             tally.scored = score_clients(run, run.parts.scoring, round)
 
-    def _evaluated(self, env: Clock, round: int, server: list[dict[str, Any]], watched: dict[str, Any]) -> Events:
+    def _evaluated(self, env: Clock, round: int, server: list[ServerWork]) -> Events:
         """Evaluate; return the metrics of ``evaluation.final`` after the last round, else of ``evaluation.split``.
 
-        With metrics to follow, the last round is evaluated on both; ``watched`` gets what they say.
+        With metrics to follow, the last round is evaluated on both; what they say is returned too, as Watched.
         """
         run, watch, setup = self.run, self.run.progress.watch, self.run.parts.setup
         splits, last = setup.evaluation, round == setup.schedule.rounds
         if watch is None:
-            return (yield from evaluate(run, env, round, splits.final if last else splits.split, server))
+            metrics = yield from evaluate(run, env, round, splits.final if last else splits.split, server)
+            return metrics, Watched()
         metrics = yield from evaluate(run, env, round, splits.split, server)
         watch.sees(metrics, round, run.state)
-        watched |= {"watched": watch.values(metrics), "stopped": watch.stopped}
+        watched = Watched(watch.values(metrics), watch.stopped)
         if (last or watch.stopped is not None) and splits.final != splits.split:
             metrics = yield from evaluate(run, env, round, splits.final, server)
-        return metrics
+        return metrics, watched
 
     def _note_divergence(self, round: int, tally: Tally, metrics: Mapping[str, Mapping[str, float | None]]) -> None:
         """Set ``diverged`` to what isn't finite after this round, with a warning where the round before was finite."""
@@ -292,56 +302,57 @@ class Simulation:
         tally: Tally,
         metrics: Mapping[str, Mapping[str, float | None]],
         final_delivery_bytes: int,
-        watched: Mapping[str, Any],
-    ) -> dict[str, Any]:
+        watched: Watched,
+    ) -> Round:
         run, parts, setup, progress = self.run, self.run.parts, self.run.parts.setup, self.run.progress
         able = {kind: parts.roster.able(kind) for kind in kinds}
         finished, late = tally.outcomes["finished"], tally.outcomes["late"]
-        carbon = CARBON if setup.fleet.carbon_intensity is not None else ()
-        return {
-            "round": round,
-            "stage": stage.index,
-            "outcome": outcome,
-            "started_virtual_seconds": started,
-            "virtual_seconds": run.at.now - started,
-            "finished_virtual_seconds": run.at.now,
-            "clients": {kind: len(setup.of_kind(kind)) for kind in kinds},
-            "eligible": {kind: len(clients) for kind, clients in able.items()},
-            "samples": {kind: setup.samples_of_kind[kind] for kind in kinds},
-            "eligible_samples": {kind: parts.roster.able_samples(kind) for kind in kinds},
-            "excluded": self._excluded(kinds),
-            "selected": tally.selected,
-            "unavailable": tally.unavailable,
-            "under_way": run.under_way(),
-            "finished": finished,
-            "late": late,
-            "failed": sum(tally.outcomes.values()) - finished - late,
-            "outcomes": dict(tally.outcomes),
-            "rejected": sorted(tally.rejected),
-            "rejections": dict(tally.rejections),
-            **{name: tally.sums[name] for name in SUMMED},
-            **{name: float(tally.sums[name]) for name in carbon},
-            "final_delivery_bytes": final_delivery_bytes,
-            "server_seconds": sum(w["seconds"] for w in tally.server),
-            "server_works": tally.server,
-            **setup.rate_record(round),
-            "losses": _mean_losses(tally),
-            "metrics": metrics,
-            **watched,
-            "diverged": progress.diverged is not None,
-            **({"client_metrics": tally.scored.sums} if parts.scoring is not None else {}),
-        }
+        added: dict[str, Any] = {name: tally.sums[name] for name in SUMMED}
+        if setup.fleet.carbon_intensity is not None:
+            added |= {name: float(tally.sums[name]) for name in CARBON}
+        return Round(
+            round=round,
+            stage=stage.index,
+            outcome=outcome,
+            started_virtual_seconds=started,
+            virtual_seconds=run.at.now - started,
+            finished_virtual_seconds=run.at.now,
+            clients={kind: len(setup.of_kind(kind)) for kind in kinds},
+            eligible={kind: len(clients) for kind, clients in able.items()},
+            samples={kind: setup.samples_of_kind[kind] for kind in kinds},
+            eligible_samples={kind: parts.roster.able_samples(kind) for kind in kinds},
+            excluded=self._excluded(kinds),
+            selected=tally.selected,
+            unavailable=tally.unavailable,
+            under_way=run.under_way(),
+            finished=finished,
+            late=late,
+            failed=sum(tally.outcomes.values()) - finished - late,
+            outcomes=dict(tally.outcomes),
+            rejected=sorted(tally.rejected),
+            rejections=dict(tally.rejections),
+            **added,
+            final_delivery_bytes=final_delivery_bytes,
+            server_seconds=sum(work.seconds for work in tally.server),
+            server_works=list(tally.server),
+            lr=setup.rate_of(round) if setup.method.setting.training.lr_schedule.varies else UNSET,
+            losses=_mean_losses(tally),
+            metrics=metrics,
+            watched=watched.values,
+            stopped=watched.stopped,
+            diverged=progress.diverged is not None,
+            client_metrics=UNSET if parts.scoring is None else tally.scored.groups,
+        )
 
-    def _write(self, record: Mapping[str, Any], tally: Tally) -> None:
-        run, parts, progress = self.run, self.run.parts, self.run.progress
-        carbon, round = CARBON if parts.setup.fleet.carbon_intensity is not None else (), record["round"]
-        added = (*SUMMED, *carbon, "selected", "unavailable", "finished", "late", "failed")
-        progress.totals.update({name: record[name] for name in added})
-        progress.totals["server_seconds"] += record["server_seconds"]
-        parts.journal.append_lines("clients", [*tally.lines, *tally.scored.lines])
-        parts.journal.append("rounds", [record])
+    def _write(self, record: Round, tally: Tally) -> None:
+        run, parts, progress, round = self.run, self.run.parts, self.run.progress, record.round
+        added = {name: value for name in types_of(Sums) if (value := getattr(record, name)) is not UNSET}
+        progress.totals.update(added)
+        parts.journal.append_lines(Flight, tally.lines)
+        parts.journal.append(*tally.scored.records)
+        parts.journal.append(record)
         run.record_scratch(round)
-        parts.journal.append("host", tally.hosts)
+        parts.journal.append(*tally.hosts)
         if tally.learnt:
             # of several updates of one client the last counts
             last = {update[0]: update for update in tally.learnt}
@@ -349,20 +360,26 @@ class Simulation:
             parts.selection.learn(
                 np.array(clients, np.int64), np.array(losses, float), np.array(seconds), np.array(counts), round
             )
-        parts.on_progress("record", record)
+        parts.on_progress("record", record.as_json())
 
-    def _excluded(self, kinds: Sequence[str]) -> dict[str, Any]:
+    def _excluded(self, kinds: Sequence[str]) -> Excluded:
         """Samples, classes and modalities that are lost with the ineligible clients of these kinds."""
         roster = self.run.parts.roster
-        key = (roster.changes, tuple(kinds))
-        if self._lost[0] != key:
+        key, known = self._lost
+        now = (roster.changes, tuple(kinds))
+        if known is None or key != now:
             members = np.zeros(len(roster.eligible), bool)
             for kind in kinds:
                 members[self.run.parts.setup.of_kind(kind)] = True
             lost = self._coverage.left(members, members & roster.eligible)
-            names = ("excluded_samples", "lost_classes", "lost_modalities", "modality_samples_share")
-            self._lost = key, {name.removeprefix("excluded_"): lost[name] for name in names}
-        return self._lost[1]
+            known = Excluded(
+                samples=lost["excluded_samples"],
+                lost_classes=lost["lost_classes"],
+                lost_modalities=lost["lost_modalities"],
+                modality_samples_share=lost["modality_samples_share"],
+            )
+            self._lost = now, known
+        return known
 
 
 def _mean_losses(tally: Tally) -> dict[str, float | None]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any
 
+from edgefl.records.clients import ScoredClient
+from edgefl.records.host import HostWork
+from edgefl.records.rounds import ClientMetrics, ServerWork
 from edgefl.simulation.inflight.events import Flight
 from edgefl.simulation.learning import Arrival
 from edgefl.simulation.records import Learnt
@@ -14,10 +16,10 @@ from edgefl.simulation.records import Learnt
 
 @dataclass
 class ScoredClients:
-    """Lines of the table of clients, and the round's ``client_metrics``."""
+    """Records of clients that were scored on their own samples, and the round's ``client_metrics``."""
 
-    lines: list[bytes] = field(default_factory=list)
-    sums: list[dict[str, Any]] = field(default_factory=list)
+    records: list[ScoredClient] = field(default_factory=list)
+    groups: list[ClientMetrics] = field(default_factory=list)
 
 
 @dataclass
@@ -33,7 +35,7 @@ class Tally:
     lines: list[bytes] = field(default_factory=list)
     sums: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
-    hosts: list[dict[str, Any]] = field(default_factory=list)
+    hosts: list[HostWork] = field(default_factory=list)
     losses: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
     learnt: list[tuple[int, float, float, int]] = field(default_factory=list)
     buffer: list[Arrival] = field(default_factory=list)
@@ -47,5 +49,5 @@ class Tally:
     arrived: int = 0
     unfilled_at: float = -inf
     short: bool = False
-    server: list[dict[str, Any]] = field(default_factory=list)
+    server: list[ServerWork] = field(default_factory=list)
     scored: ScoredClients = field(default_factory=ScoredClients)

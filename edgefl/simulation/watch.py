@@ -12,6 +12,10 @@ from typing import Any
 from edgefl.errors import MethodError
 from edgefl.methods import ServerState
 from edgefl.planning.stop_options import StopOptions, lower_is_better
+from edgefl.records import plain
+from edgefl.records.reading import of_data
+from edgefl.records.rounds import Stopped
+from edgefl.records.run import Best as BestRecord
 
 Metrics = Mapping[str, Mapping[str, float | None]]
 
@@ -62,7 +66,7 @@ class Watch:
     followed: Best | None = None
     kept: Best | None = None
     without: int = 0
-    stopped: dict[str, Any] | None = None
+    stopped: Stopped | None = None
     unwritten: ServerState | None = field(default=None, repr=False)
 
     @classmethod
@@ -113,10 +117,8 @@ class Watch:
 
     def _stop(self, round: int, value: float | None, reason: str, text: str) -> None:
         assert self.followed is not None
-        self.stopped = {
-            "round": round, "metric": self.followed.metric, "value": value, "reason": reason,
-            "text": f"stopped after round {round}: {text}",
-        }  # fmt: skip
+        text = f"stopped after round {round}: {text}"
+        self.stopped = Stopped(round=round, metric=self.followed.metric, value=value, reason=reason, text=text)
 
     def values(self, metrics: Metrics) -> dict[str, float | None]:
         """The values of the followed metrics in an evaluation."""
@@ -124,22 +126,25 @@ class Watch:
         return {name: value_of(metrics, name) for name in names}
 
     @property
-    def best(self) -> dict[str, Any]:
+    def best(self) -> BestRecord:
         """Metric, value and round of the best weights."""
         assert self.kept is not None
-        return {"metric": self.kept.metric, **self.kept.state()}
+        return BestRecord(metric=self.kept.metric, value=self.kept.value, round=self.kept.round)
 
     def state(self) -> dict[str, Any]:
         """What the next evaluation depends on, as plain JSON data."""
         followed = None if self.followed is None else self.followed.state()
-        return {"followed": followed, "best": self.best, "without": self.without, "stopped": self.stopped}
+        return {
+            "followed": followed, "best": plain(self.best), "without": self.without, "stopped": plain(self.stopped)
+        }  # fmt: skip
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what ``state`` returned."""
         for each, held in ((self.followed, state["followed"]), (self.kept, state["best"])):
             if each is not None:
                 each.value, each.round = held["value"], held["round"]
-        self.without, self.stopped = state["without"], state["stopped"]
+        self.without = state["without"]
+        self.stopped = None if state["stopped"] is None else of_data(Stopped, state["stopped"], "the checkpoint")
 
 
 def best_round(state: Mapping[str, Any]) -> int | None:

@@ -12,10 +12,10 @@ import pytest
 from packaging.requirements import Requirement
 
 import edgefl
-from edgefl.commands.devices.validate import validate_devices
+from edgefl.commands.devices.published import validate_devices
 from edgefl.commands.doctor import doctor, package_check
-from edgefl.commands.papers.papers import compared
-from edgefl.commands.papers.tables import Committed, Published, Table
+from edgefl.paper_tables.page_tables import Committed, Published, Table
+from edgefl.paper_tables.papers import compared
 from edgefl.runs import Run, read_run
 from edgefl.work.metrics import TOP
 from edgefl.work.scoring import RECALLS

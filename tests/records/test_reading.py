@@ -42,12 +42,12 @@ def test_a_wrong_field_is_told_with_its_path(change: dict[str, object], said: st
     ("text", "said"),
     [
         (b'{"name": "a"', 'this line is damaged: b\'{"name": "a"\''),
-        (b'{"name": "\xff", "seconds": 1}', "this line is damaged"),
+        (b'{"name": "\xff", "seconds": 1}', "it isn't JSON"),
         (b"[1]", "expected `object`, got `array`"),
         (b'{"seconds": 1}', "field 'name' is missing"),
         (b'{"name": "a", "seconds": 1e999}', "field 'seconds': number out of range"),
         (b'{"deep": ' + b"[" * 100_000, "it is nested too deeply"),
-        (b"", "this line is damaged"),
+        (b"", "it isn't JSON"),
     ],
 )
 def test_any_text_is_a_record_or_refused_in_a_line(text: bytes, said: str) -> None:

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from records_of_tests import TRIP, Cost, Measured, Step, Trip
 
+from edgefl.records import plain
 from edgefl.records.reading import decode
-from edgefl.records.writing import Columns, inner, line, plain, texts
+from edgefl.records.writing import Columns, inner, line, texts
 
 
 def test_a_line_is_strict_json_and_read_back_equal() -> None:

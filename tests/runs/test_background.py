@@ -8,13 +8,15 @@ from threading import Event
 
 import pytest
 import torch
+from records_of_tests import ENVIRONMENT, blank
 
 from edgefl.errors import RunError
+from edgefl.records.rounds import Round
 from edgefl.runs import RunDirectory
 from edgefl.runs.background import Background
 from edgefl.runs.checkpoints import rounds
 
-FILES = {"scenario_yaml": "name: a\n", "environment": {}, "models": {}}
+FILES = {"scenario_yaml": "name: a\n", "environment": ENVIRONMENT, "models": {}}
 
 
 def test_the_first_call_is_made_at_once_and_of_later_ones_the_newest() -> None:
@@ -59,7 +61,7 @@ def test_checkpoints_in_the_background_are_of_the_newest_round(tmp_path: Path, k
     with RunDirectory.create(tmp_path / "run", **FILES) as run:  # type: ignore[arg-type]
         run.in_background, run.keep = True, keep
         for round in range(1, 5):
-            run.append("rounds", [{"round": round}])
+            run.append(blank(Round, round=round))
             run.checkpoint(round, {"w": torch.full((2,), float(round))}, {"round": round})
     with RunDirectory.open(tmp_path / "run") as run:
         latest = run.latest()

@@ -8,9 +8,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from records_of_tests import blank
 
 import edgefl
 from edgefl.errors import RunError
+from edgefl.records.host import HostWork
 from edgefl.runs import Run, RunDirectory, comparison, create_comparison, read_run
 
 LINKED = (
@@ -71,7 +73,9 @@ def test_runs_of_a_comparison_stay_in_its_folder(tmp_path: Path, folder: object)
     described["runs"][1]["folder"] = folder
     (path / "compare.json").write_text(json.dumps(described))
     for look in (comparison, read_run, lambda p: edgefl.run(resume=p)):
-        with pytest.raises(RunError, match="runs must be in folders beside compare.json"):
+        with pytest.raises(
+            RunError, match="runs must be in folders beside compare.json|field .runs.1..folder.: expected `str`"
+        ):
             look(path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["both"]
 
@@ -87,13 +91,13 @@ def test_a_linked_run_of_a_comparison_is_refused(tmp_path: Path, layerwise_run: 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[]", "holds a list"),
-        ("{", "can't read"),
-        ("[" * 100_000, "nested too deeply"),
-        ('{"runs": [{"folder": "a"}]}', "a run has no 'label'"),
+        ("[]", "expected `object`, got `array`"),
+        ("{", "it isn't JSON"),
+        ('{"runs": 1, "deep": ' + "[" * 100_000, "compare.json"),
+        ('{"runs": [{"folder": "a"}]}', r"field 'runs\[0\].label' is missing"),
         ('{"runs": 3}', "compare.json"),
         ('{"runs": ["a"]}', "compare.json"),
-        ("\0", "can't read"),
+        ("\0", "it isn't JSON"),
     ],
 )
 def test_a_damaged_list_of_runs_is_one_line(tmp_path: Path, text: str, says: str) -> None:
@@ -111,11 +115,13 @@ def test_a_damaged_scenario_is_one_line(copied: Path, text: bytes) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("written", [5, "two", None])
+@pytest.mark.parametrize("written", [6, "two", None])
 def test_folders_of_a_newer_version_are_refused(copied: Path, written: object) -> None:
     environment = json.loads((copied / "environment.json").read_text())
     (copied / "environment.json").write_text(json.dumps({**environment, "run_format": written}))
-    with pytest.raises(RunError, match="this version reads formats 1 to 4"):
+    with pytest.raises(
+        RunError, match="this version reads formats 1 to 5|environment.json: field 'run_format': expected `int`"
+    ):
         read_run(copied)
 
 
@@ -126,7 +132,7 @@ def test_folders_of_an_older_version_are_read_but_not_continued(copied: Path, wr
     environment |= {"run_format": written} if written > 1 else {}
     (copied / "environment.json").write_text(json.dumps(environment))
     assert len(read_run(copied).rounds) == 4
-    with pytest.raises(RunError, match=f"has run format {written}, .* continues runs of format 4 only"):
+    with pytest.raises(RunError, match=f"has run format {written}, .* continues runs of formats 4 and 5 only"):
         edgefl.run(resume=copied)
 
 
@@ -137,5 +143,5 @@ def test_opening_a_table_follows_no_link_put_there_since(copied: Path, tmp_path:
         run.table("host").unlink()
         run.table("host").symlink_to(outside)
         with pytest.raises(RunError, match="can't write"):
-            run.append("host", [{"round": 9}])
+            run.append(blank(HostWork, round=9))
     assert outside.read_text() == "years of work"

@@ -9,6 +9,7 @@ import threading
 import time
 import warnings
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +17,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from records_of_tests import ENVIRONMENT, blank
 from tensors import assert_equal_tensors
 
 from edgefl.errors import RunError, UnknownName
 from edgefl.models import ModelOptions, build, describe
+from edgefl.records.eligibility import Verdict
+from edgefl.records.rounds import Round
+from edgefl.records.run import Evaluation, Result
 from edgefl.runs import (
     RunDirectory,
     checkpoints,
@@ -37,7 +42,7 @@ MODELS = {"image": {"width": 4}}
 
 
 def new(path: Path) -> RunDirectory:
-    return RunDirectory.create(path, scenario_yaml="name: a\nseed: 1\n", environment={"edgefl": "0"}, models=MODELS)
+    return RunDirectory.create(path, scenario_yaml="name: a\nseed: 1\n", environment=ENVIRONMENT, models=MODELS)
 
 
 @contextmanager
@@ -55,36 +60,38 @@ def nobody():
 
 def test_a_run_comes_back_as_written(tmp_path):
     run = new(tmp_path / "deep" / "run")
-    run.append("rounds", [{"round": 1, "clients": {"image": np.int64(3)}, "losses": {"image": np.float32(0.5)}}])
-    run.append("rounds", [{"round": 2, "clients": {"image": 2}, "losses": {}}])
-    run.append("eligibility", [{"round": 1, "client": 0, "margins": {"memory": float("inf"), "flops": -1.0}}])
+    run.append(blank(Round, round=1, clients={"image": np.int64(3)}, losses={"image": np.float32(0.5)}))
+    run.append(blank(Round, round=2, clients={"image": 2}))
+    verdict = blank(Verdict, round=1, margins={"memory": float("inf"), "flops": -1.0})
+    run.append(verdict)
     assert read_run(run.path).evaluation == {}, "a folder of before edgefl wrote it"
     chance = {"test": {"image": {"accuracy": 1 / 3}}}
-    run.write_evaluation({"test": {"image": np.int64(4)}}, chance)
-    run.finish({"image/a.weight": torch.ones(2, 3)}, {"accuracy": np.float64(0.25)})
+    run.write_evaluation(Evaluation(samples={"test": {"image": np.int64(4)}}, chance=chance))
+    run.finish({"image/a.weight": torch.ones(2, 3)}, blank(Result, metrics={"image": {"accuracy": np.float64(0.25)}}))
     back = read_run(run.path)
     assert back.evaluation == {"samples": {"test": {"image": 4}}, "chance": chance}
     assert back.scenario == {"name": "a", "seed": 1}
     assert back.models == MODELS
     assert back.rounds["clients.image"].tolist() == [3, 2]
-    assert list(back.rounds.columns) == ["method", "schedule", "seed", "round", "clients.image", "losses.image"]
-    assert back.records("eligibility") == [{"round": 1, "client": 0, "margins": {"memory": None, "flops": -1.0}}]
+    assert list(back.rounds.columns)[:3] == ["method", "schedule", "seed"]
+    assert back.rounds["losses.image"].tolist()[0] == 0.5 and len(back.rounds) == 2
+    assert back.records("eligibility") == [{**verdict.as_json(), "margins": {"memory": None, "flops": -1.0}}]
+    (again,) = back.read(Verdict)
+    assert again == replace(verdict, margins={"memory": None, "flops": -1.0})
     assert back.clients.empty and back.host.empty
-    assert back.finished and back.result == {"accuracy": 0.25}
+    assert back.finished and back.result["metrics"] == {"image": {"accuracy": 0.25}}
     assert_equal_tensors(back.weights()["image/a.weight"], torch.ones(2, 3))
     assert back.tokenizer_path is None
 
 
 def test_records_are_refused_rather_than_changed(tmp_path):
     run = new(tmp_path / "run")
-    with pytest.raises(ValueError, match="no round"):
-        run.append("rounds", [{"round": 1}, {"client": 3}])
     with pytest.raises(TypeError, match="Tensor"):
-        run.append("rounds", [{"round": 1, "loss": torch.ones(1)}])
+        run.append(blank(Round, round=1, losses={"image": torch.ones(1)}))
     with pytest.raises(TypeError, match="keys of a checkpoint.s state must be strings"):
         run.checkpoint(1, {}, {"versions": {3: "a"}})
-    with pytest.raises(ValueError, match="rounds, clients"):
-        run.append("round", [{"round": 1}])  # type: ignore[arg-type]
+    with pytest.raises(KeyError):  # it has no table
+        run.append(blank(Result))
     assert read_run(run.path).records("rounds") == []
     assert run.latest() is None
 
@@ -115,7 +122,7 @@ def test_checkpoint_keeps_values_sharing_the_last_two_and_the_one_that_was_synce
 def test_a_damaged_checkpoint_is_passed_over(tmp_path, victim, damage):
     run = new(tmp_path / "run")
     for round in (4, 5):
-        run.append("rounds", [{"round": round}])
+        run.append(blank(Round, round=round))
         run.checkpoint(round, {"w": torch.full((50,), float(round))}, {"clock": 123456.0 + round})
     file = run.path / "checkpoints" / "round-000005" / victim
     content = file.read_bytes()
@@ -132,7 +139,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path, victim, damage):
         round, tensors, state = run.latest()
     assert (round, state["clock"], tensors["w"][0].item()) == (4, 123460.0, 4.0)
     run.rewind(round)
-    assert read_run(run.path).records("rounds") == [{"round": 4}]
+    assert [record.round for record in read_run(run.path).read(Round)] == [4]
     assert run.latest()[0] == 4  # and without a warning: the damaged one is gone
     (run.path / "checkpoints" / "round-000004" / "state.json").write_text("{}")
     with pytest.warns(RuntimeWarning), pytest.raises(RunError, match=r"every checkpoint .* is damaged \(rounds 4\)"):
@@ -183,7 +190,7 @@ def test_a_folder_that_becomes_unwritable_is_a_run_error(tmp_path):
     (run.path / "rounds.jsonl").unlink()
     (run.path / "rounds.jsonl").mkdir()
     with pytest.raises(RunError, match=r"can't write .*rounds\.jsonl"):
-        run.append("rounds", [{"round": 1}])
+        run.append(blank(Round, round=1))
     (run.path / "checkpoints").write_text("a file in the way")
     (run.path / "rounds.jsonl").rmdir()
     with pytest.raises(RunError, match="can't write .*checkpoints"):
@@ -196,7 +203,7 @@ def test_a_power_cut_loses_no_more_than_the_rounds_since_the_last_sync(tmp_path,
     run = new(tmp_path / "run")
     for round in range(1, 6):
         synced.clear()
-        run.append("rounds", [{"round": round}])
+        run.append(blank(Round, round=round))
         run.checkpoint(round, {"w": torch.full((3,), float(round))}, {"round": round})
         assert bool(synced) == (round == 1)
     run.close()
@@ -265,12 +272,16 @@ def test_the_end_of_another_writer_is_waited_for(tmp_path):
 def test_finish_is_undone_by_rewind(tmp_path):
     run = new(tmp_path / "run")
     shared = torch.ones(2)
-    run.finish({"image/a": shared, "text/a": shared}, {"rounds": 3})
+    run.finish({"image/a": shared, "text/a": shared}, blank(Result, rounds=3))
     assert run.finished and set(read_run(run.path).weights()) == {"image/a", "text/a"}
     run.rewind(1)
     assert not run.finished and read_run(run.path).result == {}
     with pytest.raises(RunError, match="isn't finished; continue it with --resume"):
         read_run(run.path).weights()
+
+
+def encoded(rows: list[dict[str, object]]) -> list[bytes]:
+    return [json.dumps(row).encode() + b"\n" for row in rows]
 
 
 records = st.lists(st.tuples(st.integers(1, 6), st.text(max_size=8)), max_size=20)
@@ -282,17 +293,17 @@ def test_rewind_keeps_exactly_the_earlier_rounds(tmp_path_factory, written, to, 
     """Whatever the order of the rounds and wherever the last write was cut."""
     path = tmp_path_factory.mktemp("table") / "clients.jsonl"
     rows = [{"round": round, "text": text} for round, text in written]
-    tables.append_lines(path, tables.encoded(path.name, rows))
-    tables.append_lines(path, tables.encoded(path.name, [{"round": 1, "text": "the last, cut short"}]))
+    tables.append_lines(path, encoded(rows))
+    tables.append_lines(path, encoded([{"round": 1, "text": "the last, cut short"}]))
     content = path.read_bytes()
     last = content.rfind(b"\n", 0, -1) + 1
     cut = data.draw(st.integers(last, len(content) - 1))
     path.write_bytes(content[:cut])
-    assert tables.read(path) == rows
+    assert list(tables.each(path)) == rows
     tables.rewind(path, to)
-    assert tables.read(path) == [row for row in rows if row["round"] <= to]
-    tables.append_lines(path, tables.encoded(path.name, [{"round": 9}]))
-    assert tables.read(path) == [*(row for row in rows if row["round"] <= to), {"round": 9}]
+    assert list(tables.each(path)) == [row for row in rows if row["round"] <= to]
+    tables.append_lines(path, encoded([{"round": 9}]))
+    assert list(tables.each(path)) == [*(row for row in rows if row["round"] <= to), {"round": 9}]
 
 
 @settings(max_examples=40, deadline=None)
@@ -300,7 +311,7 @@ def test_rewind_keeps_exactly_the_earlier_rounds(tmp_path_factory, written, to, 
 def test_opening_mends_the_end(tmp_path_factory, written, tail):
     path = tmp_path_factory.mktemp("table") / "clients.jsonl"
     rows = [{"round": round, "text": text * 9000} for round, text in written]
-    tables.append_lines(path, tables.encoded(path.name, rows))
+    tables.append_lines(path, encoded(rows))
     path.touch()
     whole = path.read_bytes()
     path.write_bytes(whole + tail)
@@ -312,13 +323,15 @@ def test_damage_in_the_middle_is_an_error_with_its_line(tmp_path):
     path = tmp_path / "rounds.jsonl"
     path.write_text('{"round": 1}\n{"rou\n{"round": 3}\n')
     with pytest.raises(RunError, match=r"rounds\.jsonl:2: this line is damaged"):
-        tables.read(path)
+        list(tables.each(path))
     with pytest.raises(RunError, match=r"rounds\.jsonl:2"):
         tables.rewind(path, 1)
 
 
 WRITER = """
 import os, sys, itertools, torch
+from edgefl.records.clients import Flight
+from edgefl.records.rounds import Round
 from edgefl.runs import RunDirectory
 for _ in sys.stdin:  # what is imported once serves each writer
     if not (child := os.fork()):
@@ -333,8 +346,8 @@ found = run.latest()
 first = found[0] + 1 if found else 1
 run.rewind(first - 1)
 for round in itertools.count(first):
-    run.append("clients", [{"round": round, "client": c, "pad": "x" * 3000} for c in range(20)])
-    run.append("rounds", [{"round": round}])
+    run.append_lines(Flight, [b'{"round":%d,"client":%d,"pad":"%s"}\\n' % (round, c, b"x" * 3000) for c in range(20)])
+    run.append_lines(Round, [b'{"round":%d}\\n' % round])
     run.checkpoint(round, {f"w{i}": torch.full((100_000,), float(round)) for i in range(4)}, {"round": round})
     print(round, flush=True)
 """
@@ -380,14 +393,14 @@ def test_a_comparison_shows_its_runs_side_by_side(tmp_path):
     assert [folder.name for folder in folders.values()] == ["schedule=end-to-end", "a-b", "a-b-2", "later"]
     for number, label in enumerate(("schedule=end-to-end", "a/b", "a b")):
         run = new(folders[label])
-        run.append("rounds", [{"round": 1, "metrics": {"image": {"accuracy": number / 10}}}])
-        run.finish({"image/w": torch.ones(1)}, {"number": number})
+        run.append(blank(Round, round=1, metrics={"image": {"accuracy": number / 10}}))
+        run.finish({"image/w": torch.ones(1)}, blank(Result, rounds=number))
     both = read_run(tmp_path / "both")
     assert list(both.runs) == ["schedule=end-to-end", "a/b", "a b"]
     assert not both.finished
     assert both.rounds["run"].tolist() == list(both.runs)
     assert both.rounds["metrics.image.accuracy"].tolist() == [0.0, 0.1, 0.2]
-    assert both.result["a b"] == {"number": 2}
+    assert both.result["a b"]["rounds"] == 2
     assert both.evaluation == {"schedule=end-to-end": {}, "a/b": {}, "a b": {}}
     with pytest.raises(RunError, match=r"choose one: .runs\['schedule=end-to-end'\]"):
         both.weights()
@@ -410,7 +423,7 @@ def test_a_folder_whose_beginning_was_cut_short_can_be_begun_again(tmp_path):
 
 
 def test_environment_tells_versions_and_no_place_or_person():
-    facts = environment()
+    facts = environment().as_json()
     text = json.dumps(facts)
     assert facts["packages"]["torch"] == torch.__version__
     assert facts["gpu"] is None or torch.cuda.is_available()
@@ -424,18 +437,18 @@ def test_the_trained_model_is_built_from_the_run(tmp_path):
     description = describe(options, ["image"], "classify", facts)
     trained = build(description)
     run = RunDirectory.create(
-        tmp_path / "run", scenario_yaml="{}\n", environment={}, models={"image": description, "image-text": {}}
+        tmp_path / "run", scenario_yaml="{}\n", environment=ENVIRONMENT, models={"image": description, "image-text": {}}
     )
     with pytest.raises(RunError, match="isn't finished"):
         read_run(run.path).model("image")
     weights = {f"image/{name}": parameter for name, parameter in trained.named_parameters()}
-    run.finish({**weights, "image-text/image.w": torch.ones(2), "table/prototypes": torch.ones(2)}, {})
+    run.finish({**weights, "image-text/image.w": torch.ones(2), "table/prototypes": torch.ones(2)}, blank(Result))
     model = read_run(run.path).model("image")
     x = torch.randn(3, 1, 8, 8)
     assert_equal_tensors(model.logits("image", x), trained.eval().logits("image", x))
     assert all(parameter.requires_grad for parameter in model.parameters())
     with pytest.raises(UnknownName, match="did you mean 'image'"):
         read_run(run.path).model("imag")
-    run.finish({name: weight for name, weight in weights.items() if "head" not in name}, {})
+    run.finish({name: weight for name, weight in weights.items() if "head" not in name}, blank(Result))
     with pytest.raises(RunError, match=r"missing \['image.head.bias', 'image.head.weight'\]"):
         read_run(run.path).model("image")

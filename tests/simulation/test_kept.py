@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from edgefl_games import Games
+from records_of_tests import ENVIRONMENT
 from tensors import assert_equal_tensors
 
 import edgefl
@@ -167,6 +168,6 @@ def test_a_value_that_a_work_does_not_keep_is_there_for_a_later_one(tiny: Tiny) 
 
 
 def test_a_run_without_a_checkpoint_has_nothing_to_show(tmp_path: Path) -> None:
-    made = {"scenario_yaml": "name: a\nseed: 1\n", "environment": {"edgefl": "0"}, "models": {}}
+    made = {"scenario_yaml": "name: a\nseed: 1\n", "environment": ENVIRONMENT, "models": {}}
     RunDirectory.create(tmp_path / "run", **made).close()  # type: ignore[arg-type]
     assert dict(read_run(tmp_path / "run").kept()) == {}

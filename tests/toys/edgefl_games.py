@@ -11,11 +11,12 @@ from edgefl_toys import Memory
 
 from edgefl import registry
 from edgefl.commands.compose import compose, predictor_of
-from edgefl.commands.verify.rules import Facts
-from edgefl.commands.verify.rules import Ledger as Rules
+from edgefl.commands.verify.conservation import CheckedFlight, CheckedRound, CheckedVerdict, Facts
+from edgefl.commands.verify.conservation import Ledger as Rules
 from edgefl.cost import Predictor
 from edgefl.devices import Fleet, FleetOptions, available_memory_bytes
 from edgefl.planning import RoundOptions, Setup
+from edgefl.records.reading import of_data
 from edgefl.scenario import load
 from edgefl.simulation import Simulation
 from edgefl.training import Executor, Inline
@@ -110,9 +111,10 @@ def broken_rules(setup: Setup, journal: Memory) -> list[tuple[str, Any]]:
     facts = Facts(watts, inf if deadline is None else deadline, setup.round.gate == "eligible", anew, rates, available)
     rules = Rules(facts)
     for verdict in journal.tables.get("eligibility", []):
-        rules.verdict(verdict, "eligibility")
+        rules.verdict(of_data(CheckedVerdict, verdict, "eligibility"), "eligibility")
     for record in journal.tables["rounds"]:
-        clients = [c for c in journal.tables.get("clients", []) if c["round"] == record["round"]]
-        rules.round(record, "rounds", [(c, "clients") for c in clients])
+        mine = [c for c in journal.tables.get("clients", []) if c["round"] == record["round"]]
+        clients = [(of_data(CheckedFlight, flight, "clients"), "clients") for flight in mine]
+        rules.round(of_data(CheckedRound, record, "rounds"), "rounds", clients)
     rules.result(journal.result, "result")  # type: ignore[attr-defined]
     return [(check.name, check.first) for check in rules.closed() if check.broken]

@@ -21,6 +21,9 @@ from torch import Tensor, nn
 
 from edgefl import models
 from edgefl.models import ModelOptions
+from edgefl.records import Record
+from edgefl.records.writing import line
+from edgefl.runs.folders import RECORDS
 from edgefl.work import Context, Edit, Item, Meter, Pass, Payload, Result, Step, TensorSpec, Work, run
 from edgefl.work.steps import Classify
 
@@ -222,11 +225,13 @@ class Memory:
         """Where every journal keeps what clients keep: files are named by their content, and none is removed."""
         return Path(_temporary().name) / "kept"
 
-    def append(self, table: Any, records: Sequence[Mapping[str, Any]]) -> None:
-        self.tables.setdefault(table, []).extend(records)
+    def append(self, *records: Record) -> None:
+        for record in records:
+            self.append_lines(type(record), [line(record)])
 
-    def append_lines(self, table: Any, lines: Sequence[bytes]) -> None:
-        self.append(table, [json.loads(line) for line in lines])
+    def append_lines(self, cls: type[Record], lines: Sequence[bytes]) -> None:
+        """The tables hold what a run's folder would: dictionaries of JSON data."""
+        self.tables.setdefault(RECORDS[cls], []).extend(json.loads(each) for each in lines)
 
     def checkpoint(self, round: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         self.states[round] = dict(tensors), state

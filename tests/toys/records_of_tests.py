@@ -3,9 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from dataclasses import MISSING
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from edgefl.records import UNSET, ByKind, Clients, Keys, Maybe, Record, Share, part_of
+from edgefl.records.record import types_of
+from edgefl.records.run import Environment
+from edgefl.runs.folders import FORMAT
+
+R = TypeVar("R", bound=Record)
+
+
+ENVIRONMENT = Environment(
+    run_format=FORMAT, edgefl="0", python="3", packages={}, system="", machine="", cpu="", cpu_cores=1, ram_bytes=1,
+    gpu=None, cuda=None,
+)  # fmt: skip
+
+
+def blank(cls: type[R], **given: Any) -> R:
+    """A record with these fields, and zeros, empty texts and empty lists in the others that every record has."""
+    for name, kind in types_of(cls).items():
+        if name not in given and cls.__dataclass_fields__[name].default is MISSING:
+            given[name] = _blank(kind)
+    return cls(**given)
+
+
+def _blank(kind: Any) -> Any:
+    while get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
+    if type(None) in get_args(kind):
+        return None
+    origin = get_origin(kind) or kind
+    if issubclass(origin, Record):
+        return blank(origin)
+    return {Mapping: {}, Sequence: []}.get(origin) if origin in (Mapping, Sequence) else origin()
 
 
 class Cost(Record):

@@ -24,7 +24,7 @@ def machine(device: str) -> Json:
 
     if device == "cuda" and not torch.cuda.is_available():
         raise SystemExit("no CUDA device here, or a build of torch without CUDA")
-    host = environment()
+    host = environment().as_json()
     facts = {"device": device, "edgefl": host["edgefl"], "python": host["python"], "torch": torch.__version__}
     facts |= {name: version(name) for name in ("transformers", "timm")}
     if device == "cpu":

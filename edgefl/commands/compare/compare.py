@@ -6,19 +6,18 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
 
 from edgefl.commands.compare.members import Group, Member, Members, members_of
 from edgefl.commands.compare.orderings import ordering_of_rows, ordering_of_study, tables_of
 from edgefl.commands.compare.spread import Spread, best_of, with_confidence
 from edgefl.commands.progress import OnProgress, silent
-from edgefl.errors import RunError
 from edgefl.planning.stop_options import lower_is_better
 from edgefl.records.compare import ComparedRow, ComparedRuns, EqualCosts, EqualRow, Figure, Ordering
-from edgefl.report.facts import facts_of, shown_metrics
+from edgefl.records.summary import RunSummary
+from edgefl.report.facts import RoundFacts, facts_of, shown_metrics
 from edgefl.runs import Run
 
-Facts = Mapping[str, Any]
+Facts = RunSummary
 
 COSTS: dict[str, Callable[[Facts], float]] = {
     "eligible_share_ever": lambda facts: _share(facts["everyone"], "eligible_ever"),
@@ -156,7 +155,7 @@ def _figures(spreads: Sequence[Spread], higher: bool, confidence: bool) -> list[
 def _equal(groups: Sequence[Group], metrics: Sequence[str], confidence: bool) -> list[EqualCosts]:
     """Each group's metrics at the largest budget that all runs reached, for each of ``budgets.AXES``."""
     runs = [member.run for group in groups for member in group.members]
-    splits = list(dict.fromkeys(str(r.scenario["evaluation"][name]) for r in runs for name in ("final", "split")))
+    splits = list(dict.fromkeys(s for r in runs for s in (r.settings.evaluation.final, r.settings.evaluation.split)))
     found = []
     for equal in at_equal([curve_of(run) for run in runs], splits):
         pick = dict(zip((run.path for run in runs), equal.evaluations, strict=True))
@@ -201,7 +200,7 @@ def _orderings(
         }
         for index, group in enumerate(groups)
     }
-    names = dict.fromkeys(str(run.scenario["name"]) for run in runs)
+    names = dict.fromkeys(run.settings.name for run in runs)
     return [ordering_of_rows(", ".join(names), values, metrics)]
 
 
@@ -238,27 +237,20 @@ class Curve:
 
 def curve_of(run: Run) -> Curve:
     """The curve of a finished run.  Raises RunError for records that lack a field."""
-    rounds = run.records("rounds")
-    try:
-        return _curve(rounds, run.scenario["evaluation"])
-    except (KeyError, TypeError) as error:
-        raise RunError(f"{run.path / 'rounds.jsonl'}: a record lacks {error}; the file was changed") from error
-
-
-def _curve(rounds: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> Curve:
+    rounds, options = list(run.read(RoundFacts)), run.settings.evaluation
     spent_by_round = [
         dict(zip(AXES, amounts, strict=True))
         for amounts in zip(
-            (float(r["started_virtual_seconds"] + r["virtual_seconds"]) for r in rounds),
-            accumulate(float(r["download_bytes"] + r["upload_bytes"]) for r in rounds),
-            accumulate(float(r["energy_joules"]) for r in rounds),
+            (r.ended for r in rounds),
+            accumulate(float(r.download_bytes + r.upload_bytes) for r in rounds),
+            accumulate(r.energy_joules for r in rounds),
             strict=True,
         )
     ]
     evaluations = tuple(
-        Evaluation(r["round"], options["final" if r is rounds[-1] else "split"], r["metrics"], spent)
+        Evaluation(r.round, options.final if r is rounds[-1] else options.split, r.metrics, spent)
         for r, spent in zip(rounds, spent_by_round, strict=True)
-        if r["metrics"]
+        if r.metrics
     )
     return Curve(evaluations, spent_by_round[-1] if spent_by_round else dict.fromkeys(AXES, 0.0))
 

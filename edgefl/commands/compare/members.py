@@ -32,7 +32,7 @@ class Member:
     @property
     def seed(self) -> int:
         """The run's seed."""
-        return int(self.run.scenario["seed"])
+        return self.run.settings.seed
 
 
 @dataclass(frozen=True)

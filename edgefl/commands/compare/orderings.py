@@ -16,7 +16,10 @@ from typing import Any
 
 from edgefl.commands.compare.studies import Study, study_of
 from edgefl.errors import RunError
+from edgefl.records import Record, part_of
 from edgefl.records.compare import Ordering, OrderingClaim, OrderingFigure, OrderingRow
+from edgefl.records.eligibility import Verdict as VerdictRecord
+from edgefl.records.run import Result
 from edgefl.runs import Run
 
 Values = Mapping[str, Mapping[str, Mapping[int, float]]]
@@ -87,6 +90,14 @@ class Table:
         return values if not second else [a - b for a, b in zip(values, self.of(second[0], metric), strict=True)]
 
 
+@part_of(VerdictRecord)
+class Judged(Record):
+    """Whether a client was eligible."""
+
+    client: int
+    eligible: bool
+
+
 def tables_of(runs: Iterable[Run]) -> list[Table]:
     """The values of these finished runs for each study that one of them belongs to.
 
@@ -94,7 +105,7 @@ def tables_of(runs: Iterable[Run]) -> list[Table]:
     """
     tables: dict[str, Table] = {}
     for run in runs:
-        study = study_of(str(run.scenario["name"]))
+        study = study_of(run.settings.name)
         if study is None:
             continue
         table = tables.setdefault(study.title, Table(study))
@@ -105,7 +116,7 @@ def tables_of(runs: Iterable[Run]) -> list[Table]:
                 except RunError:
                     continue
                 for metric, value in values.items():
-                    table.values[variant][metric][int(run.scenario["seed"])] = value
+                    table.values[variant][metric][run.settings.seed] = value
     return list(tables.values())
 
 
@@ -129,14 +140,15 @@ def measured(run: Run, metric: str) -> float:
     """
     if metric == "eligible":
         eligible = defaultdict[int, bool](bool)
-        for row in run.each("eligibility"):
-            eligible[row["client"]] |= bool(row["eligible"])
+        for verdict in run.read(Judged):
+            eligible[verdict.client] |= verdict.eligible
         return fmean(map(float, eligible.values()))
     kind, name = metric.split(".", 1)
-    try:
-        return float(run.result["metrics"][kind][name])
-    except (KeyError, TypeError):
-        raise RunError(f"the run at {run.path} has no value of {metric}, which its ordering is about") from None
+    result = run.read_file(Result)
+    value = None if result is None else result.metrics.get(kind, {}).get(name)
+    if value is None:
+        raise RunError(f"the run at {run.path} has no value of {metric}, which its ordering is about")
+    return value
 
 
 # --- as a record ---------------------------------------------------------------------------------------------------

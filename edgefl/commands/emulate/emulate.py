@@ -33,13 +33,16 @@ from edgefl.commands.run.run import check
 from edgefl.cost import joules_of
 from edgefl.data import Federation
 from edgefl.devices import Device
-from edgefl.emulation.client import Data
+from edgefl.emulation.client_process import Data
+from edgefl.emulation.emulator import Emulator, Flown
 from edgefl.emulation.kernel import check as check_kernel
-from edgefl.emulation.server import Emulator, Flown
 from edgefl.errors import RunError
 from edgefl.machine import host
 from edgefl.machine.microbenchmarks import calibrate_here
 from edgefl.planning import Planner, Setup, WorkKey
+from edgefl.records import Record, part_of
+from edgefl.records.clients import Flight
+from edgefl.records.emulated import ClientRound, EmulatedDevice, EmulatedFlight, Emulation, Machine, PhaseError
 from edgefl.report.facts import evaluation_of
 from edgefl.runs import Run, RunDirectory, environment, read_run
 from edgefl.runs.durable import replace_file
@@ -75,7 +78,7 @@ def emulate(
     output: str | os.PathLike[str] | None = None,
     calibration: Literal["works", "operators"] = "works",
     on_progress: OnProgress = silent,
-) -> dict[str, Any]:
+) -> Emulation:
     """Play a scenario with clients as processes under limits that this machine's kernel enforces.
 
     Each client has a network namespace with a shaped link, a share of one processor and a memory limit; it needs
@@ -147,28 +150,21 @@ def emulate(
     timed = with_measured_compute(played, factors)
     replayed = _play(folder / "replayed", untrained, timed, None, None, rounds, federation, silent)
     fleet = setup.fleet
-    facts = {
-        each.client: {
-            "device": fleet.device(each.client).name, "link": fleet.link(each.client).name, "share": each.share,
-        }
-        for each in machines
-    }  # fmt: skip
+    who = {each.client: (fleet.device(each.client).name, fleet.link(each.client).name, each.share) for each in machines}
     processor = {(round, each.client): each.cpu_seconds for round, each in flown}
-    rows = rows_of(simulated.flights(), emulated.flights(), replayed.flights(), facts, processor)
-    result = {
-        "folder": str(folder),
-        "machine": {"processor": host.model_name(), "cores": os.cpu_count(), "system": host.platform_name()},
-        "calibration": calibration,
-        "devices": {
-            devices[index].name: _device_told(shares[index], had, core) for index, (core, had) in rates.items()
-        },
-        "client_rounds": rows,
-        "errors": errors_of(rows),
-        "flights": [{"round": round, **_told(each)} for round, each in flown],
-    }
-    replace_file(folder / "emulation.json", json_text(result))
+    rows = rows_of(*(run.read(PhasesOfFlight) for run in (simulated, emulated, replayed)), who=who, processor=processor)
+    answer = Emulation(
+        folder=str(folder),
+        machine=Machine(processor=host.model_name(), cores=os.cpu_count(), system=host.platform_name()),
+        calibration=calibration,
+        devices={devices[index].name: _device_told(shares[index], had, core) for index, (core, had) in rates.items()},
+        client_rounds=rows,
+        errors=errors_of(rows),
+        flights=[_told(round, each) for round, each in flown],
+    )
+    replace_file(folder / "emulation.json", json_text(answer.as_json()))
     on_progress("done", {"folder": str(folder)})
-    return result
+    return answer
 
 
 def _peaks(setup: Setup, planner: Planner, clients: Sequence[int]) -> list[int]:
@@ -285,18 +281,29 @@ def _landings(flights: Flights, rows: Sequence[Flown]) -> Landings:
     )
 
 
-def _device_told(quota: float, share: float, core: Device) -> dict[str, float]:
-    rates = ("flops_per_second", "memory_bytes_per_second", "seconds_per_operator")
-    return {"quota": quota, "share": share, **{name: getattr(core, name) for name in rates}}
+def _device_told(quota: float, share: float, core: Device) -> EmulatedDevice:
+    return EmulatedDevice(
+        quota=quota,
+        share=share,
+        flops_per_second=core.flops_per_second,
+        memory_bytes_per_second=core.memory_bytes_per_second,
+        seconds_per_operator=core.seconds_per_operator,
+    )
 
 
-def _told(row: Flown) -> dict[str, Any]:
+def _told(round: int, row: Flown) -> EmulatedFlight:
     down, up = row.frame_bytes
-    return {
-        "client": row.client, "download_bytes": row.download_bytes, "upload_bytes": row.upload_bytes,
-        "frame_download_bytes": down, "frame_upload_bytes": up,
-        "processor_seconds": row.cpu_seconds, "ended_in": row.ended_in, "killed": row.killed,
-    }  # fmt: skip
+    return EmulatedFlight(
+        round=round,
+        client=row.client,
+        download_bytes=row.download_bytes,
+        upload_bytes=row.upload_bytes,
+        frame_download_bytes=down,
+        frame_upload_bytes=up,
+        processor_seconds=row.cpu_seconds,
+        ended_in=row.ended_in,
+        killed=row.killed,
+    )
 
 
 def _play(
@@ -317,7 +324,7 @@ def _play(
         models={name: kind.model for name, kind in setup.method.setting.kinds.items()},
     )
     with directory:
-        directory.write_evaluation(**evaluation_of(read_run(folder), federation.server_samples))
+        directory.write_evaluation(evaluation_of(read_run(folder), federation.server_samples))
         predictor = predictor_of(scenario)
         simulation = Simulation(
             setup, executor, predictor, directory, on_progress,
@@ -335,43 +342,74 @@ def _play(
 PARTS = ("download", "compute", "upload")
 
 
+@part_of(Flight)
+class PhasesOfFlight(Record):
+    """What is compared of a flight."""
+
+    round: int
+    client: int
+    stage: int
+    kind: str
+    outcome: str
+    download_seconds: float
+    compute_seconds: float
+    upload_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """The three phases together."""
+        return self.download_seconds + self.compute_seconds + self.upload_seconds
+
+
 def rows_of(
-    simulated: Iterable[Mapping[str, Any]],
-    emulated: Iterable[Mapping[str, Any]],
-    replayed: Iterable[Mapping[str, Any]],
-    facts: Mapping[int, Mapping[str, Any]],
-    processor_seconds: Mapping[tuple[int, int], float],
-) -> list[dict[str, Any]]:
-    """A row for each client-round that both finished, from their records; ``facts`` of each client are added.
+    simulated: Iterable[PhasesOfFlight],
+    emulated: Iterable[PhasesOfFlight],
+    replayed: Iterable[PhasesOfFlight],
+    *,
+    who: Mapping[int, tuple[str, str, float]],
+    processor: Mapping[tuple[int, int], float],
+) -> list[ClientRound]:
+    """A row for each client-round that both finished; ``who`` has the device, the link and the share of each client.
 
-    ``processor_seconds`` are those of each round's and client's work.
-
-    ``with_measured_compute_seconds`` is the round in the records ``replayed``, simulated with the emulation's seconds
-    of computing; ``processor_seconds_over_quota`` is what computing takes if the quota is exact.
+    ``processor`` has the seconds of each round's and client's work; ``replayed`` is simulated with the emulation's
+    seconds of computing.
     """
     known, again = (
-        {(each["round"], each["client"]): each for each in records if each["outcome"] == "finished"}
+        {(each.round, each.client): each for each in records if each.outcome == "finished"}
         for records in (simulated, replayed)
     )
     rows = []
     for each in emulated:
-        other = known.get((each["round"], each["client"]))
-        measured = again.get((each["round"], each["client"]))
-        if other is None or measured is None or each["outcome"] != "finished":
+        key = each.round, each.client
+        other, measured = known.get(key), again.get(key)
+        if other is None or measured is None or each.outcome != "finished":
             continue
-        row: dict[str, Any] = {"round": each["round"], "client": each["client"], "stage": each["stage"]}
-        row |= {"kind": each["kind"], **facts[each["client"]]}
-        for phase in PARTS:
-            row[f"simulated_{phase}_seconds"] = other[f"{phase}_seconds"]
-            row[f"emulated_{phase}_seconds"] = each[f"{phase}_seconds"]
-        for name, record in (("simulated_round", other), ("emulated_round", each), ("with_measured_compute", measured)):
-            row[f"{name}_seconds"] = sum(record[f"{phase}_seconds"] for phase in PARTS)
-        row["processor_seconds_over_quota"] = processor_seconds[each["round"], each["client"]] / row["share"]
-        rows.append(row)
+        device, link, share = who[each.client]
+        rows.append(
+            ClientRound(
+                round=each.round,
+                client=each.client,
+                stage=each.stage,
+                kind=each.kind,
+                device=device,
+                link=link,
+                share=share,
+                simulated_download_seconds=other.download_seconds,
+                emulated_download_seconds=each.download_seconds,
+                simulated_compute_seconds=other.compute_seconds,
+                emulated_compute_seconds=each.compute_seconds,
+                simulated_upload_seconds=other.upload_seconds,
+                emulated_upload_seconds=each.upload_seconds,
+                simulated_round_seconds=other.seconds,
+                emulated_round_seconds=each.seconds,
+                with_measured_compute_seconds=measured.seconds,
+                processor_seconds_over_quota=processor[key] / share,
+            )
+        )
     return rows
 
 
-def errors_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+def errors_of(rows: Sequence[ClientRound]) -> dict[str, PhaseError]:
     """Median and worst of |simulated / emulated - 1|, by phase, of the round, and with measured computing.
 
     A phase that takes no time in an emulation has no error.
@@ -381,7 +419,8 @@ def errors_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     pairs["round with measured compute"] = ("with_measured_compute_seconds", "emulated_round_seconds")
     errors = {}
     for name, (ours, theirs) in pairs.items():
-        off = np.array([abs(row[ours] / row[theirs] - 1) for row in rows if row[theirs] > 0])
+        seconds = [(getattr(row, ours), getattr(row, theirs)) for row in rows]
+        off = np.array([abs(one / other - 1) for one, other in seconds if other > 0])
         if len(off):
-            errors[name] = {"median": float(np.median(off)), "worst": float(off.max()), "client_rounds": len(off)}
+            errors[name] = PhaseError(median=float(np.median(off)), worst=float(off.max()), client_rounds=len(off))
     return errors

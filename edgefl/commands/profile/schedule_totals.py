@@ -25,7 +25,7 @@ from edgefl.planning import (
     shapes_alone,
     stale,
 )
-from edgefl.planning.places import places
+from edgefl.planning.cohort_places import places
 from edgefl.planning.versions import computed_once
 from edgefl.records.profile import EvaluationTotals, RoundCost, RoundTotals, ServerRow, TotalsRow
 from edgefl.schedules import Stage, keeps

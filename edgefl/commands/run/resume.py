@@ -12,7 +12,9 @@ from edgefl.commands.run.made_of import MAY_CHANGE
 from edgefl.cost import Predictor
 from edgefl.errors import RunError, ScenarioError
 from edgefl.planning import Setup
-from edgefl.runs import RunDirectory, comparison, comparison_sets, is_comparison, read_run, tables
+from edgefl.records.host import Scratch
+from edgefl.records.reading import numbered
+from edgefl.runs import RunDirectory, comparison, comparison_sets, is_comparison, read_run
 from edgefl.runs.contents import read_json
 from edgefl.runs.folders import json_text
 from edgefl.scenario import Scenario, load
@@ -86,24 +88,18 @@ def keep_scratch(predictor: Predictor, directory: RunDirectory, round: int, on_m
         return
     path = directory.table("scratch")
     rows = []
-    for number, row in enumerate(tables.each(path), 1):
-        if not _is_scratch(row):
-            raise RunError(f"{path}:{number}: this isn't a record of a kernel's scratch; restore the file from a copy")
-        if row["round"] <= round:
+    for row, where in numbered(path, Scratch):
+        if row.bytes < 0:
+            raise RunError(f"{path.parent / where}: a kernel's scratch can't be {row.bytes} bytes; restore the file")
+        if row.round <= round:
             rows.append(row)
-    predictor.scratch.restore({name: value for name, value in row.items() if name != "round"} for row in rows)
-    others = {row["kernels"] for row in rows} - {predictor.scratch.kernels}
+    predictor.scratch.restore({n: v for n, v in row.as_json().items() if n != "round"} for row in rows)
+    others = {row.kernels for row in rows} - {predictor.scratch.kernels}
     if others:
         on_message(
             f"kernels' scratch was measured with {sorted(others)[0]}; what the run lacks is measured with "
             f"{predictor.scratch.kernels}"
         )
-
-
-def _is_scratch(row: Mapping[str, Any]) -> bool:
-    texts = all(isinstance(row.get(name), str) for name in ("call", "operator", "kernels"))
-    numbers = all(type(row.get(name)) is int and row[name] >= 0 for name in ("round", "bytes"))
-    return texts and numbers and isinstance(row.get("assumed"), bool)
 
 
 SHOWN = 12

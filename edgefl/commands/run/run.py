@@ -27,6 +27,7 @@ from edgefl.commands.run.resume import check_models, check_plug_in_files, keep_s
 from edgefl.data import Federation
 from edgefl.errors import DataError, DivergedError, RunError
 from edgefl.planning import Setup
+from edgefl.records.rounds import Round
 from edgefl.report.charts import draw_curves
 from edgefl.report.facts import evaluation_of
 from edgefl.runs import (
@@ -38,7 +39,6 @@ from edgefl.runs import (
     environment,
     is_comparison,
     read_run,
-    tables,
 )
 from edgefl.runs.digests import changed_parts
 from edgefl.runs.folders import check_finished, free_folder, new_folder
@@ -277,7 +277,7 @@ def _run_one(
     directory.in_background = True
     with directory:
         federation = federation_of(scenario, on_message)
-        directory.write_evaluation(**evaluation_of(read_run(folder), federation.server_samples))
+        directory.write_evaluation(evaluation_of(read_run(folder), federation.server_samples))
         if trains:
             _keep_preprocessing(directory, federation)
             if isinstance(pretrained := setup.method.setting.pretrained, Pretraining):
@@ -310,7 +310,7 @@ def _run_one(
         if continued:
             directory.record_resume(latest[0] if latest else 0, scenario.to_yaml(), overrides, environment())
         tracked.open(log_of(scenario.tracker.name, folder, label, scenario.resolved()))
-        for record in tables.each(directory.table("rounds")) if scenario.tracker.name != "none" else ():
+        for record in read_run(folder).read(Round) if scenario.tracker.name != "none" else ():
             tracked.round(record)
         on_progress("start", {"rounds": setup.schedule.rounds, "round": simulation.run.at.round, **_sizes(setup)})
         gc.freeze()  # the set-up stays alive, and collecting over it takes as long as many events

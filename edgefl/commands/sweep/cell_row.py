@@ -21,8 +21,8 @@ from edgefl.devices import (
 )
 from edgefl.devices.budgets import BUDGETS
 from edgefl.planning import DataCoverage, Setup
+from edgefl.planning.cohort_places import places
 from edgefl.planning.coverage import share
-from edgefl.planning.places import places
 from edgefl.planning.workload import (
     LEFT_OUT,
     Booleans,

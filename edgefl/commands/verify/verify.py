@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from math import inf
-from pathlib import Path
-from typing import Any
-
-import orjson
+from typing import Generic, TypeVar
 
 from edgefl import registry
 from edgefl.commands.run.resume import scenario_of_run
-from edgefl.commands.verify.rules import Check, Facts, Ledger, Record, check_scored
+from edgefl.commands.verify.conservation import (
+    Check,
+    CheckedFlight,
+    CheckedRound,
+    CheckedScore,
+    CheckedVerdict,
+    Facts,
+    Ledger,
+    check_scored,
+)
 from edgefl.devices import available_memory_bytes, load_device, load_link, with_runtime
 from edgefl.errors import RunError
+from edgefl.records.run import Result
+from edgefl.records.verified import Verified, VerifiedRun
 from edgefl.runs import TABLES, Run, checkpoints, kept, read_run
 from edgefl.runs.contents import CHECKPOINTS, KEPT
-from edgefl.runs.digests import table_difference
-from edgefl.runs.folders import FORMAT, finished_differences
-from edgefl.runs.tables import SCORED
+from edgefl.runs.digests import EMPTY, table_difference
+from edgefl.runs.folders import CONTINUED, finished_differences
 from edgefl.scenario import Scenario
 
 
-def verify(path: str | os.PathLike[str]) -> dict[str, Any]:
+def verify(path: str | os.PathLike[str]) -> Verified:
     """Check the records of a run, or of every run of a comparison, against the rules of conservation.
 
     Only the folder is read, one round at a time; nothing is simulated again.  Returns ``{"folder", "valid", "runs"}``.
@@ -35,77 +41,75 @@ def verify(path: str | os.PathLike[str]) -> dict[str, Any]:
     Raises RunError for a folder that isn't a run's, a damaged line, or records that lack a field.
     """
     run = read_run(path)
-    parts = run.runs or {_name(run): run}
+    parts = run.runs or {run.settings.name: run}
     runs = {label: _verified(part) for label, part in parts.items()}
-    return {"folder": str(path), "valid": all(report["valid"] for report in runs.values()), "runs": runs}
+    return Verified(folder=str(path), valid=all(report.valid for report in runs.values()), runs=runs)
 
 
-def _name(run: Run) -> str:
-    return str(run.scenario.get("name", run.path.name))
-
-
-def _verified(run: Run) -> dict[str, Any]:
-    scenario = scenario_of_run(run.path)
-    ledger = Ledger(_facts(scenario))
-    try:
-        _check_records(run, ledger)
-    except KeyError as error:
-        raise RunError(
-            f"{run.path / ledger.location}: a record has no {error}: another version wrote this run, or not edgefl"
-        ) from None
-    except (TypeError, AttributeError, ValueError) as error:
-        raise RunError(f"{run.path / ledger.location}: a record has a value of the wrong type: {error}") from None
+def _verified(run: Run) -> VerifiedRun:
+    ledger = Ledger(_facts(scenario_of_run(run.path)))
+    _check_records(run, ledger)
     checks = [*ledger.closed(), *file_checks(run, ledger.last_diverged)]
-    return {
-        "folder": str(run.path),
-        "finished": run.finished,
-        "valid": not any(check.broken for check in checks),
-        "rounds": len(ledger.spans),
-        "checks": [vars(check) for check in checks],
-    }
+    return VerifiedRun(
+        folder=str(run.path),
+        finished=run.finished,
+        valid=not any(check.broken for check in checks),
+        rounds=len(ledger.spans),
+        checks=[check.told() for check in checks],
+    )
 
 
 def _check_records(run: Run, ledger: Ledger) -> None:
     """Check all records in the folder, each round with its clients."""
-    for record, where in _lines(run.path / "eligibility.jsonl"):
-        ledger.verdict(record, where)
-    # orjson is fast for the many lines; it reads no integers beyond 64 bits, which only sums may exceed
-    clients = _lines(run.path / "clients.jsonl", orjson.loads)
-    client_record = next(clients, None)
-    for record, where in _lines(run.path / "rounds.jsonl"):
-        members, scored = [], []
-        while client_record is not None and client_record[0]["round"] <= record["round"]:
-            if client_record[0]["round"] == record["round"] and client_record[0].get("when") == SCORED:
-                scored.append(client_record[0])
-            elif client_record[0]["round"] == record["round"]:
-                members.append(client_record)
-            else:
-                ledger.stray(*client_record)
-            client_record = next(clients, None)
-        ledger.round(record, where, members)
-        if record.get("client_metrics"):
-            check_scored(ledger.checks["scored"], record, where, scored)
-    if run.finished:
-        while client_record is not None:
-            ledger.stray(*client_record)
-            client_record = next(clients, None)
-        ledger.result(run.result, "result.json")
-
-
-def _lines(path: Path, read: Callable[[bytes], Any] = json.loads) -> Iterator[tuple[Record, str]]:
-    """Each record with its ``file:line``, without an unfinished last line, which a run may be writing."""
     try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if not line.endswith(b"\n"):
-                    return
-                try:
-                    record = read(line)
-                except ValueError:
-                    raise RunError(f"{path}:{number}: this line is damaged: {line[:60]!r}") from None
-                yield record, f"{path.name}:{number}"
-    except OSError as error:
-        raise RunError(f"can't read {path}: {error.strerror or error}") from error
+        _check_lines(run, ledger)
+    except KeyError as error:  # a budget, or what groups are by: no rule knows it
+        raise RunError(
+            f"{run.path / ledger.location}: a record has no {error}: another version wrote this run, or not edgefl"
+        ) from None
+
+
+def _check_lines(run: Run, ledger: Ledger) -> None:
+    for verdict, where in run.read_lines(CheckedVerdict):
+        ledger.verdict(verdict, where)
+    flights, scores = Ahead(run.read_lines(CheckedFlight)), Ahead(run.read_lines(CheckedScore))
+    for record, where in run.read_lines(CheckedRound):
+        _strays(ledger, flights.before(record.round), scores.before(record.round))
+        scored = [score for score, _ in scores.before(record.round + 1)]
+        ledger.round(record, where, flights.before(record.round + 1))
+        if record.client_metrics:
+            check_scored(ledger.checks["scored"], record.round, record.client_metrics, where, scored)
+    if run.finished:
+        _strays(ledger, flights.before(None), scores.before(None))
+        result = run.read_file(Result)
+        assert result is not None
+        ledger.result(result, "result.json")
+
+
+def _strays(ledger: Ledger, flights: list[tuple[CheckedFlight, str]], scores: list[tuple[CheckedScore, str]]) -> None:
+    for flight, where in flights:
+        ledger.stray(flight, where)
+    for score, where in scores:
+        ledger.stray(score, where)
+
+
+C = TypeVar("C", CheckedFlight, CheckedScore)
+
+
+class Ahead(Generic[C]):
+    """Records with their places, taken round by round."""
+
+    def __init__(self, lines: Iterator[tuple[C, str]]):
+        self._lines: Iterator[tuple[C, str]] = lines
+        self._next: tuple[C, str] | None = next(lines, None)
+
+    def before(self, round: int | None) -> list[tuple[C, str]]:
+        """The next records as long as their round is before this one; None: all."""
+        found = []
+        while self._next is not None and (round is None or self._next[0].round < round):
+            found.append(self._next)
+            self._next = next(self._lines, None)
+        return found
 
 
 def _facts(scenario: Scenario) -> Facts:
@@ -149,7 +153,7 @@ def file_checks(run: Run, last_diverged: bool | None) -> list[Check]:
 
 
 def _check_finished(run: Run, check: Check) -> None:
-    if run.environment.get("run_format", 1) == 1:
+    if run.format == 1:
         check.note = "not recorded by the version that wrote this run"
         return
     differences = finished_differences(run.path)
@@ -159,8 +163,8 @@ def _check_finished(run: Run, check: Check) -> None:
 
 def _check_unfinished(run: Run, check: Check) -> None:
     folder = run.path / CHECKPOINTS
-    if (written := run.environment.get("run_format", 1)) != FORMAT:
-        check.note = f"not finished, and of run format {written}, whose checkpoints this version doesn't read"
+    if run.format not in CONTINUED:
+        check.note = f"not finished, and of run format {run.format}, whose checkpoints this version doesn't read"
         return
     _check_kept(run, check)
     try:
@@ -172,9 +176,9 @@ def _check_unfinished(run: Run, check: Check) -> None:
         check.note = "no checkpoint yet"
         return
     round = newest[0]
-    records = checkpoints.manifest_of(folder / checkpoints.name(round))["records"]
+    written = checkpoints.manifest_of(folder / checkpoints.name(round))["records"]
     for table in TABLES:
-        difference = table_difference(run.path / f"{table}.jsonl", records[table], round)
+        difference = table_difference(run.path / f"{table}.jsonl", written.get(table, EMPTY), round)
         check.count(None if difference is None else {"difference": difference}, f"{table}.jsonl")
 
 

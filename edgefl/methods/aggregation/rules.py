@@ -20,7 +20,7 @@ from edgefl import registry
 from edgefl.errors import MethodError
 from edgefl.methods.aggregation.options import AggregationOptions
 from edgefl.methods.state import Update
-from edgefl.registry.fields import Fields
+from edgefl.registry.part_fields import Fields
 
 TRIM = 0.1
 """Default share that a trimmed mean drops at each end."""

@@ -17,7 +17,7 @@ from edgefl import registry
 from edgefl.errors import MethodError
 from edgefl.methods.aggregation.combine import Parts, Term, moved
 from edgefl.methods.aggregation.options import AggregationOptions
-from edgefl.registry.fields import Fields
+from edgefl.registry.part_fields import Fields
 from edgefl.work import Address
 
 MOMENTUM, BETA2, TAU = 0.9, 0.99, 1e-3

@@ -10,8 +10,8 @@ from typing import Literal
 
 from pydantic import Field, NonNegativeFloat
 
-from edgefl.methods.prototypes.base import LibraryMethod
 from edgefl.methods.prototypes.losses import PrototypeArgs
+from edgefl.methods.prototypes.prototype_method import LibraryMethod
 
 
 class FedPAC(LibraryMethod):

@@ -15,7 +15,7 @@ import torch
 from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
-from edgefl.methods.representations.base import Digesting, Sent, best_match, mixed
+from edgefl.methods.representations.representation_method import Digesting, Sent, best_match, mixed
 from edgefl.methods.state import ServerState, Update
 from edgefl.work import Address, Work
 

@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from edgefl.methods.representations.base import Digesting, best_match, mixed
+from edgefl.methods.representations.representation_method import Digesting, best_match, mixed
 from edgefl.methods.state import ServerState, Update
 from edgefl.work import Work
 

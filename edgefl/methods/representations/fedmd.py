@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from pydantic import Field, NonNegativeFloat
 
-from edgefl.methods.representations.base import Digesting, mixed
+from edgefl.methods.representations.representation_method import Digesting, mixed
 from edgefl.methods.state import ServerState, Update
 from edgefl.work import Work
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from edgefl.report.charts.chart import Chart
 from edgefl.report.charts.compared import groups_of, side_by_side
@@ -12,11 +11,10 @@ from edgefl.report.charts.costs import costs, memory
 from edgefl.report.charts.curves import compared_metrics, metrics, overview
 from edgefl.report.charts.fleet import eligible, excluded, fleet
 from edgefl.report.charts.flights import MOST_FLIGHTS, stragglers, timeline
-from edgefl.report.charts.records import Records, damaged
+from edgefl.report.charts.records import Curves, Records
 from edgefl.report.charts.served import served
-
-if TYPE_CHECKING:
-    from edgefl.runs import Run
+from edgefl.runs import Run, is_comparison
+from edgefl.runs.changed import guarded
 
 __all__ = [
     "Chart",
@@ -30,14 +28,13 @@ __all__ = [
 ]
 
 
+@guarded
 def records_of(run: Run, label: str = "") -> Records:
     """A run's records.  Raises RunError for records that lack a field or hold another kind of value."""
-    try:
-        return Records.of(run, label)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise damaged(run, error) from error
+    return Records.of(run, label)
 
 
+@guarded
 def charts_of(run: Run, records: Records, most_flights: int = MOST_FLIGHTS) -> list[Chart]:
     """The figures of one run, finished or not; those of which it has no numbers are left out.
 
@@ -45,11 +42,8 @@ def charts_of(run: Run, records: Records, most_flights: int = MOST_FLIGHTS) -> l
     """
     if not records.rounds:
         return []
-    try:
-        charts = [eligible(records), fleet(records), memory(records), costs(records), *metrics(records),
-                  timeline(records, most_flights), stragglers(records), excluded(records), served(records)]  # fmt: skip
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise damaged(run, error) from error
+    charts = [eligible(records), fleet(records), memory(records), costs(records), *metrics(records),
+              timeline(records, most_flights), stragglers(records), excluded(records), served(records)]  # fmt: skip
     return [chart for chart in charts if chart is not None]
 
 
@@ -60,17 +54,16 @@ def draw_curves(run: Run, *, finished: bool = True) -> Path | None:
     Returns the file; None, and draws nothing, if nothing was evaluated.  Raises RunError if the file can't be written.
     """
     from edgefl.report.charts.picture import draw
-    from edgefl.runs import is_comparison
 
     if is_comparison(run.path):
-        light = [Records.of_rounds(each, label, finished=each.finished) for label, each in run.runs.items()]
+        light = [Curves.of_rounds(each, label, finished=each.finished) for label, each in run.runs.items()]
     else:
-        light = [Records.of_rounds(run, str(run.scenario["name"]), finished=finished)]
+        light = [Curves.of_rounds(run, run.settings.name, finished=finished)]
     chart = overview(groups_of(run, light) if len(light) > 1 else {each.label: [each] for each in light})
     if chart is None:
         return None
     path = run.path / "curves.png"
-    draw(chart, path, dpi=110, title=str(run.scenario["name"]), measured=False)
+    draw(chart, path, dpi=110, title=run.settings.name, measured=False)
     return path
 
 
@@ -80,7 +73,4 @@ def charts_of_comparison(run: Run, runs: Sequence[Records]) -> list[Chart]:
     if not begun:
         return []
     groups = groups_of(run, begun)
-    try:
-        return [*side_by_side(groups), *compared_metrics(groups)]
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise damaged(run, error) from error
+    return [*side_by_side(groups), *compared_metrics(groups)]

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from edgefl.report.charts.chart import Axis, Chart, Panel, Series, colour, deviation, mean
 from edgefl.report.charts.curves import evaluated
-from edgefl.report.charts.records import Records
+from edgefl.report.charts.records import Curves, Records
 from edgefl.report.console import title_of
 
 if TYPE_CHECKING:
     from edgefl.runs import Run
 
+C = TypeVar("C", bound=Curves)
 SEED = re.compile(r"(^|,)\s*seed=[^,]*")
 
 
-def groups_of(run: Run, runs: Sequence[Records]) -> dict[str, list[Records]]:
+def groups_of(run: Run, runs: Sequence[C]) -> dict[str, list[C]]:
     """The runs of a comparison by label without the seed: runs in a group differ in their seeds only."""
-    groups: dict[str, list[Records]] = {}
+    groups: dict[str, list[C]] = {}
     for records in runs:
-        name = SEED.sub("", records.label).strip(", ") or str(run.scenario["name"])
+        name = SEED.sub("", records.label).strip(", ") or run.settings.name
         groups.setdefault(name, []).append(records)
     return groups
 
@@ -31,21 +32,21 @@ def _share(part: float, whole: float) -> float | None:
 
 
 def _figures(records: Records) -> dict[str, float | None]:
-    facts, totals = records.facts, records.facts["totals"]
-    everyone = facts["everyone"]
+    facts, totals = records.facts, records.facts.totals
+    everyone = facts.everyone
     hardest = []
-    for stage in facts["stages"]:
-        clients = sum(kind["clients"] for kind in stage["kinds"].values())
-        hardest.append(sum(kind["eligible"] for kind in stage["kinds"].values()) / max(clients, 1))
+    for stage in facts.stages:
+        clients = sum(kind.clients for kind in stage.kinds.values())
+        hardest.append(sum(kind.eligible for kind in stage.kinds.values()) / max(clients, 1))
     return {
         "eligible_share": min(hardest, default=None),
-        "took_part_share": _share(everyone["took_part"], everyone["clients"]),
-        "took_part_samples_share": _share(everyone["took_part_samples"], everyone["samples"]),
-        "peak_memory_bytes": max((row["peak_memory_bytes"] for row in facts["costs"]), default=None),
-        "traffic_bytes": totals["download_bytes"] + totals["upload_bytes"],
-        "flops": totals["forward_flops"] + totals["backward_flops"],
-        "virtual_seconds": facts["virtual_seconds"],
-        "energy_joules": totals["energy_joules"],
+        "took_part_share": _share(everyone.took_part, everyone.clients),
+        "took_part_samples_share": _share(everyone.took_part_samples, everyone.samples),
+        "peak_memory_bytes": max((row.peak_memory_bytes for row in facts.costs), default=None),
+        "traffic_bytes": totals.download_bytes + totals.upload_bytes,
+        "flops": totals.forward_flops + totals.backward_flops,
+        "virtual_seconds": facts.virtual_seconds,
+        "energy_joules": totals.energy_joules,
     }
 
 
@@ -73,10 +74,10 @@ def side_by_side(groups: Mapping[str, Sequence[Records]]) -> list[Chart]:
     pairs = evaluated([run for runs in groups.values() for run in runs])
     if pairs:
         last = {label: [_last(run, pairs) for run in runs] for label, runs in groups.items()}
-        wanted = []
+        wanted: list[tuple[str, str, Axis, list[tuple[float, str]]]] = []
         for kind, name in pairs:
-            levels = {run.facts["chance"].get(kind, {}).get(name) for runs in groups.values() for run in runs} - {None}
-            lines = [(level, "chance") for level in levels]
+            known = (run.facts.chance.get(kind, {}).get(name) for runs in groups.values() for run in runs)
+            lines = [(level, "chance") for level in dict.fromkeys(known) if level is not None]
             axis = Axis("", bottom=0.0)
             wanted.append((f"{kind}: {title_of(name)}", f"{kind}.{name}", axis, lines))
         charts.insert(0, _chart("runs-metrics", "Last metrics of the runs", groups, last, wanted))
@@ -84,7 +85,7 @@ def side_by_side(groups: Mapping[str, Sequence[Records]]) -> list[Chart]:
 
 
 def _last(run: Records, pairs: Sequence[tuple[str, str]]) -> dict[str, float | None]:
-    return {f"{kind}.{name}": run.facts["metrics"].get(kind, {}).get(name) for kind, name in pairs}
+    return {f"{kind}.{name}": run.facts.metrics.get(kind, {}).get(name) for kind, name in pairs}
 
 
 def _chart(

@@ -9,7 +9,7 @@ from typing import Any
 from edgefl import units
 from edgefl.report.charts.chart import QUIET, Axis, Chart, Panel, Series, colour, mean
 from edgefl.report.charts.fleet import _axis, _place
-from edgefl.report.charts.records import Record, Records
+from edgefl.report.charts.records import Records, ShownFlight, ShownVerdict
 from edgefl.report.timeline import COLOURS as PARTS
 
 SCRATCH = "#999999"
@@ -17,11 +17,11 @@ ABOVE = 2.2
 """The axis of memory ends at this multiple of the largest need, so that needs can be seen beside large budgets."""
 
 
-def _groups(records: Records) -> dict[tuple[int, str], list[Record]]:
+def _groups(records: Records) -> dict[tuple[int, str], list[ShownFlight]]:
     """The flights by stage and kind, in order."""
-    groups: dict[tuple[int, str], list[Record]] = {}
+    groups: dict[tuple[int, str], list[ShownFlight]] = {}
     for flight in records.flights:
-        groups.setdefault((flight["stage"], flight["kind"]), []).append(flight)
+        groups.setdefault((flight.stage, flight.kind), []).append(flight)
     order = {kind: i for i, kind in enumerate(records.kinds)}
     return dict(sorted(groups.items(), key=lambda item: (item[0][0], order.get(item[0][1], 99))))
 
@@ -29,22 +29,22 @@ def _groups(records: Records) -> dict[tuple[int, str], list[Record]]:
 def memory(records: Records) -> Chart | None:
     """Peak memory of each kind's largest work by part, and the budgets of the kind's clients, in each stage."""
     flights = _groups(records)
-    last = {(v["stage"], v["kind"], v["client"]): v for v in records.verdicts}
-    verdicts: dict[tuple[int, str], list[Record]] = {}
+    last = {(v.stage, v.kind, v.client): v for v in records.verdicts}
+    verdicts: dict[tuple[int, str], list[ShownVerdict]] = {}
     for (stage, kind, _), v in last.items():
         verdicts.setdefault((stage, kind), []).append(v)
     order = {kind: i for i, kind in enumerate(records.kinds)}
     keys = sorted({*flights, *verdicts}, key=lambda key: (key[0], order.get(key[1], 99)))
     places, bars, budgets, rows = [], [], [], []
     for key in keys:
-        largest = max(flights.get(key, ()), key=lambda f: f["peak_memory_bytes"], default=None)
-        need = max((v["costs"]["memory"] for v in verdicts.get(key, ())), default=None)
-        parts = dict((largest or {}).get("memory_bytes") or {})
-        peak = largest["peak_memory_bytes"] if largest else need
+        largest = max(flights.get(key, ()), key=lambda f: f.peak_memory_bytes, default=None)
+        need = max((v.costs["memory"] for v in verdicts.get(key, ())), default=None)
+        parts: dict[str, float | None] = {} if largest is None else dict(largest.memory_bytes.by_part())
+        peak = largest.peak_memory_bytes if largest else need
         if not parts:
             parts = {"not told apart": peak}
-        limits = [v["costs"]["memory"] + v["margins"]["memory"] for v in verdicts.get(key, ())
-                  if v["margins"]["memory"] is not None]  # fmt: skip
+        left = [(v.costs["memory"], v.margins["memory"]) for v in verdicts.get(key, ())]
+        limits = [cost + margin for cost, margin in left if margin is not None]
         places.append(_place(records, *key) if len({k[0] for k in keys}) < 2 else f"{key[0]}, {key[1]}")
         bars.append(parts)
         budgets.append((min(limits), median(limits), max(limits)) if limits else None)
@@ -82,33 +82,25 @@ def memory(records: Records) -> Chart | None:
     )  # fmt: skip
 
 
-def _flops(prefix: str) -> Callable[[Record], float | None]:
-    def value(flight: Record) -> float | None:
-        forward, backward = flight[f"{prefix}forward_flops"], flight[f"{prefix}backward_flops"]
-        return None if forward is None or backward is None else float(forward + backward)
-
-    return value
-
-
 def costs(records: Records) -> Chart | None:
     """Each cost of a client's round, by stage and kind: as predicted, and as measured or as it was in the run."""
     groups = _groups(records)
     if not groups:
         return None
-    verdicts = {(v["client"], v["stage"]): v["costs"] for v in records.verdicts if v["clients"] == 1}
+    verdicts = {(v.client, v.stage): v.costs for v in records.verdicts if v.clients == 1}
 
-    def told(name: str) -> Callable[[Record], float | None]:
-        return lambda f: verdicts.get((f["client"], f["stage"]), {}).get(name)
+    def told(name: str) -> Callable[[ShownFlight], float | None]:
+        return lambda f: verdicts.get((f.client, f.stage), {}).get(name)
 
     wanted: tuple[tuple[str, str, str, str, Any, Any, Any], ...] = (
-        ("peak memory", "peak_memory_bytes", "bytes", "measured", lambda f: f["peak_memory_bytes"],
-         lambda f: f["measured_peak_memory_bytes"], max),
-        ("computation", "flops", "flops", "measured", _flops(""), _flops("measured_"), None),
+        ("peak memory", "peak_memory_bytes", "bytes", "measured", lambda f: f.peak_memory_bytes,
+         lambda f: f.measured_peak_memory_bytes, max),
+        ("computation", "flops", "flops", "measured", lambda f: f.flops, lambda f: f.measured_flops, None),
         ("traffic", "traffic_bytes", "bytes", "in the run",
-         lambda f: f["serialised_download_bytes"] + f["serialised_upload_bytes"],
-         lambda f: f["carried_download_bytes"] + f["carried_upload_bytes"], None),
-        ("time", "seconds", "seconds", "in the run", told("seconds"), lambda f: f["virtual_seconds"], None),
-        ("energy", "joules", "joules", "in the run", told("joules"), lambda f: f["energy_joules"], None),
+         lambda f: f.serialised_download_bytes + f.serialised_upload_bytes,
+         lambda f: f.carried_download_bytes + f.carried_upload_bytes, None),
+        ("time", "seconds", "seconds", "in the run", told("seconds"), lambda f: f.virtual_seconds, None),
+        ("energy", "joules", "joules", "in the run", told("joules"), lambda f: f.energy_joules, None),
     )  # fmt: skip
     stages = {stage for stage, _ in groups}
     places = [f"{stage}, {kind}" if len(stages) > 1 else kind for stage, kind in groups]

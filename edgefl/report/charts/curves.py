@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from edgefl.report.charts.chart import Axis, Chart, Number, Panel, Series, colour, deviation, mean
-from edgefl.report.charts.records import Records
+from edgefl.report.charts.records import Curves
 from edgefl.report.console import title_of
 from edgefl.report.facts import shown_metrics
 
@@ -16,7 +16,7 @@ CLOCKS = (
     ("bytes", "traffic_bytes", Axis("traffic of all clients", "bytes")),
     ("joules", "energy_joules", Axis("energy of all clients", "joules")),
 )
-"""Each x axis: its name in ``Records.clocks``, in tables, and the axis."""
+"""Each x axis: its name in ``Curves.clocks``, in tables, and the axis."""
 
 MAIN = ("balanced_accuracy", "soft_score", "accuracy", "r@10", "r@1", "perplexity")
 """Of the metrics that a kind has, the first of these tells most."""
@@ -24,18 +24,18 @@ MAIN = ("balanced_accuracy", "soft_score", "accuracy", "r@10", "r@1", "perplexit
 BAND = "mean of the seeds; the band is the standard deviation"
 
 
-def evaluated(runs: Iterable[Records]) -> list[tuple[str, str]]:
+def evaluated(runs: Iterable[Curves]) -> list[tuple[str, str]]:
     """``(kind, metric)`` that these runs evaluated, of the metrics that tables show."""
     found: dict[str, dict[str, None]] = {kind: {} for run in runs for kind in run.kinds}
     for run in runs:
         for record in run.rounds:
-            for kind in found.keys() & (record["metrics"] or {}).keys():
-                values = record["metrics"][kind]
+            for kind in found.keys() & record.metrics.keys():
+                values = record.metrics[kind]
                 found[kind] |= dict.fromkeys(name for name, value in values.items() if value is not None)
     return [(kind, name) for kind, names in found.items() for name in shown_metrics(names)]
 
 
-def main_metrics(runs: Iterable[Records]) -> dict[str, str]:
+def main_metrics(runs: Iterable[Curves]) -> dict[str, str]:
     """The metric of each kind that tells most, ``{kind: metric}``."""
     pairs = evaluated(runs)
     kinds = dict.fromkeys(kind for kind, _ in pairs)
@@ -45,7 +45,7 @@ def main_metrics(runs: Iterable[Records]) -> dict[str, str]:
     }
 
 
-def overview(groups: Mapping[str, Sequence[Records]]) -> Chart | None:
+def overview(groups: Mapping[str, Sequence[Curves]]) -> Chart | None:
     """The main metrics over rounds and virtual time, as ``curves.png`` has them; None if nothing was evaluated.
 
     One group is one run: its kinds are lines.  Several groups are a comparison: each kind has panels of its own.
@@ -65,7 +65,7 @@ def overview(groups: Mapping[str, Sequence[Records]]) -> Chart | None:
     return Chart("curves", "What was learned", "", panels, [], [])
 
 
-def metrics(records: Records) -> list[Chart]:
+def metrics(records: Curves) -> list[Chart]:
     """For each metric a figure with a line for each kind; empty if nothing was evaluated."""
     pairs = evaluated([records])
     return [
@@ -74,25 +74,25 @@ def metrics(records: Records) -> list[Chart]:
     ]
 
 
-def compared_metrics(groups: Mapping[str, Sequence[Records]]) -> list[Chart]:
+def compared_metrics(groups: Mapping[str, Sequence[Curves]]) -> list[Chart]:
     """For each kind and metric a figure with a line for each group of runs that differ in their seeds only."""
     pairs = evaluated([run for runs in groups.values() for run in runs])
     return [_of_groups(groups, kind, name) for kind, name in pairs]
 
 
-def _of_kinds(records: Records, name: str, kinds: Sequence[str]) -> Chart:
+def _of_kinds(records: Curves, name: str, kinds: Sequence[str]) -> Chart:
     lines = {kind: (kind, name, [records]) for kind in kinds}
     return _chart(name, title_of(name), lines, [records], [records.kinds.index(kind) for kind in kinds])
 
 
-def _of_groups(groups: Mapping[str, Sequence[Records]], kind: str, name: str) -> Chart:
+def _of_groups(groups: Mapping[str, Sequence[Curves]], kind: str, name: str) -> Chart:
     lines = {label: (kind, name, runs) for label, runs in groups.items()}
     everyone = [run for runs in groups.values() for run in runs]
     return _chart(f"{kind}-{name}", f"{kind}: {title_of(name)}", lines, everyone, range(len(lines)))
 
 
 def _chart(
-    slug: str, title: str, lines: Mapping[str, tuple[str, str, Sequence[Records]]], runs: Sequence[Records],
+    slug: str, title: str, lines: Mapping[str, tuple[str, str, Sequence[Curves]]], runs: Sequence[Curves],
     colours: Sequence[int],
 ) -> Chart:  # fmt: skip
     points = {label: _points(*line) for label, line in lines.items()}
@@ -100,8 +100,7 @@ def _chart(
     (metric,) = {line[1] for line in lines.values()}
     chance: dict[float, list[str]] = {}
     for kind in dict.fromkeys(line[0] for line in lines.values()):
-        levels = {run.facts["chance"].get(kind, {}).get(metric) for run in runs}
-        for level in levels - {None}:
+        for level in {level for run in runs if (level := run.chance.get(kind, {}).get(metric)) is not None}:
             chance.setdefault(level, []).append(kind)
     several = len({line[0] for line in lines.values()}) > 1 and len(chance) > 1
     across = [(level, f"chance ({', '.join(kinds)})" if several else "chance") for level, kinds in chance.items()]
@@ -120,7 +119,7 @@ def _chart(
         ]  # fmt: skip
         panels.append(Panel("", "lines", axis, Axis(title_of(metric)), series,
                             across))  # fmt: skip
-    splits = [(run.scenario["evaluation"]["split"], run.scenario["evaluation"]["final"]) for run in runs]
+    splits = [(run.settings.evaluation.split, run.settings.evaluation.final) for run in runs]
     notes = []
     if any(p[4] for found in points.values() for p in found):
         notes.append(
@@ -143,7 +142,7 @@ def _chart(
 
 
 def _points(
-    kind: str, metric: str, runs: Sequence[Records]
+    kind: str, metric: str, runs: Sequence[Curves]
 ) -> list[tuple[int, dict[str, float], float, Number, bool, int]]:
     """Of each evaluated round: its number, clocks, mean, deviation, whether it is the final evaluation, and the seeds.
 
@@ -152,13 +151,13 @@ def _points(
     found: dict[int, list[tuple[dict[str, float], float, bool]]] = {}
     for run in runs:
         clocks = run.clocks()
-        ends = run.facts["finished"] and run.rounds and run.rounds[-1]["metrics"]
-        ends = ends and run.scenario["evaluation"]["split"] != run.scenario["evaluation"]["final"]
+        ends = run.finished and bool(run.rounds) and bool(run.rounds[-1].metrics)
+        ends = ends and run.settings.evaluation.split != run.settings.evaluation.final
         for i, r in enumerate(run.rounds):
-            value = (r["metrics"] or {}).get(kind, {}).get(metric)
+            value = r.metrics.get(kind, {}).get(metric)
             if value is not None:
                 here = {name: float(values[i]) for name, values in clocks.items()}
-                found.setdefault(r["round"], []).append((here, value, bool(ends) and r is run.rounds[-1]))
+                found.setdefault(r.round, []).append((here, value, bool(ends) and r is run.rounds[-1]))
     points = []
     for number, entries in sorted(found.items()):
         clocks_here = {clock: float(mean(e[0][clock] for e in entries) or 0.0) for clock, _, _ in CLOCKS}

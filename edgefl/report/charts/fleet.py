@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from edgefl import units
 from edgefl.report.charts.chart import BUDGETS, GOOD, IDLE, OTHER_BUDGET, QUIET, Axis, Chart, Panel, Series, colour
-from edgefl.report.charts.records import Record, Records
+from edgefl.report.charts.records import Records, ShownVerdict
+from edgefl.report.facts import RoundFacts
 
 MOST_PANELS = 6
 MOST_POINTS = 600
@@ -21,16 +23,16 @@ OTHER_STAGE = "another stage's budget"
 def eligible(records: Records) -> Chart:
     """How many clients of each kind fit in each stage, and which budget refuses the others."""
     bars: dict[str, dict[str, int]] = {}
-    rows = []
-    for stage in records.facts["stages"]:
-        for kind, counts in stage["kinds"].items():
-            refused = counts["refused_by"]
-            missing = counts["clients"] - counts["eligible"] - sum(refused.values())
-            bars[_place(records, stage["stage"], kind)] = {
-                "fits": counts["eligible"], **refused,
+    rows: list[tuple[list[Any], Mapping[str, int]]] = []
+    for stage in records.facts.stages:
+        for kind, counts in stage.kinds.items():
+            refused = counts.refused_by
+            missing = counts.clients - counts.eligible - sum(refused.values())
+            bars[_place(records, stage.stage, kind)] = {
+                "fits": counts.eligible, **refused,
                 **({OTHER_STAGE: missing} if missing > 0 else {}),
             }  # fmt: skip
-            rows.append([stage["stage"], stage["rounds"], kind, counts["clients"], counts["eligible"], refused])
+            rows.append(([stage.stage, stage.rounds, kind, counts.clients, counts.eligible], refused))
     others = sorted({name for n in bars.values() for name in n} - {*BUDGETS, "fits", OTHER_STAGE})
     names = ["fits", *(n for n in (*BUDGETS, *others, OTHER_STAGE) if any(n in bar for bar in bars.values()))]
     colours = {"fits": GOOD, **BUDGETS, **dict.fromkeys(others, OTHER_BUDGET)}
@@ -44,7 +46,7 @@ def eligible(records: Records) -> Chart:
         "Clients whose round fits all their budgets, by stage and kind, and the budget that refuses the others.",
         [Panel("", "stacks", Axis(_axis(records)), Axis("clients"), series)],
         ["stage", "rounds", "kind", "clients", "eligible", *(f"refused_by_{name}" for name in (*BUDGETS, *others))],
-        [[*row, *(refused.get(name, 0) for name in (*BUDGETS, *others))] for *row, refused in rows],
+        [[*row, *(refused.get(name, 0) for name in (*BUDGETS, *others))] for row, refused in rows],
     )  # fmt: skip
 
 
@@ -66,14 +68,14 @@ def fleet(records: Records) -> Chart | None:
         verdicts = records.verdicts_of(stage)
         if not verdicts:
             continue
-        numbers = {r["round"] for r in records.rounds if r["stage"] == stage}
-        sent = Counter(f["client"] for f in records.flights if f["round"] in numbers and f["outcome"] == "finished")
-        points = [_point(v, sent.get(v["client"], 0)) for v in verdicts]
-        if len(points) > MOST_POINTS or any(p["clients"] > 1 for p in points):
+        numbers = {r.round for r in records.rounds if r.stage == stage}
+        sent = Counter(f.client for f in records.flights if f.round in numbers and f.outcome == "finished")
+        points = [_point(v, sent.get(v.client, 0)) for v in verdicts]
+        if len(points) > MOST_POINTS or any(p.clients > 1 for p in points):
             points, grouped = _grouped(points), True
-        limited |= any(p["memory_limit_bytes"] is not None for p in points)
+        limited |= any(p.memory_limit_bytes is not None for p in points)
         panels.append(_panel(f"stage {stage}" if len(records.stages) > 1 else "", points, records.kinds))
-        rows += [[stage, *p.values()] for p in points]
+        rows += [[stage, *(getattr(p, name) for name in COLUMNS)] for p in points]
     if not panels:
         return None
     caption = "The fleet: the memory that a client may use over the predicted time of its round. "
@@ -85,113 +87,136 @@ def fleet(records: Records) -> Chart | None:
     notes = ["A point stands for all clients of a kind, device, link and verdict."] if grouped else []
     if len(stages) < len(records.stages):
         notes.append(f"{len(stages)} of {len(records.stages)} stages are shown.")
-    columns = ["stage", *next(iter([_point(verdicts[0], 0)]))]
+    columns = ["stage", *COLUMNS]
     return Chart("fleet", "The fleet", caption, panels, columns, rows, notes=notes)
 
 
-def _point(v: Record, updates: int) -> dict[str, Any]:
-    margin = v["margins"]["memory"]
-    state = (SENT if updates else IDLE_NAME) if v["eligible"] else f"refused by {v['binding']}"
-    return {
-        "client": v["client"], "clients": v["clients"], "kind": v["kind"], "device": v["device"], "link": v["link"],
-        "verdict": state, "updates": updates, "memory_bytes": v["costs"]["memory"],
-        "memory_limit_bytes": None if margin is None else v["costs"]["memory"] + margin,
-        "flops": v["costs"]["flops"], "traffic_bytes": v["costs"]["bytes"], "virtual_seconds": v["costs"]["seconds"],
-        "energy_joules": v["costs"]["joules"],
-    }  # fmt: skip
+@dataclass
+class Point:
+    """A client, or all alike, in the figure and its table."""
+
+    client: int
+    clients: int
+    kind: str
+    device: str
+    link: str
+    verdict: str
+    updates: int
+    memory_bytes: float
+    memory_limit_bytes: float | None
+    flops: float
+    traffic_bytes: float
+    virtual_seconds: float
+    energy_joules: float
 
 
-def _grouped(points: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+COLUMNS = [each.name for each in fields(Point)]
+
+
+def _point(v: ShownVerdict, updates: int) -> Point:
+    margin = v.margins["memory"]
+    state = (SENT if updates else IDLE_NAME) if v.eligible else f"refused by {v.binding}"
+    return Point(
+        v.client, v.clients, v.kind, v.device, v.link, state, updates, v.costs["memory"],
+        None if margin is None else v.costs["memory"] + margin, v.costs["flops"], v.costs["bytes"], v.costs["seconds"],
+        v.costs["joules"],
+    )  # fmt: skip
+
+
+def _grouped(points: Sequence[Point]) -> list[Point]:
     """One point for all of a kind, device, link and verdict: the first client's, with the number of all."""
-    groups: dict[Any, dict[str, Any]] = {}
+    groups: dict[object, Point] = {}
     for point in points:
-        key = (point["kind"], point["device"], point["link"], point["verdict"].startswith("refused"), point["verdict"])
+        key = (point.kind, point.device, point.link, point.verdict)
         if key in groups:
-            groups[key]["clients"] += point["clients"]
-            groups[key]["updates"] += point["updates"]
+            groups[key].clients += point.clients
+            groups[key].updates += point.updates
         else:
-            groups[key] = dict(point)
+            groups[key] = replace(point)
     return list(groups.values())
 
 
-def _panel(title: str, points: Sequence[dict[str, Any]], kinds: list[str]) -> Panel:
-    limited = any(p["memory_limit_bytes"] is not None for p in points)
-    height = "memory_limit_bytes" if limited else "memory_bytes"
+def _panel(title: str, points: Sequence[Point], kinds: Sequence[str]) -> Panel:
+    limited = any(p.memory_limit_bytes is not None for p in points)
+
+    def height(p: Point) -> float | None:
+        return p.memory_limit_bytes if limited else p.memory_bytes
+
     colours = {SENT: GOOD, IDLE_NAME: IDLE, **{f"refused by {name}": shade for name, shade in BUDGETS.items()}}
-    others = {p["verdict"] for p in points if p["verdict"].startswith("refused")} - colours.keys()
+    others = {p.verdict for p in points if p.verdict.startswith("refused")} - colours.keys()
     colours |= dict.fromkeys(sorted(others), OTHER_BUDGET)
     series = []
     for state, shade in colours.items():
-        chosen = [p for p in points if p["verdict"] == state and p[height] is not None]
+        chosen = [p for p in points if p.verdict == state and height(p) is not None]
         if chosen:
             series.append(
                 Series(
-                    state, [p["virtual_seconds"] for p in chosen], [p[height] for p in chosen], shade,
-                    symbols=[kinds.index(p["kind"]) for p in chosen], hollow=state.startswith("refused"),
-                    sizes=[p["clients"] for p in chosen] if any(p["clients"] > 1 for p in chosen) else (),
+                    state, [p.virtual_seconds for p in chosen], [height(p) for p in chosen], shade,
+                    symbols=[kinds.index(p.kind) for p in chosen], hollow=state.startswith("refused"),
+                    sizes=[p.clients for p in chosen] if any(p.clients > 1 for p in chosen) else (),
                     notes=[_words(p) for p in chosen],
                 )
             )  # fmt: skip
-    need = {kind: max((p["memory_bytes"] for p in points if p["kind"] == kind), default=0) for kind in kinds}
+    need = {kind: max((p.memory_bytes for p in points if p.kind == kind), default=0) for kind in kinds}
     lines = [(float(n), f"{kind} needs {units.show_bytes(n)}") for kind, n in need.items() if n] if limited else []
-    present = {p["kind"] for p in points}
+    present = {p.kind for p in points}
     return Panel(
-        title, "points", Axis("time of a round", "seconds", log=_wide(points, "virtual_seconds")),
-        Axis("memory granted" if limited else "memory needed", "bytes", log=_wide(points, height)), series, lines,
+        title, "points", Axis("time of a round", "seconds", log=_wide(p.virtual_seconds for p in points)),
+        Axis("memory granted" if limited else "memory needed", "bytes", log=_wide(map(height, points))), series, lines,
         symbols=[kind if kind in present else "" for kind in kinds],
     )  # fmt: skip
 
 
-def _wide(points: Sequence[dict[str, Any]], name: str) -> bool:
-    values = [p[name] for p in points if p[name]]
+def _wide(of_points: Iterable[float | None]) -> bool:
+    values = [value for value in of_points if value]
     return bool(values) and max(values) > 8 * min(values)
 
 
-def _words(p: dict[str, Any]) -> str:
-    who = f"client {p['client']}" if p["clients"] == 1 else f"{p['clients']:,} clients"
-    limit = p["memory_limit_bytes"]
+def _words(p: Point) -> str:
+    who = f"client {p.client}" if p.clients == 1 else f"{p.clients:,} clients"
+    limit = p.memory_limit_bytes
     of = f" of {units.show_bytes(limit)}" if limit is not None else ""
     return (
-        f"{who}: {p['kind']}, {p['device']}, {p['link']}; {p['verdict']}; needs {units.show_bytes(p['memory_bytes'])}"
-        f"{of}, {units.show_seconds(p['virtual_seconds'])}"
+        f"{who}: {p.kind}, {p.device}, {p.link}; {p.verdict}; needs {units.show_bytes(p.memory_bytes)}"
+        f"{of}, {units.show_seconds(p.virtual_seconds)}"
     )
 
 
 def excluded(records: Records) -> Chart | None:
     """The samples, classes and modalities that refused clients take with them."""
-    stages = records.facts["stages"]
-    worst = {}
+    stages = records.facts.stages
+    worst: dict[int, RoundFacts] = {}
     for stage in stages:
-        rounds = [r for r in records.rounds if r["stage"] == stage["stage"]]
-        worst[stage["stage"]] = max(rounds, key=lambda r: r["excluded"]["samples"])
+        rounds = [r for r in records.rounds if r.stage == stage.stage]
+        worst[stage.stage] = max(rounds, key=lambda r: r.excluded.samples)
     if not worst:
         return None
-    places = [f"stage {stage}" for stage in worst] if len(worst) > 1 else ["all rounds"]
+    places = [f"stage {number}" for number in worst] if len(worst) > 1 else ["all rounds"]
     kinds = records.kinds
     lost = [
         Series(kind, places, [_left_out(r, kind) for r in worst.values()], colour(i)) for i, kind in enumerate(kinds)
     ]
-    shares = {stage: r["excluded"].get("modality_samples_share") or {} for stage, r in worst.items()}
+    shares = {number: r.excluded.modality_samples_share for number, r in worst.items()}
     modalities = list(dict.fromkeys(name for share in shares.values() for name in share))
     kept = [
-        Series(name, places, [None if share.get(name) is None else 1 - share[name] for share in shares.values()],
+        Series(name, places, [_rest(share.get(name)) for share in shares.values()],
                colour(i))
         for i, name in enumerate(modalities)
     ]  # fmt: skip
     rows = [
-        [stage, r["excluded"]["samples"], sum(r["samples"].values()), *(_left_out(r, kind) for kind in kinds),
-         *(None if shares[stage].get(name) is None else 1 - shares[stage][name] for name in modalities),
-         _listed(r["excluded"]["lost_classes"]), _listed(r["excluded"]["lost_modalities"])]
-        for stage, r in worst.items()
+        [number, r.excluded.samples, sum(r.samples.values()), *(_left_out(r, kind) for kind in kinds),
+         *(_rest(shares[number].get(name)) for name in modalities),
+         _listed(r.excluded.lost_classes), _listed(r.excluded.lost_modalities)]
+        for number, r in worst.items()
     ]  # fmt: skip
     notes = []
-    for stage, r in worst.items():
-        for noun, names in (("class", r["excluded"]["lost_classes"]), ("modality", r["excluded"]["lost_modalities"])):
+    for number, r in worst.items():
+        for noun, names in (("class", r.excluded.lost_classes), ("modality", r.excluded.lost_modalities)):
             if names:
                 plural = noun if len(names) == 1 else {"class": "classes", "modality": "modalities"}[noun]
-                notes.append(f"Stage {stage}: only refused clients have the {plural} {_listed(names[:12])}"
+                notes.append(f"Stage {number}: only refused clients have the {plural} {_listed(names[:12])}"
                              f"{f' and {len(names) - 12} more' if len(names) > 12 else ''}.")  # fmt: skip
-    if not any(r["excluded"]["samples"] for r in worst.values()):
+    if not any(r.excluded.samples for r in worst.values()):
         notes.append("No sample is excluded: every client fits.")
     elif not notes:
         notes.append("No class and no modality is lost as a whole.")
@@ -207,8 +232,12 @@ def excluded(records: Records) -> Chart | None:
     )  # fmt: skip
 
 
-def _left_out(r: Record, kind: str) -> int:
-    return int(r["samples"].get(kind, 0) - r["eligible_samples"].get(kind, 0))
+def _rest(share: float | None) -> float | None:
+    return None if share is None else 1 - share
+
+
+def _left_out(r: RoundFacts, kind: str) -> int:
+    return int(r.samples.get(kind, 0) - r.eligible_samples.get(kind, 0))
 
 
 def _listed(names: Sequence[Any] | None) -> str:

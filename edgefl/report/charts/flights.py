@@ -6,7 +6,7 @@ from statistics import median
 
 from edgefl import units
 from edgefl.report.charts.chart import QUIET, Axis, Chart, Panel, Series, colour
-from edgefl.report.charts.records import Record, Records
+from edgefl.report.charts.records import Records, ShownFlight
 
 MOST_FLIGHTS = 300
 MOST_CLIENTS = 40
@@ -19,35 +19,33 @@ def timeline(records: Records, most: int = MOST_FLIGHTS) -> Chart | None:
         return None
     flights, rounds = _window(records, most)
     dropped = 0
-    clients = list(dict.fromkeys(f["client"] for f in sorted(flights, key=lambda f: f["client"])))
+    clients = list(dict.fromkeys(f.client for f in sorted(flights, key=lambda f: f.client)))
     if len(clients) > MOST_CLIENTS:
-        slowest = sorted(flights, key=lambda f: -f["virtual_seconds"])
-        kept = set(list(dict.fromkeys(f["client"] for f in slowest))[:MOST_CLIENTS])
+        slowest = sorted(flights, key=lambda f: -f.virtual_seconds)
+        kept = set(list(dict.fromkeys(f.client for f in slowest))[:MOST_CLIENTS])
         dropped = len(clients) - len(kept)
         clients = [client for client in clients if client in kept]
-        flights = [f for f in flights if f["client"] in kept]
-    names = {f["client"]: f"{f['client']} {f['kind']}" for f in flights}
+        flights = [f for f in flights if f.client in kept]
+    names = {f.client: f"{f.client} {f.kind}" for f in flights}
     order = [names[client] for client in clients]
     series = []
     for index, (phase, shade) in enumerate(PHASES):
-        begins = [
-            f["dispatched_virtual_seconds"] + sum(f[f"{name}_seconds"] for name, _ in PHASES[:index]) for f in flights
-        ]
+        begins = [f.dispatched_virtual_seconds + sum(f.seconds(name) for name, _ in PHASES[:index]) for f in flights]
         series.append(
-            Series(phase, [f[f"{phase}_seconds"] for f in flights], [names[f["client"]] for f in flights], shade,
+            Series(phase, [f.seconds(phase) for f in flights], [names[f.client] for f in flights], shade,
                    base=begins, notes=[_words(f) for f in flights])
         )  # fmt: skip
-    last = [f for f in _stragglers(records).values() if f["round"] in rounds and f["client"] in names]
+    last = [f for f in _stragglers(records).values() if f.round in rounds and f.client in names]
     for name, chosen, shade, symbol in (
-        ("last of its round", [f for f in last if f["outcome"] == "finished"], "#222222", 3),
-        ("no update", [f for f in flights if f["outcome"] != "finished"], "#ee6677", 5),
+        ("last of its round", [f for f in last if f.outcome == "finished"], "#222222", 3),
+        ("no update", [f for f in flights if f.outcome != "finished"], "#ee6677", 5),
     ):
         if chosen:
             series.append(
-                Series(name, [f["ended_virtual_seconds"] for f in chosen], [names[f["client"]] for f in chosen], shade,
+                Series(name, [f.ended_virtual_seconds for f in chosen], [names[f.client] for f in chosen], shade,
                        symbols=[symbol] * len(chosen), notes=[_words(f) for f in chosen], form="points")
             )  # fmt: skip
-    begun = [(r["started_virtual_seconds"], f"round {r['round']}") for r in records.rounds if r["round"] in rounds]
+    begun = [(r.started_virtual_seconds, f"round {r.round}") for r in records.rounds if r.round in rounds]
     notes = []
     if len(rounds) < len(records.rounds):
         notes.append(f"Rounds {min(rounds)} to {max(rounds)} of {len(records.rounds)} are shown, around the longest.")
@@ -60,17 +58,17 @@ def timeline(records: Records, most: int = MOST_FLIGHTS) -> Chart | None:
         "Each client's rounds in virtual time: downloading, computing, uploading. Dotted lines begin rounds; triangles "
         "are the last client of a round, crosses flights without an update.",
         [Panel("", "spans", Axis("virtual time", "seconds"), Axis("", names=order), series, down=begun)],
-        columns, [[f[name] for name in columns] for f in flights], notes=notes,
+        columns, [[getattr(f, name) for name in columns] for f in flights], notes=notes,
     )  # fmt: skip
 
 
-def _window(records: Records, most: int) -> tuple[list[Record], set[int]]:
+def _window(records: Records, most: int) -> tuple[list[ShownFlight], set[int]]:
     """The flights of consecutive rounds around the longest one, at most ``most`` if a round has fewer."""
-    by_round: dict[int, list[Record]] = {r["round"]: [] for r in records.rounds}
+    by_round: dict[int, list[ShownFlight]] = {r.round: [] for r in records.rounds}
     for flight in records.flights:
-        by_round.setdefault(flight["round"], []).append(flight)
+        by_round.setdefault(flight.round, []).append(flight)
     numbers = list(by_round)
-    length = {r["round"]: r["virtual_seconds"] for r in records.rounds}
+    length = {r.round: r.virtual_seconds for r in records.rounds}
     first = last = max(range(len(numbers)), key=lambda i: length.get(numbers[i], 0.0) if by_round[numbers[i]] else -1.0)
     count = len(by_round[numbers[first]])
     while True:
@@ -86,45 +84,45 @@ def _window(records: Records, most: int) -> tuple[list[Record], set[int]]:
     return [f for number in rounds for f in by_round[number]], set(rounds)
 
 
-def _stragglers(records: Records) -> dict[int, Record]:
+def _stragglers(records: Records) -> dict[int, ShownFlight]:
     """The flight of each round that ended last."""
-    last: dict[int, Record] = {}
+    last: dict[int, ShownFlight] = {}
     for f in records.flights:
-        if f["round"] not in last or f["ended_virtual_seconds"] > last[f["round"]]["ended_virtual_seconds"]:
-            last[f["round"]] = f
+        if f.round not in last or f.ended_virtual_seconds > last[f.round].ended_virtual_seconds:
+            last[f.round] = f
     return last
 
 
-def _words(f: Record) -> str:
-    where = f" in {f['phase']}" if f["phase"] else ""
-    took = units.show_seconds(f["virtual_seconds"])
-    return f"round {f['round']}, {f['device']}, {f['link']}, {took}: {f['outcome']}{where}"
+def _words(f: ShownFlight) -> str:
+    where = f" in {f.phase}" if f.phase else ""
+    took = units.show_seconds(f.virtual_seconds)
+    return f"round {f.round}, {f.device}, {f.link}, {took}: {f.outcome}{where}"
 
 
 def stragglers(records: Records) -> Chart | None:
     """How long the slowest and the median client of each round took, and who was the slowest."""
-    by_round: dict[int, list[Record]] = {}
+    by_round: dict[int, list[ShownFlight]] = {}
     for f in records.flights:
-        by_round.setdefault(f["round"], []).append(f)
+        by_round.setdefault(f.round, []).append(f)
     if not by_round:
         return None
     numbers = sorted(by_round)
-    slowest = [max(by_round[n], key=lambda f: f["virtual_seconds"]) for n in numbers]
-    middle = [median(f["virtual_seconds"] for f in by_round[n]) for n in numbers]
+    slowest = [max(by_round[n], key=lambda f: f.virtual_seconds) for n in numbers]
+    middle = [median(f.virtual_seconds for f in by_round[n]) for n in numbers]
     rows = []
     for number, slow, typical in zip(numbers, slowest, middle, strict=True):
-        phase = max((name for name, _ in PHASES), key=lambda name: slow[f"{name}_seconds"])
+        phase = max((name for name, _ in PHASES), key=slow.seconds)
         rows.append(
-            [number, len(by_round[number]), slow["client"], slow["kind"], slow["device"], slow["link"], phase,
-             slow["outcome"], slow["virtual_seconds"], typical,
-             slow["virtual_seconds"] / typical if typical else None]
+            [number, len(by_round[number]), slow.client, slow.kind, slow.device, slow.link, phase,
+             slow.outcome, slow.virtual_seconds, typical,
+             slow.virtual_seconds / typical if typical else None]
         )  # fmt: skip
     return Chart(
         "stragglers", "Stragglers",
         "Time of the slowest client's round beside the median client's. The table names the slowest, and the phase "
         "that took most of its time.",
         [Panel("", "lines", Axis("round"), Axis("time of a client's round", "seconds", bottom=0.0),
-               [Series("slowest", numbers, [f["virtual_seconds"] for f in slowest], colour(1),
+               [Series("slowest", numbers, [f.virtual_seconds for f in slowest], colour(1),
                        notes=[_words(f) for f in slowest]),
                 Series("median", numbers, middle, QUIET, dashed=True)])],
         ["round", "flights", "slowest_client", "kind", "device", "link", "longest_phase", "outcome", "slowest_seconds",

@@ -5,87 +5,119 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Annotated
 
-from edgefl.errors import RunError
-from edgefl.report.facts import facts_of
+from edgefl.records import Keys, part_of
+from edgefl.records.clients import Flight, MemoryParts
+from edgefl.records.eligibility import Verdict
+from edgefl.records.run import Evaluation
+from edgefl.records.settings import Settings
+from edgefl.records.summary import RunSummary
+from edgefl.report.facts import FlightFacts, RoundFacts, VerdictFacts, facts_of
+from edgefl.runs import Run
 
-if TYPE_CHECKING:
-    from edgefl.runs import Run
 
-Record = Mapping[str, Any]
+@part_of(Flight)
+class ShownFlight(FlightFacts):
+    """What figures show of a flight."""
 
-_OF_FLIGHTS = (
-    "round", "client", "kind", "device", "link", "stage", "part", "outcome", "phase", "dispatched_virtual_seconds",
-    "ended_virtual_seconds", "download_seconds", "compute_seconds", "upload_seconds", "virtual_seconds",
-    "energy_joules", "peak_memory_bytes", "memory_bytes", "measured_peak_memory_bytes", "forward_flops",
-    "backward_flops", "measured_forward_flops", "measured_backward_flops", "serialised_download_bytes",
-    "serialised_upload_bytes", "carried_download_bytes", "carried_upload_bytes",
-)  # fmt: skip
+    round: int
+    link: str
+    phase: str | None
+    dispatched_virtual_seconds: float
+    ended_virtual_seconds: float
+    download_seconds: float
+    compute_seconds: float
+    upload_seconds: float
+    memory_bytes: MemoryParts
+    serialised_download_bytes: int
+    serialised_upload_bytes: int
+    carried_download_bytes: int
+    carried_upload_bytes: int
+
+    def seconds(self, phase: str) -> float:
+        """Time of ``download``, ``compute`` or ``upload``."""
+        times = {"download": self.download_seconds, "compute": self.compute_seconds, "upload": self.upload_seconds}
+        return times[phase]
+
+
+@part_of(Verdict)
+class ShownVerdict(VerdictFacts):
+    """What figures show of a verdict."""
+
+    link: str
+    margins: Annotated[Mapping[str, float | None], Keys("BUDGET")]
+    costs: Annotated[Mapping[str, float], Keys("BUDGET")]
 
 
 @dataclass(frozen=True)
-class Records:
-    """A run's records: ``rounds``, ``flights`` (clients.jsonl) and ``verdicts`` (eligibility.jsonl), and its facts."""
+class Curves:
+    """The rounds of a run, and what curves need beside them."""
 
     label: str
-    rounds: Sequence[Record]
-    flights: Sequence[Record]
-    verdicts: Sequence[Record]
-    scenario: Mapping[str, Any]
-    facts: Mapping[str, Any]
-    """See ``edgefl.report.facts_of``."""
+    rounds: Sequence[RoundFacts]
+    settings: Settings
+    finished: bool
+    kinds: Sequence[str]
+    """The client kinds, in the scenario's order"""
+    chance: Mapping[str, Mapping[str, float]]
 
     @classmethod
-    def of(cls, run: Run, label: str = "") -> Records:
-        """Read them.  Raises RunError for records that lack a field or hold another kind of value."""
-        label = label or str(run.scenario.get("name", run.path.name))
-        facts = facts_of(run, label)
-        flights = [{name: record.get(name) for name in _OF_FLIGHTS} for record in run.flights()]
-        return cls(label, run.records("rounds"), flights, run.records("eligibility"), run.scenario, facts)
-
-    @classmethod
-    def of_rounds(cls, run: Run, label: str, *, finished: bool) -> Records:
-        """The rounds alone, and what curves need beside them; reads no large table."""
-        rounds, scenario = run.records("rounds"), run.scenario
-        last = finished and bool(rounds) and bool(rounds[-1]["metrics"])
-        split = scenario["evaluation"]["final" if last else "split"]
-        chance = run.evaluation.get("chance", {}).get(split, {})
-        kinds = dict.fromkeys(kind for r in rounds for kind in r["clients"])
-        facts = {"finished": finished, "kinds": kinds, "chance": chance}
-        return cls(label, rounds, [], [], scenario, facts)
-
-    @property
-    def kinds(self) -> list[str]:
-        """The client kinds, in the scenario's order."""
-        return list(self.facts["kinds"])
-
-    @property
-    def stages(self) -> list[int]:
-        """The stages that were played."""
-        return [stage["stage"] for stage in self.facts["stages"]]
-
-    def verdicts_of(self, stage: int) -> list[Record]:
-        """The last verdict on each client (in a large fleet: on each group of clients) in the rounds of a stage."""
-        numbers = {r["round"] for r in self.rounds if r["stage"] == stage}
-        last: dict[Any, Record] = {}
-        for v in self.verdicts:
-            if v["stage"] == stage or v["round"] in numbers:
-                same = v["client"] if v["clients"] == 1 else (v["kind"], v["device"], v["link"], v["eligible"])
-                last[same] = v
-        return list(last.values())
+    def of_rounds(cls, run: Run, label: str, *, finished: bool) -> Curves:
+        """Read them; no large table is."""
+        rounds, settings = list(run.read(RoundFacts)), run.settings
+        last = finished and bool(rounds) and bool(rounds[-1].metrics)
+        split = settings.evaluation.final if last else settings.evaluation.split
+        evaluation = run.read_file(Evaluation)
+        chance = {} if evaluation is None else evaluation.chance.get(split, {})
+        kinds = list(dict.fromkeys(kind for r in rounds for kind in r.clients))
+        return Curves(label, rounds, settings, finished, kinds, chance)
 
     def clocks(self) -> dict[str, list[float]]:
         """Where each round ends: ``rounds``, ``seconds`` (virtual), and all ``bytes`` and ``joules`` until then."""
         return {
-            "rounds": [r["round"] for r in self.rounds],
-            "seconds": [r["started_virtual_seconds"] + r["virtual_seconds"] for r in self.rounds],
-            "bytes": list(accumulate(r["download_bytes"] + r["upload_bytes"] for r in self.rounds)),
-            "joules": list(accumulate(r["energy_joules"] for r in self.rounds)),
+            "rounds": [r.round for r in self.rounds],
+            "seconds": [r.ended for r in self.rounds],
+            "bytes": list(accumulate(r.download_bytes + r.upload_bytes for r in self.rounds)),
+            "joules": list(accumulate(r.energy_joules for r in self.rounds)),
         }
 
 
-def damaged(run: Run, error: Exception) -> RunError:
-    """The error for records from which no figure can be drawn."""
-    reason = f"no {error}" if isinstance(error, KeyError) else str(error)
-    return RunError(f"{run.path}: its files hold other values than edgefl writes: {reason}")
+@dataclass(frozen=True)
+class Records(Curves):
+    """A run's records: its rounds, flights and verdicts, and their summary."""
+
+    flights: Sequence[ShownFlight]
+    verdicts: Sequence[ShownVerdict]
+    facts: RunSummary
+
+    @classmethod
+    def of(cls, run: Run, label: str = "") -> Records:
+        """Read them.  Raises RunError for records that lack a field or hold another kind of value."""
+        label = label or run.settings.name
+        facts = facts_of(run, label)
+        return cls(
+            label,
+            list(run.read(RoundFacts)),
+            run.settings,
+            facts.finished,
+            list(facts.kinds),
+            facts.chance,
+            list(run.read(ShownFlight)),
+            list(run.read(ShownVerdict)),
+            facts,
+        )
+
+    @property
+    def stages(self) -> list[int]:
+        """The stages that were played."""
+        return [stage.stage for stage in self.facts.stages]
+
+    def verdicts_of(self, stage: int) -> list[ShownVerdict]:
+        """The last verdict on each client (in a large fleet: on each group of clients) in the rounds of a stage."""
+        numbers = {r.round for r in self.rounds if r.stage == stage}
+        last: dict[object, ShownVerdict] = {}
+        for v in self.verdicts:
+            if v.stage == stage or v.round in numbers:
+                last[v.client if v.clients == 1 else (v.kind, v.device, v.link, v.eligible)] = v
+        return list(last.values())

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edgefl.records import Record, part_of
+from edgefl.records.run import Environment
 from edgefl.report.charts import MOST_FLIGHTS, Chart, Records, charts_of, charts_of_comparison, records_of
 from edgefl.report.page.told import asked, headline, notices
 from edgefl.report.page.traces import MARKS, traces
@@ -49,6 +51,13 @@ def write_page(run: Run, path: Path) -> None:
     replace_file(path, page)
 
 
+@part_of(Environment)
+class Written(Record):
+    """Which version wrote a run."""
+
+    edgefl: str
+
+
 class _Page:
     """The parts of a page; ``plots`` collects what its script draws."""
 
@@ -60,7 +69,7 @@ class _Page:
     def whole(
         self, run: Run, members: Mapping[str, Run], records: Mapping[str, Records], several: bool, most: int
     ) -> str:
-        name = str(run.scenario.get("name", run.path.name))
+        name = run.settings.name
         body = [self._told(run, members, records, several)]
         if several:
             body.append(_section("compared", "The runs side by side", self._charts(
@@ -111,10 +120,9 @@ class _Page:
                             f"Continue it with: edgefl run --resume {run.path}")  # fmt: skip
         else:
             told = notices(records[""], run.path)
-        version = next((str(member.environment.get("edgefl", "")) for member in members.values()), "")
+        version = next((each.edgefl for member in members.values() if (each := member.read_file(Written))), "")
         words = "".join(
-            f"<dt>{_text(n)}</dt><dd>{_text(w)}</dd>"
-            for n, w in asked(run.scenario, version, list(members) if several else [])
+            f"<dt>{_text(n)}</dt><dd>{_text(w)}</dd>" for n, w in asked(run, version, list(members) if several else [])
         )
         scenario = _text((run.path / "scenario.yaml").read_text(encoding="utf-8", errors="replace"))
         whole = f'<details><summary>The whole scenario</summary><pre tabindex="0">{scenario}</pre></details>'

@@ -7,45 +7,47 @@ from typing import Any
 
 from edgefl import registry, units
 from edgefl.devices.budgets import FIELDS, budget_named
+from edgefl.records.summary import Stage
 from edgefl.report.carbon import carbon_of
 from edgefl.report.charts import Records
 from edgefl.report.charts.curves import main_metrics
 from edgefl.report.console import title_of
+from edgefl.runs import Run
 
-Facts = Mapping[str, Any]
 
-
-def asked(scenario: Facts, edgefl: str, labels: Sequence[str] = ()) -> list[tuple[str, str]]:
-    """The scenario in a few lines, ``(name, words)``; ``labels`` are the runs of a comparison."""
-    fleet, rounds = scenario.get("fleet") or {}, scenario.get("round") or {}
-    training, data = scenario.get("training") or {}, scenario.get("data") or {}
+def asked(run: Run, edgefl: str, labels: Sequence[str] = ()) -> list[tuple[str, str]]:
+    """The scenario of a run in a few lines, ``(name, words)``; ``labels`` are the runs of a comparison."""
+    settings = run.settings
+    fleet, rounds, training, data = settings.fleet, settings.round, settings.training, settings.data
+    compared = settings.compare or {}
     lines = {
-        "method": _section(scenario.get("method")),
-        "schedule": _section(scenario.get("schedule")),
-        "data": ", ".join(filter(None, (str(data.get("source") or ""), _words(data.get("partition"))))),
-        "clients": _words({kind: n for kind, n in (data.get("clients") or {}).items() if n}),
-        "devices": _words(_shares(fleet.get("devices"))),
-        "links": _words(_shares(fleet.get("links"))),
-        "budgets": _budgets(fleet.get("budgets") or {}),
+        "method": _section(run.scenario["method"]),
+        "schedule": _section(run.scenario["schedule"]),
+        "data": ", ".join(filter(None, (data.source or "", _words(data.partition)))),
+        "clients": _words({kind: n for kind, n in (data.clients or {}).items() if n}),
+        "devices": _words(_shares(fleet.devices)),
+        "links": _words(_shares(fleet.links)),
+        "budgets": _budgets(fleet.budgets or {}),
         "rounds": _words(
-            {"policy": rounds.get("policy"), "cohort": _share(rounds.get("cohort")),
-             "deadline": _with_unit(rounds.get("deadline"), units.show_seconds), "quorum": rounds.get("quorum")}
+            {"policy": rounds.policy, "cohort": _share(rounds.cohort),
+             "deadline": _with_unit(rounds.deadline, units.show_seconds), "quorum": rounds.quorum}
         ),
-        "selection": _section(rounds.get("selection")),
-        "training": "none: costs are simulated" if training.get("mode") == "none" else
-        _words({name: training.get(name) for name in ("optimizer", "lr", "batch", "epochs", "precision")}),
-        "seed": _words(scenario.get("seed")),
+        "selection": _section(rounds.selection),
+        "training": "none: costs are simulated" if training.mode == "none" else
+        _words({"optimizer": training.optimizer, "lr": training.lr, "batch": training.batch, "epochs": training.epochs,
+                "precision": training.precision}),
+        "seed": _words(settings.seed),
         "edgefl": edgefl,
     }  # fmt: skip
-    for path in scenario.get("compare") or {}:
+    for path in compared:
         lines.pop(str(path).removeprefix("round."), None)
     told = [(name, words) for name, words in lines.items() if words]
     if labels:
-        told.insert(0, ("compares", f"{', '.join(map(str, scenario.get('compare') or {}))}: {'; '.join(labels)}"))
+        told.insert(0, ("compares", f"{', '.join(map(str, compared))}: {'; '.join(labels)}"))
     return told
 
 
-def _budgets(budgets: Facts) -> str:
+def _budgets(budgets: Mapping[str, object]) -> str:
     known = {FIELDS.get(name, name): name for name in registry.names("budget")} | {"energy_total": "joules"}
     limits = {
         field.replace("_", " "): _with_unit(value, budget_named(known[field]).show if field in known else "{:g}".format)
@@ -97,72 +99,68 @@ def _words(value: Any, depth: int = 0) -> str:
 
 def headline(records: Records) -> list[tuple[str, str, str]]:
     """The figures that matter most, ``(name, figure, explanation)``."""
-    facts, totals = records.facts, records.facts["totals"]
-    everyone = facts["everyone"]
-    if not facts["rounds"]:
+    facts, totals = records.facts, records.facts.totals
+    everyone = facts.everyone
+    if not facts.rounds:
         return []
     hardest = min(
-        facts["stages"],
-        key=lambda s: sum(k["eligible"] for k in s["kinds"].values()) / max(_clients(s), 1),
+        facts.stages,
+        key=lambda s: sum(k.eligible for k in s.kinds.values()) / max(_clients(s), 1),
         default=None,
     )
     found: list[tuple[str, str, str]] = []
     if hardest is not None:
-        fits = sum(kind["eligible"] for kind in hardest["kinds"].values())
-        where = (
-            f"in the hardest stage, {hardest['stage']}" if len(facts["stages"]) > 1 else "whose round fits all budgets"
-        )
+        fits = sum(kind.eligible for kind in hardest.kinds.values())
+        where = f"in the hardest stage, {hardest.stage}" if len(facts.stages) > 1 else "whose round fits all budgets"
         found.append(("clients that fit", f"{fits:,} of {_clients(hardest):,}", where))
-    ended = f"{totals['finished']:,} updates, {totals['late']:,} late, {totals['failed']:,} failed"
-    found.append(("took part", f"{everyone['took_part']:,} of {everyone['clients']:,}", ended))
-    worst = max(facts["stages"], key=lambda s: s["excluded"]["samples"], default=None)
-    if worst is not None and worst["excluded"]["of_samples"]:
-        lost = worst["excluded"]
-        found.append(("samples excluded", units.show_share(lost["samples"] / lost["of_samples"]),
-                      f"{lost['samples']:,} of {lost['of_samples']:,}, of refused clients"))  # fmt: skip
-    if facts["costs"]:
-        largest = max(facts["costs"], key=lambda row: row["peak_memory_bytes"])
-        error = max(
-            (row["memory_error"] for row in facts["costs"] if row["memory_error"] is not None), key=abs, default=None
-        )
+    ended = f"{totals.finished:,} updates, {totals.late:,} late, {totals.failed:,} failed"
+    found.append(("took part", f"{everyone.took_part:,} of {everyone.clients:,}", ended))
+    worst = max(facts.stages, key=lambda s: s.excluded["samples"], default=None)
+    if worst is not None and worst.excluded["of_samples"]:
+        lost = worst.excluded
+        found.append(("samples excluded", units.show_share(lost.samples / lost.of_samples),
+                      f"{lost.samples:,} of {lost.of_samples:,}, of refused clients"))  # fmt: skip
+    if facts.costs:
+        largest = max(facts.costs, key=lambda row: row.peak_memory_bytes)
+        error = max((row.memory_error for row in facts.costs if row.memory_error is not None), key=abs, default=None)
         checked = ""
         if error is not None:
             checked = f"; measured within {abs(error) * 100:.2g} %" if abs(error) >= 5e-4 else "; as measured"
-        found.append(("peak memory", units.show_bytes(largest["peak_memory_bytes"]), f"{largest['kind']}{checked}"))
+        found.append(("peak memory", units.show_bytes(largest.peak_memory_bytes), f"{largest.kind}{checked}"))
     found += [
-        ("virtual time", units.show_seconds(facts["virtual_seconds"]), f"{facts['rounds']:,} rounds"),
-        ("traffic", units.show_bytes(totals["download_bytes"] + totals["upload_bytes"]), "down and up, all clients"),
-        ("energy", units.show_joules(totals["energy_joules"]), "of all clients"),
+        ("virtual time", units.show_seconds(facts.virtual_seconds), f"{facts.rounds:,} rounds"),
+        ("traffic", units.show_bytes(totals.download_bytes + totals.upload_bytes), "down and up, all clients"),
+        ("energy", units.show_joules(totals.energy_joules), "of all clients"),
     ]
     if carbon := carbon_of(totals):
         by = ", ".join(f"{phase} {units.show_grams(grams)}" for phase, grams in carbon.items())
         found.append(("CO2 equivalent", units.show_grams(sum(carbon.values())), by))
     for kind, name in main_metrics([records]).items():
-        value = facts["metrics"].get(kind, {}).get(name)
+        value = facts.metrics.get(kind, {}).get(name)
         if value is not None:
-            chance = facts["chance"].get(kind, {}).get(name)
+            chance = facts.chance.get(kind, {}).get(name)
             by = f", chance {chance:.3g}" if chance is not None else ""
-            found.append((f"{kind}: {title_of(name)}", f"{value:.3f}", f"{facts['metrics_split']} split{by}"))
+            found.append((f"{kind}: {title_of(name)}", f"{value:.3f}", f"{facts.metrics_split} split{by}"))
     return found
 
 
-def _clients(stage: Facts) -> int:
-    return int(sum(kind["clients"] for kind in stage["kinds"].values()))
+def _clients(stage: Stage) -> int:
+    return int(sum(kind.clients for kind in stage.kinds.values()))
 
 
 def notices(records: Records, path: Any) -> list[str]:
     """What a reader must know before the figures: an unfinished run, one without training, one that diverged."""
     facts, told = records.facts, []
-    if not facts["finished"]:
-        done = f"{facts['rounds']} rounds are recorded" if facts["rounds"] else "no round is recorded yet"
+    if not facts.finished:
+        done = f"{facts.rounds} rounds are recorded" if facts.rounds else "no round is recorded yet"
         told.append(f"This run isn't finished: {done}. Continue it with: edgefl run --resume {path}")
-    if not facts["trained"]:
+    if not facts.trained:
         told.append("This run simulates costs without training: there are no metrics.")
-    elif facts["rounds"] and not facts["metrics"]:
+    elif facts.rounds and not facts.metrics:
         told.append("Nothing has been evaluated yet (evaluation.every).")
-    if facts["stopped"]:
-        told.append(f"This run {facts['stopped']}.")
-    if facts["diverged_rounds"]:
-        numbers: Sequence[int] = facts["diverged_rounds"]
+    if facts.stopped:
+        told.append(f"This run {facts.stopped}.")
+    if facts.diverged_rounds:
+        numbers: Sequence[int] = facts.diverged_rounds
         told.append(f"The model diverged: weights, scores or losses weren't finite after round {numbers[0]}.")
     return told

@@ -11,7 +11,7 @@ from pydantic import BaseModel, create_model
 
 from edgefl import registry
 from edgefl.errors import MethodError
-from edgefl.registry.fields import Fields
+from edgefl.registry.part_fields import Fields
 from edgefl.work.description import OptimizerSettings
 
 Kind = TypeVar("Kind", bound=torch.optim.Optimizer)

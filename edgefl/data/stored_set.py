@@ -17,7 +17,7 @@ from edgefl.data.collection import IntArray
 from edgefl.data.missing import patterns_of
 from edgefl.data.options import Kind
 from edgefl.data.split import SPLITS, held_out_samples
-from edgefl.data.store import Array, Entry
+from edgefl.data.stored_arrays import Array, Entry
 from edgefl.models.preprocessing import AudioPreprocessing, ImagePreprocessing, Preprocessing, TextPreprocessing
 from edgefl.work.description import TensorSpec
 from edgefl.work.tasks import like

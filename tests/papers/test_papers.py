@@ -12,9 +12,9 @@ import pytest
 
 import edgefl
 from edgefl.cli import main
-from edgefl.commands.papers import orderings, papers, pmcmfl
-from edgefl.commands.papers.pages import PAGES
-from edgefl.commands.papers.tables import (
+from edgefl.errors import RunError, UnknownName
+from edgefl.paper_tables import orderings, papers, pmcmfl
+from edgefl.paper_tables.page_tables import (
     Committed,
     Published,
     Table,
@@ -25,7 +25,7 @@ from edgefl.commands.papers.tables import (
     pages_folder,
     plain,
 )
-from edgefl.errors import RunError, UnknownName
+from edgefl.paper_tables.papers import PAGES
 
 BY_HAND = {"orderings": 1}
 """Tables that are a summary in words."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from edgefl.commands.papers.profiles import LIVE, Profiles, parts_of_model, payloads
-from edgefl.commands.papers.tables import Published, Table, mib
+from edgefl.paper_tables.page_tables import Published, Table, mib
+from edgefl.paper_tables.profiles import LIVE, Profiles, parts_of_model, payloads
 
 TASKS = {310: "310 answers", 3129: "3,129 answers"}
 SHARES = {"PmcmFL": "3.21 %", "FedHKD": "5.43 %"}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from edgefl.commands.papers.profiles import Profiles
-from edgefl.commands.papers.tables import Published, Table, mib, ratio
+from edgefl.paper_tables.page_tables import Published, Table, mib, ratio
+from edgefl.paper_tables.profiles import Profiles
 
 PUBLISHED = 1.97
 """CreamFL's computation to FedAvg's, the paper's only number."""

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from edgefl import start_method
 from edgefl.data import Federation
-from edgefl.emulation import client as clients
+from edgefl.emulation import client_process as clients
 from edgefl.emulation import frames
-from edgefl.emulation.client import Answer, Data, Order, checksum, tell, told
+from edgefl.emulation.client_process import Answer, Data, Order, checksum, tell, told
 from edgefl.emulation.journal import Journal
 from edgefl.emulation.kernel import control_groups_here
 from edgefl.emulation.limits import Limits

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from edgefl.commands.papers.profiles import Profiles
-from edgefl.commands.papers.tables import Published, Table, mib
+from edgefl.paper_tables.page_tables import Published, Table, mib
+from edgefl.paper_tables.profiles import Profiles
 
 PUBLISHED = {"none": 208.81, "attention": 262.95, "mlp": 316.98, "blocks": 371.26}
 """MiB for each co-layer option."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from edgefl.commands.papers.profiles import LIVE, Profiles, highest
-from edgefl.commands.papers.tables import Table, alike, mib, ratio
+from edgefl.paper_tables.page_tables import Table, alike, mib, ratio
+from edgefl.paper_tables.profiles import LIVE, Profiles, highest
 from edgefl.records.profile import ProfileRow, Tables
 from edgefl.report import draw_stages
 

@@ -8,7 +8,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from edgefl.commands.papers.tables import Table, Tolerance
 from edgefl.commands.progress import OnProgress, silent
 from edgefl.commands.run.run import run
 from edgefl.errors import RunError

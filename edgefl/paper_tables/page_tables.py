@@ -132,7 +132,7 @@ def _cells(line: str) -> tuple[str, ...]:
 
 def pages_folder() -> Path:
     """The folder of the committed pages: inside an installed package, or docs/papers of a checkout."""
-    package = Path(__file__).resolve().parents[2]
+    package = Path(__file__).resolve().parents[1]
     shipped = package / "shipped" / "papers"
     return shipped if shipped.is_dir() else package.parent / "docs" / "papers"
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from edgefl import units, yaml_lines
 from edgefl.errors import DeviceError, UnitError, suggestion
 from edgefl.files import read_regular
-from edgefl.registry.fields import Fields
+from edgefl.registry.part_fields import Fields
 from edgefl.yaml_lines import KeyPath, Place, spell
 
 Confidence = Literal["measured", "datasheet", "estimated"]

@@ -10,11 +10,106 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, fsum, inf, isclose, sqrt
-from typing import Any
+from typing import Annotated
 
-from edgefl.runs import CARBON, SUMMED
+from edgefl.records import UNSET, ByKind, Clients, Flights, Keys, Maybe, Record, Samples, Share, part_of
+from edgefl.records.clients import Flight, ScoredClient
+from edgefl.records.eligibility import Verdict
+from edgefl.records.rounds import CARBON, SUMMED, ClientMetrics, Metrics, Round, Stopped, Sums
+from edgefl.records.run import Result
+from edgefl.records.verified import Broken, CheckedRule
 
-Record = Mapping[str, Any]
+Values = Mapping[str, object]
+"""The values of a record that break a rule, by name."""
+
+
+@part_of(Flight)
+class CheckedFlight(Record):
+    """What the rules read of a flight."""
+
+    round: int
+    base_round: int
+    client: int
+    device: str
+    link: str
+    outcome: str
+    phase: str | None
+    dispatched_virtual_seconds: float
+    ended_virtual_seconds: float
+    download_seconds: float
+    compute_seconds: float
+    upload_seconds: float
+    virtual_seconds: float
+    energy_joules: float
+    download_carbon_grams: float | Maybe = UNSET
+    compute_carbon_grams: float | Maybe = UNSET
+    upload_carbon_grams: float | Maybe = UNSET
+    download_bytes: int
+    upload_bytes: int
+    serialised_download_bytes: int
+    serialised_upload_bytes: int
+    forward_flops: int
+    backward_flops: int
+    carried_download_bytes: int
+    carried_upload_bytes: int
+    lost_download_bytes: int
+    lost_upload_bytes: int
+
+
+@part_of(Round)
+class CheckedRound(Sums):
+    """What the rules read of a round."""
+
+    round: int
+    started_virtual_seconds: float
+    virtual_seconds: float
+    clients: ByKind[Clients]
+    eligible: ByKind[Clients]
+    samples: ByKind[Samples]
+    eligible_samples: ByKind[Samples]
+    under_way: int
+    outcomes: Annotated[Mapping[str, Flights], Keys("OUTCOME")]
+    rejected: Sequence[int] = ()
+    rejections: Annotated[Mapping[str, Flights], Keys("REASON")] | Maybe = UNSET
+    final_delivery_bytes: int
+    losses: ByKind[float | None]
+    metrics: Metrics
+    stopped: Stopped | Maybe | None = UNSET
+    diverged: bool | Maybe = UNSET
+    client_metrics: Sequence[ClientMetrics] | Maybe = UNSET
+
+
+@part_of(Verdict)
+class CheckedVerdict(Record):
+    """What the rules read of a verdict."""
+
+    round: int
+    client: int
+    clients: Clients = 1
+    device: str
+    eligible: bool
+    memory_limit: str | Maybe | None = UNSET
+    margins: Annotated[Mapping[str, float | None], Keys("BUDGET")]
+    costs: Annotated[Mapping[str, float], Keys("BUDGET")]
+
+
+@part_of(ScoredClient)
+class CheckedScore(Record):
+    """What the rules read of a client's evaluation."""
+
+    round: int
+    client: int
+    kind: str
+    device: str
+    eligible: bool
+    samples: int
+    download_bytes: int
+    serialised_download_bytes: int
+    forward_flops: int
+    energy_joules: float
+    metrics: Annotated[Mapping[str, Share | None], Keys("METRIC")] | Maybe = UNSET
+
+
 Watts = Callable[[str, str], tuple[float, float, float] | None]
 """Watts while downloading, computing and uploading, by device and link; None for names that the scenario lacks."""
 
@@ -57,16 +152,22 @@ class Check:
     says: str
     records: int = 0
     broken: int = 0
-    first: dict[str, Any] | None = None
+    first: Broken | None = None
     note: str | None = None
 
-    def count(self, offence: Mapping[str, Any] | None, where: str) -> None:
+    def count(self, offence: Values | None, where: str) -> None:
         """Count a record; ``offence`` has the values that break the rule, None if none do."""
         self.records += 1
         if offence is not None:
             self.broken += 1
             if self.first is None:
-                self.first = {"where": where, "values": dict(offence)}
+                self.first = Broken(where=where, values=dict(offence))
+
+    def told(self) -> CheckedRule:
+        """The rule and what was found."""
+        return CheckedRule(
+            name=self.name, says=self.says, records=self.records, broken=self.broken, first=self.first, note=self.note
+        )
 
 
 @dataclass(frozen=True)
@@ -94,34 +195,34 @@ def close(a: float, b: float, scale: float = 0.0) -> bool:
 # --- one client's record ---------------------------------------------------------------------------------------------
 
 
-def _values(record: Record, *names: str) -> dict[str, Any]:
-    return {name: record[name] for name in names}
+def _values(record: Record, *names: str) -> dict[str, object]:
+    return {name: getattr(record, name) for name in names}
 
 
-def _bytes(record: Record) -> dict[str, Any] | None:
+def _bytes(record: CheckedFlight) -> Values | None:
     for direction in DIRECTIONS:
         names = (f"lost_{direction}_bytes", f"carried_{direction}_bytes", f"serialised_{direction}_bytes")
-        if not 0 <= record[names[0]] <= record[names[1]] <= record[names[2]]:
+        if not 0 <= getattr(record, names[0]) <= getattr(record, names[1]) <= getattr(record, names[2]):
             return _values(record, *names)
     return None
 
 
-def _delivered(record: Record) -> dict[str, Any] | None:
-    finished = record["outcome"] in ARRIVED
-    for direction, arrived in zip(DIRECTIONS, (record["phase"] in ("compute", "upload", None), finished), strict=True):
+def _delivered(record: CheckedFlight) -> Values | None:
+    finished = record.outcome in ARRIVED
+    for direction, arrived in zip(DIRECTIONS, (record.phase in ("compute", "upload", None), finished), strict=True):
         names = (f"carried_{direction}_bytes", f"lost_{direction}_bytes", f"serialised_{direction}_bytes")
-        carried, lost, whole = (record[name] for name in names)
+        carried, lost, whole = (getattr(record, name) for name in names)
         if carried - lost != (whole if arrived else 0):
-            return {"outcome": record["outcome"], "phase": record["phase"], **_values(record, *names)}
+            return {"outcome": record.outcome, "phase": record.phase, **_values(record, *names)}
     return None
 
 
-def _phases(record: Record) -> dict[str, Any] | None:
-    phase, seconds = record["phase"], [record[name] for name in SECONDS]
+def _phases(record: CheckedFlight) -> Values | None:
+    phase, seconds = record.phase, [getattr(record, name) for name in SECONDS]
     ends = PHASES.index(phase) if phase in PHASES else -1
-    later = any(s != 0 for s in seconds[max(ends, 0) :]) or (ends < 3 and record["carried_upload_bytes"] != 0)
-    whole = ends >= 0 and (phase is None) == (record["outcome"] in ARRIVED)
-    if whole and not later and min(seconds) >= 0 and close(fsum(seconds), record["virtual_seconds"]):
+    later = any(s != 0 for s in seconds[max(ends, 0) :]) or (ends < 3 and record.carried_upload_bytes != 0)
+    whole = ends >= 0 and (phase is None) == (record.outcome in ARRIVED)
+    if whole and not later and min(seconds) >= 0 and close(fsum(seconds), record.virtual_seconds):
         return None
     return _values(record, "outcome", "phase", *SECONDS, "virtual_seconds", "carried_upload_bytes")
 
@@ -145,47 +246,45 @@ class Ledger:
     under_way: int = 0
     grouped: bool = False
     last_diverged: bool | None = None
-    stopped: Mapping[str, Any] | None = None
+    stopped: Stopped | None = None
     location: str = "the first line"
 
-    def verdict(self, record: Record, where: str) -> None:
+    def verdict(self, record: CheckedVerdict, where: str) -> None:
         """Check a record of ``eligibility.jsonl``."""
         self.location = where
-        margins = {name: inf if value is None else value for name, value in record["margins"].items()}
+        margins = {name: inf if value is None else value for name, value in record.margins.items()}
         within_budgets = all(value >= 0 for value in margins.values())
-        offence = (
-            None if within_budgets == record["eligible"] else {"eligible": record["eligible"], **record["margins"]}
-        )
+        offence = None if within_budgets == record.eligible else {"eligible": record.eligible, **record.margins}
         self.checks["verdicts"].count(offence, where)
-        if "memory_limit" in record:
+        if record.memory_limit is not UNSET:
             self.checks["memory"].count(self._memory(record, margins["memory"]), where)
         else:
             self.checks["memory"].note = "not recorded by the version of this run"
-        if record.get("clients", 1) != 1:
+        if record.clients != 1:
             self.grouped = True  # one record for a group whose clients aren't named
             return
-        known = self.verdicts.setdefault(record["client"], [])
-        known.append((record["round"], record["eligible"]))
+        known = self.verdicts.setdefault(record.client, [])
+        known.append((record.round, record.eligible))
 
-    def _memory(self, record: Record, margin: float) -> dict[str, Any] | None:
+    def _memory(self, record: CheckedVerdict, margin: float) -> Values | None:
         """The offence if the memory budget isn't what the named side allows."""
-        budget, limit = record["costs"]["memory"] + margin, record["memory_limit"]
-        available = inf if self.facts.available is None else self.facts.available.get(record["device"], inf)
+        budget, limit = record.costs["memory"] + margin, record.memory_limit
+        available = inf if self.facts.available is None else self.facts.available.get(record.device, inf)
         if limit == "device":
             allowed = budget == available < inf
         else:
             allowed = limit == (None if budget == inf else "owner") and budget <= available
         return None if allowed else {"memory_limit": limit, "budget": budget, "available": available}
 
-    def round(self, record: Record, where: str, clients: Sequence[tuple[Record, str]]) -> None:
+    def round(self, record: CheckedRound, where: str, clients: Sequence[tuple[CheckedFlight, str]]) -> None:
         """Check a round's record and its clients' records."""
         self.location = where
-        number, started = record["round"], record["started_virtual_seconds"]
-        ended = started + record["virtual_seconds"]
+        number, started = record.round, record.started_virtual_seconds
+        ended = started + record.virtual_seconds
         follows = number == len(self.spans) + 1 and close(started, self.now, self.now) and ended >= started
         follows = follows and self.stopped is None
         offence = None if follows else _values(record, "round", "started_virtual_seconds", "virtual_seconds")
-        self.stopped = record.get("stopped")
+        self.stopped = None if record.stopped is UNSET else record.stopped
         self.checks["rounds"].count(offence and {**offence, "previous_round_ended": self.now}, where)
         self.spans[number], self.now = (started, ended), ended
         for client, client_where in clients:
@@ -197,26 +296,26 @@ class Ledger:
         self._sums(record, where, [client for client, _ in clients])
         self._line([client for client, _ in clients], where)
 
-    def _refusals(self, record: Record, where: str, clients: Sequence[Record]) -> None:
-        if "rejections" not in record:  # written by an earlier version
+    def _refusals(self, record: CheckedRound, where: str, clients: Sequence[CheckedFlight]) -> None:
+        if record.rejections is UNSET or record.diverged is UNSET:  # written by an earlier version
             self.checks["rejected"].note = self.checks["diverged"].note = "not recorded by the version of this run"
             return
-        rejected = sorted(client["client"] for client in clients if client["outcome"] == "rejected")
-        counts = sum(record["rejections"].values())
-        same = record["rejected"] == rejected and counts == len(rejected)
+        rejected = sorted(client.client for client in clients if client.outcome == "rejected")
+        counts = sum(record.rejections.values())
+        same = list(record.rejected) == rejected and counts == len(rejected)
         offence = {**_values(record, "round", "rejected", "rejections"), "by the clients": rejected}
         self.checks["rejected"].count(None if same else offence, where)
-        values = [*record["losses"].values(), *(v for metrics in record["metrics"].values() for v in metrics.values())]
-        marked = record["diverged"] or all(value is not None for value in values)
+        values = [*record.losses.values(), *(v for metrics in record.metrics.values() for v in metrics.values())]
+        marked = record.diverged or all(value is not None for value in values)
         self.checks["diverged"].count(None if marked else _values(record, "round", "losses", "metrics"), where)
-        self.last_diverged = record["diverged"]
+        self.last_diverged = record.diverged
 
-    def stray(self, record: Record, where: str) -> None:
+    def stray(self, record: CheckedFlight | CheckedScore, where: str) -> None:
         """Count a client's record whose round has no record."""
         self.location = where
         self.checks["counts"].count(_values(record, "round", "client"), where)
 
-    def result(self, result: Record, where: str) -> None:
+    def result(self, result: Result, where: str) -> None:
         """Check the result of a finished run."""
         self.location = where
         floats = ("energy_joules", *CARBON)
@@ -224,14 +323,17 @@ class Ledger:
         sums |= {name: self.counted[name] for name in COUNTED}
         sums["server_seconds"] = fsum(self.server_seconds)
         for name, value in sums.items():
-            total = result["totals"].get(name, 0)
+            found = getattr(result.totals, name)
+            total = 0 if found is UNSET else found
             self.checks["totals"].count(None if _same(total, value) else {name: total, "sum of rounds": value}, where)
-        consistent = close(result["virtual_seconds"], self.now) and result["rounds"] == len(self.spans)
+        consistent = close(result.virtual_seconds, self.now) and result.rounds == len(self.spans)
         seen = {**_values(result, "rounds", "virtual_seconds"), "rounds seen": len(self.spans), "ended": self.now}
         self.checks["totals"].count(None if consistent else seen, where)
         wanted = len(self.spans) if self.facts.rounds is None else self.facts.rounds
-        whole = result.get("stopped") == self.stopped and (self.stopped is not None or len(self.spans) == wanted)
-        ended = {"rounds": len(self.spans), "rounds of the schedule": wanted, "stopped": self.stopped}
+        stopped = None if result.stopped is UNSET else result.stopped
+        whole = stopped == self.stopped and (stopped is not None or len(self.spans) == wanted)
+        told = self.stopped and self.stopped.as_json()
+        ended = {"rounds": len(self.spans), "rounds of the schedule": wanted, "stopped": told}
         if not whole:
             self.checks["rounds"].count(ended, where)
 
@@ -251,46 +353,48 @@ class Ledger:
 
     # a client -------------------------------------------------------------------------------------------------------
 
-    def _client(self, record: Record, where: str) -> None:
+    def _client(self, record: CheckedFlight, where: str) -> None:
         checks = self.checks
         for name, rule in (("bytes", _bytes), ("delivered", _delivered), ("phases", _phases)):
             self._count(checks[name], rule(record), record, where)
         self._count(checks["clock"], self._clock(record), record, where)
-        began, ended, client = record["dispatched_virtual_seconds"], record["ended_virtual_seconds"], record["client"]
+        began, ended, client = record.dispatched_virtual_seconds, record.ended_virtual_seconds, record.client
         before = self.landed.get(client, -inf)
-        offence = None if began >= before else {"dispatched_virtual_seconds": began, "last flight ended": before}
+        offence: Values | None = (
+            None if began >= before else {"dispatched_virtual_seconds": began, "last flight ended": before}
+        )
         self._count(checks["one flight"], offence, record, where)
         self.landed[client] = max(ended, before)
         if self.facts.deadline < inf:
-            in_time = record["virtual_seconds"] <= self.facts.deadline + CLOSE * (self.facts.deadline + ended)
+            in_time = record.virtual_seconds <= self.facts.deadline + CLOSE * (self.facts.deadline + ended)
             offence = None if in_time else {**_values(record, "virtual_seconds"), "deadline": self.facts.deadline}
             self._count(checks["deadline"], offence, record, where)
-        watts = self.facts.watts(record["device"], record["link"])
+        watts = self.facts.watts(record.device, record.link)
         if watts is None:
             offence = {**_values(record, "device", "link"), "of the scenario": False}
         else:
-            joules = fsum(power * record[name] for power, name in zip(watts, SECONDS, strict=True))
-            same = close(joules, record["energy_joules"])
+            joules = fsum(power * getattr(record, name) for power, name in zip(watts, SECONDS, strict=True))
+            same = close(joules, record.energy_joules)
             offence = None if same else {**_values(record, "energy_joules"), "power times time": joules}
         self._count(checks["energy"], offence, record, where)
         if self.facts.gated and (verdicts := self.verdicts.get(client)) is not None:
-            self._count(checks["refused"], self._refused(verdicts, record["base_round"]), record, where)
+            self._count(checks["refused"], self._refused(verdicts, record.base_round), record, where)
 
     @staticmethod
-    def _count(check: Check, offence: dict[str, Any] | None, record: Record, where: str) -> None:
-        check.count(offence and {"round": record["round"], "client": record["client"], **offence}, where)
+    def _count(check: Check, offence: Values | None, record: CheckedFlight, where: str) -> None:
+        check.count(offence and {"round": record.round, "client": record.client, **offence}, where)
 
-    def _clock(self, record: Record) -> dict[str, Any] | None:
-        began, ended = record["dispatched_virtual_seconds"], record["ended_virtual_seconds"]
-        base = self.spans.get(record["base_round"], (inf, -inf))
+    def _clock(self, record: CheckedFlight) -> Values | None:
+        began, ended = record.dispatched_virtual_seconds, record.ended_virtual_seconds
+        base = self.spans.get(record.base_round, (inf, -inf))
         slack = CLOSE * self.now
-        dispatched = base[0] - slack <= began <= base[1] + slack and record["base_round"] <= record["round"]
-        if began <= ended <= self.now + slack and dispatched and close(began + record["virtual_seconds"], ended):
+        dispatched = base[0] - slack <= began <= base[1] + slack and record.base_round <= record.round
+        if began <= ended <= self.now + slack and dispatched and close(began + record.virtual_seconds, ended):
             return None
         names = ("base_round", "dispatched_virtual_seconds", "ended_virtual_seconds", "virtual_seconds")
         return {**_values(record, *names), "round ended": self.now}
 
-    def _refused(self, verdicts: Sequence[tuple[int, bool]], dispatched: int) -> dict[str, Any] | None:
+    def _refused(self, verdicts: Sequence[tuple[int, bool]], dispatched: int) -> Values | None:
         """The offence if no verdict that was valid at dispatch made the client eligible."""
         valid = [eligible for round, eligible in verdicts if round <= dispatched][-1:]
         if self.facts.anew:
@@ -300,54 +404,54 @@ class Ledger:
 
     # a round --------------------------------------------------------------------------------------------------------
 
-    def _counts(self, record: Record, where: str, clients: Sequence[Record]) -> None:
-        outcomes = Counter(client["outcome"] for client in clients)
+    def _counts(self, record: CheckedRound, where: str, clients: Sequence[CheckedFlight]) -> None:
+        outcomes = Counter(client.outcome for client in clients)
         finished, late = outcomes["finished"], outcomes["late"]
-        counts: dict[str, Any] = {"finished": finished, "late": late, "failed": len(clients) - finished - late}
-        self.under_way += record["selected"] - len(clients)
+        counts: dict[str, object] = {"finished": finished, "late": late, "failed": len(clients) - finished - late}
+        self.under_way += record.selected - len(clients)
         counts |= {"outcomes": dict(outcomes), "under_way": self.under_way}
-        wrong = {name: record[name] for name in counts if record[name] != counts[name]}
+        wrong = {name: getattr(record, name) for name in counts if getattr(record, name) != counts[name]}
         for part, whole in (("eligible", "clients"), ("eligible_samples", "samples")):
             if any(not 0 <= n <= record[whole][kind] for kind, n in record[part].items()):
                 wrong[part], counts[part] = record[part], {"at most": record[whole]}
-        offence = {"round": record["round"], **wrong, "by the clients": {name: counts[name] for name in wrong}}
+        offence = {"round": record.round, **wrong, "by the clients": {name: counts[name] for name in wrong}}
         self.checks["counts"].count(offence if wrong else None, where)
-        self.under_way = record["under_way"]
+        self.under_way = record.under_way
         for name in COUNTED:
-            self.counted[name] += record[name]
+            self.counted[name] += getattr(record, name)
 
-    def _sums(self, record: Record, where: str, clients: Sequence[Record]) -> None:
-        exact = ("energy_joules", *(name for name in CARBON if name in record))
+    def _sums(self, record: CheckedRound, where: str, clients: Sequence[CheckedFlight]) -> None:
+        exact = ("energy_joules", *(name for name in CARBON if getattr(record, name) is not UNSET))
         summed = dict.fromkeys((*SUMMED, *exact))
-        sums: dict[str, Any] = {name: sum(client[name] for client in clients) for name in SUMMED}
-        sums |= {name: fsum(client[name] for client in clients) for name in exact}
+        sums: dict[str, float] = {name: sum(getattr(client, name) for client in clients) for name in SUMMED}
+        sums |= {name: fsum(getattr(client, name) for client in clients) for name in exact}
         # the delivery at a stage's end belongs to no flight; its serialised bytes are only in the round's sum
-        sums["download_bytes"] += record["final_delivery_bytes"]
-        headers = record["serialised_download_bytes"] - sums["serialised_download_bytes"]
-        delivered = record["final_delivery_bytes"]
+        sums["download_bytes"] += record.final_delivery_bytes
+        headers = record.serialised_download_bytes - sums["serialised_download_bytes"]
+        delivered = record.final_delivery_bytes
         if headers >= delivered if delivered else headers == 0:
             sums["serialised_download_bytes"] += headers
             sums["carried_download_bytes"] += headers
-        wrong = {name: record[name] for name in summed if not _same(record[name], sums[name])}
-        offence = {"round": record["round"], **wrong, "sum of clients": {name: sums[name] for name in wrong}}
+        wrong = {name: getattr(record, name) for name in summed if not _same(getattr(record, name), sums[name])}
+        offence = {"round": record.round, **wrong, "sum of clients": {name: sums[name] for name in wrong}}
         self.checks["round sums"].count(offence if wrong else None, where)
         for name in summed:
-            self.totals.setdefault(name, []).append(record[name])
-        self.server_seconds.append(record["server_seconds"])
+            self.totals.setdefault(name, []).append(getattr(record, name))
+        self.server_seconds.append(record.server_seconds)
 
-    def _line(self, clients: Sequence[Record], where: str) -> None:
+    def _line(self, clients: Sequence[CheckedFlight], where: str) -> None:
         for direction, rate in zip(DIRECTIONS, self.facts.line, strict=True):
-            moved = [client for client in clients if client[f"carried_{direction}_bytes"]]
+            moved = [client for client in clients if getattr(client, f"carried_{direction}_bytes")]
             if rate == inf or not moved:
                 continue
             # from the first time that one of these flights may have used the line to the last
             if direction == "download":
-                began = min(c["dispatched_virtual_seconds"] for c in moved)
-                ended = max(c["dispatched_virtual_seconds"] + c["download_seconds"] for c in moved)
+                began = min(c.dispatched_virtual_seconds for c in moved)
+                ended = max(c.dispatched_virtual_seconds + c.download_seconds for c in moved)
             else:
-                began = min(c["ended_virtual_seconds"] - c["upload_seconds"] for c in moved)
-                ended = max(c["ended_virtual_seconds"] for c in moved)
-            bits = 8 * sum(client[f"carried_{direction}_bytes"] for client in moved)
+                began = min(c.ended_virtual_seconds - c.upload_seconds for c in moved)
+                ended = max(c.ended_virtual_seconds for c in moved)
+            bits = 8 * sum(getattr(client, f"carried_{direction}_bytes") for client in moved)
             limit = rate * (ended - began)
             offence = {
                 "round": moved[0]["round"],
@@ -367,27 +471,33 @@ def _same(a: float, b: float) -> bool:
 OWN_SUMS = ("samples", "download_bytes", "serialised_download_bytes", "forward_flops", "energy_joules")
 
 
-def check_scored(check: Check, record: Record, where: str, clients: Sequence[Record]) -> None:
+def check_scored(
+    check: Check, round: int, groups: Sequence[ClientMetrics], where: str, clients: Sequence[CheckedScore]
+) -> None:
     """Check every group of a round's ``client_metrics`` against the records of the clients that were scored."""
-    for row in record["client_metrics"]:
-        own = [client for client in clients if _belongs(client, row["by"], row["group"])]
-        counted = row["scored"] + row["too_small"] + row["without"] == row["clients"]
-        found: dict[str, Any] = {"scored": len(own)}
-        found |= {name: fsum(client[name] for client in own) for name in OWN_SUMS}
-        wrong = {name: row[name] for name, value in found.items() if not close(row[name], value)}
-        for name, given in row["metrics"].items():
-            expected = _distribution([(c["metrics"].get(name), c["samples"]) for c in own])
-            wrong |= {f"{name} {part}": given[part] for part, v in expected.items() if not _same_score(given[part], v)}
-        offence = {"round": record["round"], "by": row["by"], "group": row["group"], **wrong}
+    for row in groups:
+        own = [client for client in clients if _belongs(client, row.by, row.group)]
+        counted = row.scored + row.too_small + row.without == row.clients
+        found: dict[str, float] = {"scored": len(own)}
+        found |= {name: fsum(getattr(client, name) for client in own) for name in OWN_SUMS}
+        sums = {name: getattr(row, name) for name in found}
+        wrong: dict[str, object] = {name: value for name, value in sums.items() if not close(value, found[name])}
+        for name, given in row.metrics.items():
+            scores = [(None if c.metrics is UNSET else c.metrics.get(name), c.samples) for c in own]
+            for part, expected in _distribution(scores).items():
+                value = getattr(given, part)
+                if not _same_score(value, expected):
+                    wrong[f"{name} {part}"] = value
+        offence = {"round": round, "by": row.by, "group": row.group, **wrong}
         check.count(offence if wrong or not counted else None, where)
 
 
-def _belongs(client: Record, by: str, group: str) -> bool:
+def _belongs(client: CheckedScore, by: str, group: str) -> bool:
     if by == "modality":
-        return group in client["kind"].split("-")
+        return group in client.kind.split("-")
     if by == "eligibility":
-        return bool(client["eligible"]) == (group == "eligible")
-    return by == "all" or bool(client[by] == group)
+        return client.eligible == (group == "eligible")
+    return by == "all" or group == {"kind": client.kind, "device": client.device}[by]
 
 
 def _distribution(scores: Sequence[tuple[float | None, int]]) -> dict[str, float | None]:

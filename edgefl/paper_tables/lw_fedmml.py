@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgefl.commands.papers.profiles import LIVE, Profiles, highest
-from edgefl.commands.papers.tables import Published, Table, alike, mib, ratio
+from edgefl.paper_tables.page_tables import Published, Table, alike, mib, ratio
+from edgefl.paper_tables.profiles import LIVE, Profiles, highest
 from edgefl.report import draw_stages
 
 RUNS = {"fedmml": "FedMML", "prog-fedmml": "Prog-FedMML", "lw-fedmml": "LW-FedMML"}

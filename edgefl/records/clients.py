@@ -1,0 +1,230 @@
+"""``clients.jsonl``: a record per flight, and ``scored.jsonl``: one per evaluation of a client on its own samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from edgefl.records.record import UNSET, Keys, Maybe, Record, Samples, Share, Since, Unit, types_of
+
+ByPayload = Annotated[Mapping[str, int], Keys("PAYLOAD")]
+ByPart = Annotated[Mapping[str, int], Keys("PART")]
+
+
+class Assigned(Record):
+    """Who works, and on which part of the model."""
+
+    kind: str
+    """Its kind"""
+    device: str
+    """Its device"""
+    link: str
+    """Its link"""
+    stage: int
+    """The stage that it trained; under `elastic` and `heterofl` the number of the part"""
+    part: str | Maybe = UNSET
+    """Name of the part; only where a schedule offers several"""
+    samples: Samples
+    """Its private samples"""
+
+
+class MemoryParts(Record):
+    """What memory holds at its peak, by part."""
+
+    parameters: int
+    """That moment's part: the model's parameters"""
+    gradients: int
+    """Gradients of the parameters"""
+    optimizer: int
+    """State of the optimizer"""
+    activations: int
+    """What the forward pass keeps for the backward pass"""
+    buffers: int
+    """The model's buffers"""
+    inputs: int
+    """The batch"""
+    received: int
+    """Received tables, such as prototypes"""
+    reference: int
+    """The frozen copy of the model at the start (FedProx)"""
+    outputs: int
+    """What steps have allocated for their results"""
+    temporaries: int
+    """Gradients of activations, and intermediate results of the optimizer's step"""
+    scratch: Annotated[int, Since(3)] | Maybe = UNSET
+    """What the kernel that runs at that moment allocates for itself"""
+
+    def by_part(self) -> dict[str, int]:
+        """Bytes by part."""
+        found = {name: getattr(self, name) for name in types_of(MemoryParts)}
+        return {name: bytes for name, bytes in found.items() if bytes is not UNSET}
+
+
+class WorkCost(Record):
+    """What a work was predicted to take, whatever became of it."""
+
+    peak_memory_bytes: int
+    """Predicted peak of live tensors and kernels' scratch ([costs](../explanation/costs.md#memory))"""
+    live_memory_bytes: Annotated[int, Since(3)] | Maybe = UNSET
+    """Predicted peak of live tensors"""
+    forward_flops: int
+    """Predicted forward FLOPs of the whole work: 2 x MAC of matrix products and convolutions"""
+    backward_flops: int
+    """Predicted backward FLOPs, likewise"""
+
+
+class ClientCost(WorkCost):
+    """What a client's work was predicted to take."""
+
+    memory_bytes: MemoryParts
+    """The peak by part"""
+    fvcore_macs: float
+    """The whole work in fvcore's convention ([costs](../explanation/costs.md#flops-and-macs))"""
+    fvcore_macs_per_sample: float
+    """One sample in one local epoch, forward and backward, in that convention; blocks that train in part count what
+    trains"""
+
+
+class Downloads(Record):
+    """What a work moves down."""
+
+    download_bytes: int
+    """Tensors sent down for the whole work"""
+    download_bytes_by_payload: ByPayload
+    """The same by payload: `model`, `partner`, `prototypes`, ..."""
+    download_bytes_by_part: ByPart
+    """The same by part of the model: `embedding`, `blocks`, `norm`, `rep`, `head`, `pooler`, `buffers`, `tables`"""
+    serialised_download_bytes: int
+    """The same as safetensors files with their headers; this is what a link carries"""
+
+
+class Uploads(Record):
+    """What a work moves up."""
+
+    upload_bytes: int
+    """Tensors sent up"""
+    upload_bytes_by_payload: ByPayload
+    """The same by payload"""
+    upload_bytes_by_part: ByPart
+    """The same by part of the model"""
+    serialised_upload_bytes: int
+    """The same as safetensors files with their headers, up"""
+
+
+class Measured(Record):
+    """What was measured beside the predictions; null where the work wasn't metered (`training.measure`)."""
+
+    measured_peak_memory_bytes: int | None
+    """The peak of torch's allocator, the measured counterpart of `peak_memory_bytes`; `null` where the work wasn't
+    metered (`training.measure`)"""
+    measured_forward_flops: int | None
+    """The measured counterpart of `forward_flops`, likewise"""
+    measured_backward_flops: int | None
+    """The measured counterpart of `backward_flops`, likewise"""
+    memory_error: Share | None
+    """(predicted - measured) / measured peak, likewise"""
+
+
+UNMEASURED = Measured(
+    measured_peak_memory_bytes=None, measured_forward_flops=None, measured_backward_flops=None, memory_error=None
+)
+
+
+class Planned(ClientCost, Downloads, Uploads, Assigned):
+    """What all flights of a plan share."""
+
+
+class Flown(Record):
+    """What became of a flight: when it began and ended, and what it really took."""
+
+    round: int
+    """The round in which the flight ended"""
+    base_round: int
+    """The round in which the client was sent off"""
+    client: int
+    """Number of the client, from 0"""
+    outcome: str
+    """`finished`, `late`, `dropped`, `offline`, `corrupted`, `truncated`, `out of memory`, `battery empty` or
+    `rejected` ([meaning](../explanation/fleet.md#what-a-flight-is))"""
+    phase: str | None
+    """Where the flight ended: `start`, `download`, `compute` or `upload`; `null` if its update arrived"""
+    staleness: Annotated[int, Unit("versions")]
+    """How often the model changed between dispatch and arrival"""
+    weight_factor: Annotated[float, Since(3)] | Maybe = UNSET
+    """Factor on the update's weight, by the round policy: the discount s(t) of its staleness; times `round.mixing`
+    under `asynchronous`; 1 in synchronous rounds"""
+    slow_down: float
+    """Factor on the computing time of a slow client, else 1"""
+    attack: str | Maybe | None = UNSET
+    """`sign-flip`, `scaling`, `label-flip` or another registered attack for an attacker, `null` for an honest client;
+    only in runs with [attackers](../explanation/fleet.md#attackers)"""
+    lr: float | Maybe = UNSET
+    """The learning rate that it trained with, scaled by batch size if the scenario says so: that of `base_round`. Rates
+    by part are scaled alike; only where
+    [`training.lr_schedule`](../explanation/methods/training.md#learning-rates-by-round) varies it"""
+    dispatched_virtual_seconds: float
+    """Virtual time at which it was sent off"""
+    ended_virtual_seconds: float
+    """Virtual time at which the flight ended"""
+    download_seconds: float
+    """Time of downloading, waiting for the server's line included"""
+    compute_seconds: float
+    """Time of reading the model from storage and computing"""
+    upload_seconds: float
+    """Time of uploading"""
+    virtual_seconds: float
+    """The three together"""
+    energy_joules: float
+    """Energy of the flight"""
+    download_carbon_grams: float | Maybe = UNSET
+    """CO2 equivalent of its energy while downloading; only with `fleet.carbon_intensity`"""
+    compute_carbon_grams: float | Maybe = UNSET
+    """CO2 equivalent of its energy while computing; only with `fleet.carbon_intensity`"""
+    upload_carbon_grams: float | Maybe = UNSET
+    """CO2 equivalent of its energy while uploading; only with `fleet.carbon_intensity`"""
+    carried_download_bytes: int
+    """Serialised bytes that crossed the link, down"""
+    carried_upload_bytes: int
+    """The same, up"""
+    lost_download_bytes: int
+    """Those of them that were of no use, because the flight failed or was late"""
+    lost_upload_bytes: int
+    """The same, up"""
+    loss: float | None
+    """Mean training loss over the steps; `null` without training, and where no update arrived"""
+
+
+class Learnt(Measured):
+    """What a client's training gave beside its update: measurements, and metrics that its steps wrote."""
+
+    metrics: Annotated[Mapping[str, float | None], Keys("METRIC")] | Maybe = UNSET
+    """What the steps of the client's work wrote (`ctx.metrics`), if they wrote some; `null` where it isn't finite"""
+
+
+class Flight(Planned, Learnt, Flown):
+    """A flight: what a client did after it was sent off.  It downloads, loads the model, computes and uploads."""
+
+
+class ScoredClient(ClientCost, Downloads, Measured, Assigned):
+    """The evaluation of a client on its own held-out samples, in a round that evaluates."""
+
+    round: int
+    """The round after which it was scored"""
+    client: int
+    """Number of the client, from 0"""
+    eligible: bool
+    """Whether the client might train in this round"""
+    samples: Samples
+    """Its held-out samples"""
+    stage: int
+    """The stage of the model that it scored"""
+    download_seconds: float
+    """Predicted time of downloading, without jitter; the round doesn't wait for it"""
+    compute_seconds: float
+    """Predicted time of reading the model and computing, likewise"""
+    virtual_seconds: float
+    """The two together"""
+    energy_joules: float
+    """Predicted energy, which its battery doesn't lose"""
+    metrics: Annotated[Mapping[str, Share | None], Keys("METRIC")] | Maybe = UNSET
+    """Its scores; `null` if they aren't finite; none without training"""

@@ -1,0 +1,46 @@
+"""``eligibility.jsonl``: whether a client's round fits its budgets, and which budget decides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from edgefl.records.clients import Assigned
+from edgefl.records.record import UNSET, Clients, Keys, Maybe, Since
+
+ByBudget = Annotated[Mapping[str, float], Keys("BUDGET")]
+
+
+class Verdict(Assigned):
+    """A verdict on a client, or on all clients of a kind, device, link and verdict in a fleet of over 10,000.
+
+    Written when a client is first judged, and when its stage, the verdict or the binding budget changes.
+    """
+
+    round: int
+    """The round from which on the verdict holds"""
+    client: int
+    """Number of the client; of several the one with the smallest margin"""
+    clients: Clients = 1
+    """How many clients the record stands for"""
+    stage: int
+    """The stage that it was judged for"""
+    eligible: bool
+    """Whether its round fits all budgets"""
+    binding: str | None
+    """The tightest budget: `memory`, `flops`, `bytes`, `seconds`, `joules`, or another that the scenario states;
+    `null` if all are unlimited"""
+    memory_limit: Annotated[str | None, Since(3)] | Maybe = UNSET
+    """Whose word the memory budget is: `owner`, or `device` if it has less than its owner grants; `null` if it is
+    unlimited"""
+    joules_limit: str | Maybe | None = UNSET
+    """What the budget of joules is for: `round`, or `job` if less is left for all rounds; `null` if it is unlimited.
+    Only with `fleet.budgets.energy_total`"""
+    margins: Annotated[Mapping[str, float | None], Keys("BUDGET")]
+    """Budget less cost, below 0 if it doesn't fit, `null` if it is unlimited: `memory` in bytes, `flops` (forward and
+    backward), `bytes` (serialised, both ways), `seconds` (without jitter), `joules`; `power` in watts (the highest of
+    the round) with `fleet.budgets.power`, and a plug-in's budget under its name"""
+    reason: str
+    """The verdict in a sentence"""
+    costs: ByBudget
+    """What the round is predicted to take of each budget, in the same units"""

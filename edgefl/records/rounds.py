@@ -1,0 +1,241 @@
+"""``rounds.jsonl``: a record per round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+from edgefl.records.clients import Measured, WorkCost
+from edgefl.records.record import (
+    UNSET,
+    ByKind,
+    Clients,
+    Flights,
+    Keys,
+    Maybe,
+    Record,
+    Samples,
+    Share,
+    Since,
+    always,
+    types_of,
+)
+
+Metrics = Annotated[Mapping[str, Mapping[str, Share | None]], Keys("KIND.METRIC")]
+"""Metrics of an evaluation, by kind and name; null where the scores aren't finite."""
+
+
+class FlightSums(Record):
+    """Sums over the records of flights."""
+
+    download_bytes: int
+    """Tensors sent down, summed over the clients' records, and a final delivery. The other bytes down include the final
+    delivery too"""
+    upload_bytes: int
+    """Tensors sent up, summed over the clients' records"""
+    serialised_download_bytes: int
+    """The same as safetensors files with their headers, down"""
+    serialised_upload_bytes: int
+    """The same, up"""
+    forward_flops: int
+    """Forward FLOPs, summed over the clients' records"""
+    backward_flops: int
+    """Backward FLOPs, likewise"""
+    energy_joules: float
+    """Energy of the clients that landed in this round"""
+    download_carbon_grams: float | Maybe = UNSET
+    """CO2 equivalent of their energy while downloading; only with `fleet.carbon_intensity`"""
+    compute_carbon_grams: float | Maybe = UNSET
+    """CO2 equivalent of their energy while computing; only with `fleet.carbon_intensity`"""
+    upload_carbon_grams: float | Maybe = UNSET
+    """CO2 equivalent of their energy while uploading; only with `fleet.carbon_intensity`"""
+    carried_download_bytes: int
+    """Serialised bytes that crossed the clients' links, down"""
+    carried_upload_bytes: int
+    """The same, up"""
+    lost_download_bytes: int
+    """Those of them that were of no use, because the flight failed or was late"""
+    lost_upload_bytes: int
+    """The same, up"""
+
+
+SUMMED = tuple(name for name, kind in types_of(FlightSums).items() if always(kind))
+"""Fields of flights that are summed in the round's record, and over rounds in the run's totals."""
+CARBON = tuple(name for name in types_of(FlightSums) if name not in SUMMED)
+"""More of them, where the scenario states a carbon intensity: grams of CO2 equivalent by phase."""
+
+
+class Sums(FlightSums):
+    """What a run's totals add up over its rounds."""
+
+    selected: Clients
+    """Clients that were sent off in this round"""
+    unavailable: Clients
+    """Clients that were asked and weren't ready: offline, with a battery below its reserve, or still under way"""
+    finished: Flights
+    """Flights that ended in this round with their update arrived"""
+    late: Flights
+    """Flights that were cut off by the round's end or the deadline"""
+    failed: Flights
+    """Flights that ended in any other way"""
+    server_seconds: float
+    """Virtual time of the server's works"""
+
+
+class Excluded(Record):
+    """What is lost with the clients that don't fit."""
+
+    samples: Samples
+    """Samples of the clients that don't fit"""
+    lost_classes: Sequence[str] | None
+    """Classes that only those clients have; `null` for declared data"""
+    lost_modalities: Sequence[str] | None
+    """Modalities that only those clients have"""
+    modality_samples_share: Annotated[Mapping[str, Share | None], Keys("MODALITY")]
+    """Samples of a modality that eligible clients hold"""
+
+
+class ServerWork(WorkCost, Measured):
+    """A work of the server."""
+
+    when: str
+    """`before` or `after` the clients, or `evaluate validation`, `evaluate test`"""
+    kind: str
+    """Kind of the model that is at work"""
+    steps: Sequence[str]
+    """The [steps](protocol.md#built-in-steps) of its passes"""
+    seconds: float
+    """Virtual time on the server's device"""
+
+
+class Stopped(Record):
+    """Why a run ended before its last round."""
+
+    round: int
+    """In the round that ended the run early: its number. Without an early end `stopped` is `null` in runs that follow a
+    metric, and missing in others"""
+    metric: str | None
+    """The metric that ended it, `KIND.NAME`; `null` if
+    [`on_round`](../how-to/look-into-a-run.md#end-a-run-from-python) did"""
+    value: Share | None
+    """Its value in this round, or `null` likewise"""
+    reason: str
+    """`target`, `patience` or `on_round`"""
+    text: str
+    """The reason as a sentence"""
+
+
+class Distribution(Record):
+    """A metric over the clients of a group."""
+
+    clients: Clients
+    """Clients with a finite score"""
+    mean: Share | None
+    """Mean over clients"""
+    weighted_mean: Share | None
+    """Mean weighted by held-out samples"""
+    deviation: Share | None
+    """Standard deviation over clients"""
+    worst_decile: Share | None
+    """Mean of the worst tenth of the clients"""
+
+
+class ClientMetrics(Record):
+    """A group of clients, scored on their own held-out samples."""
+
+    by: str
+    """What clients are grouped by: `all`, `eligibility`, `kind`, `device` or `modality`"""
+    group: str
+    """The group's name: `all`; `eligible`, `left out`; a kind, a device, a modality"""
+    clients: Clients
+    """Clients that were asked"""
+    scored: Clients
+    """Those of them that were scored"""
+    too_small: Clients
+    """Those whose memory can't hold the evaluation"""
+    without: Clients
+    """Those that hold no sample out"""
+    samples: Samples
+    """Held-out samples of the scored ones"""
+    download_bytes: int
+    """Sum over the scored clients' records"""
+    serialised_download_bytes: int
+    """The same"""
+    forward_flops: int
+    """The same"""
+    energy_joules: float
+    """The same"""
+    longest_virtual_seconds: float
+    """Time of the slowest client"""
+    metrics: Annotated[Mapping[str, Distribution], Keys("METRIC")]
+    """Each metric over the group's clients"""
+
+
+class RoundTimes(Record):
+    """When a round began and ended."""
+
+    round: int
+    """Number of the round, from 1"""
+    started_virtual_seconds: float
+    """Virtual time at its beginning"""
+    virtual_seconds: float
+    """How long it lasted, the server's works and evaluation included"""
+    finished_virtual_seconds: Annotated[float, Since(4)] | Maybe = UNSET
+    """Virtual time at its end: the run's clock. `read_run(...).rounds` fills it in for runs that lack it"""
+
+    @property
+    def ended(self) -> float:
+        """Virtual seconds at its end, in runs of all formats."""
+        if self.finished_virtual_seconds is UNSET:
+            return self.started_virtual_seconds + self.virtual_seconds
+        return self.finished_virtual_seconds
+
+
+class Round(Sums, RoundTimes):
+    """A round.  Sums are over the flights that ended in it."""
+
+    stage: int
+    """Stage of the schedule, from 1"""
+    outcome: str
+    """`completed`, `below quorum`, `nobody eligible` or `nobody available`; only a completed round changes the model"""
+    clients: ByKind[Clients]
+    """Registered clients of each kind that the method lets take part in this round"""
+    eligible: ByKind[Clients]
+    """Those of them that fit their budgets"""
+    samples: ByKind[Samples]
+    """Private samples of these clients"""
+    eligible_samples: ByKind[Samples]
+    """Private samples of the eligible ones"""
+    excluded: Excluded
+    """What is lost with the clients that don't fit"""
+    under_way: Clients
+    """Clients that were sent off and have not landed at the round's end"""
+    outcomes: Annotated[Mapping[str, Flights], Keys("OUTCOME")]
+    """All flights that ended in this round, by the client's outcome"""
+    rejected: Sequence[int] = ()
+    """Clients whose update arrived and was refused for what it held"""
+    rejections: Annotated[Mapping[str, Flights], Keys("REASON"), Since(2)] | Maybe = UNSET
+    """Those updates by reason: `not finite` (a NaN or an infinity), `wrong shape`, `wrong dtype`, `truncated` (a tensor
+    is missing), `oversized` (a tensor too many), `replayed` (the answer to another task)"""
+    final_delivery_bytes: int
+    """Tensors of a finished stage sent to all clients (`schedule.deliver_final`)"""
+    server_works: Sequence[ServerWork]
+    """The server's works, in order"""
+    losses: ByKind[float | None]
+    """Mean training loss of the updates that arrived, weighted by samples"""
+    lr: float | Maybe = UNSET
+    """The learning rate of this round, without scaling by batch size; only where
+    [`training.lr_schedule`](../explanation/methods/training.md#learning-rates-by-round) varies it"""
+    metrics: Metrics
+    """Metrics of the evaluation; empty in a round without one; `null` if the scores aren't finite"""
+    watched: Annotated[Mapping[str, Share | None], Keys("METRIC")] | Maybe = UNSET
+    """The metrics that [`stop` and `evaluation.best`](../explanation/evaluation.md#ending-early-and-the-best-weights)
+    follow, `KIND.NAME`, on `evaluation.split`; only in runs that follow one"""
+    stopped: Stopped | Maybe | None = UNSET
+    """Why the run ended with this round"""
+    diverged: Annotated[bool, Since(2)] | Maybe = UNSET
+    """Whether weights, scores or all losses of a kind had a NaN or an infinity after this round
+    ([what happens then](../explanation/evaluation.md#diverged-models))"""
+    client_metrics: Sequence[ClientMetrics] | Maybe = UNSET
+    """Groups of clients, scored on their own held-out samples; empty in a round without an evaluation; only with
+    `evaluation.clients` ([evaluation](../explanation/evaluation.md#clients-own-samples))"""

@@ -1,0 +1,130 @@
+"""What a run's ``scenario.yaml`` says, as far as its records are read with it.
+
+The scenario's own sections (``edgefl.scenario``) know every option and import whatever the scenario names.  These know
+only what tables, figures and explanations ask, and read runs of all formats, also where a plug-in is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from edgefl.records.record import UNSET, Maybe, Record
+
+Option = str | int | float | bool | None | Sequence[object] | Mapping[str, object]
+"""An option that is only shown."""
+
+
+class Part(Record):
+    """A part that is named."""
+
+    name: str
+    """Its name"""
+
+
+class DataSettings(Record):
+    """The section ``data``."""
+
+    source: str | None = None
+    """The data set"""
+    partition: Option = None
+    """How samples are dealt out"""
+    clients: Mapping[str, int] | None = None
+    """Clients by kind"""
+
+
+class FleetSettings(Record):
+    """The section ``fleet``."""
+
+    devices: Mapping[str, float] | None = None
+    """Shares of the clients, by device"""
+    links: Mapping[str, float] | None = None
+    """Shares of the clients, by link"""
+    budgets: Mapping[str, Option] | None = None
+    """What clients may use"""
+    battery: Option = None
+    """Batteries; null without"""
+    server_link: Option = None
+    """The server's line; null without a limit"""
+
+
+class RoundSettings(Record):
+    """The section ``round``."""
+
+    policy: Mapping[str, Option] | str = "synchronous"
+    """The round policy, with its options if it has some"""
+    selection: Mapping[str, Option] | str | None = None
+    """How clients are chosen, with its options"""
+    cohort: float | None = None
+    """Clients of a round, or their share"""
+    over_selection: float | None = None
+    """Clients that are asked beyond the cohort, as a share"""
+    deadline: float | None = None
+    """Longest flight, in seconds"""
+    quorum: float | None = None
+    """Updates that a round needs, or their share"""
+    gate: str = "eligible"
+    """Whom the budgets let take part"""
+    leave_out: Sequence[str] | None = None
+    """Kinds of clients that take no part"""
+
+    @property
+    def policy_name(self) -> str:
+        """The name of the round policy."""
+        return self.policy if isinstance(self.policy, str) else str(self.policy["name"])
+
+
+class EvaluationSettings(Record):
+    """The section ``evaluation``."""
+
+    split: str
+    """The split of evaluations in between"""
+    final: str
+    """The split of the last evaluation"""
+    pairs: int = 1000
+    """Most pairs that are ranked"""
+    fold: int | Maybe = UNSET
+    """Pairs of a fold, where more are ranked"""
+    missing: Mapping[str, Mapping[str, object]] | None = None
+    """Shares of pairs that lack a modality, by kind"""
+
+
+class TrainingSettings(Record):
+    """The section ``training``."""
+
+    mode: str = "real"
+    """`real` or `none`"""
+    optimizer: str | None = None
+    """The optimizer"""
+    lr: float | None = None
+    """The learning rate"""
+    batch: int | None = None
+    """Samples of a batch"""
+    epochs: float | None = None
+    """Passes over a client's samples"""
+    precision: str | None = None
+    """The precision of its numbers"""
+
+
+class Settings(Record):
+    """A run's scenario, with every default written out."""
+
+    name: str
+    """Its name"""
+    seed: int
+    """Its seed"""
+    data: DataSettings
+    """The clients and their data"""
+    method: Part
+    """The method"""
+    schedule: Part
+    """The schedule"""
+    training: TrainingSettings
+    """How clients train"""
+    fleet: FleetSettings
+    """Devices, links and budgets"""
+    round: RoundSettings
+    """Who takes part in a round"""
+    evaluation: EvaluationSettings
+    """On what models are scored"""
+    compare: Mapping[str, Option] | None = None
+    """Fields that a comparison varies"""

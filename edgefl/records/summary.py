@@ -1,0 +1,262 @@
+"""The answer of ``edgefl run --json``: a run, or the runs of a comparison, summed up from their records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+from edgefl.records.record import UNSET, ByKind, Clients, Flights, Keys, Maybe, Record, Rounds, Samples, Share
+from edgefl.records.rounds import ClientMetrics, Excluded, Metrics, Sums
+from edgefl.records.run import Best
+
+Chance = Annotated[Mapping[str, Mapping[str, float]], Keys("KIND.METRIC")]
+
+
+class Totals(Sums):
+    """Sums over all rounds, and means of a client's round."""
+
+    bytes_per_client_round: float | None
+    """Tensors down and up by clients that were sent off; `null` if none was"""
+    energy_joules_per_client_round: float | None
+    """Energy, likewise"""
+
+
+class StageKind(Record):
+    """The clients of a kind in a stage."""
+
+    clients: Clients
+    """Registered clients"""
+    eligible: Clients
+    """Those that fit, the fewest of any round"""
+    most_eligible: Clients
+    """The most of any round"""
+    refused_by: Annotated[Mapping[str, Clients], Keys("BUDGET")]
+    """The others by binding budget"""
+    refused_memory_by: Annotated[Mapping[str, Clients], Keys("LIMIT")]
+    """Those refused by memory, by whose word it is: `owner` or `device`"""
+    refused_devices: Annotated[Mapping[str, Clients], Keys("DEVICE")]
+    """The others by device"""
+
+
+class StageExcluded(Excluded):
+    """What the round of a stage excludes that excludes most samples."""
+
+    of_samples: Samples
+    """Samples of all clients in that round"""
+
+
+class Stage(Record):
+    """A stage that was played."""
+
+    stage: int
+    """Its number"""
+    rounds: Rounds
+    """Its rounds"""
+    kinds: ByKind[StageKind]
+    """Who fits"""
+    excluded: StageExcluded
+    """What is lost"""
+
+
+class CostRow(Record):
+    """What the rounds of a kind's clients took in a stage."""
+
+    stage: int
+    """The stage"""
+    part: str | Maybe = UNSET
+    """Name of the part; only where a schedule offers several"""
+    kind: str
+    """The kind"""
+    client_rounds: Flights
+    """Its flights"""
+    metered: Flights
+    """Those that were measured"""
+    peak_memory_bytes: int
+    """The largest peak"""
+    measured_peak_memory_bytes: int | None
+    """The largest measured peak"""
+    memory_error: Share | None
+    """The largest error of a peak, by absolute value"""
+    flops: float | None
+    """Mean of forward and backward FLOPs"""
+    measured_flops: float | None
+    """Mean of the measured ones"""
+    flops_error: Share | None
+    """The largest error of FLOPs, by absolute value"""
+    download_bytes: float | None
+    """Mean of tensors down"""
+    upload_bytes: float | None
+    """Mean of tensors up"""
+    virtual_seconds: float | None
+    """Mean time"""
+    energy_joules: float | None
+    """Mean energy"""
+
+
+class Participation(Record):
+    """How many of some clients could take part, and did."""
+
+    clients: Clients
+    """Clients with a verdict"""
+    samples: Samples
+    """Their private samples"""
+    eligible_always: Clients
+    """Those that no verdict refused"""
+    eligible_ever: Clients
+    """Those that a verdict admitted"""
+    eligible_samples_ever: Samples
+    """Their samples"""
+    took_part: Clients
+    """Clients whose update arrived"""
+    took_part_samples: Samples
+    """Their samples"""
+    updates: Flights
+    """Updates that arrived"""
+
+
+class RunSummary(Record):
+    """One run."""
+
+    label: str
+    """Its label in a comparison"""
+    scenario: str
+    """Name of the scenario"""
+    method: str
+    """Name of the method"""
+    schedule: str
+    """Name of the schedule"""
+    finished: bool
+    """Whether it is finished"""
+    rounds: Rounds
+    """Rounds that were played"""
+    stopped: str | None
+    """Why it ended early, as a sentence"""
+    best: Best | None
+    """The best evaluation; `null` in runs that follow no metric"""
+    outcomes: Annotated[Mapping[str, Rounds], Keys("OUTCOME")]
+    """Rounds by outcome"""
+    diverged_rounds: Sequence[int]
+    """Rounds after which the model wasn't finite"""
+    flights: Annotated[Mapping[str, Flights], Keys("OUTCOME")]
+    """Flights by outcome"""
+    trained: bool
+    """Whether clients trained"""
+    virtual_seconds: float
+    """Virtual time at the end"""
+    totals: Totals
+    """Sums over all rounds"""
+    stages: Sequence[Stage]
+    """The stages"""
+    costs: Sequence[CostRow]
+    """Costs of the clients that took part, by stage and kind"""
+    kinds: ByKind[Participation]
+    """Participation by kind"""
+    everyone: Participation
+    """Participation of all"""
+    devices: Annotated[Mapping[str, Participation], Keys("DEVICE")]
+    """Participation by device"""
+    metrics_round: int | None
+    """The round of the last evaluation"""
+    metrics_split: str
+    """Its split"""
+    metrics: Metrics
+    """Its metrics"""
+    chance: Chance
+    """Chance levels on that split"""
+    test_samples: ByKind[Samples]
+    """Samples of that split"""
+    client_metrics_round: int | Maybe = UNSET
+    """The round of the last evaluation on the clients' own samples; only where there was one"""
+    client_metrics: Sequence[ClientMetrics] | Maybe = UNSET
+    """Its groups of clients"""
+
+
+class DeviceRow(Record):
+    """Clients of a device class, in a comparison."""
+
+    clients: Clients
+    """Clients with a verdict"""
+    eligible_always: Clients
+    """Those that no verdict refused"""
+    eligible_ever: Clients
+    """Those that a verdict admitted"""
+    took_part: Clients
+    """Clients whose update arrived"""
+
+
+class ComparedRow(Record):
+    """A run beside the others."""
+
+    label: str
+    """Its label"""
+    eligible_at_hardest_stage: ByKind[Clients]
+    """Clients that fit in the stage that admits fewest"""
+    eligible_ever: ByKind[Clients]
+    """Clients that a verdict admitted"""
+    clients: ByKind[Clients]
+    """Clients with a verdict"""
+    took_part_share: Share
+    """Clients whose update arrived"""
+    took_part_samples_share: Share
+    """Their samples"""
+    updates: Flights
+    """Updates that arrived"""
+    peak_memory_bytes: ByKind[int | None]
+    """The largest peak"""
+    bytes_per_client_round: float | None
+    """Tensors down and up of a client's round"""
+    energy_joules_per_client_round: float | None
+    """Energy of a client's round"""
+    total_bytes: int
+    """Tensors down and up of all rounds"""
+    flops: int
+    """Forward and backward FLOPs of all rounds"""
+    virtual_seconds: float
+    """Virtual time at the end"""
+    devices: Annotated[Mapping[str, DeviceRow], Keys("DEVICE")]
+    """Participation by device"""
+    metrics: Metrics
+    """Metrics of the last evaluation that tables show"""
+    chance: Chance
+    """Their chance levels"""
+
+
+class Gained(Record):
+    """Clients that a run admits in some stage, and the reference in none."""
+
+    clients: Clients
+    """How many"""
+    of_clients: Clients
+    """Of how many"""
+    samples: Samples
+    """Their private samples"""
+    of_samples: Samples
+    """Of how many"""
+    took_part: Clients
+    """Those of them whose update arrived"""
+    updates: Flights
+    """Their updates"""
+
+
+class Compared(Record):
+    """The runs of a comparison side by side."""
+
+    rows: Sequence[ComparedRow]
+    """The runs that have played a round"""
+    reference: str | Maybe = UNSET
+    """The run that the others are held against; only with two runs or more"""
+    gained: Annotated[Mapping[str, Gained], Keys("RUN")] | Maybe = UNSET
+    """What others gain over it; only with two runs or more"""
+
+
+class Summary(Record):
+    """A run or a comparison."""
+
+    folder: str
+    """Its folder"""
+    finished: bool
+    """Whether all of it is finished"""
+    runs: Annotated[Mapping[str, RunSummary], Keys("RUN")]
+    """Its runs by label"""
+    compared: Compared | Maybe = UNSET
+    """The runs side by side; only of a comparison"""
