@@ -20,14 +20,19 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from tools.pages.bibliography import bibliography_page
 from tools.pages.command_line import command_line_page
+from tools.pages.data_sets import data_set_blocks
 from tools.pages.devices import device_blocks
 from tools.pages.errors import errors_page
 from tools.pages.fine_tune import fine_tune_blocks
 from tools.pages.front_picture import front_picture, same_picture
+from tools.pages.methods import method_blocks
 from tools.pages.protocol import protocol_blocks
 from tools.pages.python import python_page
 from tools.pages.scenario import scenario_page, scenario_schema
+from tools.pages.scenarios import scenarios_page
+from tools.pages.towers import tower_blocks
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 BLOCK = re.compile(r"(<!-- made: ([\w./ -]+) -->\n\n)(.*?)(\n\n<!-- /made -->\n)", re.DOTALL)
@@ -64,6 +69,11 @@ PAGES = (
     Page("reference/python.md", python_page),
     Page("reference/protocol.md", protocol_blocks),
     Page("reference/devices.md", device_blocks),
+    Page("reference/data-sets.md", data_set_blocks),
+    Page("reference/towers.md", tower_blocks),
+    Page("reference/scenarios.md", scenarios_page),
+    Page("reference/bibliography.md", bibliography_page),
+    Page("explanation/methods.md", method_blocks),
     Page("how-to/fine-tune.md", fine_tune_blocks, slow=True),
     Page("front-picture.svg", front_picture, same=same_picture),
 )

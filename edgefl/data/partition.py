@@ -24,7 +24,7 @@ DRAWS = 500
 
 
 def iid(labels: IntArray, clients: int, argument: Any, rng: np.random.Generator) -> list[IntArray]:
-    """Equal parts of a shuffle; sizes differ by one at most."""
+    """Equal parts at random; sizes differ by one at most."""
     if argument is not None:
         raise DataError(f"the partition iid takes no argument, found {argument!r}")
     _check_enough(len(labels), clients)
@@ -108,7 +108,7 @@ def dirichlet_equal(labels: IntArray, clients: int, argument: Any, rng: np.rando
 
 
 def quantity(labels: IntArray, clients: int, argument: Any, rng: np.random.Generator) -> list[IntArray]:
-    """Equal class mixes; sizes are ``MINIMUM`` plus a share of the remaining samples drawn from Dir(alpha)."""
+    """One mix of classes for all; sizes are ``MINIMUM`` plus a share of the other samples drawn from Dir(alpha)."""
     alpha = _positive("quantity", argument)
     n = len(labels)
     _check_enough(n, clients)
@@ -134,7 +134,7 @@ def shared(labels: IntArray, clients: int, argument: Any, rng: np.random.Generat
 
 
 def natural(owners: IntArray, clients: int, argument: Any, rng: np.random.Generator) -> list[IntArray]:
-    """Samples by the client that the data name, such as the writer of a text: ``owners`` [n] instead of labels.
+    """Samples by the client that the data name, such as the writer of a text, or the column ``client`` of a table.
 
     Draws ``clients`` of those with ``MINIMUM`` samples or more; the samples of all others are left out.
     Raises DataError if there are fewer, or if the data name no clients.
@@ -158,7 +158,7 @@ natural.reads = "owner"  # type: ignore[attr-defined]
 def groups(group_of: IntArray, clients: int, argument: Any, rng: np.random.Generator) -> list[IntArray]:
     """Equal parts of the groups, so that a client has all captions of a picture: ``group_of`` [n] instead of labels.
 
-    ``argument`` is an optional range of the share of its groups that a client keeps, drawn uniformly; 0.95..0.99 in
+    The argument is an optional range of the share of its groups that a client keeps, drawn uniformly; [0.95, 0.99] in
     FedCola's code.
     """
     if argument is None:

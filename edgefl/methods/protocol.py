@@ -60,6 +60,8 @@ class Method:
     """What the method knows of the scenario."""
     summary: ClassVar[str] = ""
     """One line for ``edgefl methods``."""
+    paper: ClassVar[str] = ""
+    """Where it was published: authors and year, or the paper's name."""
     needs: ClassVar[Mapping[str, object]] = {}
     """Sections of a scenario that the method requires; ``edgefl.check`` adds them to its federation."""
     tasks: ClassVar[tuple[str, ...]] = ()

@@ -55,6 +55,8 @@ class Adapter:
 
     Options: ClassVar[type[AdapterOptions]] = AdapterOptions
     """Fields of the scenario; a subclass of ``Adapter.Options``, which has ``name``, ``also`` and ``deliver_base``."""
+    paper: ClassVar[str] = ""
+    """Where it was published: authors and year, or the paper's name."""
     summary: ClassVar[str] = ""
     """One line for the reference."""
 
@@ -171,6 +173,8 @@ class Nothing(Adapter):
 class BitFit(Adapter):
     """Biases alone train."""
 
+    paper = "Zaken et al. 2022"
+
     Options = LoraOptions
 
     @classmethod
@@ -191,6 +195,8 @@ class BitFit(Adapter):
 
 class Lora(Adapter):
     """Low-rank factors train beside linear layers."""
+
+    paper = "Hu et al. 2022, arXiv 2106.09685"
 
     Options = LoraOptions
 

@@ -52,7 +52,8 @@ PAGES = (
         "sweep", "fit", "fine-tune",
     )),
     *(f"docs/explanation/{name}.md" for name in (
-        "architecture", "time", "promises", "schedules", "schedules/elastic", "schedules/heterofl", "evaluation", "fleet",
+        "architecture", "time", "promises", "schedules", "schedules/elastic", "schedules/heterofl", "evaluation",
+        "fleet",
         "rounds", "methods", "methods/averaging", "methods/fedcola", "methods/depthfl", "methods/representations",
         "methods/prototypes", "methods/aggregation", "methods/training", "costs", "accuracy",
     )),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from pydantic import BaseModel
@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 
 from edgefl import units
 from edgefl.scenario.sections import SECTIONS
-from tools.pages.markdown import code, first_paragraph, listed, sentence, table
+from tools.pages.markdown import anchor, code, first_paragraph, listed, sentence, table
 
 QUANTITIES: dict[str, tuple[units.Quantity, str]] = {
     "bytes": (units.BYTES, "show_bytes"),
@@ -58,10 +58,36 @@ OTHER_VALUES = {
 """Allowed values of the fields whose validator accepts more than their JSON Schema states."""
 
 
-def fields_table(model: type[BaseModel], path: str, of: str = "") -> Iterator[str]:
-    """A table of a model's fields, then a table for each model that a field contains."""
+Row = tuple[str, str, str, str]
+"""Name, values, default and meaning of a field."""
+HEAD = ("Field", "Values", "Default", "Meaning")
+
+
+def fields_table(model: type[BaseModel], path: str, of: str = "", told: Container[Row] = ()) -> Iterator[str]:
+    """A table of a model's fields but for those that are ``told``, then one for each model that a field contains."""
+    rows, inner = _fields(model, path, of)
+    rest = [row for row in rows if row not in told]
+    if rest or not rows:
+        yield table(HEAD, rest) if rest else "No fields."
+    for nested, keys in inner.items():
+        yield f"#### {_titled(keys, of)}"
+        yield sentence(first_paragraph(nested.__doc__)) + "."
+        yield from fields_table(nested, keys[0])
+
+
+def shared_rows(models: Mapping[str, type[BaseModel]], path: str) -> dict[Row, list[str]]:
+    """The fields that stand in several of these models, each with the names of those."""
+    found: dict[Row, list[str]] = {}
+    for name, model in models.items():
+        for row in _fields(model, path, name)[0]:
+            found.setdefault(row, []).append(name)
+    return {row: names for row, names in found.items() if len(names) > 1}
+
+
+def _fields(model: type[BaseModel], path: str, of: str) -> tuple[list[Row], dict[type[BaseModel], list[str]]]:
+    """The rows of a model's fields, and the models that they contain with the keys at which they stand."""
     properties = model.model_json_schema().get("properties", {})
-    rows: list[tuple[str, str, str, str]] = []
+    rows: list[Row] = []
     inner: dict[type[BaseModel], list[str]] = {}
     # what stands behind the fields in the schema is registered: a budget
     registered = [FieldInfo(default=None, description=schema["description"])
@@ -82,11 +108,7 @@ def fields_table(model: type[BaseModel], path: str, of: str = "") -> Iterator[st
         values = OTHER_VALUES.get(key) or _values(schema, key, titles)
         default = "required" if field.is_required() else _default(schema, field)
         rows.append((f"`{name}`", values, default, sentence(field.description, _allowed(schema))))
-    yield table(("Field", "Values", "Default", "Meaning"), rows) if rows else "No fields."
-    for nested, keys in inner.items():
-        yield f"#### {_titled(keys, of)}"
-        yield sentence(first_paragraph(nested.__doc__)) + "."
-        yield from fields_table(nested, keys[0])
+    return rows, inner
 
 
 def _titled(keys: Sequence[str], of: str) -> str:
@@ -125,7 +147,7 @@ def _values(schema: Mapping[str, Any], key: str, titles: Mapping[str, str]) -> s
         name = schema["$ref"].rpartition("/")[2]
         if owner := next((key for model, key in _OWNERS.items() if model.__name__ == name), ""):
             return f"as the section [`{owner}`](#{owner})"
-        return f"mapping: [fields](#{_anchor(titles[name])})"
+        return f"mapping: [fields](#{anchor(titles[name])})"
     match schema.get("type"):
         case "boolean":
             return "`true` or `false`"
@@ -140,10 +162,6 @@ def _values(schema: Mapping[str, Any], key: str, titles: Mapping[str, str]) -> s
         case "string":
             return "path" if schema.get("format") == "path" else "text"
     raise ValueError(f"{key}: no words for the JSON Schema {dict(schema)}; add the key to OTHER_VALUES")
-
-
-def _anchor(title: str) -> str:
-    return re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-")
 
 
 def _quantity(schema: Mapping[str, Any]) -> tuple[str, str, bool] | None:

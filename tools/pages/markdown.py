@@ -73,7 +73,8 @@ def _marked(text: str) -> str:
 
 def paths(text: str) -> str:
     """The text with dotted and underscored names, environment variables and options in code spans."""
-    name = r"[a-z]{2,}(?:[._][a-z_]{2,}|_[a-z]\b)+(?:=[\w.-]+)?|\$[A-Z_]+(?:/[A-Z]+)?|--[a-z][a-z-]+(?: [A-Z]+\b)?"
+    dotted = r"[a-z]{2,}(?:[._][a-z_]{2,}|_[a-z]\b)+(?:\.\d+)?(?:=[\w.-]+)?"
+    name = rf"{dotted}|\$[A-Z_]+(?:/[A-Z]+)?|--[a-z][a-z-]+(?: [A-Z]+\b)?"
     return re.sub(rf"(?<![\w`/<])(?:{name})(?![\w`/>])", lambda match: f"`{match[0]}`", text)
 
 
@@ -82,6 +83,11 @@ def prose(text: str, names: Container[str]) -> str:
     text = re.sub(r"``(.+?)``", r"`\1`", inspect.cleandoc(text), flags=re.DOTALL)
     text = re.sub(r"<(\w+)>", lambda match: match[1].upper(), text)
     return linked(re.sub(r"(?<=\.)  (?=\S)", " ", text), names)
+
+
+def anchor(heading: str) -> str:
+    """What a link to a heading ends with."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
 
 
 def oneline(text: str) -> str:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from edgefl.data.collection import DataSet, FolderSet
 from edgefl.scenario import json_schema
 from edgefl.scenario.sections import FORMAT, SECTIONS, Section
-from tools.pages.fields import QUANTITIES, fields_table
-from tools.pages.markdown import capital, first_paragraph, listed, page, registered, sentence, table
+from tools.pages.fields import HEAD, QUANTITIES, fields_table, shared_rows
+from tools.pages.markdown import anchor, capital, first_paragraph, listed, page, registered, sentence, table
 
 
 def scenario_schema() -> str:
-    """The scenarios' JSON Schema, from which ``edgefl schema`` and ``edgefl methods`` answer without importing torch."""
+    """The scenarios' JSON Schema, from which ``edgefl schema`` and its kin answer without importing torch."""
     return json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"
 
 
@@ -105,21 +104,46 @@ def _named(group: str, title: str, key: str, level: int, field: str = "name") ->
         yield f"## {title}"
         short = "a name, or " if field == "name" else ""
         yield f"`{key}` is {short}a mapping with `{field}` and the fields of that {field}."
-    for name, owner in registered(group).items():
+    owners = {
+        name: (owner, sentence(getattr(owner, "summary", "") or first_paragraph(owner.__doc__)) + ".")
+        for name, owner in registered(group).items()
+    }
+    yield from _parts(group, key, level, owners)
+
+
+def _parts(group: str, key: str, level: int, owners: Mapping[str, tuple[Any, str]]) -> Iterator[str]:
+    """The fields that several parts of a kind have, told once, then each part with its text and its own fields."""
+    shared = shared_rows({name: owner.Options for name, (owner, _) in owners.items()}, key)
+    title = f"Fields of several {group.replace('_', ' ')}"
+    if shared:
+        yield f"{'#' * level} {title}"
+        every = [name for name, (owner, _) in owners.items() if len(owner.Options.model_fields) > 1]
+        yield table((*HEAD, "Of"), [(*row, _of(names, every)) for row, names in shared.items()])
+    for name, (owner, text) in owners.items():
         yield f"{'#' * level} {name}"
-        yield sentence(getattr(owner, "summary", "") or first_paragraph(owner.__doc__)) + "."
-        yield from fields_table(owner.Options, key, of=name)
+        also = [row[0] for row, names in shared.items() if name in names]
+        link = f"[shared](#{anchor(title)})"
+        yield text + (f" Further fields, {link}: {', '.join(also)}." if also else "")
+        yield from fields_table(owner.Options, key, name, shared)
+
+
+def _of(names: Sequence[str], every: Sequence[str]) -> str:
+    """Names of parts, or those that are missing where they are few."""
+    rest = [name for name in every if name not in names]
+    if not rest:
+        return "all"
+    told = [f"`{name}`" for name in (rest if len(rest) < len(every) / 4 else names)]
+    return ("all but " if len(rest) < len(every) / 4 else "") + ", ".join(told)
 
 
 def _towers() -> Iterator[str]:
     yield "## Towers"
     yield (
         "The fields of `model.image`, `model.text` and `model.audio` depend on `tower`. "
-        "[Models](towers.md) describes the towers."
+        "[Towers](towers.md) says what each one is."
     )
-    for name, owner in registered("towers").items():
-        yield f"### {name}"
-        yield from fields_table(owner.Options, "model.MODALITY", of=name)
+    owners = {name: (owner, f"Fields of the tower `{name}`.") for name, owner in registered("towers").items()}
+    yield from _parts("towers", "model.MODALITY", 3, owners)
 
 
 def _listed(group: str, title: str, text: str, place: str) -> Iterator[str]:
@@ -147,25 +171,10 @@ def _partitions() -> Iterator[str]:
     yield "## Partitions"
     yield (
         "`data.partition` is a name, or a mapping from a name to its argument: `{dirichlet: 0.5}`. "
-        "[Data sets](data-sets.md#partitions) has more about them."
+        "[Data sets](data-sets.md#partitions) has them all: "
+        + listed([f"`{name}`" for name in registered("partitions")], "and")
+        + "."
     )
-    rows = [(f"`{name}`", *PARTITIONS[name]) for name in registered("partitions")]
-    yield table(("Name", "Argument", "Meaning"), rows)
-
-
-PARTITIONS = {
-    "iid": ("none", "Equal parts at random; sizes differ by one at most"),
-    "dirichlet": ("concentration, above 0", "The shares of each class are drawn from a Dirichlet distribution"),
-    "dirichlet-equal": ("concentration, above 0", "Clients of equal size; the shares of classes at each client "
-                        "are drawn from a Dirichlet distribution"),
-    "quantity": ("concentration, above 0", "Every client has the same mix of classes; sizes are drawn from a Dirichlet "
-                 "distribution"),
-    "shared": ("samples of a client", "As many distinct samples for each client, drawn from all; several clients may "
-               "hold the same, so a fleet may have more clients than samples"),
-    "groups": ("none, or `[LOW, HIGH]`", "Equal parts of the pictures, each with all its captions; with an argument a "
-               "client keeps a share from LOW to HIGH of its own samples"),
-    "natural": ("none", "The clients that the data name, such as the writer of a text"),
-}  # fmt: skip
 
 
 def _data_sets() -> Iterator[str]:
@@ -175,16 +184,7 @@ def _data_sets() -> Iterator[str]:
         "read from, and where to get them. A set that is read from a folder is looked for in `data.folders`, in "
         "`$EDGEFL_DATA/NAME` and in `data/NAME`."
     )
-    rows = []
-    for name, dataset in registered("datasets").items():
-        if isinstance(dataset, DataSet):
-            packages = [f"`{package}`" for package in dataset.packages]
-            rows.append((f"`{name}`", listed(packages, "and") if packages else "Python itself"))
-        elif isinstance(dataset, FolderSet):
-            rows.append((f"`{name}`", "a folder"))
-        else:
-            rows.append((f"`{name}`", "`data.shapes`: shapes without samples"))
-    yield table(("Name", "Made from (package or folder)"), rows)
+    yield listed([f"`{name}`" for name in registered("datasets")], "and") + "."
 
 
 def _quantities() -> Iterator[str]:

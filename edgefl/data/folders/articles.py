@@ -20,16 +20,22 @@ AG_NEWS = Published(
     "train.csv and test.csv with class, title, description in each row, or parquet files",
     'https://huggingface.co/datasets/fancyzhx/ag_news, or python -c "from datasets import load_dataset; '
     "load_dataset('fancyzhx/ag_news').save_to_disk('data/ag-news')\"",
+    test="published, 7,600",
+    licence="for non-commercial use",
 )
 MEDICAL_ABSTRACTS = Published(
     "medical-abstracts",
     "medical_tc_train.csv and medical_tc_test.csv with condition_label and medical_abstract",
     "https://github.com/sebischair/Medical-Abstracts-TC-Corpus",
+    test="published, 2,888",
+    licence="CC BY-SA 3.0",
 )
 MTSAMPLES = Published(
     "mtsamples",
     "mtsamples.csv with medical_specialty and transcription",
     "https://www.kaggle.com/datasets/tboyle10/medicaltranscriptions",
+    test="held out, copies of a text together",
+    licence="CC0",
 )
 NEWS: tuple[str, ...] = ("World", "Sports", "Business", "Sci/Tech")
 CONDITIONS: tuple[str, ...] = (

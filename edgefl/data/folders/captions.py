@@ -29,6 +29,8 @@ FLICKR30K = Published(
     "results_20130124.token, results.csv or captions.txt",
     "https://shannon.cs.illinois.edu/DenotationGraph (asks for your name), or https://huggingface.co/datasets/nlphuji/"
     "flickr30k; FedCola's split: data/flickr30k in https://github.com/imguangyu/FedCola",
+    test="depends on the captions",
+    licence="research only",
 )
 KARPATHY = {"train": 0, "restval": 0, "val": 1, "validation": 1, "test": 2}
 

@@ -25,11 +25,13 @@ CIFAR10 = Published(
     "cifar10",
     "data_batch_1.bin ... data_batch_5.bin, test_batch.bin and batches.meta.txt (the binary version), or parquet files",
     f"{HOME} (cifar-10-binary.tar.gz)",
+    test="published, 10,000",
 )
 CIFAR100 = Published(
     "cifar100",
     "train.bin, test.bin and fine_label_names.txt (the binary version), or parquet files",
     f"{HOME} (cifar-100-binary.tar.gz)",
+    test="published, 10,000",
 )
 
 

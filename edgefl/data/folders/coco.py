@@ -18,8 +18,13 @@ from edgefl.data.folders.rows import read_json
 from edgefl.errors import DataError
 
 SOURCE = "https://cocodataset.org/#download (train, val and annotations of one year)"
+LICENCE = "captions CC BY 4.0, pictures under Flickr's terms"
 COCO = Published(
-    "coco", "annotations/captions_train2017.json, captions_val2017.json (or 2014) and the pictures' folders", SOURCE
+    "coco",
+    "annotations/captions_train2017.json, captions_val2017.json (or 2014) and the pictures' folders",
+    SOURCE,
+    test="the published validation pictures",
+    licence=LICENCE,
 )
 COCO_50K = Published(
     "coco-50k",
@@ -27,6 +32,8 @@ COCO_50K = Published(
     "papers' choice, coco_train_ids.npy with coco_test_ids.npy",
     SOURCE + "; the two lists come with the public code of PCME and of CreamFL",
     beside="coco",
+    test="the list's pictures, 5,000 at most",
+    licence=LICENCE,
 )
 FEW = 50_000
 """Training captions of the smaller set."""

@@ -21,6 +21,8 @@ TABLE = Published(
     "one table, .csv or .jsonl, or train, validation and test tables",
     "your own: columns image (a path), text, label, split, client, group, or as data.columns calls them",
     file=True,
+    test="column split or the files, else held out",
+    licence="your own",
 )
 _WHOLE = re.compile(r"-?\d{1,1000}")
 ROLES = ("image", "text", "label", "split", "client", "group")

@@ -14,6 +14,8 @@ IMAGES = Published(
     "images",
     "a subfolder of pictures for each class, or train, validation and test with such subfolders",
     "your own pictures",
+    test="those folders, else held out",
+    licence="your own",
 )
 
 

@@ -32,7 +32,13 @@ def _published(name: str) -> Published:
     alternative = f", or {command}" if name != "medmnist" else ""
     default_folders = ("~/.medmnist",) if name != "medmnist" else ()
     return Published(
-        name, file, f"https://medmnist.com (zenodo.org/records/10519652){alternative}", more=default_folders, file=True
+        name,
+        file,
+        f"https://medmnist.com (zenodo.org/records/10519652){alternative}",
+        more=default_folders,
+        file=True,
+        test="published, and a validation set",
+        licence="CC BY 4.0" + (", DermaMNIST CC BY-NC 4.0" if name == "medmnist" else ""),
     )
 
 

@@ -18,18 +18,24 @@ SPLITS = {"train": 0, "training": 0, "val": 1, "valid": 1, "validation": 1, "dev
 
 @dataclass(frozen=True)
 class Published:
-    """A published data set: its ``name`` here, a description of its ``files``, and their ``source``.
-
-    ``beside`` is the set whose folder it may share, and ``more`` are folders of other programs that may have it.  With
-    ``file`` a single file may be given instead of a folder.
-    """
+    """A published data set, and the search for its folder."""
 
     name: str
+    """What it is called here."""
     files: str
+    """A description of its files."""
     source: str
+    """Where to get them."""
     beside: str = ""
+    """The set whose folder it may share."""
     more: tuple[str, ...] = ()
+    """Folders of other programs that may have it."""
     file: bool = False
+    """Whether a single file may be given instead of a folder."""
+    test: str = "published"
+    """Where its test samples come from."""
+    licence: str = "not stated"
+    """Under which terms it is published."""
 
     def find(self, given: Path | None) -> Path:
         """The folder ``given``, else the first that exists of $EDGEFL_DATA/<name>, data/<name> and ``more``.

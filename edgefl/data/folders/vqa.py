@@ -38,6 +38,8 @@ def published(name: str) -> Published:
         "and COCO's folders train2014 and val2014",
         "https://visualqa.org/download.html",
         beside="vqa",
+        test="the published validation questions",
+        licence="questions and answers CC BY 4.0",
     )
 
 

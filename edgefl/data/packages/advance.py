@@ -20,7 +20,10 @@ from edgefl.errors import DataError
 
 FRAMES, BINS = 1024, 128
 ADVANCE = Published(
-    "advance", "the folders vision/<class>/*.jpg and sound/<class>/*.wav", "https://zenodo.org/records/3828124"
+    "advance",
+    "the folders vision/<class>/*.jpg and sound/<class>/*.wav",
+    "https://zenodo.org/records/3828124",
+    test="held out",
 )
 Sound = npt.NDArray[np.float32]
 

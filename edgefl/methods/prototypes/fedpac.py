@@ -26,6 +26,7 @@ class FedPAC(LibraryMethod):
         )
 
     summary = "features aligned with class prototypes, noise for missing modalities (FedPAC)"
+    paper = "Xu et al. 2023"
     options: FedPAC.Options
 
     @property

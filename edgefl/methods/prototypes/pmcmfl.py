@@ -124,6 +124,7 @@ class PmcmFL(LibraryMethod):
             return bool(self.mask == "prototype" or terms or self.inference not in ("zero", "random"))
 
     summary = "class prototypes for missing modalities, one multiway model (PmcmFL)"
+    paper = "PmcmFL"
     options: PmcmFL.Options
 
     def __init__(self, options: Any, setting: Setting):

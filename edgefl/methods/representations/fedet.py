@@ -34,6 +34,7 @@ class FedET(Digesting):
         )
 
     summary = "a larger server distils clients weighted by confidence, and is distilled back (Fed-ET, adapted)"
+    paper = "Cho et al. 2022"
     options: FedET.Options
 
     def initial(self, seed: int) -> ServerState:

@@ -31,6 +31,7 @@ class FedGEMS(Digesting):
         name: Literal["fedgems"] = "fedgems"
 
     summary = "a larger server distils its own correct outputs, and clients elsewhere (FedGEMS, adapted)"
+    paper = "Cheng et al. 2021"
     options: FedGEMS.Options
 
     def initial(self, seed: int) -> ServerState:

@@ -29,6 +29,7 @@ class FedMD(Digesting):
         digest: NonNegativeFloat = Field(1.0, description="weight of the clients' distance to the consensus")
 
     summary = "clients are distilled from the mean of their representations of public pairs (FedMD, adapted)"
+    paper = "Li and Wang 2019"
     options: FedMD.Options
     digested = "consensus"
 

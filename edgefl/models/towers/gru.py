@@ -70,7 +70,11 @@ class GruTower(Tower):
 
 
 class Gru:
-    """Bidirectional GRU layers on word vectors."""
+    """Bidirectional GRU layers on word vectors; by default one layer of 2 x 256 on vectors of 300.
+
+    The layer has 857,088 parameters, with the word vectors 10,013,688.  It pools; its width is twice ``hidden``, and it
+    takes no ``weights``.
+    """
 
     modality = "text"
 

@@ -179,7 +179,13 @@ class CausalTower(Tower):
 
 
 class HFCausal:
-    """Decoders of transformers by configuration: GPT-2, Llama (SmolLM2 too), Mistral, Qwen2 and Qwen3."""
+    """Decoders of transformers by configuration: GPT-2, Llama (SmolLM2 too), Mistral, Qwen2 and Qwen3.
+
+    ``config`` is transformers' configuration, written out or a folder's ``config.json`` (GPT-2: 124,439,808
+    parameters).  Each token sees those before it, and padding, which comes last, is seen by no other token.  Scores
+    equal the library's to the bit.  Those of the next token are read by the embedding's own rows, unless
+    ``tie_word_embeddings: false`` gives them a head; a class is read from the mean of the tokens.
+    """
 
     modality = "text"
     causal = True

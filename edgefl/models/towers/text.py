@@ -30,7 +30,11 @@ class TextEmbedding(nn.Module):
 
 
 class TextTransformer:
-    """Transformer encoder of edgefl, with the pre-LN blocks of a ViT."""
+    """Transformer encoder of edgefl, with the pre-LN blocks of a ViT; by default 4 blocks of 64, 24 tokens.
+
+    ``weights`` are a ViT's blocks and final norm, or BERT's embedding (the first ``tokens`` positions), or both; what
+    the file doesn't have stays random.
+    """
 
     modality = "text"
 

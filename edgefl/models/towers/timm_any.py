@@ -29,10 +29,13 @@ class LastStage(nn.Module):
 
 
 class TimmModel(nn.Module):
-    """A timm model without its classifier: ``[batch, channels, size, size] -> [batch, width]``.
+    """Any model of timm that gives features; by default MobileNetV3-Small.
 
-    Its stages are the blocks, and what comes before them the embedding.  A model of all stages gives what timm's gives;
-    one of fewer gives the mean over the positions of its last maps, padded with zeros to ``width``.
+    That has 1,517,856 parameters.  ``[batch, channels, size, size] -> [batch, width]``, without a classifier.  Its
+    stages are the blocks, where it has them and runs without the last ones (MobileNet, EfficientNet, ConvNeXt, Swin);
+    what follows the last is part of it.  A model of all stages gives what timm's gives; one of fewer gives the mean
+    over the positions of its last maps, padded with zeros to ``width``.  Others (RegNet, LeViT) are one block, which
+    schedules of several stages refuse; plain ViTs can be cut as ``timm-vit``, ResNets as ``resnet``.
     """
 
     blocks = "stages"

@@ -82,7 +82,11 @@ def _suggested_variant(name: str) -> str:
 
 
 class TimmViT:
-    """Vision transformer of timm; by default ViT-Small/16."""
+    """Vision transformer of timm; by default ViT-Small/16, 12 blocks of 384.
+
+    A block has 1,774,464 parameters, all have 21,665,664.  ``variant`` is a size, or the name of any plain ViT of timm,
+    such as ``vit_small_patch14_reg4_dinov2``.
+    """
 
     modality = "image"
 

@@ -99,6 +99,8 @@ class Selection(ABC):
     """The ``Options`` of this selection."""
     seed: int
     """The scenario's seed."""
+    paper: ClassVar[str] = ""
+    """Where it was published: authors and year, or the paper's name."""
     needs_loss: ClassVar[bool] = False
     """Whether it uses clients' losses."""
 

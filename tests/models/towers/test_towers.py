@@ -14,7 +14,7 @@ from edgefl_toys import skeleton
 from pydantic import ValidationError
 from tensors import assert_equal_tensors
 
-from edgefl import models
+from edgefl import models, registry
 from edgefl.errors import MethodError
 from edgefl.models import ModelOptions
 
@@ -51,8 +51,9 @@ def sample(modality: str, tokens: int = 12) -> torch.Tensor:
         ("ast", 42_527_232 + 197_376 + 2 * 768 + 1214 * 768 + 2 * 768),
     ],
 )
-def test_the_defaults_are_the_published_sizes(tower: str, parameters: int) -> None:
+def test_the_defaults_are_the_published_sizes_and_the_class_says_so(tower: str, parameters: int) -> None:
     assert count(published(tower)) == parameters
+    assert f"{parameters:,}" in (registry.get("tower", tower).__doc__ or "")
 
 
 def test_lw_fedmmls_encoders_have_the_papers_parameters() -> None:

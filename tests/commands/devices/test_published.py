@@ -16,10 +16,9 @@ from PIL import Image
 from scipy.stats import kendalltau
 
 from edgefl.cli import main
-from edgefl.commands.published.factors import classes, corrected, described, fitted, residual_factor
-from edgefl.commands.published.held import Held, against, held, plain, summary
-from edgefl.commands.published.networks import network
-from edgefl.commands.published.step import step_cost
+from edgefl.commands.devices.factors import classes, corrected, described, fitted, residual_factor
+from edgefl.commands.devices.published_step import network, stated_steps, step_cost
+from edgefl.commands.devices.validate import Held, against, held, plain, summary
 from edgefl.commands.sweep.orders import kendall_tau
 from edgefl.devices.measurements import Measurement, measurements
 from edgefl.devices.profile import device_names, load_device
@@ -53,11 +52,13 @@ DESCRIBED = {row.architecture: row for row in measurements() if row.architecture
 def test_parameters_are_as_many_as_the_source_says(row: Measurement) -> None:
     said = re.search(r"([\d,.]+)( M)? parameters", row.architecture or "")
     assert said is not None
-    with torch.device("meta"):
-        module = network(row).module
-    count = sum(p.numel() for p in module.parameters())
-    if row.model == "fer-cnn":  # Keras counts the running statistics too
-        count += sum(b.numel() for name, b in module.named_buffers() if "running" in name)
+    stated = next((s for s in stated_steps() if (s.model, s.classes) == (row.model, row.classes)), None)
+    if stated is not None:
+        # Keras counts the running statistics too
+        count = stated.parameters + (stated.running_statistics if row.model == "fer-cnn" else 0)
+    else:
+        with torch.device("meta"):
+            count = sum(p.numel() for p in network(row).module.parameters())
     number = float(said[1].replace(",", ""))
     assert count == number if not said[2] else count == pytest.approx(number * 1e6, rel=0.02)
 
@@ -152,6 +153,17 @@ def test_the_summary_is_by_half_and_leaves_out_what_is_not_seconds() -> None:
     assert before["tau"] == pytest.approx(1 / 3)
     assert (after["median_error"], after["tau"]) == (0.0, 1.0)
     assert (none["half"], none["rows"], none["tau"]) == ("held-out", 0, None)
+
+
+def test_a_stated_step_adds_up_and_another_batch_has_no_cost() -> None:
+    for step in stated_steps():
+        flops, _, times = np.array(step.operators).T
+        assert (flops * times).sum() == step.forward_flops + step.backward_flops
+        assert 4 * step.parameters <= step.memory_bytes["parameters"] < 4 * step.parameters + 512 * 1000
+        # no part is larger than the sum of all at the peak
+        assert max(step.memory_bytes.values()) <= step.peak_memory_bytes <= sum(step.memory_bytes.values())
+    row = plain(held([replace(a_row("lenet5"), batch=129)])[0], {})
+    assert row["predicted"] is None and "the cost of lenet5 isn't stated for this batch" in row["reason"]
 
 
 def test_a_network_that_nobody_described_is_listed_with_the_reason() -> None:
